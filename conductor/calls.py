@@ -1,0 +1,89 @@
+"""One call, paid for: reserve, open, read, settle. The only place that opens a worker."""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+from conductor.errors import WorkerError
+from conductor.events import Answered
+from conductor.money import Ledger, cost_of
+from conductor.worker import Call, Delta, Image, Member, Reply, Text
+
+TOKENS_PER_IMAGE = 2_048
+"""Upper bound of what a picture costs with the pool's providers at automatic detail."""
+TOKENS_PER_MESSAGE = 16
+"""Upper bound of a chat template's marks around a message."""
+
+
+def input_bound(call: Call) -> int:
+    """An upper bound of the prompt's tokens, without any model's tokenizer: a token is at least one byte of UTF-8."""
+    tokens = TOKENS_PER_MESSAGE
+    for message in call.messages:
+        tokens += TOKENS_PER_MESSAGE
+        for part in message.parts:
+            match part:
+                case Text(text=text):
+                    tokens += len(text.encode("utf-8", "surrogatepass"))
+                case Image():
+                    tokens += TOKENS_PER_IMAGE
+    return tokens
+
+
+@dataclass(slots=True)
+class Asked:
+    """A call under way: iterate it for the answer's pieces; `answered` says what it gave and took so far."""
+
+    reply: Reply
+    texts: list[str] = field(default_factory=list[str])
+    thoughts: list[str] = field(default_factory=list[str])
+
+    async def __aiter__(self) -> AsyncIterator[Delta]:
+        async for delta in self.reply:
+            if delta.text:
+                self.texts.append(delta.text)
+            if delta.reasoning:
+                self.thoughts.append(delta.reasoning)
+            yield delta
+
+    @property
+    def answered(self) -> Answered:
+        """As far as it got."""
+        reply = self.reply
+        return Answered(
+            output="".join(self.texts), served_by=reply.worker, model=reply.model, usage=reply.usage,
+            cost_usd=reply.cost_usd if reply.cost_usd is not None else cost_of(reply.price, reply.usage), finish=reply.finish, attempts=reply.attempts,
+            reasoning="".join(self.thoughts),
+        )  # fmt: skip
+
+
+@asynccontextmanager
+async def ask(member: Member, call: Call, ledger: Ledger) -> AsyncGenerator[Asked]:
+    """Call `member` inside the budget; entered at the first token.
+
+    Leaving the block closes the call and settles it. A call that never reached its first token for an error of the worker
+    gives its reservation back; one that was broken off counts with what the server said by then, or with all that was held.
+
+    Raises:
+        BudgetExceeded: nothing was called.
+        WorkerError: with the step that asked.
+    """
+    call = member.with_defaults(call)
+    if member.prepaid:
+        ledger = Ledger()
+    tokens = call.max_output_tokens or member.max_output_tokens
+    async with ledger.hold(member.worst_price, input_bound(call), tokens, member.name) as hold:
+        call = replace(call, max_output_tokens=hold.max_output_tokens)
+        asked: Asked | None = None
+        try:
+            async with member.worker.open(call) as reply:
+                asked = Asked(reply)
+                yield asked
+        except WorkerError as exc:
+            exc.step = call.step
+            if asked is None:
+                ledger.release(hold)
+            raise
+        finally:
+            if asked is not None:
+                answered = asked.answered
+                ledger.settle(hold, answered.cost_usd, answered.usage)

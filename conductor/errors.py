@@ -1,0 +1,144 @@
+"""What can go wrong, drawn as a tree. The type says which border a failure crossed.
+
+::
+
+    PodiumError
+    ├── BadTask              the caller asked for something no plan can serve
+    ├── NotAllowed           the caller may not ask for it
+    ├── NoPlan               neither a plan nor a fallback could be made
+    │   └── InvalidPlan      a plan was written, and it cannot run; `reason` is one of `Reason`
+    ├── WorkerError          a model failed; says which worker, and which step where one is known
+    │   ├── WorkerUnavailable    not reachable, cut off, broken: may be tried again
+    │   ├── WorkerBusy           told us to wait: may be tried again, after `retry_after_s`
+    │   ├── WorkerRefused        understood us and said no: trying again gives the same
+    │   └── ContextOverflow      the prompt is longer than the model can read
+    ├── BudgetExceeded       the next call could cost more than is left; says spent, held, limit
+    ├── DeadlineExceeded     the caller's time is over
+    └── Overloaded           Podium itself has no room; says when to come back
+
+Every error takes one positional argument, its message, and its facts by keyword, so that it crosses a process border as
+a pickle (Ray, multiprocessing) with nothing lost. The table to HTTP statuses is `serving/api/errors.py`.
+"""
+
+from enum import StrEnum
+from typing import Any, ClassVar
+
+
+class Reason(StrEnum):
+    """Why a plan cannot run. A closed set: metrics, rewards and repairs are keyed by it."""
+
+    NO_PLAN = "no_plan"
+    """The text holds no plan at all."""
+    MALFORMED = "malformed"
+    """There is something like a plan, but it is not the format's syntax."""
+    TRUNCATED = "truncated"
+    """The text ended inside the plan."""
+    MISSING_FIELD = "missing_field"
+    """A step lacks its worker, its subtask or its access list."""
+    WRONG_TYPE = "wrong_type"
+    """A field is there and is not of its type."""
+    LENGTH_MISMATCH = "length_mismatch"
+    """The three lists are not equally long (`lists` format only)."""
+    EMPTY_SUBTASK = "empty_subtask"
+    """A step says nothing."""
+    UNKNOWN_WORKER = "unknown_worker"
+    """A step names a worker that this request's pool does not have."""
+    READS_FORWARD = "reads_forward"
+    """A step reads itself or a later step, or a step that is not there."""
+    TOO_MANY_STEPS = "too_many_steps"
+    """More steps than the request allows."""
+
+
+class PodiumError(Exception):
+    """Anything Podium raises on purpose.
+
+    Args:
+        message: one sentence for the person who reads it: what happened and what to do.
+        **facts: the error's fields, see each class's annotations.
+    """
+
+    param: str | None = None
+    """The request field at fault, in the caller's words, such as `podium.workers`."""
+    retryable: ClassVar[bool] = False
+    """Whether the same call may succeed when it is made again."""
+
+    def __init__(self, message: str, **facts: Any) -> None:
+        super().__init__(message)
+        self.__dict__.update(facts)
+
+    @property
+    def message(self) -> str:
+        """The sentence given to the constructor."""
+        return str(self.args[0]) if self.args else type(self).__name__
+
+
+class BadTask(PodiumError):
+    """The caller asked for something no plan can serve. Nothing was run or paid."""
+
+
+class NotAllowed(PodiumError):
+    """The caller may not ask for it. Nothing was run or paid."""
+
+
+class NoPlan(PodiumError):
+    """Neither a plan nor a fallback could be made."""
+
+
+class InvalidPlan(NoPlan):
+    """A plan was written, and it cannot run as it is."""
+
+    reason: Reason = Reason.MALFORMED
+    step: int | None = None
+    """Index of the step at fault, from 0, where there is one."""
+
+
+class WorkerError(PodiumError):
+    """A model failed. What was already shown or paid by then is in the run's record."""
+
+    worker: str | None = None
+    """The worker's name in the pool."""
+    step: int | None = None
+    """The step that asked, from 0; None while planning."""
+    attempts: tuple[Any, ...] = ()
+    """What was tried before giving up, as `worker.Attempt`s, oldest first."""
+
+
+class WorkerUnavailable(WorkerError):
+    """Not reachable, cut off in mid-stream, answered nonsense, or failed inside (5xx)."""
+
+    retryable = True
+
+
+class WorkerBusy(WorkerError):
+    """Told us to wait (429, 529, a full queue)."""
+
+    retryable = True
+    retry_after_s: float | None = None
+
+
+class WorkerRefused(WorkerError):
+    """Understood the call and said no: a bad key, an unknown model, a refused prompt."""
+
+
+class ContextOverflow(WorkerError):
+    """The prompt, or the room asked for the answer, is more than the model can hold."""
+
+
+class BudgetExceeded(PodiumError):
+    """The next call could cost more than is left. It was not made; what was spent before it is in the record."""
+
+    spent: str = ""
+    held: str = ""
+    limit: str = ""
+
+
+class DeadlineExceeded(PodiumError):
+    """The caller's time is over. Every call under way was closed."""
+
+    deadline_s: float | None = None
+
+
+class Overloaded(PodiumError):
+    """Podium has no room for the request; nothing was run."""
+
+    retry_after_s: float = 1.0

@@ -1,0 +1,211 @@
+"""What a call costs, and how a run stays inside its budget.
+
+Reserve before a call, settle after it: two parallel steps cannot spend the same last cent. Unknown is None, never 0.
+Money is `Decimal` dollars; token counts are integers. This file knows no model and no price list.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+from conductor.errors import BudgetExceeded
+
+MILLION = Decimal(1_000_000)
+LEAST_ANSWER_TOKENS = 64
+"""An answer cut shorter than this by the budget is not worth paying its prompt for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Tokens of one call. Cached and reasoning tokens are parts of the totals, not added to them."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_input_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cached_input_tokens + other.cached_input_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
+        )
+
+    @property
+    def total_tokens(self) -> int:
+        """Read and written together."""
+        return self.input_tokens + self.output_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Dollars per million tokens."""
+
+    input_usd_per_mtok: Decimal
+    output_usd_per_mtok: Decimal
+    cached_input_usd_per_mtok: Decimal | None = None
+    """None: cached tokens cost what fresh ones do."""
+
+    def of(self, usage: Usage) -> Decimal:
+        """What `usage` costs."""
+        cached_rate = self.input_usd_per_mtok if self.cached_input_usd_per_mtok is None else self.cached_input_usd_per_mtok
+        fresh_tokens = usage.input_tokens - usage.cached_input_tokens
+        return (
+            fresh_tokens * self.input_usd_per_mtok
+            + usage.cached_input_tokens * cached_rate
+            + usage.output_tokens * self.output_usd_per_mtok
+        ) / MILLION
+
+
+FREE = Price(Decimal(0), Decimal(0))
+"""Nobody bills by the token: one's own machines, and the scripted worker."""
+
+
+def cost_of(price: Price | None, usage: Usage | None) -> Decimal | None:
+    """What a call cost; None where its price or its usage is unknown and the answer is not surely 0."""
+    if price == FREE:
+        return Decimal(0)
+    if price is None or usage is None:
+        return None
+    return price.of(usage)
+
+
+def total(costs: list[Decimal | None]) -> Decimal | None:
+    """The sum; None as soon as one of them is unknown."""
+    known = [cost for cost in costs if cost is not None]
+    return sum(known, Decimal(0)) if len(known) == len(costs) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What one request may consume, all its calls together, planning included. None: as much as it takes."""
+
+    max_cost_usd: Decimal | None = None
+    max_tokens: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Hold:
+    """A reserved part of the budget, for one call."""
+
+    cost_usd: Decimal
+    tokens: int
+    max_output_tokens: int
+    """How long the answer may be for the call to stay inside the budget: ask the model for no more."""
+    settled: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Ledger:
+    """A run's spending. The one mutable object of a run; used from one event loop.
+
+    A call whose usage never becomes known (a cut stream) is counted against the budget with all that was held for it,
+    while the record says that its cost is unknown.
+    """
+
+    budget: Budget = Budget()
+    spent_usd: Decimal = Decimal(0)
+    spent_tokens: int = 0
+    holds: list[Hold] = field(default_factory=list[Hold])
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @asynccontextmanager
+    async def hold(self, price: Price | None, input_tokens: int, max_output_tokens: int, what: str) -> AsyncGenerator[Hold]:
+        """Reserve what a call costs at worst; `settle` it inside the block. Whatever is not settled counts as spent in full.
+
+        Where others hold too much of what is left, this waits for them to settle: they mostly take far less than the worst.
+        Where nobody else holds anything, the answer is shortened to what the budget allows.
+
+        Args:
+            price: of the worker to be called.
+            input_tokens: an upper bound of the prompt's length.
+            max_output_tokens: of the answer's.
+            what: whom the money is for, for the error.
+
+        Raises:
+            BudgetExceeded: not even a short answer fits. Nothing was held.
+        """
+        hold = await self._reserve(price, input_tokens, max_output_tokens, what)
+        self.holds.append(hold)
+        try:
+            yield hold
+        finally:
+            if not hold.settled:
+                self._book(hold, hold.cost_usd, hold.tokens)
+
+    def settle(self, hold: Hold, cost_usd: Decimal | None, usage: Usage | None) -> None:
+        """Replace `hold` by what the call took; by all of it where that is unknown."""
+        self._book(
+            hold,
+            hold.cost_usd if cost_usd is None else cost_usd,
+            hold.tokens if usage is None else usage.total_tokens,
+        )
+
+    def release(self, hold: Hold) -> None:
+        """Give `hold` back unspent: the call never reached a model."""
+        self._book(hold, Decimal(0), 0)
+
+    @property
+    def held_usd(self) -> Decimal:
+        """What is reserved for calls under way."""
+        return sum((hold.cost_usd for hold in self.holds), Decimal(0))
+
+    @property
+    def held_tokens(self) -> int:
+        """Likewise, in tokens."""
+        return sum(hold.tokens for hold in self.holds)
+
+    def _book(self, hold: Hold, cost_usd: Decimal, tokens: int) -> None:
+        hold.settled = True
+        self.holds.remove(hold)
+        self.spent_usd += cost_usd
+        self.spent_tokens += tokens
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _reserve(self, price: Price | None, input_tokens: int, max_output_tokens: int, what: str) -> Hold:
+        while True:
+            room = self._room(price, input_tokens)
+            if room is None or room >= max_output_tokens:
+                return self._make_hold(price, input_tokens, max_output_tokens)
+            if not self.holds:
+                if room < min(LEAST_ANSWER_TOKENS, max_output_tokens):
+                    raise self._exceeded(price, what)
+                return self._make_hold(price, input_tokens, room)
+            await self._changed.wait()
+
+    def _make_hold(self, price: Price | None, input_tokens: int, max_output_tokens: int) -> Hold:
+        worst = (price or FREE).of(Usage(input_tokens, max_output_tokens))
+        return Hold(worst, input_tokens + max_output_tokens, max_output_tokens)
+
+    def _room(self, price: Price | None, input_tokens: int) -> int | None:
+        """How many tokens an answer may be long inside what is left; None: no limit; below 0: the prompt alone is too much."""
+        rooms: list[int] = []
+        if self.budget.max_tokens is not None:
+            rooms.append(self.budget.max_tokens - self.spent_tokens - self.held_tokens - input_tokens)
+        if self.budget.max_cost_usd is not None:
+            if price is None:
+                return -1
+            left = self.budget.max_cost_usd - self.spent_usd - self.held_usd - price.of(Usage(input_tokens))
+            if left < 0:
+                rooms.append(-1)
+            elif price.output_usd_per_mtok:
+                rooms.append(int(left * MILLION / price.output_usd_per_mtok))
+        return min(rooms) if rooms else None
+
+    def _exceeded(self, price: Price | None, what: str) -> BudgetExceeded:
+        by_cost = self.budget.max_cost_usd is not None
+        spent, held, limit = (
+            (f"${self.spent_usd:f}", f"${self.held_usd:f}", f"${self.budget.max_cost_usd:f}")
+            if by_cost
+            else (f"{self.spent_tokens} tokens", f"{self.held_tokens} tokens", f"{self.budget.max_tokens} tokens")
+        )
+        why = "has no price, so its cost cannot be kept under a limit" if price is None else "could cost more than is left"
+        field_name = "podium.max_cost_usd" if by_cost else "podium.max_tokens"
+        return BudgetExceeded(
+            f"A call to {what} {why}: spent {spent}, held {held}, limit {limit}. Raise {field_name}.",
+            param=field_name, spent=spent, held=held, limit=limit,
+        )  # fmt: skip

@@ -1,0 +1,40 @@
+"""What stands between a run and its reader: progress passes at once, the answer waits for the reader.
+
+Progress events are few (a plan has a handful of steps), so they are never held up. Pieces of the answer are many: at most
+`room` of them wait, so a slow reader slows the worker that writes the answer and nothing grows.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from conductor.events import AnswerDelta, Event, Failed, Finished
+
+ROOM = 64
+"""Pieces of the answer that may wait for the reader."""
+
+
+class Outbox:
+    """A queue of events with one writer side (the run's tasks) and one reader."""
+
+    def __init__(self, room: int = ROOM) -> None:
+        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._room = asyncio.Semaphore(room)
+
+    def put(self, event: Event) -> None:
+        """Pass on anything but a piece of the answer; never waits."""
+        self._events.put_nowait(event)
+
+    async def put_delta(self, delta: AnswerDelta) -> None:
+        """Pass on a piece of the answer; waits while the reader is behind."""
+        await self._room.acquire()
+        self._events.put_nowait(delta)
+
+    async def __aiter__(self) -> AsyncIterator[Event]:
+        """Every event in order; ends after the terminal one."""
+        while True:
+            event = await self._events.get()
+            if isinstance(event, AnswerDelta):
+                self._room.release()
+            yield event
+            if isinstance(event, Finished | Failed):
+                return

@@ -1,0 +1,78 @@
+"""Ask the conductor for a plan, and read it while it is written.
+
+One plan text is one `Draft`ing: prompt, grammar, parser, the call. Repair and fallback are decisions about whole plans and
+live in `engine.py`.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from conductor.calls import ask
+from conductor.errors import InvalidPlan, Reason
+from conductor.events import Answered
+from conductor.formats import Format, parser
+from conductor.grammars import grammar
+from conductor.money import Ledger
+from conductor.plan import Plan, Step
+from conductor.worker import Call, FinishReason, Member, Message
+
+PLAN_TOKENS = 1024
+"""The paper's limit on a plan's text (appendix A.1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conductor:
+    """The model that writes plans, and how it is asked.
+
+    Args:
+        member: the model.
+        format: the format it writes.
+        temperature: of its decoding; the paper trains at 1.0, a plan is best read off at 0.
+        constrained: whether decoding is held to the format's grammar.
+        max_plan_tokens: a longer plan is cut off.
+    """
+
+    member: Member
+    format: Format = "steps"
+    temperature: float | None = 0.0
+    constrained: bool = True
+    max_plan_tokens: int = PLAN_TOKENS
+
+
+class Draft:
+    """One plan being written. Iterate for its steps, each the moment its last byte is there; then read `plan`."""
+
+    def __init__(
+        self, conductor: Conductor, pool: Sequence[Member], max_steps: int, prompt: Sequence[Message],
+        ledger: Ledger, *, may_accept: bool,
+    ) -> None:  # fmt: skip
+        self._conductor, self._ledger, self._may_accept = conductor, ledger, may_accept
+        self._parser = parser(conductor.format, [member.name for member in pool], max_steps)
+        held_to = grammar(conductor.format, len(pool), max_steps, may_accept=may_accept) if conductor.constrained else None
+        self._call = Call(
+            tuple(prompt), max_output_tokens=conductor.max_plan_tokens, temperature=conductor.temperature,
+            grammar=held_to, operation="plan",
+        )  # fmt: skip
+        self.answered: Answered | None = None
+        """The conductor's call, once it has begun; complete after iteration."""
+        self.plan: Plan | None = None
+        """The whole plan; None where it accepts the answer before."""
+
+    async def __aiter__(self) -> AsyncIterator[Step]:
+        """The steps.
+
+        Raises:
+            InvalidPlan: some steps may have been given by then.
+            WorkerError: the conductor failed, likewise.
+            BudgetExceeded: it was not asked.
+        """
+        async with ask(self._conductor.member, self._call, self._ledger) as asked:
+            try:
+                async for delta in asked:
+                    for step in self._parser.feed(delta.text):
+                        yield step
+            finally:
+                self.answered = asked.answered
+        self.plan = self._parser.finish(cut_off=self.answered.finish is FinishReason.LENGTH)
+        if self.plan is None and not self._may_accept:
+            raise InvalidPlan("The text accepts an answer where there is none yet.", reason=Reason.NO_PLAN)

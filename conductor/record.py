@@ -1,0 +1,186 @@
+"""The record of a run: one value that the response, the log line, the store, evaluation and reward all read.
+
+It is a fold over the run's events, so it can be read at any time, also while the run goes on.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Literal
+
+from conductor import events as e
+from conductor.errors import PodiumError, Reason
+from conductor.money import Usage, total
+from conductor.worker import FinishReason, Message
+
+StepStatus = Literal["planned", "running", "done", "failed", "not_needed", "cancelled"]
+RunStatus = Literal["running", "finished", "failed", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One step. Times are seconds since the run began; None where it did not come to that."""
+
+    index: int
+    worker: str
+    subtask: str
+    access: tuple[int, ...]
+    planned_s: float
+    status: StepStatus = "planned"
+    prompt: tuple[Message, ...] = ()
+    answered: e.Answered | None = None
+    started_s: float | None = None
+    first_token_s: float | None = None
+    ended_s: float | None = None
+    error: PodiumError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRecord:
+    """One plan text and what became of it."""
+
+    index: int
+    round: int
+    source: e.Source
+    started_s: float
+    worker: str | None = None
+    prompt: tuple[Message, ...] = ()
+    steps: tuple[StepRecord, ...] = ()
+    answered: e.Answered | None = None
+    """The conductor's call; None where no model wrote the plan."""
+    ended_s: float | None = None
+    accepted: bool = False
+    """The text kept the answer of the round before."""
+    rejected: Reason | None = None
+    why: str = ""
+    """Why it was refused, or why it is a fallback."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """All of a run."""
+
+    id: str
+    model: str
+    created: float
+    """Unix time."""
+    status: RunStatus = "running"
+    plans: tuple[PlanRecord, ...] = ()
+    answer: str = ""
+    """What the user was shown."""
+    finish: FinishReason | None = None
+    error: PodiumError | None = None
+    wall_s: float = 0.0
+    trace_id: str | None = None
+
+    def after(self, event: e.Event) -> "Record":
+        """The record once `event` has happened."""
+        match event:
+            case e.PlanBegan():
+                plan = PlanRecord(event.plan, event.round, event.source, event.at_s, event.worker, event.prompt)
+                return replace(self, plans=(*self.plans, plan))
+            case e.AnswerDelta():
+                return self  # the answer is kept once, at the end: see `Finished`
+            case e.Finished():
+                return replace(self, status="finished", answer=event.answer, finish=event.finish, wall_s=event.at_s)
+            case e.Failed():
+                return replace(self, status="failed", error=event.error, wall_s=event.at_s)
+            case _:
+                plans = list(self.plans)
+                plans[event.plan] = _plan_after(plans[event.plan], event)
+                return replace(self, plans=tuple(plans))
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds were begun."""
+        return max((plan.round + 1 for plan in self.plans), default=0)
+
+    @property
+    def fallback(self) -> str | None:
+        """Why one worker answered by itself; None where a plan was run."""
+        return next((plan.why for plan in self.plans if plan.source == "fallback"), None)
+
+    @property
+    def answering_plan(self) -> PlanRecord | None:
+        """The plan whose last step is the answer: the newest one that runs."""
+        runs = [plan for plan in self.plans if plan.steps and plan.rejected is None and not plan.accepted]
+        return runs[-1] if runs else None
+
+    @property
+    def answering(self) -> e.Answered | None:
+        """The call whose output is the answer."""
+        plan = self.answering_plan
+        return plan.steps[-1].answered if plan else None
+
+    @property
+    def calls(self) -> list[e.Answered]:
+        """Every call that consumed something, plans included."""
+        plans = [plan.answered for plan in self.plans if plan.answered]
+        return plans + [step.answered for plan in self.plans for step in plan.steps if step.answered]
+
+    @property
+    def cost_usd(self) -> Decimal | None:
+        """All of it; None where one call's cost is unknown."""
+        return total([call.cost_usd for call in self.calls])
+
+    @property
+    def orchestration(self) -> Usage:
+        """Tokens of every call but the answering one."""
+        answering = self.answering
+        return sum((call.usage for call in self.calls if call.usage and call is not answering), Usage())
+
+    @property
+    def critical_path_s(self) -> float:
+        """How long the run would have taken had every step begun the moment it could.
+
+        A step can begin once it is written and what it reads is there; the longest such chain through the answering plan.
+        """
+        plan = self.answering_plan
+        if plan is None:
+            return self.wall_s
+        ends: list[float] = []
+        for step in plan.steps:
+            ready = max([step.planned_s, *(ends[read] for read in step.access)])
+            took = 0.0 if step.started_s is None or step.ended_s is None else step.ended_s - step.started_s
+            ends.append(ready + took)
+        decided = [other.ended_s or 0.0 for other in self.plans if other.accepted]
+        return max([ends[-1], *decided])
+
+
+def _plan_after(plan: PlanRecord, event: e.Event) -> PlanRecord:
+    match event:
+        case e.PlanEnded():
+            return replace(
+                plan, answered=event.answered, ended_s=event.at_s, accepted=event.accepted,
+                rejected=event.rejected, why=event.why or plan.why,
+            )  # fmt: skip
+        case e.StepPlanned(planned=step):
+            written = StepRecord(event.step, step.worker, step.subtask, step.access, event.at_s)
+            return replace(plan, steps=(*plan.steps, written))
+        case e.StepBegan() | e.StepSpoke() | e.StepEnded() | e.StepLost():
+            steps = list(plan.steps)
+            steps[event.step] = _step_after(steps[event.step], event)
+            return replace(plan, steps=tuple(steps))
+        case _:
+            return plan
+
+
+def _step_after(step: StepRecord, event: e.StepBegan | e.StepSpoke | e.StepEnded | e.StepLost) -> StepRecord:
+    match event:
+        case e.StepBegan():
+            return replace(step, status="running", prompt=event.prompt, started_s=event.at_s)
+        case e.StepSpoke():
+            return replace(step, first_token_s=event.at_s)
+        case e.StepEnded():
+            return replace(step, status="done", answered=event.answered, ended_s=event.at_s)
+        case e.StepLost():
+            return replace(
+                step, status=event.loss.value, answered=event.answered, error=event.error, ended_s=event.at_s
+            )  # fmt: skip
+
+
+def fold(record: Record, events: Iterable[e.Event]) -> Record:
+    """`record` after all of `events`."""
+    for event in events:
+        record = record.after(event)
+    return record

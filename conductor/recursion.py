@@ -1,0 +1,62 @@
+"""The whole team as one worker of itself (arXiv 2512.04388, section 3.2: the conductor may call itself), bounded in depth."""
+
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from conductor import events as e
+from conductor.errors import PodiumError, WorkerError, WorkerUnavailable
+from conductor.money import Ledger, Usage
+from conductor.worker import Call, Delta, Reply, opened
+
+if TYPE_CHECKING:
+    from conductor.engine import Engine, Task
+
+ITSELF = "team"
+"""The name under which the pool shows it."""
+
+
+class Recursive:
+    """A run inside a run. Its calls are paid from the outer ledger, so the step that asks it costs nothing itself."""
+
+    def __init__(self, engine: "Engine", task: "Task", ledger: Ledger) -> None:
+        self._engine, self._task, self._ledger = engine, task, ledger
+
+    @property
+    def name(self) -> str:
+        """See `Worker.name`."""
+        return ITSELF
+
+    def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
+        """See `Worker.open`.
+
+        Raises:
+            WorkerError: the inner run failed; its own error is the cause.
+        """
+        return opened(self.name, self._task.model, self._deltas(call))
+
+    async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
+        inner = replace(
+            self._task, conversation=call.messages, sampling=replace(call, messages=(), step=None),
+            depth=self._task.depth - 1, rounds=1, deadline_s=None,
+        )  # fmt: skip
+        async with self._engine.running(inner, ledger=self._ledger) as run:
+            async for event in run.events():
+                match event:
+                    case e.AnswerDelta(text=text, reasoning=reasoning):
+                        yield Delta(text, reasoning)
+                    case e.Finished(finish=finish):
+                        calls = [call.usage for call in run.record.calls if call.usage]
+                        yield Delta(finish=finish, usage=sum(calls, Usage()), cost_usd=run.record.cost_usd)
+                    case e.Failed(error=error):
+                        raise self._failed(error)
+                    case _:
+                        pass
+
+    def _failed(self, error: PodiumError) -> PodiumError:
+        if not isinstance(error, WorkerError):
+            return error
+        wrapped = WorkerUnavailable(f"The inner run failed: {error.message}", worker=self.name)
+        wrapped.__cause__ = error
+        return wrapped

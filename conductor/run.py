@@ -1,0 +1,167 @@
+"""Run a plan while it is still being written.
+
+Every step is a task that awaits the outputs it reads; reads point backwards only, so there is no scheduler. Which step is the
+last is known when the text ends: from then on its answer flows out, and steps it cannot reach are cancelled, or never begin.
+"""
+
+import asyncio
+from collections.abc import AsyncIterable, Callable, Mapping
+from dataclasses import dataclass, replace
+
+from conductor import events as e
+from conductor.calls import Asked, ask
+from conductor.errors import PodiumError
+from conductor.events import Loss
+from conductor.money import Ledger
+from conductor.outbox import Outbox
+from conductor.plan import Plan, Step
+from conductor.prompts import work
+from conductor.worker import Call, Member, Message
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What the steps of a run share.
+
+    Args:
+        pool: the members this request may use, by name.
+        conversation: the user's.
+        sampling: what the user asked of the answer; `messages` is ignored. Inner steps take only its seed.
+        ledger: the run's spending.
+        note: takes every event but pieces of the answer.
+        outbox: takes those.
+        now_s: seconds since the run began.
+    """
+
+    pool: Mapping[str, Member]
+    conversation: tuple[Message, ...]
+    sampling: Call
+    ledger: Ledger
+    note: Callable[[e.Event], None]
+    outbox: Outbox
+    now_s: Callable[[], float]
+
+
+class PlanRun:
+    """One plan, from its first decoded step to its last step's output."""
+
+    def __init__(self, scene: Scene, index: int, *, live: bool) -> None:
+        self._scene, self._index, self._live = scene, index, live
+        self._steps: list[Step] = []
+        self._tasks: list[asyncio.Task[e.Answered]] = []
+        self._last: int | None = None
+        self._ended = asyncio.Event()
+        self._unneeded: frozenset[int] = frozenset()
+        self._waiting: dict[int, list[e.AnswerDelta]] = {}
+        self._showing = asyncio.Lock()
+
+    async def run(self, steps: AsyncIterable[Step], ended: Callable[[], Plan | None]) -> e.Answered | None:
+        """Run `steps` as they come.
+
+        Args:
+            steps: in the plan's order, each checked.
+            ended: called when they have ended; the whole plan, or None where there is nothing to run.
+
+        Returns:
+            The last step's answer, or None where the plan has none.
+
+        Raises:
+            InvalidPlan, WorkerError, BudgetExceeded: whatever `steps` or a step that matters raised. No task is left.
+        """
+        try:
+            async for step in steps:
+                self._start(step)
+            plan = ended()
+            if plan is None:
+                return None
+            await self._decide(plan)
+            await asyncio.wait([self._tasks[-1]])
+            return self._tasks[-1].result()
+        finally:
+            await self._stop()
+
+    def _start(self, step: Step) -> None:
+        index = len(self._steps)
+        self._steps.append(step)
+        self._scene.note(e.StepPlanned(self._scene.now_s(), self._index, index, step))
+        self._tasks.append(asyncio.create_task(self._step(index, step), name=f"step {index} {step.worker}"))
+
+    async def _decide(self, plan: Plan) -> None:
+        """The text has ended: drop what nobody needs, and show what the last step has said by now."""
+        self._unneeded = frozenset(range(len(self._tasks))) - plan.needed
+        for index in self._unneeded:
+            self._tasks[index].cancel()
+        async with self._showing:
+            self._last = len(plan.steps) - 1
+            self._ended.set()
+            for delta in self._waiting.pop(self._last, []):
+                await self._scene.outbox.put_delta(delta)
+            self._waiting.clear()
+
+    async def _stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+            for task in self._tasks:
+                if not task.cancelled():
+                    task.exception()  # looked at, so that asyncio does not complain about it
+
+    async def _step(self, index: int, step: Step) -> e.Answered:
+        asked: Asked | None = None
+        try:
+            outputs = await self._outputs(step)
+            prompt = work(self._scene.pool[step.worker], self._scene.conversation, step, self._steps, outputs)
+            call = await self._call(index, prompt)
+            self._scene.note(e.StepBegan(self._scene.now_s(), self._index, index, prompt))
+            async with ask(self._scene.pool[step.worker], call, self._scene.ledger) as asked:
+                self._scene.note(e.StepSpoke(self._scene.now_s(), self._index, index))
+                async for delta in asked:
+                    if self._live and (delta.text or delta.reasoning):
+                        await self._show(index, e.AnswerDelta(self._scene.now_s(), delta.text, delta.reasoning))
+            self._scene.note(e.StepEnded(self._scene.now_s(), self._index, index, asked.answered))
+            return asked.answered
+        except asyncio.CancelledError:
+            self._lost(index, Loss.NOT_NEEDED if index in self._unneeded else Loss.CANCELLED, None, asked)
+            raise
+        except PodiumError as exc:
+            self._lost(index, Loss.FAILED, exc, asked)
+            raise
+
+    async def _outputs(self, step: Step) -> dict[int, str]:
+        """What `step` reads. Waiting for a task, unlike awaiting it, does not cancel it with us.
+
+        Raises:
+            PodiumError: of the step that failed, which it names; the others are not waited for.
+        """
+        reads = {read: self._tasks[read] for read in step.access}
+        if reads:
+            done, _ = await asyncio.wait(reads.values(), return_when=asyncio.FIRST_EXCEPTION)
+            for task in done:
+                task.result()
+        return {read: task.result().output for read, task in reads.items()}
+
+    async def _call(self, index: int, prompt: tuple[Message, ...]) -> Call:
+        """A step's call, with what the user asked of the answer.
+
+        Any step may turn out to be the last, so all take the user's sampling. Only `stop` would cut inner work in half: it is
+        for the answer alone, so a request that has it lets its steps begin once the plan's text has ended.
+        """
+        sampling = self._scene.sampling
+        if sampling.stop:
+            await self._ended.wait()
+        return replace(sampling, messages=prompt, step=index, stop=sampling.stop if index == self._last else ())
+
+    async def _show(self, index: int, delta: e.AnswerDelta) -> None:
+        if self._last not in (None, index):
+            return
+        async with self._showing:
+            if self._last is None:
+                self._waiting.setdefault(index, []).append(delta)
+            elif self._last == index:
+                await self._scene.outbox.put_delta(delta)
+
+    def _lost(self, index: int, loss: Loss, error: PodiumError | None, asked: Asked | None) -> None:
+        answered = asked.answered if asked else None
+        self._scene.note(e.StepLost(self._scene.now_s(), self._index, index, loss, error, answered))
+

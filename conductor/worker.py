@@ -1,0 +1,249 @@
+"""The port: a model that can be asked one thing.
+
+A vLLM replica, a provider's API and a script look the same from here. So does anything stacked around one (retries,
+slots, spans): a layer is a `Worker` that holds a `Worker`. This file knows no model and no wire.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from enum import StrEnum
+from typing import Literal, Protocol
+
+from conductor.errors import WorkerUnavailable
+from conductor.money import FREE, Price, Usage
+
+Role = Literal["system", "user", "assistant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Words in a message."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A picture in a message: an `https:` address, or a `data:` address that holds it in base64."""
+
+    url: str
+    detail: Literal["auto", "low", "high"] = "auto"
+
+
+Part = Text | Image
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a conversation. `system` stands for OpenAI's `system` and `developer` alike."""
+
+    role: Role
+    parts: tuple[Part, ...]
+
+    @classmethod
+    def of(cls, role: Role, text: str) -> "Message":
+        """A message of words only."""
+        return cls(role, (Text(text),))
+
+    @property
+    def text(self) -> str:
+        """The words, pictures left out."""
+        return "\n".join(part.text for part in self.parts if isinstance(part, Text))
+
+    @property
+    def has_image(self) -> bool:
+        """Whether a picture is in it."""
+        return any(isinstance(part, Image) for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What the answer must look like, in the two languages that servers understand.
+
+    `ebnf` is GBNF as xgrammar reads it (vLLM); `json_schema` is what API providers take (None where the text is not JSON).
+    Both accept only texts that `formats.py` parses into a plan that can run.
+    """
+
+    ebnf: str
+    json_schema: dict[str, object] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One question to one model. None always means: the worker's own default."""
+
+    messages: tuple[Message, ...]
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+    effort: str | None = None
+    """OpenAI's `reasoning_effort`, passed on to models that reason."""
+    grammar: Grammar | None = None
+    operation: Literal["chat", "plan"] = "chat"
+    """What the call is for: a step of a plan, or the plan itself."""
+    step: int | None = None
+    """The step that asks, from 0; None outside a plan. For spans and errors; never sent."""
+
+
+class FinishReason(StrEnum):
+    """Why a model stopped, in OpenAI's words."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CONTENT_FILTER = "content_filter"
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """The next piece of an answer. The last one carries `finish`, and `usage` where the server tells it.
+
+    `usage` is a running total, so a later one replaces an earlier one.
+    """
+
+    text: str = ""
+    reasoning: str = ""
+    """Thoughts the model shows apart from its answer."""
+    finish: FinishReason | None = None
+    usage: Usage | None = None
+    cost_usd: Decimal | None = None
+    """What the server says the call cost so far; counts more than a price list."""
+    model: str | None = None
+    """The model's name as the server reports it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A call that failed and was followed by another."""
+
+    worker: str
+    error: str
+    """The error's type, such as `WorkerBusy`."""
+    message: str
+    waited_s: float
+    """How long was waited after it."""
+
+
+@dataclass(slots=True)
+class Reply:
+    """An answer from its first token on. Iterate once; what it learnt on the way is in its fields afterwards.
+
+    Raises (while iterating):
+        WorkerUnavailable: the stream broke, or ended without saying why it ended. What came before was received, and is
+            paid for as the provider counts it.
+    """
+
+    worker: str
+    """Who answers: the worker asked, or the one it fell back to."""
+    deltas: AsyncIterator[Delta]
+    model: str
+    """The model's name as the server reports it; the one asked for until it does."""
+    price: Price | None = FREE
+    """What the one who answers takes; None where nobody said."""
+    attempts: tuple[Attempt, ...] = ()
+    usage: Usage | None = None
+    """What was consumed so far, as the server says; None until it says so."""
+    finish: FinishReason | None = None
+    cost_usd: Decimal | None = None
+    """What the server says it cost; None: reckon it from price and usage."""
+
+    async def __aiter__(self) -> AsyncIterator[Delta]:
+        async for delta in self.deltas:
+            self.model = delta.model or self.model
+            self.usage = delta.usage or self.usage
+            self.finish = delta.finish or self.finish
+            self.cost_usd = self.cost_usd if delta.cost_usd is None else delta.cost_usd
+            yield delta
+        if self.finish is None:
+            raise WorkerUnavailable(
+                f"{self.worker} was cut off: its stream ended without a finish reason.", worker=self.worker
+            )
+
+
+class Worker(Protocol):
+    """A model that can be asked one thing."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the pool."""
+        ...
+
+    def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
+        """Send `call`; entered once the first token is here.
+
+        So the time to the first token is the time entering takes, a retry is allowed exactly until then, and leaving the
+        block closes the socket or aborts the local request, whatever was read by then.
+
+        Raises:
+            WorkerError: nothing was shown. A provider that had begun to work may still count what it read.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A worker as the pool shows it: what it is good at, what it takes, what it can hold."""
+
+    name: str
+    worker: Worker
+    card: str = ""
+    """What it is good at, for the conductor to read."""
+    price: Price | None = FREE
+    """Per token; None where nobody said, so that its cost is unknown and never 0."""
+    worst_price: Price | None = FREE
+    """The dearest of its own and of those it may fall back to: what a call is reserved at."""
+    max_output_tokens: int = 4096
+    """The most one of its answers may be long, where the request names no smaller figure."""
+    prepaid: bool = False
+    """Its calls are paid one by one inside it, from the same ledger, so asking it reserves nothing."""
+    sees_images: bool = False
+    system_prompt: str = ""
+    """Put before the user's own system prompt."""
+    defaults: Call = field(default_factory=lambda: Call(messages=()))
+    """Sampling that the settings give it, used where a request is silent."""
+
+    def with_defaults(self, call: Call) -> Call:
+        """`call` with this member's own settings where it says nothing."""
+        own = self.defaults
+        return replace(
+            call,
+            max_output_tokens=call.max_output_tokens or self.max_output_tokens,
+            temperature=own.temperature if call.temperature is None else call.temperature,
+            top_p=own.top_p if call.top_p is None else call.top_p,
+            effort=call.effort or own.effort,
+        )
+
+
+@asynccontextmanager
+async def opened(worker: str, model: str, deltas: AsyncGenerator[Delta], price: Price | None = FREE) -> AsyncGenerator[Reply]:
+    """Turn a generator of deltas into what `Worker.open` promises: entered at the first token, closed at the end.
+
+    Args:
+        worker: the name for errors and the record.
+        model: the model asked for.
+        deltas: not started yet. Its `finally` blocks close what it opened.
+        price: what `worker` takes.
+
+    Raises:
+        WorkerError: whatever `deltas` raises before its first token, or `WorkerUnavailable` where it has none.
+    """
+    async with aclosing(deltas):
+        held: list[Delta] = []
+        async for delta in deltas:
+            held.append(delta)
+            if delta.text or delta.reasoning or delta.finish:
+                break
+        if not held:
+            raise WorkerUnavailable(f"{worker} closed the stream without a word.", worker=worker)
+
+        async def all_of_it() -> AsyncIterator[Delta]:
+            for delta in held:
+                yield delta
+            async for delta in deltas:
+                yield delta
+
+        yield Reply(worker, all_of_it(), model, price)
+
