@@ -5,15 +5,17 @@ than one round the conductor's verdict on the outcome. Everything that happens i
 """
 
 import asyncio
+import random
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 
 from conductor import events as e
 from conductor.errors import BadTask, DeadlineExceeded, InvalidPlan, NoPlan, PodiumError, WorkerError
-from conductor.money import Budget, Ledger
+from conductor.money import Budget, Ledger, Usage
 from conductor.outbox import Outbox
 from conductor.plan import Plan, Step
 from conductor.planner import Conductor, Draft
@@ -39,6 +41,7 @@ class Task:
         max_steps, rounds, depth: of plans; `depth` above 0 lets a step be a whole run of its own, so deep.
         budget: for everything together.
         deadline_s: from now to the last byte.
+        plan_only: stop when the plan is there; no step is run.
     """
 
     conversation: tuple[Message, ...]
@@ -53,6 +56,7 @@ class Task:
     depth: int = 0
     budget: Budget = Budget()
     deadline_s: float | None = None
+    plan_only: bool = False
 
 
 class Run:
@@ -62,9 +66,20 @@ class Run:
         self.record = record
         self._outbox = outbox
 
-    def events(self) -> AsyncIterator[e.Event]:
-        """Every event in order, the terminal one last. For one reader; a slow one slows the answering worker."""
-        return aiter(self._outbox)
+    async def next(self) -> e.Event:
+        """The next event; not to be called after the terminal one. For one reader; a slow one slows the answering worker.
+
+        Cancelling the wait loses nothing, so a reader may do something else after a while of silence.
+        """
+        return await self._outbox.get()
+
+    async def events(self) -> AsyncIterator[e.Event]:
+        """Every event in order, the terminal one last."""
+        while True:
+            event = await self.next()
+            yield event
+            if isinstance(event, e.Terminal):
+                return
 
 
 SELF_CARD = "this whole team, asked anew: for a part that deserves a plan of its own"
@@ -147,7 +162,9 @@ class _Conducting:
         self, engine: Engine, task: Task, members: dict[str, Member], run: Run, outbox: Outbox, ledger: Ledger
     ) -> None:
         self._engine, self._task, self._run, self._outbox, self._ledger = engine, task, run, outbox, ledger
-        self._members = members | self._itself()
+        self._asked_for, self._members = members, members | self._itself()
+        if engine.conductor is not None and engine.conductor.shuffle:
+            self._members = dict(random.sample(list(self._members.items()), len(self._members)))
         self._began = time.monotonic()
         self._plans = 0
 
@@ -184,7 +201,7 @@ class _Conducting:
         self._outbox.put(event)
 
     async def _rounds(self) -> e.Answered:
-        rounds = 1 if self._task.plan is not None else self._task.rounds
+        rounds = 1 if self._task.plan is not None or self._task.plan_only else self._task.rounds
         outcome = await self._first(live=rounds == 1)
         for round in range(1, rounds):
             revised = await self._revised(outcome, round, live=round == rounds - 1)
@@ -253,7 +270,10 @@ class _Conducting:
 
     def _draft(self, prompt: list[Message], *, may_accept: bool) -> Draft:
         pool = list(self._members.values())
-        return Draft(self._conductor(), pool, self._task.max_steps, prompt, self._ledger, may_accept=may_accept)
+        next_index = self._plans
+        return Draft(
+            self._conductor(), pool, self._task.max_steps, prompt, self._ledger, index=next_index, may_accept=may_accept
+        )
 
     async def _conducted(
         self, draft: Draft, source: e.Source, round: int, prompt: list[Message], *, live: bool
@@ -265,9 +285,13 @@ class _Conducting:
             return draft.plan
 
         try:
-            answered = await PlanRun(self._scene(), index, live=live).run(draft, ended)
+            answered = await self._execute(index, draft, ended, live=live)
         except InvalidPlan as exc:
             self._note(e.PlanEnded(self.now_s(), index, draft.answered, rejected=exc.reason, why=exc.message))
+            raise
+        except WorkerError as exc:
+            if exc.step is None:
+                self._note(e.PlanEnded(self.now_s(), index, draft.answered, error=exc, why=exc.message))
             raise
         return _Outcome(answered, draft.answered.output if draft.answered else "") if answered else None
 
@@ -282,9 +306,21 @@ class _Conducting:
             self._note(e.PlanEnded(self.now_s(), index, why=why))
             return plan
 
-        answered = await PlanRun(self._scene(), index, live=live).run(steps(), ended)
+        answered = await self._execute(index, steps(), ended, live=live)
         assert answered is not None, "a plan has at least one step"
         return _Outcome(answered, "")
+
+    async def _execute(
+        self, index: int, steps: AsyncIterable[Step], ended: Callable[[], Plan | None], *, live: bool
+    ) -> e.Answered | None:
+        if not self._task.plan_only:
+            return await PlanRun(self._scene(), index, live=live).run(steps, ended)
+        number = 0
+        async for step in steps:
+            self._note(e.StepPlanned(self.now_s(), index, number, step))
+            number += 1
+        ended()
+        return e.Answered("", "", "", Usage(), Decimal(0), FinishReason.STOP)
 
     def _begin(self, source: e.Source, round: int, worker: str | None, prompt: tuple[Message, ...]) -> int:
         index, self._plans = self._plans, self._plans + 1
@@ -303,4 +339,4 @@ class _Conducting:
 
     def _one_worker(self) -> str:
         preferred = self._engine.fallback
-        return preferred if preferred in self._members else next(iter(self._members))
+        return preferred if preferred in self._asked_for else next(iter(self._asked_for))

@@ -4,6 +4,8 @@
 
     PodiumError
     ├── BadTask              the caller asked for something no plan can serve
+    │   ├── UnknownName          it named a model or a run that is not there
+    │   └── TooLarge             it is bigger than what is taken
     ├── NotAllowed           the caller may not ask for it
     ├── NoPlan               neither a plan nor a fallback could be made
     │   └── InvalidPlan      a plan was written, and it cannot run; `reason` is one of `Reason`
@@ -74,6 +76,14 @@ class PodiumError(Exception):
 
 class BadTask(PodiumError):
     """The caller asked for something no plan can serve. Nothing was run or paid."""
+
+
+class UnknownName(BadTask):
+    """The caller named a model or a run that is not there."""
+
+
+class TooLarge(BadTask):
+    """The request is bigger than what is taken."""
 
 
 class NotAllowed(PodiumError):

@@ -65,6 +65,8 @@ class PlanEnded:
     answered: Answered | None = None
     accepted: bool = False
     rejected: Reason | None = None
+    error: PodiumError | None = None
+    """The conductor failed while it wrote."""
     why: str = ""
 
 

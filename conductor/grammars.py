@@ -19,7 +19,9 @@ _STRING = (
 )
 
 
-def grammar(format: Format, n_workers: int, max_steps: int, *, may_accept: bool = False) -> Grammar:
+def grammar(
+    format: Format, n_workers: int, max_steps: int, *, may_accept: bool = False, subtask_chars: int = SUBTASK_CHARS
+) -> Grammar:
     """The grammar of `format`.
 
     Args:
@@ -27,10 +29,12 @@ def grammar(format: Format, n_workers: int, max_steps: int, *, may_accept: bool 
         n_workers: workers are the numbers below it.
         max_steps: at most so many steps, at least one.
         may_accept: whether the text may keep the answer of the round before instead.
+        subtask_chars: no subtask is longer.
     """
+    words = _worker(n_workers) + _STRING.format(chars=subtask_chars - 1)
     if format == "lists":
-        return Grammar(_lists(n_workers, max_steps, may_accept))
-    return Grammar(_steps(n_workers, max_steps, may_accept), _schema(n_workers, max_steps, may_accept))
+        return Grammar(_lists(max_steps, may_accept) + words)
+    return Grammar(_steps(max_steps, may_accept) + words, _schema(n_workers, max_steps, may_accept))
 
 
 def _worker(n_workers: int) -> str:
@@ -47,16 +51,16 @@ def _access(step: int) -> str:
     return rules
 
 
-def _steps(n_workers: int, max_steps: int, may_accept: bool) -> str:
+def _steps(max_steps: int, may_accept: bool) -> str:
     rules = 'root ::= steps0' + (' | "{\\"accept\\": true}"' if may_accept else "") + "\n"
     for step in range(max_steps):
         more = f' ("\\n" steps{step + 1})?' if step + 1 < max_steps else ""
         fields = f'"{{\\"worker\\": " worker ", \\"subtask\\": " string ", \\"access\\": " access{step} "}}"'
         rules += f"steps{step} ::= {fields}{more}\n" + _access(step)
-    return rules + _worker(n_workers) + _STRING.format(chars=SUBTASK_CHARS - 1)
+    return rules
 
 
-def _lists(n_workers: int, max_steps: int, may_accept: bool) -> str:
+def _lists(max_steps: int, may_accept: bool) -> str:
     def repeated(rule: str, count: int) -> str:
         return ' ", " '.join([rule] * count)
 
@@ -70,7 +74,7 @@ def _lists(n_workers: int, max_steps: int, may_accept: bool) -> str:
         )
     rules += "".join(_access(step) for step in range(max_steps))
     rules += f'reasoning ::= ([^=:\\[\\]\\n<>\\x00-\\x1f]{{1,{REASONING_CHARS}}} "\\n")?\n'
-    return rules + _worker(n_workers) + _STRING.format(chars=SUBTASK_CHARS - 1)
+    return rules
 
 
 def _schema(n_workers: int, max_steps: int, may_accept: bool) -> dict[str, object]:

@@ -5,9 +5,8 @@ Progress events are few (a plan has a handful of steps), so they are never held 
 """
 
 import asyncio
-from collections.abc import AsyncIterator
 
-from conductor.events import AnswerDelta, Event, Failed, Finished
+from conductor.events import AnswerDelta, Event
 
 ROOM = 64
 """Pieces of the answer that may wait for the reader."""
@@ -29,12 +28,9 @@ class Outbox:
         await self._room.acquire()
         self._events.put_nowait(delta)
 
-    async def __aiter__(self) -> AsyncIterator[Event]:
-        """Every event in order; ends after the terminal one."""
-        while True:
-            event = await self._events.get()
-            if isinstance(event, AnswerDelta):
-                self._room.release()
-            yield event
-            if isinstance(event, Finished | Failed):
-                return
+    async def get(self) -> Event:
+        """The next event; cancelling the wait loses nothing."""
+        event = await self._events.get()
+        if isinstance(event, AnswerDelta):
+            self._room.release()
+        return event

@@ -11,7 +11,7 @@ from conductor.calls import ask
 from conductor.errors import InvalidPlan, Reason
 from conductor.events import Answered
 from conductor.formats import Format, parser
-from conductor.grammars import grammar
+from conductor.grammars import SUBTASK_CHARS, grammar
 from conductor.money import Ledger
 from conductor.plan import Plan, Step
 from conductor.worker import Call, FinishReason, Member, Message
@@ -30,6 +30,8 @@ class Conductor:
         temperature: of its decoding; the paper trains at 1.0, a plan is best read off at 0.
         constrained: whether decoding is held to the format's grammar.
         max_plan_tokens: a longer plan is cut off.
+        subtask_chars: the grammar lets no subtask be longer.
+        shuffle: show the pool in a new order, and so under new numbers, at every request.
     """
 
     member: Member
@@ -37,6 +39,8 @@ class Conductor:
     temperature: float | None = 0.0
     constrained: bool = True
     max_plan_tokens: int = PLAN_TOKENS
+    subtask_chars: int = SUBTASK_CHARS
+    shuffle: bool = False
 
 
 class Draft:
@@ -44,14 +48,17 @@ class Draft:
 
     def __init__(
         self, conductor: Conductor, pool: Sequence[Member], max_steps: int, prompt: Sequence[Message],
-        ledger: Ledger, *, may_accept: bool,
+        ledger: Ledger, *, index: int, may_accept: bool,
     ) -> None:  # fmt: skip
         self._conductor, self._ledger, self._may_accept = conductor, ledger, may_accept
         self._parser = parser(conductor.format, [member.name for member in pool], max_steps)
-        held_to = grammar(conductor.format, len(pool), max_steps, may_accept=may_accept) if conductor.constrained else None
+        held_to = None
+        if conductor.constrained:
+            chars = conductor.subtask_chars
+            held_to = grammar(conductor.format, len(pool), max_steps, may_accept=may_accept, subtask_chars=chars)
         self._call = Call(
             tuple(prompt), max_output_tokens=conductor.max_plan_tokens, temperature=conductor.temperature,
-            grammar=held_to, operation="plan",
+            grammar=held_to, operation="plan", plan=index,
         )  # fmt: skip
         self.answered: Answered | None = None
         """The conductor's call, once it has begun; complete after iteration."""

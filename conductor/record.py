@@ -52,6 +52,7 @@ class PlanRecord:
     accepted: bool = False
     """The text kept the answer of the round before."""
     rejected: Reason | None = None
+    error: PodiumError | None = None
     why: str = ""
     """Why it was refused, or why it is a fallback."""
 
@@ -103,7 +104,7 @@ class Record:
     @property
     def answering_plan(self) -> PlanRecord | None:
         """The plan whose last step is the answer: the newest one that runs."""
-        runs = [plan for plan in self.plans if plan.steps and plan.rejected is None and not plan.accepted]
+        runs = [plan for plan in self.plans if plan.steps and plan.rejected is None and plan.error is None]
         return runs[-1] if runs else None
 
     @property
@@ -152,7 +153,7 @@ def _plan_after(plan: PlanRecord, event: e.Event) -> PlanRecord:
         case e.PlanEnded():
             return replace(
                 plan, answered=event.answered, ended_s=event.at_s, accepted=event.accepted,
-                rejected=event.rejected, why=event.why or plan.why,
+                rejected=event.rejected, error=event.error, why=event.why or plan.why,
             )  # fmt: skip
         case e.StepPlanned(planned=step):
             written = StepRecord(event.step, step.worker, step.subtask, step.access, event.at_s)

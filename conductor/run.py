@@ -112,7 +112,7 @@ class PlanRun:
         try:
             outputs = await self._outputs(step)
             prompt = work(self._scene.pool[step.worker], self._scene.conversation, step, self._steps, outputs)
-            call = await self._call(index, prompt)
+            call = await self._call(index, step, prompt)
             self._scene.note(e.StepBegan(self._scene.now_s(), self._index, index, prompt))
             async with ask(self._scene.pool[step.worker], call, self._scene.ledger) as asked:
                 self._scene.note(e.StepSpoke(self._scene.now_s(), self._index, index))
@@ -141,7 +141,7 @@ class PlanRun:
                 task.result()
         return {read: task.result().output for read, task in reads.items()}
 
-    async def _call(self, index: int, prompt: tuple[Message, ...]) -> Call:
+    async def _call(self, index: int, step: Step, prompt: tuple[Message, ...]) -> Call:
         """A step's call, with what the user asked of the answer.
 
         Any step may turn out to be the last, so all take the user's sampling. Only `stop` would cut inner work in half: it is
@@ -150,7 +150,10 @@ class PlanRun:
         sampling = self._scene.sampling
         if sampling.stop:
             await self._ended.wait()
-        return replace(sampling, messages=prompt, step=index, stop=sampling.stop if index == self._last else ())
+        return replace(
+            sampling, messages=prompt, plan=self._index, step=index, access=step.access,
+            stop=sampling.stop if index == self._last else (),
+        )  # fmt: skip
 
     async def _show(self, index: int, delta: e.AnswerDelta) -> None:
         if self._last not in (None, index):

@@ -85,8 +85,14 @@ class Call:
     grammar: Grammar | None = None
     operation: Literal["chat", "plan"] = "chat"
     """What the call is for: a step of a plan, or the plan itself."""
+    plan: int = 0
+    """The plan of the run that it belongs to. This and what follows is for spans, errors and records; it is never sent."""
     step: int | None = None
-    """The step that asks, from 0; None outside a plan. For spans and errors; never sent."""
+    """The step that asks, from 0; None for the plan itself."""
+    access: tuple[int, ...] = ()
+    """The steps that it reads."""
+    attempt: int = 1
+    """Counts up as the call is made again."""
 
 
 class FinishReason(StrEnum):

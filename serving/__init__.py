@@ -1,0 +1,1 @@
+"""Everything that touches a network, a clock or a replica."""

@@ -1,0 +1,54 @@
+"""The routes put together."""
+
+import logging
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from conductor.errors import BadTask, PodiumError, UnknownName
+from serving.api import chat, health, models, workflows
+from serving.api.respond import failure
+from serving.api.service import Service
+
+logger = logging.getLogger("podium")
+
+
+def build_api(service: Service) -> FastAPI:
+    """The HTTP API over `service`."""
+    app = FastAPI(title="Podium", version="0.1.0", description="Many language models, answering as one.")
+    app.state.service = service
+    for router in (chat.router, models.router, workflows.router, health.router):
+        app.include_router(router)
+    app.add_exception_handler(PodiumError, _told)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(RequestValidationError, _query)
+    app.add_exception_handler(Exception, _defect)
+    return app
+
+
+async def _told(_: Request, exc: Exception) -> Response:
+    assert isinstance(exc, PodiumError)
+    return failure(exc)
+
+
+async def _http(request: Request, exc: Exception) -> Response:
+    assert isinstance(exc, HTTPException)
+    error = UnknownName(f"{request.method} {request.url.path} is not served here: {exc.detail}.", param="path")
+    return failure(error, exc.status_code)
+
+
+async def _query(_: Request, exc: Exception) -> Response:
+    assert isinstance(exc, RequestValidationError)
+    fault = exc.errors()[0]
+    param = str(fault["loc"][-1])
+    return failure(BadTask(f"{param}: {fault['msg']}.", param=param))
+
+
+async def _defect(_: Request, exc: Exception) -> Response:
+    """What nobody foresaw. The other catcher is the driver of a run (`conductor/engine.py`)."""
+    logger.error("a defect", exc_info=exc)
+    return failure(PodiumError(f"A defect of Podium's own: {type(exc).__name__}."))
+
+

@@ -1,0 +1,89 @@
+"""`POST /v1/chat/completions` and `POST /v1/plans`."""
+
+import uuid
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from conductor.errors import TooLarge
+from conductor.plan import Plan, Step
+from conductor.preview import worst_case
+from conductor.money import total
+from conductor.record import Record
+from serving.api import answer
+from serving.api.respond import success
+from serving.api.schema import ChatRequest, read
+from serving.api.service import Service
+from serving.api.stream import WORKFLOW_HEADER, RunResponse
+from serving.api.task import Order, order
+
+router = APIRouter()
+
+
+@router.post("/v1/chat/completions")
+async def chat_completions(request: Request) -> Response:
+    """Answer a conversation; streaming where `stream` is true."""
+    service: Service = request.app.state.service
+    asked = await _body(request, service)
+    ordered = order(asked, service.pool)
+    return RunResponse(service, ordered, asked, _new_id(), dict(request.headers))
+
+
+@router.post("/v1/plans")
+async def plans(request: Request) -> Response:
+    """The plan that the same body would run, and what it may cost at worst. Only the conductor is asked, and paid."""
+    service: Service = request.app.state.service
+    asked = await _body(request, service)
+    ordered = order(asked, service.pool, plan_only=True)
+    async with service.run(ordered, _new_id(), dict(request.headers)) as run:
+        async for _ in run.events():
+            pass
+    if run.record.error is not None:
+        raise run.record.error
+    return success(_planned(run.record, ordered), {WORKFLOW_HEADER: run.record.id})
+
+
+def _planned(record: Record, ordered: Order) -> answer.Json:
+    written = record.answering_plan
+    assert written is not None, "a run that finished has a plan"
+    plan = Plan(tuple(Step(step.worker, step.subtask, step.access) for step in written.steps))
+    tokens, costs = worst_case(plan, ordered.engine.pool, ordered.task.conversation, ordered.task.sampling)
+    steps = [
+        answer.written(step) | {
+            "worst_case_cost_usd": answer.dollars(cost), "worst_case_tokens": usage.total_tokens,
+            "needed": index in plan.needed,
+        }
+        for index, (step, usage, cost) in enumerate(zip(written.steps, tokens, costs, strict=True))
+    ]  # fmt: skip
+    return {
+        "object": "plan", "model": record.model, "plan": [answer.written(step) for step in written.steps], "steps": steps,
+        "worst_case_cost_usd": answer.dollars(total(costs)), "worst_case_tokens": sum(usage.total_tokens for usage in tokens),
+        "podium": answer.summary(record, trace=False), "usage": answer.usage(record),
+    }  # fmt: skip
+
+
+async def _body(request: Request, service: Service) -> ChatRequest:
+    """The request's body, refused by its announced length before it is read.
+
+    Raises:
+        TooLarge: it is longer than the settings take.
+        BadTask: it is no request.
+    """
+    limit = service.pool.settings.limits.max_body_bytes
+    announced = request.headers.get("content-length", "")
+    if announced.isdigit() and int(announced) > limit:
+        raise _too_large(limit)
+    body = bytearray()
+    async for piece in request.stream():
+        body += piece
+        if len(body) > limit:
+            raise _too_large(limit)
+    return read(bytes(body))
+
+
+def _too_large(limit: int) -> TooLarge:
+    return TooLarge(f"The body is longer than {limit} bytes. Send less, or smaller pictures.", param="body")
+
+
+def _new_id() -> str:
+    return f"wf_{uuid.uuid4().hex}"

@@ -1,0 +1,60 @@
+"""Errors to HTTP: the one table, and OpenAI's error shape."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from conductor import errors as e
+
+
+class Row(NamedTuple):
+    """How an error is told: HTTP status, OpenAI's `type`, our `code`."""
+
+    status: int
+    type: str
+    code: str
+
+
+TABLE: Mapping[type[e.PodiumError], Row] = {
+    e.PodiumError: Row(500, "server_error", "internal_error"),
+    e.BadTask: Row(400, "invalid_request_error", "bad_task"),
+    e.UnknownName: Row(404, "invalid_request_error", "not_found"),
+    e.TooLarge: Row(413, "invalid_request_error", "too_large"),
+    e.NotAllowed: Row(403, "permission_error", "not_allowed"),
+    e.NoPlan: Row(502, "upstream_error", "no_plan"),
+    e.InvalidPlan: Row(502, "upstream_error", "invalid_plan"),
+    e.WorkerError: Row(502, "upstream_error", "worker_failed"),
+    e.WorkerUnavailable: Row(502, "upstream_error", "worker_unavailable"),
+    e.WorkerBusy: Row(503, "upstream_error", "worker_busy"),
+    e.WorkerRefused: Row(502, "upstream_error", "worker_refused"),
+    e.ContextOverflow: Row(400, "invalid_request_error", "context_length_exceeded"),
+    e.BudgetExceeded: Row(402, "budget_error", "budget_exceeded"),
+    e.DeadlineExceeded: Row(504, "timeout_error", "deadline_exceeded"),
+    e.Overloaded: Row(429, "rate_limit_error", "overloaded"),
+}
+
+
+def row(error: e.PodiumError) -> Row:
+    """The row of the most specific class."""
+    return next(TABLE[kind] for kind in type(error).__mro__ if kind in TABLE)
+
+
+def body(error: e.PodiumError, workflow_id: str | None = None) -> dict[str, Any]:
+    """`error` in OpenAI's shape; what only we know is under `podium`."""
+    told = row(error)
+    facts = {
+        name: value for name in ("reason", "worker", "step", "spent", "held", "limit", "deadline_s", "retry_after_s")
+        if (value := getattr(error, name, None)) not in (None, "")
+    }  # fmt: skip
+    attempts = [
+        {"worker": a.worker, "error": a.error, "message": a.message, "waited_s": a.waited_s}
+        for a in getattr(error, "attempts", ())
+    ]
+    podium = facts | ({"attempts": attempts} if attempts else {}) | ({"workflow_id": workflow_id} if workflow_id else {})
+    shape: dict[str, Any] = {"message": error.message, "type": told.type, "param": error.param, "code": told.code}
+    return {"error": shape | ({"podium": podium} if podium else {})}
+
+
+def headers(error: e.PodiumError) -> dict[str, str]:
+    """`Retry-After` where the error says when to come back: in whole seconds, at least one."""
+    retry_after_s = getattr(error, "retry_after_s", None)
+    return {} if retry_after_s is None else {"retry-after": str(max(1, round(retry_after_s)))}

@@ -1,0 +1,35 @@
+"""`GET /v1/models`: every name that `model` takes."""
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from conductor.errors import UnknownName
+from serving.api.respond import success
+from serving.api.service import Service
+from serving.api.task import names
+
+router = APIRouter()
+
+
+@router.get("/v1/models")
+async def models(request: Request) -> Response:
+    """OpenAI's list; `podium.kind` says which sort each name is."""
+    service: Service = request.app.state.service
+    return success({"object": "list", "data": [_model(service, *each) for each in names(service.pool).items()]})
+
+
+@router.get("/v1/models/{name:path}")
+async def model(request: Request, name: str) -> Response:
+    """One of them."""
+    service: Service = request.app.state.service
+    known = names(service.pool)
+    if name not in known:
+        raise UnknownName(f"No model is called {name!r}; there are: {', '.join(known)}.", param="model")
+    return success(_model(service, name, known[name]))
+
+
+def _model(service: Service, name: str, kind: str) -> dict[str, object]:
+    podium: dict[str, object] = {"kind": kind}
+    if kind == "worker":
+        podium |= {"card": service.pool.members[name].card, "in_pool": name in service.pool.settings.pool}
+    return {"id": name, "object": "model", "created": 0, "owned_by": "podium", "podium": podium}

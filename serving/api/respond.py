@@ -1,0 +1,20 @@
+"""JSON out."""
+
+from typing import Any
+
+import orjson
+from starlette.responses import Response
+
+from conductor.errors import PodiumError
+from serving.api import errors
+
+
+def success(body: Any, headers: dict[str, str] | None = None) -> Response:
+    """`body` as JSON."""
+    return Response(orjson.dumps(body), 200, headers, "application/json")
+
+
+def failure(error: PodiumError, status: int | None = None) -> Response:
+    """`error` in OpenAI's shape, under its status in the table unless another is given."""
+    told = orjson.dumps(errors.body(error))
+    return Response(told, status or errors.row(error).status, errors.headers(error), "application/json")

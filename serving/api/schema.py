@@ -1,0 +1,147 @@
+"""What a request may say: OpenAI's chat completion body, and `podium`.
+
+Unknown OpenAI fields are ignored, because clients send what they like; unknown `podium` fields are refused by name, because a
+limit with a typing error in it must not go unnoticed.
+"""
+
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from conductor.errors import BadTask
+
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+EFFORT_STEPS: dict[str, int] = {"none": 1, "minimal": 1, "low": 2, "medium": 3, "high": 5, "xhigh": 5, "max": 5}
+EFFORT_ROUNDS: dict[str, int] = {"xhigh": 1, "max": 1}
+"""Rounds on top of the model's own."""
+
+
+class _Ignoring(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ImageUrl(_Ignoring):
+    """OpenAI's picture."""
+
+    url: str = Field(pattern=r"^(https?://|data:image/)")
+    detail: Literal["auto", "low", "high"] = "auto"
+
+
+class TextPart(_Ignoring):
+    """OpenAI's text part."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ImagePart(_Ignoring):
+    """OpenAI's picture part."""
+
+    type: Literal["image_url"]
+    image_url: ImageUrl
+
+
+ContentPart = Annotated[TextPart | ImagePart, Field(discriminator="type")]
+
+
+class ChatMessage(_Ignoring):
+    """One turn."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[ContentPart] | None = None
+
+
+class StreamOptions(_Ignoring):
+    """OpenAI's."""
+
+    include_usage: bool = False
+
+
+class PlannedStep(_Strict):
+    """A step of a plan of the caller's own. An empty subtask is the question as it stands."""
+
+    worker: str
+    subtask: str = ""
+    access: list[int] | Literal["all"] = Field(default_factory=list[int])
+
+
+class Podium(_Strict):
+    """What a request may set beyond OpenAI's fields. Limits only ever lower what the model's settings allow."""
+
+    workers: list[str] | None = None
+    exclude_workers: list[str] = Field(default_factory=list[str])
+    max_steps: int | None = Field(default=None, ge=1, le=100)
+    rounds: int | None = Field(default=None, ge=1, le=5)
+    max_cost_usd: Decimal | None = Field(default=None, gt=0)
+    max_tokens: int | None = Field(default=None, gt=0)
+    deadline_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    progress: Literal["off", "events", "reasoning"] = "off"
+    trace: bool = False
+    plan: list[PlannedStep] | None = Field(default=None, min_length=1)
+
+
+def _list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+class ChatRequest(_Ignoring):
+    """The body of `POST /v1/chat/completions` and `POST /v1/plans`."""
+
+    model: str
+    messages: list[ChatMessage] = Field(min_length=1)
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = Field(default=None, ge=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    stop: Annotated[list[str], BeforeValidator(_list)] | None = Field(default=None, max_length=16)
+    seed: int | None = None
+    n: Literal[1] | None = 1
+    reasoning_effort: Effort | None = None
+    podium: Podium = Podium()
+
+
+def read(body: bytes) -> ChatRequest:
+    """The request in `body`.
+
+    Raises:
+        BadTask: naming the field, in the caller's spelling, and what it may be.
+    """
+    try:
+        return ChatRequest.model_validate_json(body)
+    except ValidationError as exc:
+        fault = exc.errors(include_url=False, include_context=False)[0]
+        if fault["type"] == "json_invalid":
+            raise BadTask(f"The body is not JSON: {fault['msg']}.", param="body") from exc
+        param = place(fault["loc"]) or "body"
+        said = "is not a field of it" if fault["type"] == "extra_forbidden" else fault["msg"]
+        raise BadTask(f"{param}: {said}.{_remedy(param)}", param=param) from exc
+
+
+def place(loc: tuple[int | str, ...]) -> str:
+    """A validator's location as a caller writes it: `messages[0].content`."""
+    variants = {"str", "text", "image_url", "list[tagged-union[TextPart,ImagePart]]", "list[int]", "literal['all']"}
+    written = ""
+    for index, part in enumerate(loc):
+        if isinstance(part, int):
+            written += f"[{part}]"
+        elif part not in variants or (part in ("text", "image_url") and index == len(loc) - 1):
+            written += f".{part}" if written else part
+    return written
+
+
+def _remedy(param: str) -> str:
+    if param.startswith("podium.") and param.count(".") == 1 and param.removeprefix("podium.") not in Podium.model_fields:
+        return f" `podium` takes: {', '.join(Podium.model_fields)}."
+    return {
+        "messages": " Send at least one message, such as {\"role\": \"user\", \"content\": \"...\"}.",
+        "model": " GET /v1/models lists the names.",
+        "podium.max_cost_usd": " Leave it out for no limit; nothing can be answered for nothing.",
+        "n": " One answer a request.",
+    }.get(param, "")

@@ -1,0 +1,98 @@
+"""What the routes share: the pool of the moment, the runs under way, the records of those before."""
+
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from conductor.engine import Run
+from conductor.errors import Overloaded
+from conductor.record import Record
+from serving import telemetry
+from serving.api.store import MemoryStore, RecordStore
+from serving.api.task import Order
+from serving.pool import Pool
+
+logger = logging.getLogger("podium")
+
+
+class Service:
+    """One router's state. A new pool serves new requests; those under way keep the one they began with."""
+
+    def __init__(self, pool: Pool, store: RecordStore | None = None) -> None:
+        self.pool = pool
+        self.store: RecordStore = store or MemoryStore(pool.settings.limits.records)
+        self._running: dict[str, Run] = {}
+        self._in_use: list[Pool] = []
+        self._retired: list[Pool] = []
+
+    async def swap(self, pool: Pool) -> None:
+        """Serve from `pool` from now on; the old one's clients are closed when its last run has ended."""
+        self._retired.append(self.pool)
+        self.pool = pool
+        await self._close_unused()
+
+    @property
+    def running(self) -> int:
+        """Runs under way."""
+        return len(self._running)
+
+    @asynccontextmanager
+    async def run(self, order: Order, id: str, headers: dict[str, str]) -> AsyncGenerator[Run]:
+        """Run `order` inside its span, and keep its record, whatever happens.
+
+        Raises:
+            Overloaded: there is no room; nothing was run.
+        """
+        limits, pool = self.pool.settings.limits, self.pool
+        if self.running >= limits.max_running:
+            raise Overloaded(f"{self.running} requests are under way here, and no more are taken. Try again soon.")
+        self._in_use.append(pool)
+        run: Run | None = None
+        try:
+            with telemetry.workflow(order.task.model, id, headers) as span:
+                async with order.engine.running(order.task, id) as run:
+                    run.record = replace(run.record, trace_id=telemetry.trace_id(span))
+                    self._running[id] = run
+                    yield run
+                _describe(span, run.record)
+        finally:
+            self._running.pop(id, None)
+            self._in_use.remove(pool)
+            if run is not None:
+                await self.store.put(run.record)
+                _log(run.record)
+            await self._close_unused()
+
+    async def record(self, id: str) -> Record | None:
+        """The record of a run, also while it goes on."""
+        run = self._running.get(id)
+        return run.record if run else await self.store.get(id)
+
+    async def newest(self, limit: int) -> list[Record]:
+        """The newest runs, those under way first."""
+        under_way = [run.record for run in reversed(self._running.values())]
+        return (under_way + await self.store.newest(limit))[:limit]
+
+    async def _close_unused(self) -> None:
+        unused = [pool for pool in self._retired if pool not in self._in_use]
+        self._retired = [pool for pool in self._retired if pool in self._in_use]
+        for pool in unused:
+            await pool.aclose()
+
+
+def _describe(span: telemetry.Span, record: Record) -> None:
+    span.set_attributes({telemetry.ROUNDS: record.rounds, telemetry.STATUS: record.status})
+    if record.fallback:
+        span.set_attribute(telemetry.FALLBACK, record.fallback)
+    if record.cost_usd is not None:
+        span.set_attribute(telemetry.COST_USD, float(record.cost_usd))
+    if record.error:
+        telemetry.failed(span, type(record.error).__name__, record.error.message)
+
+
+def _log(record: Record) -> None:
+    logger.info(
+        "workflow %s %s model=%s plans=%d cost_usd=%s wall_s=%.3f trace=%s%s", record.id, record.status, record.model,
+        len(record.plans), record.cost_usd, record.wall_s, record.trace_id, f" error={record.error}" if record.error else "",
+    )  # fmt: skip

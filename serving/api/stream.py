@@ -1,0 +1,220 @@
+"""The response that owns a run.
+
+It is a coroutine that holds the run's scope, not a generator body: when the client leaves, the scope is left, and with it every
+task, call and held cent. (A generator inside a `StreamingResponse` is not closed when the client goes under ASGI 2.3.)
+"""
+
+import asyncio
+import time
+from typing import Any
+
+import orjson
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from conductor import events as e
+from conductor.engine import Run
+from conductor.errors import PodiumError
+from serving.api import answer, errors
+from serving.api.schema import ChatRequest
+from serving.api.service import Service
+from serving.api.task import Order
+
+Json = dict[str, Any]
+WORKFLOW_HEADER = "x-podium-workflow-id"
+HEARTBEAT = b": still working\n\n"
+DONE = b"data: [DONE]\n\n"
+
+
+class RunResponse(Response):
+    """Runs an order while the client stays, and tells it as JSON or as server-sent events.
+
+    A failure before the first byte is a proper HTTP status; one after it is the last event of the stream.
+    """
+
+    def __init__(self, service: Service, order: Order, request: ChatRequest, id: str, headers: dict[str, str]) -> None:
+        super().__init__()
+        self._service, self._order, self._request, self._id, self._incoming = service, order, request, id, headers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI. Returns once the answer is out, or the client has gone and everything is closed."""
+        answering = asyncio.create_task(self._answer(send))
+        leaving = asyncio.create_task(_gone(receive))
+        try:
+            await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            answering.cancel()
+            leaving.cancel()
+            await asyncio.wait({answering, leaving})
+        if not answering.cancelled():
+            answering.result()
+
+    async def _answer(self, send: Send) -> None:
+        wire = _Wire(send, self._id)
+        try:
+            async with self._service.run(self._order, self._id, self._incoming) as run:
+                if self._request.stream:
+                    await self._stream(run, wire)
+                else:
+                    await self._whole(run, wire)
+        except PodiumError as exc:
+            if wire.begun:
+                raise
+            await wire.error(exc)
+
+    async def _whole(self, run: Run, wire: "_Wire") -> None:
+        async for event in run.events():
+            if isinstance(event, e.Failed):
+                raise event.error
+        await wire.json(200, answer.completion(run.record, trace=self._request.podium.trace))
+
+    async def _stream(self, run: Run, wire: "_Wire") -> None:
+        limits = self._service.pool.settings.limits
+        early = await _first_events(run, limits.first_byte_s)
+        chunks = Chunks(run, self._request)
+        await wire.begin_stream()
+        await wire.send(chunks.role())
+        for event in early:
+            await wire.send(chunks.of(event))
+        if early and isinstance(early[-1], e.Terminal):
+            return await wire.end()
+        while True:
+            try:
+                async with asyncio.timeout(limits.heartbeat_s):
+                    event = await run.next()
+            except TimeoutError:
+                await wire.send(HEARTBEAT)
+                continue
+            await wire.send(chunks.of(event))
+            if isinstance(event, e.Terminal):
+                return await wire.end()
+
+
+async def _first_events(run: Run, first_byte_s: float) -> list[e.Event]:
+    """Events until the first piece of the answer, the end, or `first_byte_s`.
+
+    Raises:
+        PodiumError: the run failed by then, so the failure can still be an HTTP status.
+    """
+    events: list[e.Event] = []
+    try:
+        async with asyncio.timeout(first_byte_s):
+            while not events or not isinstance(events[-1], e.AnswerDelta | e.Finished):
+                events.append(await run.next())
+                if isinstance(events[-1], e.Failed):
+                    raise events[-1].error
+    except TimeoutError:
+        pass
+    return events
+
+
+async def _gone(receive: Receive) -> None:
+    """Returns when the client has left."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class Chunks:
+    """Events as the bytes of `chat.completion.chunk`s. No pydantic here: a chunk is a few dictionaries."""
+
+    def __init__(self, run: Run, request: ChatRequest) -> None:
+        self._run, self._podium = run, request.podium
+        self._with_usage = request.stream_options is not None and request.stream_options.include_usage
+        record = run.record
+        self._head: Json = {
+            "id": answer.chat_id(record.id), "object": "chat.completion.chunk", "created": int(time.time()),
+            "model": record.model,
+        }  # fmt: skip
+
+    def role(self) -> bytes:
+        """The first chunk: somebody answers."""
+        return self._delta({"role": "assistant", "content": ""})
+
+    def of(self, event: e.Event) -> bytes:
+        """What `event` puts on the stream; nothing, for most."""
+        match event:
+            case e.AnswerDelta(text=text, reasoning=reasoning):
+                delta: Json = {"content": text} if text else {}
+                return self._delta(delta | ({"reasoning_content": reasoning} if reasoning else {}))
+            case e.Finished(finish=finish):
+                return self._finished(finish.value)
+            case e.Failed(error=error):
+                return _data(errors.body(error, self._run.record.id)) + DONE
+            case _:
+                return self._progress(event)
+
+    def _progress(self, event: e.Event) -> bytes:
+        if self._podium.progress == "off" or (told := answer.progress(event)) is None:
+            return b""
+        if self._podium.progress == "events":
+            return self._chunk({"choices": [], "podium": told})
+        line = in_words(event)
+        return self._delta({"reasoning_content": line}) if line else b""
+
+    def _finished(self, reason: str) -> bytes:
+        record = self._run.record
+        last = self._chunk({
+            "choices": [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": reason}],
+            "podium": answer.summary(record, trace=self._podium.trace),
+        })  # fmt: skip
+        if not self._with_usage:
+            return last + DONE
+        return last + _data(self._head | {"choices": [], "usage": answer.usage(record)}) + DONE
+
+    def _delta(self, delta: Json) -> bytes:
+        return self._chunk({"choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}]})
+
+    def _chunk(self, rest: Json) -> bytes:
+        return _data(self._head | rest | ({"usage": None} if self._with_usage else {}))
+
+
+def in_words(event: e.Event) -> str:
+    """Progress as a line that a person reads; empty for what is not worth one."""
+    match event:
+        case e.StepPlanned(step=step, planned=planned):
+            reads = f" (reads {', '.join(str(read + 1) for read in planned.access)})" if planned.access else ""
+            return f"Step {step + 1}, {planned.worker}{reads}: {planned.subtask or 'answer the question'}\n"
+        case e.PlanEnded(rejected=rejected, why=why) if rejected or why:
+            return f"{why}\n"
+        case e.StepEnded(step=step):
+            return f"Step {step + 1} is done.\n"
+        case e.StepLost(step=step, loss=loss):
+            return f"Step {step + 1}: {loss.value.replace('_', ' ')}.\n"
+        case _:
+            return ""
+
+
+def _data(value: Json) -> bytes:
+    return b"data: " + orjson.dumps(value) + b"\n\n"
+
+
+class _Wire:
+    """ASGI's sending side, and what was sent of it."""
+
+    def __init__(self, send: Send, workflow_id: str) -> None:
+        self._send, self._id = send, workflow_id
+        self.begun = False
+
+    async def json(self, status: int, body: Json, extra: dict[str, str] | None = None) -> None:
+        content = orjson.dumps(body)
+        await self._start(status, {"content-type": "application/json", "content-length": str(len(content)), **(extra or {})})
+        await self._send({"type": "http.response.body", "body": content})
+
+    async def error(self, error: PodiumError) -> None:
+        await self.json(errors.row(error).status, errors.body(error, self._id), errors.headers(error))
+
+    async def begin_stream(self) -> None:
+        headers = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache", "x-accel-buffering": "no"}
+        await self._start(200, headers)
+
+    async def send(self, data: bytes) -> None:
+        if data:
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self) -> None:
+        await self._send({"type": "http.response.body", "body": b""})
+
+    async def _start(self, status: int, headers: dict[str, str]) -> None:
+        self.begun = True
+        raw = [(name.encode(), value.encode()) for name, value in ({WORKFLOW_HEADER: self._id} | headers).items()]
+        await self._send({"type": "http.response.start", "status": status, "headers": raw})

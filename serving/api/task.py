@@ -1,0 +1,143 @@
+"""A request to a `Task`: which model was meant, which limits hold, what is said to whom."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Literal, TypeVar
+
+from conductor.engine import Engine, Task
+from conductor.errors import BadTask, InvalidPlan, UnknownName
+from conductor.events import Source
+from conductor.money import Budget
+from conductor.plan import Plan, Step
+from conductor.worker import Call, Image, Message, Part, Text
+from serving.api.schema import EFFORT_ROUNDS, EFFORT_STEPS, ChatMessage, ChatRequest, ImagePart, PlannedStep
+from serving.pool import Pool
+from serving.settings import ModelSettings, StepSettings
+
+OWN_PLAN_STEPS = 5
+"""A plan of the caller's own has at most so many steps, where the model allows no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A task and the engine that does it."""
+
+    task: Task
+    engine: Engine
+
+
+def order(request: ChatRequest, pool: Pool, *, plan_only: bool = False) -> Order:
+    """What `request` asks of `pool`.
+
+    Raises:
+        UnknownName: no model, workflow or worker has that name.
+        BadTask: the limits contradict each other, or a plan of the caller's own cannot run.
+    """
+    settings, podium, name = pool.settings, request.podium, request.model
+    model = settings.models.get(name) or ModelSettings()
+    task = _task(request, model, settings.limits.default_deadline_s, plan_only=plan_only)
+    engine = pool.engine
+    if podium.plan is not None:
+        _check_name(name, pool)
+        return _checked(engine, task, _own_plan(podium.plan, engine, task, model), "client")
+    if name in settings.models:
+        engine.allowed(task)
+        return Order(task, engine)
+    if name in settings.workflows:
+        return _checked(pool.open_engine, task, _fixed(settings.workflows[name]), "workflow")
+    if name in pool.members:
+        return _checked(pool.open_engine, task, Plan((Step(name, ""),)), "worker")
+    _check_name(name, pool)
+    raise AssertionError("a known name is a model, a workflow or a worker")
+
+
+def names(pool: Pool) -> dict[str, str]:
+    """Every name that `model` takes, and which sort it is."""
+    return (
+        dict.fromkeys(pool.settings.models, "conductor")
+        | dict.fromkeys(pool.settings.workflows, "workflow")
+        | dict.fromkeys(pool.members, "worker")
+    )
+
+
+def _check_name(name: str, pool: Pool) -> None:
+    known = names(pool)
+    if name not in known:
+        raise UnknownName(f"No model is called {name!r}; there are: {', '.join(known)}.", param="model")
+
+
+def _checked(engine: Engine, task: Task, plan: Plan, source: Source) -> Order:
+    """A given plan names its own workers; those that the request refuses, it cannot use."""
+    refused = {step.worker for step in plan.steps} & set(task.exclude_workers)
+    if refused:
+        raise BadTask(f"The plan needs the worker {sorted(refused)[0]!r}.", param="podium.exclude_workers")
+    used = tuple(dict.fromkeys(step.worker for step in plan.steps))
+    workers = task.workers if source == "client" else used
+    given = replace(task, plan=plan, plan_source=source, workers=workers)
+    engine.allowed(given)
+    return Order(given, engine)
+
+
+def _task(request: ChatRequest, model: ModelSettings, default_deadline_s: float, *, plan_only: bool) -> Task:
+    podium, effort = request.podium, request.reasoning_effort
+    steps = [model.max_steps, podium.max_steps, EFFORT_STEPS[effort] if effort else None]
+    rounds = podium.rounds or model.rounds + (EFFORT_ROUNDS.get(effort, 0) if effort else 0)
+    workers = podium.workers if podium.workers is not None else model.workers
+    is_model = effort is not None and request.podium.plan is None
+    return Task(
+        conversation=tuple(_message(index, message) for index, message in enumerate(request.messages)),
+        model=request.model,
+        sampling=Call(
+            (), max_output_tokens=request.max_completion_tokens or request.max_tokens, temperature=request.temperature,
+            top_p=request.top_p, stop=tuple(request.stop or ()), seed=request.seed, effort=effort if is_model else None,
+        ),
+        workers=None if workers is None else tuple(workers),
+        exclude_workers=tuple(podium.exclude_workers),
+        max_steps=min(step for step in steps if step is not None),
+        rounds=rounds,
+        depth=model.depth,
+        budget=Budget(_least(podium.max_cost_usd, model.max_cost_usd), _least(podium.max_tokens, model.max_tokens)),
+        deadline_s=_least(podium.deadline_s, model.deadline_s) or default_deadline_s,
+        plan_only=plan_only,
+    )  # fmt: skip
+
+
+Number = TypeVar("Number", int, float, Decimal)
+
+
+def _least(*limits: Number | None) -> Number | None:
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _message(index: int, message: ChatMessage) -> Message:
+    role = "system" if message.role == "developer" else message.role
+    if message.content is None or message.content == []:
+        if role == "assistant":
+            return Message(role, ())
+        raise BadTask(f"messages[{index}].content is empty.", param=f"messages[{index}].content")
+    if isinstance(message.content, str):
+        return Message.of(role, message.content)
+    parts: list[Part] = [
+        Image(part.image_url.url, part.image_url.detail) if isinstance(part, ImagePart) else Text(part.text)
+        for part in message.content
+    ]
+    return Message(role, tuple(parts))
+
+
+def _own_plan(given: list[PlannedStep], engine: Engine, task: Task, model: ModelSettings) -> Plan:
+    limit = min(task.max_steps, max(OWN_PLAN_STEPS, model.max_steps))
+    steps = [Step(step.worker, step.subtask, _access(step.access, index)) for index, step in enumerate(given)]
+    try:
+        return Plan.of(steps, engine.allowed(task), limit)
+    except InvalidPlan as exc:
+        field = "" if exc.step is None else f"[{exc.step}]"
+        raise BadTask(f"podium.plan{field}: {exc.message}", param=f"podium.plan{field}") from exc
+
+
+def _fixed(steps: tuple[StepSettings, ...]) -> Plan:
+    return Plan(tuple(Step(s.worker, s.subtask, _access(s.access, index)) for index, s in enumerate(steps)))
+
+
+def _access(access: Iterable[int] | Literal["all"], index: int) -> tuple[int, ...]:
+    return tuple(range(index)) if isinstance(access, str) else tuple(access)

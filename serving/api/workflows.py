@@ -1,0 +1,31 @@
+"""`GET /v1/workflows` and `GET /v1/workflows/{id}`: the records of runs."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from conductor.errors import UnknownName
+from serving.api import answer
+from serving.api.respond import success
+from serving.api.service import Service
+
+router = APIRouter()
+
+
+@router.get("/v1/workflows")
+async def workflows(request: Request, limit: Annotated[int, Query(ge=1, le=1000)] = 20) -> Response:
+    """The newest runs of this replica, those under way first."""
+    service: Service = request.app.state.service
+    newest = await service.newest(limit)
+    return success({"object": "list", "data": [answer.workflow(record) for record in newest]})
+
+
+@router.get("/v1/workflows/{id}")
+async def workflow(request: Request, id: str) -> Response:
+    """One run, also while it goes on."""
+    service: Service = request.app.state.service
+    record = await service.record(id)
+    if record is None:
+        raise UnknownName(f"No run {id!r} is kept here; the newest are at /v1/workflows.", param="id")
+    return success(answer.workflow(record))

@@ -1,0 +1,39 @@
+"""What `serve run serving.app:build_app settings=cluster/local.yaml` starts."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from ray.serve import Application
+
+from serving.settings import SettingsError, VllmSettings, load
+from serving.telemetry import EXPORTER
+
+os.environ.setdefault("RAY_SERVE_TRACING_EXPORTER_IMPORT_PATH", EXPORTER)
+os.environ.setdefault("RAY_SERVE_TRACING_SAMPLING_RATIO", "1.0")
+
+
+def build_app(args: dict[str, Any]) -> Application:
+    """The Serve application of a settings file: the router, and a deployment for each vLLM engine.
+
+    Args:
+        args: `settings`, the file's path; optionally `model`, served in place of every local engine's.
+
+    Raises:
+        SettingsError: the arguments or the file cannot be used.
+    """
+    from serving.deployments.build import engine_deployment, router_deployment
+
+    unknown = args.keys() - {"settings", "model"}
+    if unknown or "settings" not in args:
+        raise SettingsError(f"build_app takes settings=FILE and model=NAME, not {sorted(unknown) or 'nothing'}.")
+    settings = load(args["settings"], args.get("model") or None)
+    owners = [w for w in settings.workers if isinstance(w, VllmSettings) and w.deployment is None]
+    engines = {worker.name: engine_deployment(_with_local_folder(worker), settings) for worker in owners}
+    return router_deployment(settings, engines)
+
+
+def _with_local_folder(worker: VllmSettings) -> VllmSettings:
+    """A model that is a folder here is named by its whole path: replicas have another working folder."""
+    folder = Path(worker.model)
+    return worker.model_copy(update={"model": str(folder.resolve())}) if folder.is_dir() else worker

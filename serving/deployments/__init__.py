@@ -1,0 +1,1 @@
+"""What runs in replicas. Plain classes; `build.py` alone decorates them."""

@@ -1,0 +1,112 @@
+"""The only place where classes become deployments.
+
+Every deployment says how many CPUs it takes: Ray's default of one each does not fit a small machine, where the next replica
+would wait for ever.
+"""
+
+import os
+from typing import Any, cast
+
+from ray import serve
+from ray.serve.config import AutoscalingConfig, RequestRouterConfig
+
+from serving.settings import Scale, Settings, VllmSettings
+from serving.telemetry import EXPORTER
+
+PREFIX_ROUTER = "ray.serve.llm.request_router:PrefixCacheAffinityRouter"
+PASSED_ON = ("OTEL_", "HF_", "RAY_SERVE_TRACING_", "VLLM_")
+"""Variables of the process that builds the application which its replicas take over, keys of the pool aside."""
+
+
+def engine_deployment(worker: VllmSettings, settings: Settings) -> Any:
+    """The deployment of a vllm worker that has an engine; `.bind`ed, ready to be handed to the router."""
+    from serving.deployments.engine import Engine
+
+    scale = worker.scale
+    options: dict[str, Any] = {
+        "name": f"vllm-{worker.name}",
+        "max_ongoing_requests": scale.max_ongoing_requests,
+        "health_check_period_s": 10,
+        "graceful_shutdown_timeout_s": 30,
+        "autoscaling_config": AutoscalingConfig(
+            min_replicas=scale.min_replicas, max_replicas=scale.max_replicas, initial_replicas=max(scale.min_replicas, 1),
+            target_ongoing_requests=scale.target_ongoing_requests,
+        ),
+        **_machines(worker),
+    }  # fmt: skip
+    environment = environment_of(f"{settings.telemetry.service_prefix}-{worker.name}", dict(os.environ)) | scale.env
+    options["ray_actor_options"]["runtime_env"] = {"env_vars": environment}
+    if scale.max_replicas > 1:
+        options["request_router_config"] = RequestRouterConfig(request_router_class=PREFIX_ROUTER)
+    return serve.deployment(Engine).options(**options).bind(worker.model, _engine_arguments(worker))
+
+
+def gpus_of(worker: VllmSettings) -> int:
+    """GPUs of one replica: what its parallelism takes, if it runs on GPUs at all."""
+    return worker.scale.gpus and max(worker.scale.gpus, _parallel(worker))
+
+
+def _parallel(worker: VllmSettings) -> int:
+    return int(worker.engine.get("tensor_parallel_size", 1)) * int(worker.engine.get("pipeline_parallel_size", 1))
+
+
+def _engine_arguments(worker: VllmSettings) -> dict[str, Any]:
+    arguments = {"enable_prefix_caching": True, **worker.engine}
+    if gpus_of(worker) > 1:
+        arguments.setdefault("distributed_executor_backend", "ray")
+    if worker.adapter:
+        arguments.setdefault("enable_lora", True)
+    return arguments
+
+
+def _machines(worker: VllmSettings) -> dict[str, Any]:
+    """Where a replica runs: one GPU beside its process, or a placement group whose bundles vLLM's Ray workers fill."""
+    scale, gpus = worker.scale, gpus_of(worker)
+    actor: dict[str, Any] = {"num_cpus": scale.num_cpus}
+    if scale.accelerator_type:
+        actor["accelerator_type"] = scale.accelerator_type
+    if gpus <= 1:
+        return {"ray_actor_options": actor | ({"num_gpus": gpus} if gpus else {})}
+    bundles = [_bundle(scale, cpus=scale.num_cpus)] + [_bundle(scale, cpus=0.0) for _ in range(gpus - 1)]
+    return {
+        "ray_actor_options": {"num_cpus": scale.num_cpus},
+        "placement_group_bundles": bundles,
+        "placement_group_strategy": "STRICT_PACK",
+    }
+
+
+def _bundle(scale: Scale, cpus: float) -> dict[str, float]:
+    kind = {f"accelerator_type:{scale.accelerator_type}": 0.001} if scale.accelerator_type else {}
+    return {"GPU": 1.0} | ({"CPU": cpus} if cpus else {}) | kind
+
+
+def router_deployment(settings: Settings, engines: dict[str, Any]) -> Any:
+    """The HTTP ingress: plans, runs and streams. API workers are called from inside it, engines over one handle each."""
+    from serving.deployments.router import Router
+
+    router = settings.router
+    names = [worker.api_key_env for worker in settings.workers if getattr(worker, "api_key_env", None)]  # pyright: ignore
+    keys = {name: os.environ[name] for name in cast(list[str], names) if name in os.environ}
+    environment = environment_of(f"{settings.telemetry.service_prefix}-router", dict(os.environ)) | keys
+    options: dict[str, Any] = {
+        "name": "router",
+        "max_ongoing_requests": router.max_ongoing_requests,
+        "ray_actor_options": {"num_cpus": router.num_cpus, "runtime_env": {"env_vars": environment}},
+        "autoscaling_config": AutoscalingConfig(
+            min_replicas=router.min_replicas, max_replicas=router.max_replicas, target_ongoing_requests=256
+        ),
+        "graceful_shutdown_timeout_s": 30,
+    }
+    ingress = serve.ingress()(Router)
+    return serve.deployment(ingress).options(**options).bind(settings.model_dump(mode="json", exclude_unset=True), engines)
+
+
+def environment_of(service: str, outer: dict[str, str]) -> dict[str, str]:
+    """The environment of a deployment's replicas: its name in traces, and every trace kept (Serve's default is 1 %)."""
+    passed = {name: value for name, value in outer.items() if name.startswith(PASSED_ON)}
+    return passed | {
+        "OTEL_SERVICE_NAME": service,
+        "RAY_SERVE_TRACING_EXPORTER_IMPORT_PATH": outer.get("RAY_SERVE_TRACING_EXPORTER_IMPORT_PATH", EXPORTER),
+        "RAY_SERVE_TRACING_SAMPLING_RATIO": outer.get("RAY_SERVE_TRACING_SAMPLING_RATIO", "1.0"),
+    }
+

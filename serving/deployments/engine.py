@@ -1,0 +1,141 @@
+"""A vLLM engine in a replica: continuous batching, prefix caching, constrained decoding, abort on close.
+
+The thin way to the engine (docs/decisions/0003): vLLM's own `AsyncLLM` in the replica's process, its own chat rendering and
+reasoning parsers around it, and nothing between. Knows vLLM; does not know plans, pools or HTTP.
+"""
+
+import os
+import uuid
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Any
+
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.exceptions import VLLMClientError
+from vllm.inputs import EngineInput
+from vllm.lora.request import LoRARequest
+from vllm.outputs import RequestOutput
+from vllm.reasoning import ReasoningParserManager
+from vllm.renderers.params import ChatParams
+from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+from conductor.errors import ContextOverflow, WorkerError, WorkerRefused, WorkerUnavailable
+from serving.workers.vllm import Chunk, EngineCall
+
+Split = Callable[[RequestOutput], tuple[str, str]]
+
+
+class Engine:
+    """One engine.
+
+    Args:
+        model: a folder, or a hub's name.
+        engine: vLLM's engine arguments; and `chat_template_kwargs`, such as `{enable_thinking: false}`.
+    """
+
+    def __init__(self, model: str, engine: dict[str, Any]) -> None:
+        endpoint = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
+        arguments: dict[str, Any] = {"model": model, "otlp_traces_endpoint": endpoint, **engine}
+        template_kwargs = arguments.pop("chat_template_kwargs", {})
+        self._chat = ChatParams(chat_template_kwargs={"add_generation_prompt": True, **template_kwargs})
+        self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+        config = self._engine.vllm_config
+        self._max_model_len: int = config.model_config.max_model_len
+        self._reasoning_parser: str = config.structured_outputs_config.reasoning_parser
+        self._adapters: dict[str, int] = {}
+
+    async def check_health(self) -> None:
+        """Ray Serve restarts a replica whose engine is dead."""
+        await self._engine.check_health()
+
+    async def unfinished(self) -> int:
+        """Requests in the engine, waiting or running."""
+        return self._engine.get_num_unfinished_requests()
+
+    async def generate(self, call: EngineCall) -> AsyncGenerator[Chunk]:
+        """Answer `call`; closed or cancelled, the request is aborted in the engine.
+
+        Raises:
+            ContextOverflow: the prompt leaves no room for an answer.
+            WorkerRefused: the engine does not take the call.
+            WorkerUnavailable: the engine failed.
+        """
+        try:
+            prompt = await self._render(call)
+            n_prompt = len(prompt["prompt_token_ids"])
+            room = self._max_model_len - n_prompt
+            if room < 1:
+                raise ContextOverflow(f"The prompt has {n_prompt} tokens; the model reads {self._max_model_len}.")
+            outputs = self._engine.generate(
+                prompt, self._sampling(call, room), uuid.uuid4().hex, lora_request=self._adapter(call.adapter),
+                trace_headers=call.trace_headers or None,
+            )  # fmt: skip
+            split = self._splitter(call)
+            n_output = 0
+            async with aclosing(outputs):
+                async for output in outputs:
+                    completion = output.outputs[0]
+                    n_output += len(completion.token_ids)
+                    text, reasoning = split(output)
+                    finish = _finish(completion.finish_reason)
+                    yield Chunk(text, reasoning, finish, n_prompt, output.num_cached_tokens or 0, n_output)
+        except (VLLMClientError, ValueError) as exc:
+            raise _refused(exc) from exc
+        except (EngineDeadError, EngineGenerateError) as exc:
+            raise WorkerUnavailable(f"The vLLM engine failed: {exc}") from exc
+
+    async def _render(self, call: EngineCall) -> EngineInput:
+        _, prompts = await self._engine.renderer.render_chat_async([call.messages], self._chat)
+        return prompts[0]
+
+    def _sampling(self, call: EngineCall, room: int) -> SamplingParams:
+        given = {"temperature": call.temperature, "top_p": call.top_p, "seed": call.seed}
+        defaults = self._engine.model_config.get_diff_sampling_param()
+        chosen = {
+            name: defaults.get(name) if value is None else value
+            for name, value in given.items() if value is not None or name in defaults
+        }  # fmt: skip
+        return SamplingParams(
+            **chosen, max_tokens=min(call.max_tokens or room, room), stop=list(call.stop),
+            structured_outputs=StructuredOutputsParams(grammar=call.ebnf) if call.ebnf else None,
+            output_kind=RequestOutputKind.DELTA,
+        )  # fmt: skip
+
+    def _adapter(self, folder: str | None) -> LoRARequest | None:
+        """A number of its own for each adapter, never used twice: a reused one could serve a stale prefix cache."""
+        if folder is None:
+            return None
+        number = self._adapters.setdefault(folder, len(self._adapters) + 1)
+        return LoRARequest(folder, number, folder)
+
+    def _splitter(self, call: EngineCall) -> Split:
+        """Tells thoughts from answer as vLLM's parser for the model does; plans are text as they stand."""
+        if not self._reasoning_parser or call.ebnf:
+            return lambda output: (output.outputs[0].text, "")
+        parser = ReasoningParserManager.get_reasoning_parser(self._reasoning_parser)(self._engine.get_tokenizer())
+        text, ids = "", list[int]()
+
+        def split(output: RequestOutput) -> tuple[str, str]:
+            nonlocal text, ids
+            completion = output.outputs[0]
+            before, before_ids = text, ids
+            text, ids = text + completion.text, [*ids, *completion.token_ids]
+            message = parser.extract_reasoning_streaming(
+                before, text, completion.text, before_ids, ids, list(completion.token_ids)
+            )
+            return (message.content or "", message.reasoning or "") if message else ("", "")
+
+        return split
+
+
+def _finish(reason: str | None) -> str | None:
+    """vLLM's word in ours: `abort` has none, so that the reader sees a stream that was cut."""
+    return reason if reason in ("stop", "length") else None
+
+
+def _refused(error: Exception) -> WorkerError:
+    text = str(error)
+    too_long = "maximum context length" in text or "max_model_len" in text or "longer than the maximum" in text
+    return (ContextOverflow if too_long else WorkerRefused)(f"vLLM refused the call: {text}")

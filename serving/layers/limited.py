@@ -1,0 +1,25 @@
+"""Slots: no more calls at once than the one behind it can take."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from conductor.worker import Call, Reply, Worker
+
+
+class Limited:
+    """`worker` with `slots` places. A call waits for one before it is opened, and holds it until it is closed."""
+
+    def __init__(self, worker: Worker, slots: int) -> None:
+        self._worker, self._slots = worker, asyncio.Semaphore(slots)
+
+    @property
+    def name(self) -> str:
+        """See `Worker.name`."""
+        return self._worker.name
+
+    @asynccontextmanager
+    async def open(self, call: Call) -> AsyncGenerator[Reply]:
+        """See `Worker.open`."""
+        async with self._slots, self._worker.open(call) as reply:
+            yield reply

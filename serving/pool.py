@@ -1,0 +1,190 @@
+"""The one place where layers are stacked around workers.
+
+Outermost first: failing over, retrying, slots, span, the wire. So a span is one call, a wait for a retry holds no slot, and a
+fallback is retried by its own rules.
+"""
+
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import assert_never
+
+from conductor.engine import Engine
+from conductor.money import FREE, Price
+from conductor.planner import Conductor
+from conductor.prompts import Prompts
+from conductor.worker import Call, Member, Worker
+from serving.layers.failing_over import FailingOver
+from serving.layers.limited import Limited
+from serving.layers.retrying import Retrying
+from serving.layers.traced import Traced
+from serving.settings import (
+    AnthropicSettings,
+    GeminiSettings,
+    OpenAISettings,
+    ScriptedReplySettings,
+    ScriptedSettings,
+    Settings,
+    VllmSettings,
+    WorkerSettings,
+    absent_workers,
+    without,
+)
+from serving.telemetry import PROVIDERS
+from serving.workers.vllm import EngineClient, VllmWorker
+
+logger = logging.getLogger("podium")
+
+Engines = Mapping[str, EngineClient]
+"""The vLLM engines, by the name of the worker that owns each."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pool:
+    """Every worker, ready to be called, and what must be closed when it is replaced."""
+
+    settings: Settings
+    """As they hold: without the optional workers whose keys are not set."""
+    members: Mapping[str, Member]
+    """All of them, those outside the plans' pool too."""
+    wires: tuple[Worker, ...]
+
+    @property
+    def engine(self) -> Engine:
+        """What plans and runs over these workers."""
+        settings, own = self.settings, self.settings.prompts
+        texts = {name: text for name in ("conductor", "steps", "lists") if (text := getattr(own, name)) is not None}
+        in_pool = {name: self.members[name] for name in settings.pool}
+        chosen = settings.conductor
+        if chosen is None:
+            return Engine(None, in_pool, Prompts(**texts))
+        conductor = Conductor(
+            self.members[chosen.worker], chosen.format, chosen.temperature, chosen.constrained,
+            chosen.max_plan_tokens, chosen.subtask_chars, chosen.shuffle,
+        )  # fmt: skip
+        return Engine(conductor, in_pool, Prompts(**texts), chosen.fallback)
+
+    @property
+    def open_engine(self) -> Engine:
+        """What runs given plans over every worker, those outside the pool too."""
+        return Engine(None, self.members)
+
+    async def aclose(self) -> None:
+        """Close the HTTP clients of the API workers."""
+        for wire in self.wires:
+            close: Callable[[], object] | None = getattr(wire, "aclose", None)
+            if close is not None and inspect.isawaitable(closing := close()):
+                await closing
+
+
+def build_pool(settings: Settings, environment: Mapping[str, str], engines: Engines) -> Pool:
+    """Make every worker of `settings`.
+
+    Args:
+        settings: what to serve.
+        environment: where the named keys are.
+        engines: the vLLM engines it needs.
+
+    Raises:
+        SettingsError: a key is missing.
+    """
+    absent = absent_workers(settings, environment)
+    for name, variable in absent.items():
+        logger.warning("Worker %s is left out: %s is not set.", name, variable)
+    settings = without(settings, set(absent))
+    wires = {worker.name: _wire(worker, settings, environment, engines) for worker in settings.workers}
+    stacked = {
+        worker.name: _stacked(worker, wires[worker.name], settings) for worker in settings.workers
+    }
+    return Pool(settings, {w.name: _member(w, stacked, settings) for w in settings.workers}, tuple(wires.values()))
+
+
+def _wire(worker: WorkerSettings, settings: Settings, environment: Mapping[str, str], engines: Engines) -> Worker:
+    """The worker itself. A provider's SDK is imported only where one of its workers is served."""
+    price = _price(worker)
+    match worker:
+        case VllmSettings():
+            owner = worker.deployment or worker.name
+            return VllmWorker(worker.name, _model(worker, settings), engines[owner], price, worker.adapter)
+        case OpenAISettings():
+            from serving.workers.openai import OpenAIWorker
+
+            return OpenAIWorker(
+                worker.name, worker.model, _key(worker, environment), worker.base_url, price,
+                worker.stall_timeout_s, worker.connect_timeout_s, worker.extra_body or None,
+            )  # fmt: skip
+        case AnthropicSettings():
+            from serving.workers.anthropic import AnthropicWorker
+
+            return AnthropicWorker(
+                worker.name, worker.model, _key(worker, environment), worker.base_url, price,
+                worker.stall_timeout_s, worker.connect_timeout_s,
+            )  # fmt: skip
+        case GeminiSettings():
+            from serving.workers.gemini import GeminiWorker
+
+            return GeminiWorker(
+                worker.name, worker.model, _key(worker, environment), worker.base_url, price,
+                worker.stall_timeout_s, worker.connect_timeout_s,
+            )  # fmt: skip
+        case ScriptedSettings():
+            from serving.workers.scripted import ScriptedReply, ScriptedWorker
+
+            replies = [
+                ScriptedReply(**reply.model_dump()) if isinstance(reply, ScriptedReplySettings) else reply
+                for reply in worker.replies
+            ]
+            return ScriptedWorker(worker.name, replies, worker.delay_s, worker.tokens_per_s, price)
+        case _:
+            assert_never(worker)
+
+
+def _key(worker: OpenAISettings | AnthropicSettings | GeminiSettings, environment: Mapping[str, str]) -> str:
+    """The key's value; servers that want none get a word that is none."""
+    return environment[worker.api_key_env] if worker.api_key_env else "none"
+
+
+def _model(worker: WorkerSettings, settings: Settings) -> str:
+    """What the worker's server is asked for."""
+    match worker:
+        case ScriptedSettings():
+            return worker.name
+        case VllmSettings(deployment=str(owner)):
+            return _model(settings.worker(owner), settings)
+        case _:
+            return worker.model
+
+
+def _stacked(worker: WorkerSettings, wire: Worker, settings: Settings) -> Worker:
+    traced = Traced(wire, PROVIDERS[worker.kind], _model(worker, settings), content=settings.telemetry.content)
+    limited = Limited(traced, worker.max_concurrency)
+    return Retrying(limited, worker.retry.attempts, worker.retry.first_wait_s, worker.retry.longest_wait_s)
+
+
+def _member(worker: WorkerSettings, stacked: Mapping[str, Worker], settings: Settings) -> Member:
+    line = [worker, *(settings.worker(name) for name in worker.fallbacks)]
+    return Member(
+        worker.name, FailingOver([stacked[each.name] for each in line]) if len(line) > 1 else stacked[worker.name],
+        card=worker.card, price=_price(worker), worst_price=_worst([_price(each) for each in line]),
+        max_output_tokens=worker.max_output_tokens, sees_images=worker.sees_images, system_prompt=worker.system_prompt,
+        defaults=Call((), temperature=worker.temperature, top_p=worker.top_p, effort=worker.effort),
+    )  # fmt: skip
+
+
+def _price(worker: WorkerSettings) -> Price | None:
+    """What was set; nothing where nobody bills by the token; unknown for a provider whose price is not set."""
+    if worker.price is not None:
+        return Price(**worker.price.model_dump())
+    return FREE if isinstance(worker, VllmSettings | ScriptedSettings) else None
+
+
+def _worst(prices: list[Price | None]) -> Price | None:
+    known = [price for price in prices if price is not None]
+    if len(known) < len(prices):
+        return None
+    cached = [p.cached_input_usd_per_mtok for p in known if p.cached_input_usd_per_mtok is not None]
+    return Price(
+        max(p.input_usd_per_mtok for p in known), max(p.output_usd_per_mtok for p in known),
+        max(cached) if len(cached) == len(known) else None,
+    )  # fmt: skip

@@ -1,0 +1,437 @@
+"""What is served: one YAML, checked whole, frozen. How many replicas serve it is the Serve config's business.
+
+Unknown keys are refused with their place. Keys of providers are only ever named (`api_key_env`), never written. Imports in
+milliseconds: no Ray, no torch, no SDK.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, cast
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from conductor.errors import PodiumError
+from conductor.grammars import SUBTASK_CHARS
+from conductor.planner import PLAN_TOKENS
+
+Kind = Literal["vllm", "openai", "anthropic", "gemini", "scripted"]
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,99}$"
+
+
+class SettingsError(PodiumError):
+    """A settings file cannot be used; the message says where and what to write instead."""
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+class PriceSettings(_Frozen):
+    """Dollars per million tokens."""
+
+    input_usd_per_mtok: Decimal = Field(ge=0)
+    output_usd_per_mtok: Decimal = Field(ge=0)
+    cached_input_usd_per_mtok: Decimal | None = Field(default=None, ge=0)
+
+
+class RetrySettings(_Frozen):
+    """How often a call is made again before its first token, and how long is waited in between."""
+
+    attempts: int = Field(default=3, ge=1, le=10)
+    first_wait_s: float = Field(default=0.25, gt=0)
+    longest_wait_s: float = Field(default=8.0, gt=0)
+
+
+class Scale(_Frozen):
+    """How a vLLM deployment is sized. GPUs per replica follow from the engine's tensor parallelism."""
+
+    min_replicas: int = Field(default=1, ge=0)
+    max_replicas: int = Field(default=1, ge=1)
+    target_ongoing_requests: float = Field(default=16, gt=0)
+    max_ongoing_requests: int = Field(default=256, ge=1)
+    num_cpus: float = Field(default=1.0, ge=0)
+    gpus: int = Field(default=0, ge=0)
+    """GPUs of one replica; at least the tensor parallelism. 0 runs on the CPU."""
+    accelerator_type: str | None = None
+    """Ray's name of the GPU, such as `H100`."""
+    env: dict[str, str] = Field(default_factory=dict)
+    """Environment of the replica."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.max_replicas < self.min_replicas:
+            raise ValueError("max_replicas is below min_replicas")
+        return self
+
+
+class ScriptedReplySettings(_Frozen):
+    """One reply of a scripted worker; see `serving.workers.scripted.ScriptedReply`."""
+
+    text: str = ""
+    reasoning: str = ""
+    error: Literal["busy", "unavailable", "refused", "overflow"] | None = None
+    retry_after_s: float | None = None
+    fail_after_tokens: int | None = None
+    stall_after_tokens: int | None = None
+    finish: Literal["stop", "length", "content_filter"] = "stop"
+
+
+class _WorkerBase(_Frozen):
+    name: str = Field(pattern=_NAME)
+    card: str = ""
+    in_pool: bool = True
+    price: PriceSettings | None = None
+    max_concurrency: int = Field(default=64, ge=1)
+    max_output_tokens: int = Field(default=4096, ge=1)
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    effort: str | None = None
+    system_prompt: str = ""
+    sees_images: bool = False
+    fallbacks: tuple[str, ...] = ()
+    """Workers asked in turn where this one fails before its first token."""
+    retry: RetrySettings = RetrySettings()
+    optional: bool = False
+    """Leave it out, with a warning, where its key is not set."""
+
+
+class VllmSettings(_WorkerBase):
+    """A model on one's own machines. Workers of the same `deployment` share one engine."""
+
+    kind: Literal["vllm"]
+    model: str
+    """A folder, or a hub's name."""
+    deployment: str | None = Field(default=None, pattern=_NAME)
+    """Another vllm worker whose engine answers for this one too; its model, engine and scale are that one's."""
+    engine: dict[str, Any] = Field(default_factory=dict)
+    """vLLM's own engine arguments, by vLLM's names."""
+    adapter: str | None = None
+    """A folder with a LoRA adapter, put over the model for this worker's calls."""
+    scale: Scale = Scale()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _shared(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "deployment" in data:
+            fields = cast(dict[str, Any], data)
+            own = sorted({"engine", "scale"} & fields.keys())
+            if own:
+                raise ValueError(f"has both `deployment` and `{own[0]}`; they are the other worker's")
+            fields.setdefault("model", "")
+        return cast(Any, data)
+
+
+class _ApiSettings(_WorkerBase):
+    model: str
+    api_key_env: str | None = None
+    base_url: str | None = None
+    stall_timeout_s: float = Field(default=120.0, gt=0)
+    """No byte for so long is a failure; also how long the first token may take."""
+    connect_timeout_s: float = Field(default=5.0, gt=0)
+
+
+class OpenAISettings(_ApiSettings):
+    """OpenAI, or any server that speaks its Chat Completions (`base_url`)."""
+
+    kind: Literal["openai"]
+    extra_body: dict[str, Any] = Field(default_factory=dict)
+    """Sent along with every call, for what a compatible server understands beyond OpenAI's fields."""
+
+
+class AnthropicSettings(_ApiSettings):
+    """Anthropic's Messages API."""
+
+    kind: Literal["anthropic"]
+
+
+class GeminiSettings(_ApiSettings):
+    """Google's Gemini API."""
+
+    kind: Literal["gemini"]
+
+
+class ScriptedSettings(_WorkerBase):
+    """The fake that ships: says what it is told to say. For tests, benches and demos of the machinery."""
+
+    kind: Literal["scripted"]
+    replies: tuple[str | ScriptedReplySettings, ...] = ("",)
+    delay_s: float = Field(default=0.0, ge=0)
+    tokens_per_s: float | None = Field(default=None, gt=0)
+    retry: RetrySettings = RetrySettings()
+
+
+WorkerSettings = Annotated[
+    VllmSettings | OpenAISettings | AnthropicSettings | GeminiSettings | ScriptedSettings, Field(discriminator="kind")
+]
+ApiSettings = OpenAISettings | AnthropicSettings | GeminiSettings
+
+
+class ConductorSettings(_Frozen):
+    """Who writes the plans, and how it is asked."""
+
+    worker: str
+    format: Literal["steps", "lists"] = "steps"
+    temperature: float | None = Field(default=0.0, ge=0, le=2)
+    constrained: bool = True
+    """Hold its decoding to the format's grammar, where its server can."""
+    max_plan_tokens: int = Field(default=PLAN_TOKENS, ge=32)
+    subtask_chars: int = Field(default=SUBTASK_CHARS, ge=20)
+    """The grammar lets no subtask be longer."""
+    fallback: str | None = None
+    """Who answers where no plan can be had; the first of the pool where it is not said."""
+    shuffle: bool = False
+    """Show the pool in a new order and numbering at every request."""
+
+
+class ModelSettings(_Frozen):
+    """A name under which the conductor serves."""
+
+    max_steps: int = Field(default=5, ge=1, le=20)
+    rounds: int = Field(default=1, ge=1, le=5)
+    depth: int = Field(default=0, ge=0, le=3)
+    workers: tuple[str, ...] | None = None
+    deadline_s: float | None = Field(default=None, gt=0)
+    max_cost_usd: Decimal | None = Field(default=None, gt=0)
+    max_tokens: int | None = Field(default=None, gt=0)
+
+
+class StepSettings(_Frozen):
+    """A step of a fixed workflow. An empty subtask is the user's question as it stands."""
+
+    worker: str
+    subtask: str = ""
+    access: tuple[int, ...] | Literal["all"] = ()
+
+
+class PromptSettings(_Frozen):
+    """Texts in place of the built-in ones (`conductor/prompts.py`); `{max_steps}` is filled in."""
+
+    conductor: str | None = None
+    steps: str | None = None
+    lists: str | None = None
+
+
+class LimitSettings(_Frozen):
+    """What one router takes on."""
+
+    max_body_bytes: int = Field(default=20_000_000, gt=0)
+    max_running: int = Field(default=2048, ge=1)
+    """Requests under way in one replica; more are told to come back (429)."""
+    default_deadline_s: float = Field(default=600.0, gt=0)
+    heartbeat_s: float = Field(default=10.0, gt=0)
+    """A comment is sent on a stream that was silent for so long."""
+    first_byte_s: float = Field(default=0.2, ge=0)
+    """So long a stream waits for an early failure that can still be an HTTP status."""
+    records: int = Field(default=1000, ge=1)
+    """How many of the newest runs are kept."""
+
+
+class RouterSettings(_Frozen):
+    """How the HTTP ingress is sized."""
+
+    min_replicas: int = Field(default=1, ge=1)
+    max_replicas: int = Field(default=1, ge=1)
+    num_cpus: float = Field(default=0.5, ge=0)
+    max_ongoing_requests: int = Field(default=4096, ge=1)
+
+
+class TelemetrySettings(_Frozen):
+    """What is traced. Where spans go is the standard `OTEL_EXPORTER_OTLP_*` variables' business."""
+
+    content: bool = False
+    """Put prompts and outputs into spans."""
+    service_prefix: str = "podium"
+
+
+class Settings(_Frozen):
+    """Everything one Podium serves."""
+
+    conductor: ConductorSettings | None = None
+    workers: tuple[WorkerSettings, ...] = Field(min_length=1)
+    models: dict[str, ModelSettings] = Field(default_factory=dict)
+    workflows: dict[str, tuple[StepSettings, ...]] = Field(default_factory=dict)
+    prompts: PromptSettings = PromptSettings()
+    limits: LimitSettings = LimitSettings()
+    router: RouterSettings = RouterSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
+
+    @property
+    def pool(self) -> list[str]:
+        """The names a plan may use, in the order they are written."""
+        return [worker.name for worker in self.workers if worker.in_pool]
+
+    def worker(self, name: str) -> WorkerSettings:
+        """The worker of that name; KeyError where there is none."""
+        return {worker.name: worker for worker in self.workers}[name]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        names = [worker.name for worker in self.workers]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"two workers are called {name!r}")
+        taken = set(names) & (self.models.keys() | self.workflows.keys()) | self.models.keys() & self.workflows.keys()
+        if taken:
+            raise ValueError(f"{sorted(taken)[0]!r} is the name of two things; `model` must tell them apart")
+        for place, mentioned in self._mentions():
+            if mentioned not in names:
+                raise ValueError(f"{place} names the worker {mentioned!r}, which is not among workers: {', '.join(names)}")
+        if self.models and self.conductor is None:
+            raise ValueError("`models` need a `conductor`")
+        for worker in self.workers:
+            if isinstance(worker, VllmSettings) and worker.deployment is not None:
+                owner = self.worker(worker.deployment)
+                if not isinstance(owner, VllmSettings) or owner.deployment is not None:
+                    raise ValueError(f"worker {worker.name!r}: deployment {worker.deployment!r} is no vllm worker with an engine")
+        self._check_workflows()
+        return self
+
+    def _mentions(self) -> Sequence[tuple[str, str]]:
+        found: list[tuple[str, str]] = []
+        if self.conductor:
+            found.append(("conductor.worker", self.conductor.worker))
+            if self.conductor.fallback:
+                found.append(("conductor.fallback", self.conductor.fallback))
+        for worker in self.workers:
+            found += [(f"worker {worker.name!r}: fallbacks", name) for name in worker.fallbacks]
+            if isinstance(worker, VllmSettings) and worker.deployment:
+                found.append((f"worker {worker.name!r}: deployment", worker.deployment))
+        for name, model in self.models.items():
+            found += [(f"models.{name}.workers", worker) for worker in model.workers or ()]
+        for name, steps in self.workflows.items():
+            found += [(f"workflows.{name}", step.worker) for step in steps]
+        return found
+
+    def _check_workflows(self) -> None:
+        for name, steps in self.workflows.items():
+            if not steps:
+                raise ValueError(f"workflows.{name} has no steps")
+            for index, step in enumerate(steps):
+                if step.access != "all" and any(not 0 <= read < index for read in step.access):
+                    raise ValueError(f"workflows.{name}: step {index} reads a step that is not before it")
+
+
+def without(settings: Settings, absent: set[str]) -> Settings:
+    """`settings` without the workers in `absent`: also gone from fallbacks, models and workflows; a workflow that used one is left out.
+
+    Raises:
+        SettingsError: the conductor is among them.
+    """
+    if settings.conductor and settings.conductor.worker in absent:
+        name = settings.conductor.worker
+        raise SettingsError(f"The conductor is the worker {name!r}, whose key is not set. Set it, or name another conductor.")
+    keep = [
+        worker.model_copy(update={"fallbacks": tuple(name for name in worker.fallbacks if name not in absent)})
+        for worker in settings.workers if worker.name not in absent
+    ]  # fmt: skip
+    conductor = settings.conductor
+    if conductor and conductor.fallback in absent:
+        conductor = conductor.model_copy(update={"fallback": None})
+    models = {
+        name: model if model.workers is None
+        else model.model_copy(update={"workers": tuple(worker for worker in model.workers if worker not in absent)})
+        for name, model in settings.models.items()
+    }  # fmt: skip
+    workflows = {
+        name: steps for name, steps in settings.workflows.items() if not absent & {step.worker for step in steps}
+    }
+    return settings.model_copy(
+        update={"workers": tuple(keep), "conductor": conductor, "models": models, "workflows": workflows}
+    )
+
+
+def absent_workers(settings: Settings, environment: Mapping[str, str]) -> dict[str, str]:
+    """Optional workers whose key is not set: name to the variable to set.
+
+    Raises:
+        SettingsError: a worker that is not optional has no key.
+    """
+    absent: dict[str, str] = {}
+    for worker in settings.workers:
+        variable = getattr(worker, "api_key_env", None)
+        if variable is None or environment.get(variable):
+            continue
+        if not worker.optional:
+            raise SettingsError(
+                f"Worker {worker.name!r} needs its key in the variable {variable}, which is not set. "
+                "Set it, or write `optional: true` to leave the worker out without it."
+            )
+        absent[worker.name] = variable
+    return absent
+
+
+def parse(data: Any, where: str = "settings") -> Settings:
+    """Check `data`, as YAML gives it.
+
+    Raises:
+        SettingsError: with the place of every fault.
+    """
+    try:
+        return Settings.model_validate(data)
+    except ValidationError as exc:
+        faults = "; ".join(f"{_place(fault['loc'])}: {_said(fault)}" for fault in exc.errors(include_url=False)[:8])
+        raise SettingsError(f"{where} cannot be used: {faults}.") from exc
+
+
+def load(path: str | Path, model: str | None = None) -> Settings:
+    """Read a settings file.
+
+    Args:
+        path: of the YAML.
+        model: serve this model in place of every local one's: a folder, or a hub's name.
+
+    Raises:
+        SettingsError: it is not there, not YAML, or not settings.
+    """
+    try:
+        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as exc:
+        raise SettingsError(f"The settings file {path} cannot be read: {exc.strerror}.") from exc
+    except yaml.YAMLError as exc:
+        raise SettingsError(f"{path} is not YAML: {exc}.") from exc
+    settings = parse(data, str(path))
+    return with_model(settings, model) if model else settings
+
+
+def with_model(settings: Settings, model: str) -> Settings:
+    """`settings` with `model` in every vllm worker that has an engine."""
+    workers = tuple(
+        worker.model_copy(update={"model": model}) if isinstance(worker, VllmSettings) and not worker.deployment else worker
+        for worker in settings.workers
+    )
+    return settings.model_copy(update={"workers": workers})
+
+
+def patched(settings: Settings, patch: Mapping[str, Any]) -> Settings:
+    """`settings` with the keys of `patch` in place: what Serve's `user_config` may change while replicas run.
+
+    `workers` is a list of partial workers, merged by name; a whole new API worker may be added. Everything else replaces its
+    key. An engine cannot be changed this way: that takes a new replica.
+
+    Raises:
+        SettingsError: the result is not settings, or an engine would have to change.
+    """
+    data = settings.model_dump(mode="json", exclude_unset=True)
+    merged = {worker["name"]: worker for worker in data["workers"]}
+    for worker in patch.get("workers", ()):
+        merged[worker.get("name")] = merged.get(worker.get("name"), {}) | worker
+    changed = parse(data | dict(patch) | {"workers": list(merged.values())}, "user_config")
+    engines = [
+        {w.name: (w.model, w.engine, w.deployment, w.scale.gpus) for w in s.workers if isinstance(w, VllmSettings)}
+        for s in (settings, changed)
+    ]
+    if engines[0] != engines[1]:
+        raise SettingsError("user_config changes a vllm worker's engine; that takes a redeploy of the settings file.")
+    return changed
+
+
+def _place(loc: tuple[int | str, ...]) -> str:
+    kinds = {"vllm", "openai", "anthropic", "gemini", "scripted"}
+    return re.sub(r"\.\[", "[", ".".join(f"[{part}]" if isinstance(part, int) else part for part in loc if part not in kinds))
+
+
+def _said(fault: Any) -> str:
+    return "is not a known key" if fault["type"] == "extra_forbidden" else str(fault["msg"]).removeprefix("Value error, ")

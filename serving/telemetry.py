@@ -1,0 +1,125 @@
+"""Names of spans and attributes, in one table, and where spans go.
+
+The names are those of the OpenTelemetry GenAI conventions where they have one
+(https://github.com/open-telemetry/semantic-conventions-genai, `docs/gen-ai`, development status as of 2026-11), ours start
+with `podium.`. Ray Serve makes the tracer provider of each process and carries the context between them; it asks
+`span_processors` where spans go, which is the standard `OTEL_EXPORTER_OTLP_*` variables' business.
+"""
+
+import os
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from opentelemetry import propagate, trace
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode
+
+OPERATION = "gen_ai.operation.name"
+PROVIDER = "gen_ai.provider.name"
+REQUEST_MODEL = "gen_ai.request.model"
+RESPONSE_MODEL = "gen_ai.response.model"
+REQUEST_STREAM = "gen_ai.request.stream"
+REQUEST_MAX_TOKENS = "gen_ai.request.max_tokens"
+FINISH_REASONS = "gen_ai.response.finish_reasons"
+FIRST_CHUNK_S = "gen_ai.response.time_to_first_chunk"
+INPUT_TOKENS = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
+CACHED_TOKENS = "gen_ai.usage.cache_read.input_tokens"
+REASONING_TOKENS = "gen_ai.usage.reasoning.output_tokens"
+INPUT_MESSAGES = "gen_ai.input.messages"
+OUTPUT_MESSAGES = "gen_ai.output.messages"
+WORKFLOW = "gen_ai.workflow.name"
+ERROR_TYPE = "error.type"
+
+WORKFLOW_ID = "podium.workflow_id"
+PLAN = "podium.plan"
+STEP = "podium.step"
+ACCESS = "podium.access"
+ATTEMPT = "podium.attempt"
+WORKER = "podium.worker"
+COST_USD = "podium.cost_usd"
+FALLBACK = "podium.fallback"
+ROUNDS = "podium.rounds"
+STATUS = "podium.status"
+
+PROVIDERS: Mapping[str, str] = {
+    "openai": "openai", "anthropic": "anthropic", "gemini": "gcp.gemini", "vllm": "vllm", "scripted": "podium.scripted",
+}  # fmt: skip
+EXPORTER = "serving.telemetry:span_processors"
+"""For Ray Serve's `tracing_config.exporter_import_path`."""
+
+tracer = trace.get_tracer("podium")
+
+
+@dataclass(slots=True)
+class Spans:
+    """The step spans of one run, so that a step can link to those it reads."""
+
+    steps: dict[tuple[int, int], SpanContext] = field(default_factory=dict[tuple[int, int], SpanContext])
+
+    def links(self, plan: int, access: tuple[int, ...]) -> list[Link]:
+        """A link to each step that is read."""
+        return [Link(self.steps[plan, read]) for read in access if (plan, read) in self.steps]
+
+
+RUN_SPANS: ContextVar[Spans | None] = ContextVar("run_spans", default=None)
+
+
+def _no_headers() -> dict[str, str]:
+    return {}
+
+
+@contextmanager
+def workflow(model: str, workflow_id: str, headers: Mapping[str, str] | None = None) -> Generator[Span]:
+    """The span of a whole run; steps nest under it by themselves, because tasks copy the context.
+
+    Args:
+        model: what the caller asked for.
+        workflow_id: the run's.
+        headers: the request's, whose `traceparent` is joined where Ray Serve has not done so already.
+    """
+    context = None
+    if not trace.get_current_span().get_span_context().is_valid:
+        context = propagate.extract(headers or _no_headers())
+    attributes = {OPERATION: "invoke_workflow", WORKFLOW: model, REQUEST_MODEL: model, WORKFLOW_ID: workflow_id}
+    token = RUN_SPANS.set(Spans())
+    try:
+        with tracer.start_as_current_span(
+            f"invoke_workflow {model}", context, SpanKind.INTERNAL, attributes, record_exception=False
+        ) as span:
+            yield span
+    finally:
+        RUN_SPANS.reset(token)
+
+
+def trace_id(span: Span) -> str | None:
+    """The trace that `span` belongs to, in hexadecimal; None where nothing is traced."""
+    context = span.get_span_context()
+    return trace.format_trace_id(context.trace_id) if context.is_valid else None
+
+
+def failed(span: Span, error_type: str, message: str) -> None:
+    """Mark `span` as failed."""
+    span.set_attribute(ERROR_TYPE, error_type)
+    span.set_status(Status(StatusCode.ERROR, message))
+
+
+def outgoing_headers() -> dict[str, str]:
+    """`traceparent` of the current span, for a replica's engine."""
+    headers: dict[str, str] = {}
+    propagate.inject(headers)
+    return headers
+
+
+def span_processors(*_: object) -> list[object]:
+    """What Ray Serve puts into each process's tracer provider: a batching OTLP exporter, where the environment names an endpoint.
+
+    `OTEL_EXPORTER_OTLP_ENDPOINT` or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, with the standard variables beside them, over gRPC.
+    """
+    if not any(os.environ.get(f"OTEL_EXPORTER_OTLP_{which}ENDPOINT") for which in ("", "TRACES_")):
+        return []
+    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    return [BatchSpanProcessor(OTLPSpanExporter())]

@@ -1,0 +1,270 @@
+"""Anthropic's messages, through its official SDK.
+
+The wire: https://platform.claude.com/docs/en/api/messages-streaming. What differs from OpenAI's:
+
+* The system prompt is a field of its own: every system message goes there, in order.
+* `max_tokens` must be sent: `DEFAULT_MAX_TOKENS` where a call names none.
+* `input_tokens` leaves out what the cache read and wrote; ours includes both.
+* `effort`: models up to the 4.5 generation get a thinking budget in tokens, later ones adaptive thinking and their own
+  `effort`; models before 3.7 cannot think and get nothing. `none` and `minimal` switch thinking off. The budget never
+  takes more than half of `max_tokens`, because it counts against it; where less than the least allowed is left, the
+  model does not think.
+* `temperature` and `top_p` are no longer arguments of the SDK and travel as extra fields; models that take neither
+  refuse them, so settings must not ask for them there. There is no `seed`: it is not sent.
+"""
+
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
+from itertools import groupby
+from typing import Any, cast
+
+import anthropic
+import httpx2
+from anthropic.types import MessageDeltaUsage, RawMessageStreamEvent
+from anthropic.types import Usage as MessageUsage
+
+from conductor.errors import WorkerError, WorkerUnavailable
+from conductor.money import Price, Usage
+from conductor.worker import Call, Delta, FinishReason, Image, Message, Part, Reply, opened
+from serving.workers.faults import Faults, said
+from serving.workers.images import split_data_url
+
+DEFAULT_MAX_TOKENS = 4096
+LEAST_BUDGET_TOKENS = 1024
+"""The API takes no smaller thinking budget."""
+BUDGET_TOKENS = {"low": 1024, "medium": 4096, "high": 16_384, "xhigh": 32_768, "max": 32_768}
+CANNOT_THINK = re.compile(r"claude-(instant|2|3-(5|opus|sonnet|haiku))")
+THINKS_BY_BUDGET = re.compile(r"claude-(3-7|(opus|sonnet|haiku)-4(-[0-5])?(-\d{8}|-latest)?$)")
+FINISH = {
+    "end_turn": FinishReason.STOP,
+    "stop_sequence": FinishReason.STOP,
+    "max_tokens": FinishReason.LENGTH,
+    "model_context_window_exceeded": FinishReason.LENGTH,
+    "refusal": FinishReason.CONTENT_FILTER,
+}
+STATUS_OF = {
+    "invalid_request_error": 400, "authentication_error": 401, "billing_error": 402, "permission_error": 403,
+    "not_found_error": 404, "request_too_large": 413, "rate_limit_error": 429, "api_error": 500, "timeout_error": 504,
+    "overloaded_error": 529,
+}  # fmt: skip
+"""The HTTP status that an `error` event inside a stream, where the status is long sent, would have had."""
+
+
+class AnthropicWorker:
+    """A Claude model."""
+
+    def __init__(
+        self,
+        name: str,
+        model: str,
+        api_key: str,
+        base_url: str | None = None,
+        price: Price | None = None,
+        stall_timeout_s: float = 120.0,
+        connect_timeout_s: float = 5.0,
+        extra_body: Mapping[str, object] | None = None,
+    ) -> None:
+        """Connects to nobody yet.
+
+        Args:
+            name: in the pool.
+            model: as Anthropic knows it.
+            api_key: of the account that pays.
+            base_url: without `/v1`; None: Anthropic, or what the environment's ANTHROPIC_BASE_URL says.
+            price: per token; None where it is not known. Writing to the cache is counted as plain input.
+            stall_timeout_s: how long the server may send nothing, before the first token and between two.
+            connect_timeout_s: how long a connection may take.
+            extra_body: fields laid over every request's body.
+        """
+        self.name = name
+        self.model = model
+        self.price = price
+        self.extra_body = dict(extra_body or {})
+        self._client = anthropic.AsyncAnthropic(
+            api_key=api_key,
+            base_url=base_url,
+            max_retries=0,
+            timeout=httpx2.Timeout(stall_timeout_s, connect=connect_timeout_s),
+            open_telemetry=False,  # our span around the call is the one; the SDK would add a second
+        )
+        url = self._client.base_url
+        address = f"{url.scheme}://{url.netloc.decode()}"
+        self._faults = Faults(name, model, "Anthropic", "ANTHROPIC_API_KEY", address, api_key)
+
+    def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
+        """See `conductor.worker.Worker.open`."""
+        return opened(self.name, self.model, self._deltas(call), self.price)
+
+    async def aclose(self) -> None:
+        """Close every connection. The worker is of no use afterwards."""
+        await self._client.close()
+
+    async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
+        request = self._request(call)
+        last = Delta()
+        try:
+            async with aclosing(self._events(request)) as events:
+                async for event in events:
+                    with self._mapped():
+                        delta = self._delta(event, last.usage)
+                    last = Delta(
+                        finish=delta.finish or last.finish,
+                        usage=delta.usage or last.usage,
+                        model=delta.model or last.model,
+                    )
+                    if delta.text or delta.reasoning:
+                        yield delta
+        except WorkerUnavailable:
+            if last.finish is None:  # else the answer is whole, and only the goodbye was cut off
+                raise
+        if last.finish is not None:
+            yield last
+
+    async def _events(self, request: dict[str, Any]) -> AsyncGenerator[RawMessageStreamEvent]:
+        with self._mapped():
+            stream = cast(
+                anthropic.AsyncStream[RawMessageStreamEvent], await self._client.messages.create(**request)
+            )
+            try:
+                async for event in cast(AsyncIterator[RawMessageStreamEvent], stream):
+                    yield event
+            finally:
+                await stream.close()
+
+    def _request(self, call: Call) -> dict[str, Any]:
+        max_tokens = call.max_output_tokens or DEFAULT_MAX_TOKENS
+        system = "\n\n".join(message.text for message in call.messages if message.role == "system")
+        turns = self._turns(call)
+        if not turns:  # the API wants at least one turn
+            turns.append({"role": "user", "content": [{"type": "text", "text": system}]})
+            system = ""
+        thinking, effort = thinking_for(self.model, call.effort, max_tokens)
+        output = {"effort": effort, "format": _format(call)}
+        extra = {"temperature": call.temperature, "top_p": call.top_p}
+        optional: dict[str, object] = {
+            "system": system,
+            "stop_sequences": list(call.stop),
+            "thinking": thinking,
+            "output_config": {key: value for key, value in output.items() if value is not None},
+            "extra_body": {key: value for key, value in extra.items() if value is not None} | self.extra_body,
+        }
+        return {"model": self.model, "max_tokens": max_tokens, "messages": turns, "stream": True} | {
+            key: value for key, value in optional.items() if value
+        }
+
+    def _turns(self, call: Call) -> list[dict[str, object]]:
+        """The conversation without its system messages; neighbours of one role are one turn, empty words are left out."""
+        turns: list[dict[str, object]] = []
+        spoken = [message for message in call.messages if message.role != "system"]
+        for role, messages in groupby(spoken, key=lambda message: message.role):
+            content = [block for message in messages for block in self._blocks(message)]
+            if content:
+                turns.append({"role": role, "content": content})
+        return turns
+
+    def _blocks(self, message: Message) -> list[dict[str, object]]:
+        try:
+            return [_block(part) for part in message.parts if isinstance(part, Image) or part.text]
+        except ValueError as exc:
+            raise self._faults.refused(f"was not asked: {exc}.") from exc
+
+    def _delta(self, event: RawMessageStreamEvent, before: Usage | None) -> Delta:
+        match event.type:
+            case "message_start":
+                return Delta(usage=_usage(event.message.usage, None), model=event.message.model)
+            case "content_block_start":
+                block = event.content_block
+                return Delta(text=block.text) if block.type == "text" else Delta()
+            case "content_block_delta":
+                if event.delta.type == "text_delta":
+                    return Delta(text=event.delta.text)
+                return (
+                    Delta(reasoning=event.delta.thinking) if event.delta.type == "thinking_delta" else Delta()
+                )
+            case "message_delta":
+                return Delta(finish=self._finish(event.delta.stop_reason), usage=_usage(event.usage, before))
+            case _:
+                return Delta()
+
+    def _finish(self, reason: str | None) -> FinishReason | None:
+        if reason == "tool_use":
+            raise self._faults.refused("wants to call a tool, and was offered none: look at its extra_body.")
+        if reason is not None and reason not in FINISH:
+            raise self._faults.unavailable(f"stopped for a reason that is no answer's end: {reason!r}.")
+        return FINISH[reason] if reason else None
+
+    @contextmanager
+    def _mapped(self) -> Generator[None]:
+        """The one place where this SDK's errors become ours."""
+        try:
+            with self._faults.on_the_wire():
+                yield
+        except anthropic.AnthropicError as exc:
+            raise fault(self._faults, exc) from exc
+
+
+def fault(faults: Faults, exc: anthropic.AnthropicError) -> WorkerError:
+    """What an error of the SDK means, most specific first. The test beside this file walks the SDK's whole tree."""
+    match exc:
+        case anthropic.APIStatusError():
+            status = exc.status_code if exc.status_code >= 400 else STATUS_OF.get(exc.type or "", 500)
+            code = f"{exc.error_code or ''} {exc.type or ''}"
+            return faults.by_status(status, said(exc.body), exc.response.headers, code)
+        case anthropic.APIResponseValidationError() | anthropic.APIWebhookValidationError():
+            return faults.garbled()
+        case anthropic.APITimeoutError():
+            return faults.stalled()
+        case anthropic.APIConnectionError() | anthropic.RetryableError():
+            return faults.unreachable()
+        case anthropic.APIError():
+            return faults.unavailable(f"failed: {exc.message}")
+        case _:  # credentials that cannot be had, arguments the SDK does not take
+            return faults.refused(f"cannot be asked by its SDK: {exc}")
+
+
+def thinking_for(
+    model: str, effort: str | None, max_tokens: int
+) -> tuple[dict[str, object] | None, str | None]:
+    """The `thinking` field and the `effort` for what a call asks of `model`; None means: send nothing."""
+    if effort is None or CANNOT_THINK.search(model):
+        return None, None
+    if THINKS_BY_BUDGET.search(model):
+        budget = min(BUDGET_TOKENS.get(effort, 0), max_tokens // 2)
+        return ({"type": "enabled", "budget_tokens": budget} if budget >= LEAST_BUDGET_TOKENS else None), None
+    if effort in ("none", "minimal"):
+        return {"type": "disabled"}, "low"
+    return {"type": "adaptive", "display": "summarized"}, effort
+
+
+def _usage(usage: MessageUsage | MessageDeltaUsage, before: Usage | None) -> Usage:
+    """Ours from theirs. A later message may leave out what it has said already: then what was `before` stays."""
+    read = usage.cache_read_input_tokens
+    fresh = usage.input_tokens
+    details = usage.output_tokens_details
+    earlier = before or Usage()
+    cached = earlier.cached_input_tokens if read is None else read
+    total = (
+        earlier.input_tokens if fresh is None else fresh + cached + (usage.cache_creation_input_tokens or 0)
+    )
+    return Usage(
+        input_tokens=total,
+        output_tokens=usage.output_tokens or 0,
+        cached_input_tokens=cached,
+        reasoning_tokens=details.thinking_tokens if details else earlier.reasoning_tokens,
+    )
+
+
+def _block(part: Part) -> dict[str, object]:
+    if not isinstance(part, Image):
+        return {"type": "text", "text": part.text}
+    if not part.url.startswith("data:"):
+        return {"type": "image", "source": {"type": "url", "url": part.url}}
+    media_type, data = split_data_url(part.url)
+    return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}
+
+
+def _format(call: Call) -> dict[str, object] | None:
+    if call.grammar is None or call.grammar.json_schema is None:
+        return None
+    return {"type": "json_schema", "schema": call.grammar.json_schema}

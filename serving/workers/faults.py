@@ -1,0 +1,178 @@
+"""What a provider's failure means to us, for the workers that speak HTTP.
+
+One table from HTTP statuses to `WorkerError`s, one list of what the HTTP library raises past the SDKs, one way to read
+Retry-After, and one place that keeps keys out of messages. It knows no SDK: each adapter sorts its own SDK's
+exceptions and comes here with a status and what the provider said.
+"""
+
+import json
+import math
+import re
+import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+
+import anyio
+import httpx2
+
+from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
+
+MAX_QUOTE_CHARS = 300
+"""How much of what a provider said goes into our message."""
+WIRE_ERRORS = (httpx2.HTTPError, httpx2.InvalidURL, anyio.EndOfStream, OSError, RuntimeError)
+"""What the HTTP library under all three SDKs raises where an SDK lets it through; a `RuntimeError` where its client was closed."""
+GARBLED = (ValueError, TypeError, AttributeError, KeyError)
+"""What the SDKs' lenient decoders raise, at once or when a field is read, where a chunk is not what it should be:
+`json.JSONDecodeError`, `UnicodeDecodeError` and pydantic's `ValidationError` are `ValueError`s."""
+
+_TOO_LONG = re.compile(
+    r"context[ _-]?(length|window|size|limit)|maximum (context|model|input|prompt) length|max_model_len"
+    r"|(prompt|input|request|message)s? (is|are) too (long|large)|too many (input )?tokens"
+    r"|token count .{0,40}exceeds|exceeds? .{0,40}(tokens allowed|token limit)",
+    re.IGNORECASE,
+)
+_LOOKS_LIKE_A_KEY = re.compile(r"\b(?:sk|pk|gsk|xai|key)-[\w*.-]{6,}|\bAIza[\w*-]{6,}|(?<=Bearer )\S+")
+_OUT_OF_MONEY = re.compile(r"insufficient_quota|billing|spend_limit")
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Makes the errors of one worker: knows whom to name, and what must not be said."""
+
+    worker: str
+    model: str
+    provider: str
+    """Who is at the other end, such as `OpenAI`."""
+    key_env: str
+    """Where the key mostly comes from, such as `OPENAI_API_KEY`."""
+    address: str
+    """Scheme and host that are called."""
+    secret: str = field(repr=False)
+
+    def quote(self, said: str) -> str:
+        """What the provider said: on one line, shortened, and with nothing in it that is or looks like a key."""
+        line = " ".join(said.split())
+        if self.secret:
+            line = line.replace(self.secret, "***")
+        line = _LOOKS_LIKE_A_KEY.sub("***", line)
+        return line if len(line) <= MAX_QUOTE_CHARS else line[:MAX_QUOTE_CHARS] + " ..."
+
+    def unavailable(self, what: str) -> WorkerUnavailable:
+        """The call got nowhere or broke: `what` completes the sentence that starts with the worker's name."""
+        return WorkerUnavailable(f"{self.worker} {self.quote(what)}", worker=self.worker)
+
+    def refused(self, what: str) -> WorkerRefused:
+        """The same call would be refused again; `what` as above."""
+        return WorkerRefused(f"{self.worker} {self.quote(what)}", worker=self.worker)
+
+    def unreachable(self) -> WorkerUnavailable:
+        """No connection, or it broke."""
+        return self.unavailable(
+            f"cannot be reached, or the connection broke, at {self.address}: is it up, is base_url right?"
+        )
+
+    def stalled(self) -> WorkerUnavailable:
+        """Connected, or not even that, and then nothing came for too long."""
+        return self.unavailable(
+            f"said nothing for too long ({self.address}): raise stall_timeout_s if it thinks this long."
+        )
+
+    def garbled(self) -> WorkerUnavailable:
+        """What came is not the wire's language."""
+        return self.unavailable(
+            f"sent what is no {self.provider} stream: does {self.address} speak that API?"
+        )
+
+    def by_status(self, status: int, said: str, headers: Mapping[str, str], code: str = "") -> WorkerError:
+        """The error for an HTTP status, or for an error inside a stream that stands for one.
+
+        Args:
+            status: as on the wire.
+            said: the provider's own words.
+            headers: of the response, for Retry-After.
+            code: the provider's machine-readable code or type, where it gives one.
+        """
+        told = f"{self.provider} said {status}: {self.quote(said)}"
+        wait_s = retry_after_s(headers)
+        if status == 413 or (status in (400, 422) and (_TOO_LONG.search(code) or _TOO_LONG.search(said))):
+            message = f"{self.worker} cannot hold this prompt and its answer: shorten them. {told}"
+            return ContextOverflow(message, worker=self.worker)
+        if status == 429 and _OUT_OF_MONEY.search(code):
+            return WorkerRefused(
+                f"{self.worker} is out of credit: check the account's plan. {told}", worker=self.worker
+            )
+        if status in (429, 529) or (status == 503 and wait_s is not None):
+            message = f"{self.worker} is busy: try again later or lower its max_concurrency. {told}"
+            return WorkerBusy(message, worker=self.worker, retry_after_s=wait_s)
+        if status >= 500 or status in (408, 409, 425, 499):
+            return WorkerUnavailable(
+                f"{self.worker} failed on the provider's side. {told}", worker=self.worker
+            )
+        return WorkerRefused(
+            f"{self.worker} refused the call: {self._advice(status, said)}. {told}", worker=self.worker
+        )
+
+    def _advice(self, status: int, said: str) -> str:
+        if status == 401 or re.search(r"api[ _-]?key", said, re.IGNORECASE):
+            return f"check its key (settings: api_key_env, mostly {self.key_env})"
+        if status == 402:
+            return "check the account's plan and credit"
+        if status == 403:
+            return f"its key (settings: api_key_env, mostly {self.key_env}) may not use {self.model!r}"
+        if status == 404:
+            return f"does {self.address} have a model {self.model!r}? (settings: model, base_url)"
+        return f"change what is asked of {self.model!r}, or its settings"
+
+    @contextmanager
+    def on_the_wire(self) -> Generator[None]:
+        """Map what is left once an SDK's own errors are sorted out: the HTTP library's, and garbled chunks'."""
+        try:
+            yield
+        except httpx2.TimeoutException as exc:
+            raise self.stalled() from exc
+        except WIRE_ERRORS as exc:
+            raise self.unreachable() from exc
+        except GARBLED as exc:
+            raise self.garbled() from exc
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """How long a response asks us to wait: `retry-after-ms`, or Retry-After as seconds or as a date (RFC 9110, 10.2.3).
+
+    None where it does not say, or says what is no time.
+    """
+    for name, per_second in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
+        wait_s = _number(headers.get(name))
+        if wait_s is not None:
+            return max(0.0, wait_s / per_second)
+    try:
+        return max(0.0, parsedate_to_datetime(headers.get("retry-after", "")).timestamp() - time.time())
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def said(body: object) -> str:
+    """The words of an error body, whatever its shape."""
+    if isinstance(body, str):
+        return body
+    found = _message_in(body)
+    return found if found is not None else json.dumps(body, default=str)
+
+
+def _message_in(body: object) -> str | None:
+    while isinstance(body, Mapping):
+        inner: object = body.get("message") or body.get("error") or body.get("detail")  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        if inner is None:
+            return None
+        body = inner  # pyright: ignore[reportUnknownVariableType]
+    return body if isinstance(body, str) else None
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        number = float(text or "")
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None

@@ -1,0 +1,290 @@
+"""Google's Gemini API, through its official SDK.
+
+The wire: https://ai.google.dev/api/generate-content#method:-models.streamgeneratecontent. What differs from OpenAI's:
+
+* The system prompt is `system_instruction`; the assistant is called `model`.
+* Thoughts come as parts marked `thought`, and are counted beside the answer: `output_tokens` is the sum.
+* `effort`: 2.5 models get a thinking budget in tokens, 3 and later a level, older ones nothing. Where a model cannot stop
+  thinking (the Pro ones), `none` and `minimal` mean its least.
+* A prompt that is blocked gets no candidate but a reason: an empty answer, finished by the filter.
+
+The SDK is built around: it retries broken connections by itself with aiohttp, resumes broken streams by itself, passes no
+timeout on unless told one figure for everything, and leaves a stream that nobody reads to the garbage collector. So it
+gets an HTTP client of ours, which has the timeouts and remembers each call's response for us to close.
+"""
+
+import base64
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager
+from contextvars import ContextVar
+from itertools import groupby
+from typing import Any, cast
+
+import httpx2
+from google import genai
+from google.genai import errors, types
+
+from conductor.errors import WorkerError, WorkerUnavailable
+from conductor.money import Price, Usage
+from conductor.worker import Call, Delta, FinishReason, Image, Message, Part, Reply, opened
+from serving.workers.faults import Faults
+from serving.workers.images import media_type_of, split_data_url
+
+DEFAULT_BASE_URL = "https://generativelanguage.googleapis.com"
+MAX_CONNECTIONS = 1000
+"""As many as the other SDKs open."""
+BUDGET_TOKENS = {"low": 1024, "medium": 8192, "high": 24_576, "xhigh": 24_576, "max": 24_576}
+PRO_BUDGET_TOKENS = {"none": 128, "minimal": 128, "xhigh": 32_768, "max": 32_768}
+"""Where a Pro model's range differs: it cannot stop thinking, and may think longer."""
+LEVELS = {"none": "MINIMAL", "minimal": "MINIMAL", "low": "LOW", "medium": "MEDIUM", "high": "HIGH"}
+PRO_LEVELS = {"none": "LOW", "minimal": "LOW"}
+FINISH = {
+    "STOP": FinishReason.STOP,
+    "MAX_TOKENS": FinishReason.LENGTH,
+    "CONTINUATION": FinishReason.LENGTH,
+} | dict.fromkeys(
+    (
+        "SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY",
+        "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION", "ESCALATION", "PUP_LIMITED_DISABLED", "MODEL_ARMOR",
+    ),
+    FinishReason.CONTENT_FILTER,
+)  # fmt: skip
+
+_responses: ContextVar[list[httpx2.Response] | None] = ContextVar("_responses", default=None)
+"""Where the HTTP client leaves the response of the call that is just being sent."""
+
+
+class GeminiWorker:
+    """A Gemini model."""
+
+    def __init__(
+        self,
+        name: str,
+        model: str,
+        api_key: str,
+        base_url: str | None = None,
+        price: Price | None = None,
+        stall_timeout_s: float = 120.0,
+        connect_timeout_s: float = 5.0,
+        extra_body: Mapping[str, object] | None = None,
+    ) -> None:
+        """Connects to nobody yet.
+
+        Args:
+            name: in the pool.
+            model: as Google knows it.
+            api_key: of the Gemini API (not Vertex AI).
+            base_url: without the API's version; None: Google.
+            price: per token; None where it is not known.
+            stall_timeout_s: how long the server may send nothing, before the first token and between two.
+            connect_timeout_s: how long a connection may take.
+            extra_body: fields laid over every request's body.
+        """
+        self.name = name
+        self.model = model
+        self.price = price
+        address = (base_url or DEFAULT_BASE_URL).rstrip("/")
+        self._timeout = httpx2.Timeout(stall_timeout_s, connect=connect_timeout_s)
+        self._http = httpx2.AsyncClient(
+            limits=httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=100),
+            event_hooks={"request": [self._set_timeout], "response": [_remember]},
+        )
+        options = types.HttpOptions(
+            base_url=address, httpx_async_client=self._http, extra_body=dict(extra_body or {}) or None
+        )
+        self._client = genai.Client(vertexai=False, api_key=api_key, http_options=options)
+        url = httpx2.URL(address)
+        self._faults = Faults(
+            name, model, "Gemini", "GEMINI_API_KEY", f"{url.scheme}://{url.netloc.decode()}", api_key
+        )
+
+    def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
+        """See `conductor.worker.Worker.open`."""
+        return opened(self.name, self.model, self._deltas(call), self.price)
+
+    async def aclose(self) -> None:
+        """Close every connection. The worker is of no use afterwards."""
+        await self._http.aclose()
+        self._client.close()
+
+    async def _set_timeout(self, request: httpx2.Request) -> None:
+        request.extensions["timeout"] = self._timeout.as_dict()
+
+    async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
+        contents, config = self._request(call)
+        finish: FinishReason | None = None
+        usage: Usage | None = None
+        model: str | None = None
+        responses: list[httpx2.Response] = []
+        stream = await self._client.aio.models.generate_content_stream(
+            model=self.model, contents=cast(Any, contents), config=config
+        )
+        chunks = cast(AsyncGenerator[types.GenerateContentResponse], stream)
+        try:
+            while (chunk := await self._next(chunks, responses)) is not None:
+                with self._mapped():
+                    delta = _delta(chunk)
+                    finish = self._finish(chunk) or finish
+                usage, model = delta.usage or usage, delta.model or model
+                if delta.text or delta.reasoning:
+                    yield delta
+        except WorkerUnavailable:
+            if finish is None:  # else the answer is whole, and only the accounts were cut off
+                raise
+        finally:
+            for response in responses:
+                await response.aclose()
+            await chunks.aclose()
+        if finish is not None:
+            yield Delta(finish=finish, usage=usage, model=model)
+
+    async def _next(
+        self, chunks: AsyncGenerator[types.GenerateContentResponse], responses: list[httpx2.Response]
+    ) -> types.GenerateContentResponse | None:
+        """The next chunk; None after the last. The first one sends the request, whose response is left in `responses`."""
+        before = _responses.set(responses)
+        try:
+            with self._mapped():
+                return await anext(chunks, None)
+        finally:
+            _responses.reset(before)
+
+    def _request(self, call: Call) -> tuple[list[dict[str, object]], types.GenerateContentConfig]:
+        system = "\n\n".join(message.text for message in call.messages if message.role == "system")
+        contents = self._contents(call)
+        if not contents:  # the API wants at least one turn
+            contents.append({"role": "user", "parts": [{"text": system}]})
+            system = ""
+        schema = call.grammar.json_schema if call.grammar else None
+        config = types.GenerateContentConfig(
+            system_instruction=system or None,
+            max_output_tokens=call.max_output_tokens,
+            temperature=call.temperature,
+            top_p=call.top_p,
+            stop_sequences=list(call.stop) or None,
+            seed=call.seed,
+            response_mime_type="application/json" if schema else None,
+            response_json_schema=schema,
+            thinking_config=thinking_for(self.model, call.effort),
+            automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True),
+            automatic_continuation=False,
+        )
+        return contents, config
+
+    def _contents(self, call: Call) -> list[dict[str, object]]:
+        """The conversation without its system messages; neighbours of one role are one turn, empty words are left out."""
+        contents: list[dict[str, object]] = []
+        spoken = [message for message in call.messages if message.role != "system"]
+        for role, messages in groupby(spoken, key=lambda message: message.role):
+            parts = [part for message in messages for part in self._parts(message)]
+            if parts:
+                contents.append({"role": "model" if role == "assistant" else "user", "parts": parts})
+        return contents
+
+    def _parts(self, message: Message) -> list[dict[str, object]]:
+        try:
+            return [_part(part) for part in message.parts if isinstance(part, Image) or part.text]
+        except ValueError as exc:
+            raise self._faults.refused(f"was not asked: {exc}.") from exc
+
+    def _finish(self, chunk: types.GenerateContentResponse) -> FinishReason | None:
+        if not chunk.candidates:
+            blocked = chunk.prompt_feedback is not None and chunk.prompt_feedback.block_reason is not None
+            return FinishReason.CONTENT_FILTER if blocked else None
+        reason = chunk.candidates[0].finish_reason
+        if reason is None or reason.value == "FINISH_REASON_UNSPECIFIED":
+            return None
+        if reason.value not in FINISH:
+            raise self._faults.unavailable(f"stopped for a reason that is no answer's end: {reason.value}.")
+        return FINISH[reason.value]
+
+    @contextmanager
+    def _mapped(self) -> Generator[None]:
+        """The one place where this SDK's errors become ours. Its other errors are `ValueError`s: garbled chunks."""
+        try:
+            with self._faults.on_the_wire():
+                yield
+        except (errors.APIError, errors.ContinuationInterruptedError) as exc:
+            raise fault(self._faults, exc) from exc
+
+
+def fault(faults: Faults, exc: errors.APIError | errors.ContinuationInterruptedError) -> WorkerError:
+    """What an error of the SDK means. The test beside this file walks all of the SDK's exceptions."""
+    if isinstance(exc, errors.ContinuationInterruptedError):
+        return faults.unavailable("broke off, and was not resumed.")
+    response, details = (
+        cast(object, getattr(exc, "response", None)),
+        cast(object, getattr(exc, "details", None)),
+    )
+    given = cast(Mapping[str, str], getattr(response, "headers", None) or {})
+    headers = {key.lower(): value for key, value in given.items()}
+    delay_s = _retry_delay_s(details)
+    if delay_s is not None:
+        headers.setdefault("retry-after", delay_s)
+    return faults.by_status(exc.code, exc.message or str(exc.status), headers, exc.status or "")
+
+
+def thinking_for(model: str, effort: str | None) -> types.ThinkingConfig | None:
+    """The thinking configuration for what a call asks of `model`; None means: send nothing."""
+    family = model.removeprefix("models/")
+    if effort is None or not family.startswith("gemini-") or family.startswith(("gemini-1", "gemini-2.0")):
+        return None
+    is_pro, least = "pro" in family, effort in ("none", "minimal")
+    if family.startswith("gemini-2"):
+        budget = (PRO_BUDGET_TOKENS if is_pro else {}).get(effort, BUDGET_TOKENS.get(effort, 0))
+        return types.ThinkingConfig(thinking_budget=budget, include_thoughts=None if least else True)
+    level = (PRO_LEVELS if is_pro else {}).get(effort, LEVELS.get(effort, "HIGH"))
+    return types.ThinkingConfig(
+        thinking_level=types.ThinkingLevel(level), include_thoughts=None if least else True
+    )
+
+
+async def _remember(response: httpx2.Response) -> None:
+    responses = _responses.get()
+    if responses is not None:
+        responses.append(response)
+
+
+def _delta(chunk: types.GenerateContentResponse) -> Delta:
+    content = chunk.candidates[0].content if chunk.candidates else None
+    parts = (content.parts if content else None) or []
+    return Delta(
+        text="".join(part.text or "" for part in parts if not part.thought),
+        reasoning="".join(part.text or "" for part in parts if part.thought),
+        usage=_usage(chunk.usage_metadata),
+        model=chunk.model_version,
+    )
+
+
+def _usage(usage: types.GenerateContentResponseUsageMetadata | None) -> Usage | None:
+    if usage is None:
+        return None
+    thoughts = usage.thoughts_token_count or 0
+    return Usage(
+        input_tokens=(usage.prompt_token_count or 0) + (usage.tool_use_prompt_token_count or 0),
+        output_tokens=(usage.candidates_token_count or 0) + thoughts,
+        cached_input_tokens=usage.cached_content_token_count or 0,
+        reasoning_tokens=thoughts,
+    )
+
+
+def _part(part: Part) -> dict[str, object]:
+    if not isinstance(part, Image):
+        return {"text": part.text}
+    if not part.url.startswith("data:"):
+        return {"file_data": {"file_uri": part.url, "mime_type": media_type_of(part.url)}}
+    media_type, data = split_data_url(part.url)
+    return {"inline_data": {"mime_type": media_type, "data": base64.b64decode(data)}}
+
+
+def _retry_delay_s(details: object) -> str | None:
+    """The seconds of a `google.rpc.RetryInfo`, such as `34.07` for `"34.07s"`."""
+    if not isinstance(details, Mapping):
+        return None
+    error: object = cast(Mapping[str, object], details).get("error")
+    infos: object = cast(Mapping[str, object], error).get("details") if isinstance(error, Mapping) else None
+    for info in cast(list[object], infos) if isinstance(infos, list) else []:
+        delay = cast(Mapping[str, object], info).get("retryDelay") if isinstance(info, Mapping) else None
+        if isinstance(delay, str):
+            return delay.removesuffix("s")
+    return None

@@ -1,0 +1,252 @@
+"""Any server that speaks OpenAI's chat completions: OpenAI itself, or whatever `base_url` names.
+
+The wire: https://platform.openai.com/docs/api-reference/chat/streaming. What servers add to it and OpenAI does not have
+(`reasoning_content`, `reasoning`) is read where it comes. What one server alone understands (vLLM's
+`structured_outputs`, a chat template's switches) goes into `extra_body`, which is laid over every request: this file
+does not guess what is behind a `base_url`.
+
+* The longest answer is sent as `max_completion_tokens` to api.openai.com, whose reasoning models take nothing else,
+  and as `max_tokens` elsewhere, which is what every other server has understood from the start.
+* `effort` is `reasoning_effort`, in the words of the call: which of them a model takes is the model's business.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
+from typing import Any, cast
+
+import httpx2
+import openai
+from openai.types import CompletionUsage
+from openai.types.chat import ChatCompletionChunk
+
+from conductor.errors import WorkerError, WorkerUnavailable
+from conductor.money import Price, Usage
+from conductor.worker import Call, Delta, FinishReason, Image, Message, Part, Reply, opened
+from serving.workers.faults import Faults
+from serving.workers.images import split_data_url
+
+FINISH = {
+    "stop": FinishReason.STOP,
+    "eos": FinishReason.STOP,
+    "end_turn": FinishReason.STOP,
+    "length": FinishReason.LENGTH,
+    "content_filter": FinishReason.CONTENT_FILTER,
+}
+"""OpenAI's reasons, and two that compatible servers use for `stop`."""
+STATUS_OF = {
+    "rate_limit_exceeded": 429, "rate_limit_error": 429, "insufficient_quota": 429, "tokens": 429, "requests": 429,
+    "overloaded_error": 529, "server_error": 500, "internal_error": 500, "internal_server_error": 500,
+    "invalid_request_error": 400, "badrequesterror": 400, "context_length_exceeded": 400,
+    "authentication_error": 401, "invalid_api_key": 401, "permission_error": 403, "not_found_error": 404,
+    "model_not_found": 404,
+}  # fmt: skip
+"""The HTTP status that an error inside a stream, where the status is long sent, would have had."""
+
+
+class OpenAIWorker:
+    """A model behind OpenAI's chat completions."""
+
+    def __init__(
+        self,
+        name: str,
+        model: str,
+        api_key: str,
+        base_url: str | None = None,
+        price: Price | None = None,
+        stall_timeout_s: float = 120.0,
+        connect_timeout_s: float = 5.0,
+        extra_body: Mapping[str, object] | None = None,
+    ) -> None:
+        """Connects to nobody yet.
+
+        Args:
+            name: in the pool.
+            model: as the server knows it.
+            api_key: sent as a bearer token; some word that is not empty for servers that want none.
+            base_url: up to and with `/v1`; None: OpenAI, or what the environment's OPENAI_BASE_URL says.
+            price: per token; None where it is not known.
+            stall_timeout_s: how long the server may send nothing, before the first token and between two.
+            connect_timeout_s: how long a connection may take.
+            extra_body: fields laid over every request's body.
+        """
+        self.name = name
+        self.model = model
+        self.price = price
+        self.extra_body = dict(extra_body or {})
+        timeout = httpx2.Timeout(stall_timeout_s, connect=connect_timeout_s)
+        self._client = openai.AsyncOpenAI(api_key=api_key, base_url=base_url, max_retries=0, timeout=timeout)
+        url = self._client.base_url
+        self._is_openai = url.host == "api.openai.com" or url.host.endswith(".api.openai.com")
+        self._faults = Faults(
+            name, model, "OpenAI", "OPENAI_API_KEY", f"{url.scheme}://{url.netloc.decode()}", api_key
+        )
+
+    def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
+        """See `conductor.worker.Worker.open`."""
+        return opened(self.name, self.model, self._deltas(call), self.price)
+
+    async def aclose(self) -> None:
+        """Close every connection. The worker is of no use afterwards."""
+        await self._client.close()
+
+    async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
+        request = self._request(call)
+        finish: FinishReason | None = None
+        usage: Usage | None = None
+        model: str | None = None
+        try:
+            async with aclosing(self._chunks(request)) as chunks:
+                async for chunk in chunks:
+                    with self._mapped():
+                        delta = _delta(chunk)
+                        if (
+                            finish is not FinishReason.CONTENT_FILTER
+                        ):  # a refusal ends with "stop" all the same
+                            finish = self._finish(chunk) or finish
+                    usage, model = delta.usage or usage, delta.model or model
+                    if delta.text or delta.reasoning:
+                        yield delta
+        except WorkerUnavailable:
+            if finish is None:  # else the answer is whole, and only the accounts were cut off
+                raise
+        if finish is not None:
+            yield Delta(finish=finish, usage=usage, model=model)
+
+    async def _chunks(self, request: dict[str, Any]) -> AsyncGenerator[ChatCompletionChunk]:
+        with self._mapped():
+            stream = cast(
+                openai.AsyncStream[ChatCompletionChunk],
+                await self._client.chat.completions.create(**request),
+            )
+            try:
+                async for chunk in cast(AsyncIterator[ChatCompletionChunk], stream):
+                    yield chunk
+            finally:
+                await stream.close()
+
+    def _request(self, call: Call) -> dict[str, Any]:
+        longest = "max_completion_tokens" if self._is_openai else "max_tokens"
+        optional: dict[str, object] = {
+            longest: call.max_output_tokens,
+            "temperature": call.temperature,
+            "top_p": call.top_p,
+            "stop": list(call.stop) or None,
+            "seed": call.seed,
+            "reasoning_effort": call.effort,
+            "response_format": _response_format(call),
+            "extra_body": self.extra_body or None,
+        }
+        return {
+            "model": self.model,
+            "messages": [self._message(message) for message in call.messages],
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        } | {key: value for key, value in optional.items() if value is not None}
+
+    def _message(self, message: Message) -> dict[str, object]:
+        """Words as a plain string, which every server takes; parts only where the user shows a picture."""
+        if not message.has_image or message.role != "user":
+            return {"role": message.role, "content": message.text}
+        try:
+            return {"role": message.role, "content": [_part(part) for part in message.parts]}
+        except ValueError as exc:
+            raise self._faults.refused(f"was not asked: {exc}.") from exc
+
+    def _finish(self, chunk: ChatCompletionChunk) -> FinishReason | None:
+        """Why the chunk says the model stopped; None where it goes on. A refusal in words is a filtered answer."""
+        if not chunk.choices:
+            return None
+        choice = chunk.choices[0]
+        reason: str | None = choice.finish_reason
+        if choice.delta and choice.delta.refusal:
+            return FinishReason.CONTENT_FILTER
+        if reason is None:
+            return None
+        if reason in ("tool_calls", "function_call"):
+            raise self._faults.refused("wants to call a tool, and was offered none: look at its extra_body.")
+        if reason not in FINISH:
+            raise self._faults.unavailable(f"stopped for a reason that is no answer's end: {reason!r}.")
+        return FINISH[reason]
+
+    @contextmanager
+    def _mapped(self) -> Generator[None]:
+        """The one place where this SDK's errors become ours."""
+        try:
+            with self._faults.on_the_wire():
+                yield
+        except openai.OpenAIError as exc:
+            raise fault(self._faults, exc) from exc
+
+
+def fault(faults: Faults, exc: openai.OpenAIError) -> WorkerError:
+    """What an error of the SDK means, most specific first. The test beside this file walks the SDK's whole tree."""
+    match exc:
+        case openai.APIStatusError():
+            return faults.by_status(exc.status_code, exc.message, exc.response.headers, _code(exc))
+        case openai.APIResponseValidationError():
+            return faults.garbled()
+        case openai.APITimeoutError():
+            return faults.stalled()
+        case openai.APIConnectionError():
+            return faults.unreachable()
+        case openai.APIError():  # an `error` inside the stream
+            return faults.by_status(_status_in_stream(exc), exc.message, {}, _code(exc))
+        case openai.ContentFilterFinishReasonError():
+            return faults.refused("filtered the answer away.")
+        case (
+            openai.LengthFinishReasonError()
+            | openai.WebSocketConnectionClosedError()
+            | openai.WebSocketQueueFullError()
+        ):
+            return faults.unavailable("broke off inside its SDK.")
+        case _:  # credentials that cannot be had, arguments the SDK does not take
+            return faults.refused(f"cannot be asked by its SDK: {exc}")
+
+
+def _code(exc: openai.APIError) -> str:
+    return f"{exc.code or ''} {exc.type or ''}".strip()
+
+
+def _status_in_stream(exc: openai.APIError) -> int:
+    """500 where the error does not say what it is: a stream that breaks by itself is the server's fault."""
+    if exc.code and exc.code.isdigit() and 400 <= int(exc.code) <= 599:
+        return int(exc.code)
+    known = (STATUS_OF.get(str(word).lower()) for word in (exc.code, exc.type) if word)
+    return next((status for status in known if status), 500)
+
+
+def _delta(chunk: ChatCompletionChunk) -> Delta:
+    text = reasoning = ""
+    if chunk.choices:
+        delta = chunk.choices[0].delta
+        text = delta.content or delta.refusal or ""
+        thought: object = getattr(delta, "reasoning_content", None) or getattr(delta, "reasoning", None)
+        reasoning = thought if isinstance(thought, str) else ""
+    return Delta(text, reasoning, usage=_usage(chunk.usage), model=chunk.model or None)
+
+
+def _usage(usage: CompletionUsage | None) -> Usage | None:
+    if usage is None:
+        return None
+    read, written = usage.prompt_tokens_details, usage.completion_tokens_details
+    return Usage(
+        input_tokens=usage.prompt_tokens or 0,
+        output_tokens=usage.completion_tokens or 0,
+        cached_input_tokens=(read.cached_tokens if read else None) or 0,
+        reasoning_tokens=(written.reasoning_tokens if written else None) or 0,
+    )
+
+
+def _part(part: Part) -> dict[str, object]:
+    if isinstance(part, Image):
+        if part.url.startswith("data:"):
+            split_data_url(part.url)  # to refuse here what the server would refuse later
+        return {"type": "image_url", "image_url": {"url": part.url, "detail": part.detail}}
+    return {"type": "text", "text": part.text}
+
+
+def _response_format(call: Call) -> dict[str, object] | None:
+    if call.grammar is None or call.grammar.json_schema is None:
+        return None
+    schema = {"name": call.operation, "strict": True, "schema": call.grammar.json_schema}
+    return {"type": "json_schema", "json_schema": schema}

@@ -1,0 +1,164 @@
+"""The fake that ships: it answers what it was told to answer, as fast and as brokenly as it was told to.
+
+For tests, load tests and demonstrations that must not depend on a model. It asks nobody and computes nothing; its
+reported model name says that it is a script.
+"""
+
+import asyncio
+import re
+from collections import deque
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
+from dataclasses import dataclass
+from typing import Literal
+
+from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
+from conductor.money import FREE, Price, Usage
+from conductor.worker import Call, Delta, FinishReason, Reply, opened
+
+KEPT_CALLS = 1000
+TOKEN = re.compile(r"\s*\S+|\s+$")
+"""A token, for counting and for pacing: a word with the blanks before it."""
+ERRORS: dict[str, type[WorkerError]] = {
+    "unavailable": WorkerUnavailable,
+    "busy": WorkerBusy,
+    "refused": WorkerRefused,
+    "overflow": ContextOverflow,
+}
+ErrorKind = Literal["unavailable", "busy", "refused", "overflow"]
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedReply:
+    """One answer, or one way to fail."""
+
+    text: str = ""
+    """`{question}` in it becomes the last words of the user; every other brace stays as it is."""
+    reasoning: str = ""
+    """Thoughts shown before the answer. They count as output."""
+    error: ErrorKind | None = None
+    """What goes wrong; None: nothing, unless `fail_after_tokens` says so."""
+    retry_after_s: float | None = None
+    """For `busy`."""
+    fail_after_tokens: int | None = None
+    """Fail after so many tokens, thoughts included, with `error` or else `unavailable`. None: an `error` comes at once."""
+    stall_after_tokens: int | None = None
+    """Say nothing more after so many tokens, until the block is closed."""
+    finish: FinishReason = FinishReason.STOP
+    usage: Usage | None = None
+    """Reported in place of the count."""
+
+
+class ScriptedWorker:
+    """Answers its replies in turn, and starts again after the last.
+
+    Attributes:
+        calls: the newest `KEPT_CALLS` calls, oldest first.
+        open_calls: how many are open now. 0 once every block was left.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        replies: Sequence[str | ScriptedReply],
+        delay_s: float = 0.0,
+        tokens_per_s: float | None = None,
+        price: Price | None = FREE,
+        model: str | None = None,
+    ) -> None:
+        """Knows its answers.
+
+        Args:
+            name: in the pool.
+            replies: at least one; a string is short for a reply with that text.
+            delay_s: until the first token, or the error.
+            tokens_per_s: the pace after it; None: as fast as the loop turns.
+            price: per token.
+            model: reported as the model's name; None: `scripted`.
+
+        Raises:
+            ValueError: no reply was given.
+        """
+        if not replies:
+            raise ValueError(f"the scripted worker {name!r} needs at least one reply")
+        self.name = name
+        self.model = model or "scripted"
+        self.price = price
+        self.delay_s = delay_s
+        self.tokens_per_s = tokens_per_s
+        self.calls: deque[Call] = deque(maxlen=KEPT_CALLS)
+        self.open_calls = 0
+        self._replies = [ScriptedReply(reply) if isinstance(reply, str) else reply for reply in replies]
+        self._turn = 0
+
+    def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
+        """See `conductor.worker.Worker.open`."""
+        return opened(self.name, self.model, self._deltas(call), self.price)
+
+    async def aclose(self) -> None:
+        """Nothing to close."""
+
+    async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
+        reply = self._replies[self._turn % len(self._replies)]
+        self._turn += 1
+        self.calls.append(call)
+        self.open_calls += 1
+        try:
+            await asyncio.sleep(self.delay_s)
+            if reply.error is not None and reply.fail_after_tokens is None:
+                raise self._error(reply)
+            async with aclosing(self._said(call, reply)) as deltas:
+                async for delta in deltas:
+                    yield delta
+        finally:
+            self.open_calls -= 1
+
+    async def _said(self, call: Call, reply: ScriptedReply) -> AsyncGenerator[Delta]:
+        pieces, finish = self._pieces(call, reply)
+        started_s = asyncio.get_running_loop().time()
+        for index, piece in enumerate(pieces):
+            await self._before_token(index, started_s, reply)
+            yield piece
+        await self._before_token(len(pieces), started_s, reply, is_last=True)
+        thought_tokens = sum(1 for piece in pieces if piece.reasoning)
+        said = Usage(prompt_tokens(call), len(pieces), reasoning_tokens=thought_tokens)
+        yield Delta(finish=finish, usage=reply.usage or said, model=self.model)
+
+    async def _before_token(
+        self, index: int, started_s: float, reply: ScriptedReply, is_last: bool = False
+    ) -> None:
+        """Wait for the token's time; or fail, or stall, in its place."""
+        if index == reply.fail_after_tokens:
+            raise self._error(reply)
+        if index == reply.stall_after_tokens:
+            await asyncio.Event().wait()
+        if self.tokens_per_s is None or is_last:
+            await asyncio.sleep(0)
+            return
+        due_s = started_s + index / self.tokens_per_s
+        await asyncio.sleep(max(0.0, due_s - asyncio.get_running_loop().time()))
+
+    def _pieces(self, call: Call, reply: ScriptedReply) -> tuple[list[Delta], FinishReason]:
+        """Thoughts and answer, token by token, cut where the call wants them cut."""
+        question = next((m.text for m in reversed(call.messages) if m.role == "user"), "")
+        text = reply.text.replace("{question}", question)
+        cuts = [at for at in (text.find(stop) for stop in call.stop if stop) if at >= 0]
+        if cuts:
+            text = text[: min(cuts)]
+        pieces = [Delta(reasoning=thought, model=self.model) for thought in TOKEN.findall(reply.reasoning)]
+        pieces += [Delta(text=word, model=self.model) for word in TOKEN.findall(text)]
+        if call.max_output_tokens is not None and len(pieces) > call.max_output_tokens:
+            return pieces[: call.max_output_tokens], FinishReason.LENGTH
+        return pieces, FinishReason.STOP if cuts else reply.finish
+
+    def _error(self, reply: ScriptedReply) -> WorkerError:
+        kind = reply.error or "unavailable"
+        message = f"{self.name} was scripted to fail ({kind})."
+        if kind == "busy":
+            return WorkerBusy(message, worker=self.name, retry_after_s=reply.retry_after_s)
+        return ERRORS[kind](message, worker=self.name)
+
+
+def prompt_tokens(call: Call) -> int:
+    """How many tokens a script counts in a prompt."""
+    return sum(len(TOKEN.findall(message.text)) for message in call.messages)

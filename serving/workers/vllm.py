@@ -1,0 +1,115 @@
+"""A model in a vLLM engine, reached through whatever carries an `EngineCall` to it.
+
+Knows what crosses the border to an engine's replica; does not know Ray, nor vLLM. The other side is
+`serving/deployments/engine.py`, what carries it there `serving/deployments/handle.py`.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, aclosing
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from conductor.errors import WorkerError
+from conductor.money import FREE, Price, Usage
+from conductor.worker import Call, Delta, FinishReason, Image, Message, Reply, Text, opened
+from serving.telemetry import outgoing_headers
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCall:
+    """What crosses to the replica: a conversation in OpenAI's form, and how to decode.
+
+    `messages` is named so that Ray Serve's prefix-affinity router finds the prompt.
+    """
+
+    messages: list[dict[str, Any]]
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+    ebnf: str | None = None
+    adapter: str | None = None
+    trace_headers: dict[str, str] = field(default_factory=dict[str, str])
+
+
+class Chunk(NamedTuple):
+    """What comes back, a piece at a time; counts are running totals."""
+
+    text: str
+    reasoning: str
+    finish: str | None
+    input_tokens: int
+    cached_tokens: int
+    output_tokens: int
+
+
+class EngineClient(Protocol):
+    """Carries a call to one of an engine's replicas."""
+
+    def generate(self, call: EngineCall) -> AsyncGenerator[Chunk]:
+        """The chunks; closing the generator aborts the request in the engine.
+
+        Raises:
+            WorkerError: without a worker's name.
+        """
+        ...
+
+
+class VllmWorker:
+    """One worker of an engine; several may share one, each with its own system prompt or adapter."""
+
+    def __init__(
+        self,
+        name: str,
+        model: str,
+        engine: EngineClient,
+        price: Price | None = FREE,
+        adapter: str | None = None,
+    ) -> None:
+        self._name, self._model, self._engine, self._price, self._adapter = (
+            name,
+            model,
+            engine,
+            price,
+            adapter,
+        )
+
+    @property
+    def name(self) -> str:
+        """See `Worker.name`."""
+        return self._name
+
+    def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
+        """See `Worker.open`."""
+        return opened(self._name, self._model, self._deltas(call), self._price)
+
+    async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
+        try:
+            async with aclosing(self._engine.generate(self._across(call))) as chunks:
+                async for chunk in chunks:
+                    usage = Usage(chunk.input_tokens, chunk.output_tokens, chunk.cached_tokens)
+                    finish = FinishReason(chunk.finish) if chunk.finish else None
+                    yield Delta(chunk.text, chunk.reasoning, finish, usage)
+        except WorkerError as exc:
+            exc.worker = self._name
+            raise
+
+    def _across(self, call: Call) -> EngineCall:
+        return EngineCall(
+            [_openai(message) for message in call.messages], call.max_output_tokens, call.temperature, call.top_p,
+            call.stop, call.seed, call.grammar.ebnf if call.grammar else None, self._adapter, outgoing_headers(),
+        )  # fmt: skip
+
+
+def _openai(message: Message) -> dict[str, Any]:
+    if not message.has_image:
+        return {"role": message.role, "content": message.text}
+    parts: list[dict[str, Any]] = []
+    for part in message.parts:
+        match part:
+            case Text(text=text):
+                parts.append({"type": "text", "text": text})
+            case Image(url=url):
+                parts.append({"type": "image_url", "image_url": {"url": url}})
+    return {"role": message.role, "content": parts}
