@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from opentelemetry import propagate, trace
+from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode
 
 OPERATION = "gen_ai.operation.name"
@@ -112,7 +113,7 @@ def outgoing_headers() -> dict[str, str]:
     return headers
 
 
-def span_processors(*_: object) -> list[object]:
+def span_processors() -> list[SpanProcessor]:
     """What Ray Serve puts into each process's tracer provider: a batching OTLP exporter, where the environment names an endpoint.
 
     `OTEL_EXPORTER_OTLP_ENDPOINT` or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, with the standard variables beside them, over gRPC.

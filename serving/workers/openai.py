@@ -12,6 +12,8 @@ does not guess what is behind a `base_url`.
 
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
+from decimal import Decimal
+from math import inf
 from typing import Any, cast
 
 import httpx2
@@ -91,26 +93,20 @@ class OpenAIWorker:
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
         request = self._request(call)
-        finish: FinishReason | None = None
-        usage: Usage | None = None
-        model: str | None = None
+        last = Delta()
         try:
             async with aclosing(self._chunks(request)) as chunks:
                 async for chunk in chunks:
                     with self._mapped():
                         delta = _delta(chunk)
-                        if (
-                            finish is not FinishReason.CONTENT_FILTER
-                        ):  # a refusal ends with "stop" all the same
-                            finish = self._finish(chunk) or finish
-                    usage, model = delta.usage or usage, delta.model or model
+                        last = self._last(chunk, delta, last)
                     if delta.text or delta.reasoning:
                         yield delta
         except WorkerUnavailable:
-            if finish is None:  # else the answer is whole, and only the accounts were cut off
+            if last.finish is None:  # else the answer is whole, and only the accounts were cut off
                 raise
-        if finish is not None:
-            yield Delta(finish=finish, usage=usage, model=model)
+        if last.finish is not None:
+            yield last
 
     async def _chunks(self, request: dict[str, Any]) -> AsyncGenerator[ChatCompletionChunk]:
         with self._mapped():
@@ -151,6 +147,18 @@ class OpenAIWorker:
             return {"role": message.role, "content": [_part(part) for part in message.parts]}
         except ValueError as exc:
             raise self._faults.refused(f"was not asked: {exc}.") from exc
+
+    def _last(self, chunk: ChatCompletionChunk, delta: Delta, last: Delta) -> Delta:
+        """What the last delta will say, as far as it is known with this chunk."""
+        refused = (
+            last.finish is FinishReason.CONTENT_FILTER
+        )  # a refusal in words ends with "stop" all the same
+        return Delta(
+            finish=last.finish if refused else self._finish(chunk) or last.finish,
+            usage=delta.usage or last.usage,
+            cost_usd=last.cost_usd if delta.cost_usd is None else delta.cost_usd,
+            model=delta.model or last.model,
+        )
 
     def _finish(self, chunk: ChatCompletionChunk) -> FinishReason | None:
         """Why the chunk says the model stopped; None where it goes on. A refusal in words is a filtered answer."""
@@ -222,7 +230,16 @@ def _delta(chunk: ChatCompletionChunk) -> Delta:
         text = delta.content or delta.refusal or ""
         thought: object = getattr(delta, "reasoning_content", None) or getattr(delta, "reasoning", None)
         reasoning = thought if isinstance(thought, str) else ""
-    return Delta(text, reasoning, usage=_usage(chunk.usage), model=chunk.model or None)
+    return Delta(text, reasoning, usage=_usage(chunk.usage), cost_usd=_cost(chunk), model=chunk.model or None)
+
+
+def _cost(chunk: ChatCompletionChunk) -> Decimal | None:
+    """What the server says the call cost so far: OpenRouter's `usage.cost`, or another Podium's `podium.cost_usd`."""
+    podium: object = getattr(chunk, "podium", None)
+    told: object = getattr(chunk.usage, "cost", None)
+    if told is None and isinstance(podium, dict):
+        told = cast(dict[str, object], podium).get("cost_usd")
+    return Decimal(str(told)) if isinstance(told, int | float) and 0 <= told < inf else None
 
 
 def _usage(usage: CompletionUsage | None) -> Usage | None:
