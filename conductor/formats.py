@@ -119,7 +119,9 @@ class StepsParser:
             raise InvalidPlan("The plan's text ends in the middle.", reason=Reason.TRUNCATED, step=index)
         if self._accepted:
             if self._draft.steps:
-                raise InvalidPlan("The text both accepts the answer and plans steps.", reason=Reason.MALFORMED)
+                raise InvalidPlan(
+                    "The text both accepts the answer and plans steps.", reason=Reason.MALFORMED
+                )
             return None
         return self._draft.finish()
 
@@ -131,7 +133,9 @@ class StepsParser:
         try:
             fields = cast(dict[str, Any], json.loads(written))
         except (ValueError, RecursionError) as exc:
-            raise InvalidPlan(f"Step {index} is not JSON: {exc}.", reason=Reason.MALFORMED, step=index) from exc
+            raise InvalidPlan(
+                f"Step {index} is not JSON: {exc}.", reason=Reason.MALFORMED, step=index
+            ) from exc
         if fields.get("accept") is True:
             self._accepted = True
             return []
@@ -172,7 +176,9 @@ class _List:
             self.elements.append(ast.literal_eval(text))
         except (ValueError, SyntaxError, MemoryError, RecursionError) as exc:
             index = len(self.elements)
-            raise InvalidPlan(f"{text[:80]!r} is not a Python literal.", reason=Reason.MALFORMED, step=index) from exc
+            raise InvalidPlan(
+                f"{text[:80]!r} is not a Python literal.", reason=Reason.MALFORMED, step=index
+            ) from exc
         return True
 
 
@@ -256,7 +262,9 @@ class ListsParser:
         if index > 0:
             return [self._draft.add(step)]
         if step.access:
-            raise InvalidPlan("Step 0 reads a step; there is none before it.", reason=Reason.READS_FORWARD, step=0)
+            raise InvalidPlan(
+                "Step 0 reads a step; there is none before it.", reason=Reason.READS_FORWARD, step=0
+            )
         return []
 
 

@@ -20,7 +20,12 @@ _STRING = (
 
 
 def grammar(
-    format: Format, n_workers: int, max_steps: int, *, may_accept: bool = False, subtask_chars: int = SUBTASK_CHARS
+    format: Format,
+    n_workers: int,
+    max_steps: int,
+    *,
+    may_accept: bool = False,
+    subtask_chars: int = SUBTASK_CHARS,
 ) -> Grammar:
     """The grammar of `format`.
 
@@ -52,7 +57,7 @@ def _access(step: int) -> str:
 
 
 def _steps(max_steps: int, may_accept: bool) -> str:
-    rules = 'root ::= steps0' + (' | "{\\"accept\\": true}"' if may_accept else "") + "\n"
+    rules = "root ::= steps0" + (' | "{\\"accept\\": true}"' if may_accept else "") + "\n"
     for step in range(max_steps):
         more = f' ("\\n" steps{step + 1})?' if step + 1 < max_steps else ""
         fields = f'"{{\\"worker\\": " worker ", \\"subtask\\": " string ", \\"access\\": " access{step} "}}"'
@@ -83,7 +88,10 @@ def _schema(n_workers: int, max_steps: int, may_accept: bool) -> dict[str, objec
         "properties": {
             "worker": {"type": "integer", "enum": list(range(n_workers))},
             "subtask": {"type": "string"},
-            "access": {"type": "array", "items": {"type": "integer", "enum": list(range(max(max_steps - 1, 1)))}},
+            "access": {
+                "type": "array",
+                "items": {"type": "integer", "enum": list(range(max(max_steps - 1, 1)))},
+            },
         },
         "required": ["worker", "subtask", "access"],
         "additionalProperties": False,

@@ -51,7 +51,11 @@ class Price:
 
     def of(self, usage: Usage) -> Decimal:
         """What `usage` costs."""
-        cached_rate = self.input_usd_per_mtok if self.cached_input_usd_per_mtok is None else self.cached_input_usd_per_mtok
+        cached_rate = (
+            self.input_usd_per_mtok
+            if self.cached_input_usd_per_mtok is None
+            else self.cached_input_usd_per_mtok
+        )
         fresh_tokens = usage.input_tokens - usage.cached_input_tokens
         return (
             fresh_tokens * self.input_usd_per_mtok
@@ -113,7 +117,9 @@ class Ledger:
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @asynccontextmanager
-    async def hold(self, price: Price | None, input_tokens: int, max_output_tokens: int, what: str) -> AsyncGenerator[Hold]:
+    async def hold(
+        self, price: Price | None, input_tokens: int, max_output_tokens: int, what: str
+    ) -> AsyncGenerator[Hold]:
         """Reserve what a call costs at worst; `settle` it inside the block. Whatever is not settled counts as spent in full.
 
         Where others hold too much of what is left, this waits for them to settle: they mostly take far less than the worst.
@@ -166,7 +172,9 @@ class Ledger:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def _reserve(self, price: Price | None, input_tokens: int, max_output_tokens: int, what: str) -> Hold:
+    async def _reserve(
+        self, price: Price | None, input_tokens: int, max_output_tokens: int, what: str
+    ) -> Hold:
         while True:
             room = self._room(price, input_tokens)
             if room is None or room >= max_output_tokens:
@@ -201,9 +209,17 @@ class Ledger:
         spent, held, limit = (
             (f"${self.spent_usd:f}", f"${self.held_usd:f}", f"${self.budget.max_cost_usd:f}")
             if by_cost
-            else (f"{self.spent_tokens} tokens", f"{self.held_tokens} tokens", f"{self.budget.max_tokens} tokens")
+            else (
+                f"{self.spent_tokens} tokens",
+                f"{self.held_tokens} tokens",
+                f"{self.budget.max_tokens} tokens",
+            )
         )
-        why = "has no price, so its cost cannot be kept under a limit" if price is None else "could cost more than is left"
+        why = (
+            "has no price, so its cost cannot be kept under a limit"
+            if price is None
+            else "could cost more than is left"
+        )
         field_name = "podium.max_cost_usd" if by_cost else "podium.max_tokens"
         return BudgetExceeded(
             f"A call to {what} {why}: spent {spent}, held {held}, limit {limit}. Raise {field_name}.",

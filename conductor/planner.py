@@ -55,7 +55,9 @@ class Draft:
         held_to = None
         if conductor.constrained:
             chars = conductor.subtask_chars
-            held_to = grammar(conductor.format, len(pool), max_steps, may_accept=may_accept, subtask_chars=chars)
+            held_to = grammar(
+                conductor.format, len(pool), max_steps, may_accept=may_accept, subtask_chars=chars
+            )
         self._call = Call(
             tuple(prompt), max_output_tokens=conductor.max_plan_tokens, temperature=conductor.temperature,
             grammar=held_to, operation="plan", plan=index,

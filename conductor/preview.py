@@ -32,4 +32,3 @@ def worst_case(
     tokens = [usage if index in needed else Usage() for index, usage in enumerate(tokens)]
     prices = [pool[step.worker].worst_price for step in plan.steps]
     return tokens, [price.of(usage) if price else None for price, usage in zip(prices, tokens, strict=True)]
-

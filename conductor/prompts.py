@@ -65,7 +65,9 @@ class Prompts:
     steps: str = STEPS
     lists: str = LISTS
 
-    def plan(self, format: Format, pool: Sequence[Member], max_steps: int, conversation: Sequence[Message]) -> list[Message]:
+    def plan(
+        self, format: Format, pool: Sequence[Member], max_steps: int, conversation: Sequence[Message]
+    ) -> list[Message]:
         """What the conductor is shown to write a plan: static text, then the pool in its numbering, then the question."""
         how = self.steps if format == "steps" else self.lists
         team = "\n".join(f"{number}: {member.card or FALLBACK_CARD}" for number, member in enumerate(pool))
@@ -87,7 +89,13 @@ class Prompts:
         return [*asked, Message.of("assistant", written), Message.of("user", verdict)]
 
 
-def work(member: Member, conversation: Sequence[Message], step: Step, plan: Sequence[Step], outputs: Mapping[int, str]) -> tuple[Message, ...]:
+def work(
+    member: Member,
+    conversation: Sequence[Message],
+    step: Step,
+    plan: Sequence[Step],
+    outputs: Mapping[int, str],
+) -> tuple[Message, ...]:
     """What a worker is shown: both system prompts, the conversation, the outputs it may read, its subtask.
 
     Outputs and subtask are appended to the user's last message, because some chat templates refuse two user turns in a row.
@@ -134,7 +142,9 @@ def _with_last_user(messages: Sequence[Message], text: str) -> list[Message]:
 def _without_images(message: Message) -> Message:
     if not message.has_image:
         return message
-    parts: tuple[Part, ...] = tuple(Text(NO_IMAGE) if isinstance(part, Image) else part for part in message.parts)
+    parts: tuple[Part, ...] = tuple(
+        Text(NO_IMAGE) if isinstance(part, Image) else part for part in message.parts
+    )
     return replace(message, parts=parts)
 
 

@@ -78,12 +78,16 @@ class Record:
         """The record once `event` has happened."""
         match event:
             case e.PlanBegan():
-                plan = PlanRecord(event.plan, event.round, event.source, event.at_s, event.worker, event.prompt)
+                plan = PlanRecord(
+                    event.plan, event.round, event.source, event.at_s, event.worker, event.prompt
+                )
                 return replace(self, plans=(*self.plans, plan))
             case e.AnswerDelta():
                 return self  # the answer is kept once, at the end: see `Finished`
             case e.Finished():
-                return replace(self, status="finished", answer=event.answer, finish=event.finish, wall_s=event.at_s)
+                return replace(
+                    self, status="finished", answer=event.answer, finish=event.finish, wall_s=event.at_s
+                )
             case e.Failed():
                 return replace(self, status="failed", error=event.error, wall_s=event.at_s)
             case _:

@@ -118,7 +118,9 @@ class PlanRun:
                 self._scene.note(e.StepSpoke(self._scene.now_s(), self._index, index))
                 async for delta in asked:
                     if self._live and (delta.text or delta.reasoning):
-                        await self._show(index, e.AnswerDelta(self._scene.now_s(), delta.text, delta.reasoning))
+                        await self._show(
+                            index, e.AnswerDelta(self._scene.now_s(), delta.text, delta.reasoning)
+                        )
             self._scene.note(e.StepEnded(self._scene.now_s(), self._index, index, asked.answered))
             return asked.answered
         except asyncio.CancelledError:
@@ -167,4 +169,3 @@ class PlanRun:
     def _lost(self, index: int, loss: Loss, error: PodiumError | None, asked: Asked | None) -> None:
         answered = asked.answered if asked else None
         self._scene.note(e.StepLost(self._scene.now_s(), self._index, index, loss, error, answered))
-

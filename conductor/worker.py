@@ -224,7 +224,9 @@ class Member:
 
 
 @asynccontextmanager
-async def opened(worker: str, model: str, deltas: AsyncGenerator[Delta], price: Price | None = FREE) -> AsyncGenerator[Reply]:
+async def opened(
+    worker: str, model: str, deltas: AsyncGenerator[Delta], price: Price | None = FREE
+) -> AsyncGenerator[Reply]:
     """Turn a generator of deltas into what `Worker.open` promises: entered at the first token, closed at the end.
 
     Args:
@@ -252,4 +254,3 @@ async def opened(worker: str, model: str, deltas: AsyncGenerator[Delta], price: 
                 yield delta
 
         yield Reply(worker, all_of_it(), model, price)
-

@@ -26,7 +26,9 @@ def build_app(args: dict[str, Any]) -> Application:
 
     unknown = args.keys() - {"settings", "model"}
     if unknown or "settings" not in args:
-        raise SettingsError(f"build_app takes settings=FILE and model=NAME, not {sorted(unknown) or 'nothing'}.")
+        raise SettingsError(
+            f"build_app takes settings=FILE and model=NAME, not {sorted(unknown) or 'nothing'}."
+        )
     settings = load(args["settings"], args.get("model") or None)
     owners = [w for w in settings.workers if isinstance(w, VllmSettings) and w.deployment is None]
     engines = {worker.name: engine_deployment(_with_local_folder(worker), settings) for worker in owners}

@@ -54,7 +54,9 @@ class Pool:
     def engine(self) -> Engine:
         """What plans and runs over these workers."""
         settings, own = self.settings, self.settings.prompts
-        texts = {name: text for name in ("conductor", "steps", "lists") if (text := getattr(own, name)) is not None}
+        texts = {
+            name: text for name in ("conductor", "steps", "lists") if (text := getattr(own, name)) is not None
+        }
         in_pool = {name: self.members[name] for name in settings.pool}
         chosen = settings.conductor
         if chosen is None:
@@ -94,13 +96,15 @@ def build_pool(settings: Settings, environment: Mapping[str, str], engines: Engi
         logger.warning("Worker %s is left out: %s is not set.", name, variable)
     settings = without(settings, set(absent))
     wires = {worker.name: _wire(worker, settings, environment, engines) for worker in settings.workers}
-    stacked = {
-        worker.name: _stacked(worker, wires[worker.name], settings) for worker in settings.workers
-    }
-    return Pool(settings, {w.name: _member(w, stacked, settings) for w in settings.workers}, tuple(wires.values()))
+    stacked = {worker.name: _stacked(worker, wires[worker.name], settings) for worker in settings.workers}
+    return Pool(
+        settings, {w.name: _member(w, stacked, settings) for w in settings.workers}, tuple(wires.values())
+    )
 
 
-def _wire(worker: WorkerSettings, settings: Settings, environment: Mapping[str, str], engines: Engines) -> Worker:
+def _wire(
+    worker: WorkerSettings, settings: Settings, environment: Mapping[str, str], engines: Engines
+) -> Worker:
     """The worker itself. A provider's SDK is imported only where one of its workers is served."""
     price = _price(worker)
     match worker:
@@ -157,7 +161,9 @@ def _model(worker: WorkerSettings, settings: Settings) -> str:
 
 
 def _stacked(worker: WorkerSettings, wire: Worker, settings: Settings) -> Worker:
-    traced = Traced(wire, PROVIDERS[worker.kind], _model(worker, settings), content=settings.telemetry.content)
+    traced = Traced(
+        wire, PROVIDERS[worker.kind], _model(worker, settings), content=settings.telemetry.content
+    )
     limited = Limited(traced, worker.max_concurrency)
     return Retrying(limited, worker.retry.attempts, worker.retry.first_wait_s, worker.retry.longest_wait_s)
 

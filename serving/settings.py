@@ -164,9 +164,11 @@ class ScriptedSettings(_WorkerBase):
 
 
 WorkerSettings = Annotated[
-    VllmSettings | OpenAISettings | AnthropicSettings | GeminiSettings | ScriptedSettings, Field(discriminator="kind")
+    VllmSettings | OpenAISettings | AnthropicSettings | GeminiSettings | ScriptedSettings,
+    Field(discriminator="kind"),
 ]
-ApiSettings = OpenAISettings | AnthropicSettings | GeminiSettings
+API_SETTINGS = (OpenAISettings, AnthropicSettings, GeminiSettings)
+"""The kinds whose key is named in the settings."""
 
 
 class ConductorSettings(_Frozen):
@@ -273,19 +275,26 @@ class Settings(_Frozen):
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"two workers are called {name!r}")
-        taken = set(names) & (self.models.keys() | self.workflows.keys()) | self.models.keys() & self.workflows.keys()
+        taken = (
+            set(names) & (self.models.keys() | self.workflows.keys())
+            | self.models.keys() & self.workflows.keys()
+        )
         if taken:
-            raise ValueError(f"{sorted(taken)[0]!r} is the name of two things; `model` must tell them apart")
+            raise ValueError(f"{min(taken)!r} is the name of two things; `model` must tell them apart")
         for place, mentioned in self._mentions():
             if mentioned not in names:
-                raise ValueError(f"{place} names the worker {mentioned!r}, which is not among workers: {', '.join(names)}")
+                raise ValueError(
+                    f"{place} names the worker {mentioned!r}, which is not among workers: {', '.join(names)}"
+                )
         if self.models and self.conductor is None:
             raise ValueError("`models` need a `conductor`")
         for worker in self.workers:
             if isinstance(worker, VllmSettings) and worker.deployment is not None:
                 owner = self.worker(worker.deployment)
                 if not isinstance(owner, VllmSettings) or owner.deployment is not None:
-                    raise ValueError(f"worker {worker.name!r}: deployment {worker.deployment!r} is no vllm worker with an engine")
+                    raise ValueError(
+                        f"worker {worker.name!r}: deployment {worker.deployment!r} is no vllm worker with an engine"
+                    )
         self._check_workflows()
         return self
 
@@ -322,7 +331,9 @@ def without(settings: Settings, absent: set[str]) -> Settings:
     """
     if settings.conductor and settings.conductor.worker in absent:
         name = settings.conductor.worker
-        raise SettingsError(f"The conductor is the worker {name!r}, whose key is not set. Set it, or name another conductor.")
+        raise SettingsError(
+            f"The conductor is the worker {name!r}, whose key is not set. Set it, or name another conductor."
+        )
     keep = [
         worker.model_copy(update={"fallbacks": tuple(name for name in worker.fallbacks if name not in absent)})
         for worker in settings.workers if worker.name not in absent
@@ -336,7 +347,9 @@ def without(settings: Settings, absent: set[str]) -> Settings:
         for name, model in settings.models.items()
     }  # fmt: skip
     workflows = {
-        name: steps for name, steps in settings.workflows.items() if not absent & {step.worker for step in steps}
+        name: steps
+        for name, steps in settings.workflows.items()
+        if not absent & {step.worker for step in steps}
     }
     return settings.model_copy(
         update={"workers": tuple(keep), "conductor": conductor, "models": models, "workflows": workflows}
@@ -372,7 +385,9 @@ def parse(data: Any, where: str = "settings") -> Settings:
     try:
         return Settings.model_validate(data)
     except ValidationError as exc:
-        faults = "; ".join(f"{_place(fault['loc'])}: {_said(fault)}" for fault in exc.errors(include_url=False)[:8])
+        faults = "; ".join(
+            f"{_place(fault['loc'])}: {_said(fault)}" for fault in exc.errors(include_url=False)[:8]
+        )
         raise SettingsError(f"{where} cannot be used: {faults}.") from exc
 
 
@@ -399,7 +414,9 @@ def load(path: str | Path, model: str | None = None) -> Settings:
 def with_model(settings: Settings, model: str) -> Settings:
     """`settings` with `model` in every vllm worker that has an engine."""
     workers = tuple(
-        worker.model_copy(update={"model": model}) if isinstance(worker, VllmSettings) and not worker.deployment else worker
+        worker.model_copy(update={"model": model})
+        if isinstance(worker, VllmSettings) and not worker.deployment
+        else worker
         for worker in settings.workers
     )
     return settings.model_copy(update={"workers": workers})
@@ -420,18 +437,32 @@ def patched(settings: Settings, patch: Mapping[str, Any]) -> Settings:
         merged[worker.get("name")] = merged.get(worker.get("name"), {}) | worker
     changed = parse(data | dict(patch) | {"workers": list(merged.values())}, "user_config")
     engines = [
-        {w.name: (w.model, w.engine, w.deployment, w.scale.gpus) for w in s.workers if isinstance(w, VllmSettings)}
+        {
+            w.name: (w.model, w.engine, w.deployment, w.scale.gpus)
+            for w in s.workers
+            if isinstance(w, VllmSettings)
+        }
         for s in (settings, changed)
     ]
     if engines[0] != engines[1]:
-        raise SettingsError("user_config changes a vllm worker's engine; that takes a redeploy of the settings file.")
+        raise SettingsError(
+            "user_config changes a vllm worker's engine; that takes a redeploy of the settings file."
+        )
     return changed
 
 
 def _place(loc: tuple[int | str, ...]) -> str:
     kinds = {"vllm", "openai", "anthropic", "gemini", "scripted"}
-    return re.sub(r"\.\[", "[", ".".join(f"[{part}]" if isinstance(part, int) else part for part in loc if part not in kinds))
+    return re.sub(
+        r"\.\[",
+        "[",
+        ".".join(f"[{part}]" if isinstance(part, int) else part for part in loc if part not in kinds),
+    )
 
 
 def _said(fault: Any) -> str:
-    return "is not a known key" if fault["type"] == "extra_forbidden" else str(fault["msg"]).removeprefix("Value error, ")
+    return (
+        "is not a known key"
+        if fault["type"] == "extra_forbidden"
+        else str(fault["msg"]).removeprefix("Value error, ")
+    )

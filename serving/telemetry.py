@@ -83,7 +83,12 @@ def workflow(model: str, workflow_id: str, headers: Mapping[str, str] | None = N
     context = None
     if not trace.get_current_span().get_span_context().is_valid:
         context = propagate.extract(headers or _no_headers())
-    attributes = {OPERATION: "invoke_workflow", WORKFLOW: model, REQUEST_MODEL: model, WORKFLOW_ID: workflow_id}
+    attributes = {
+        OPERATION: "invoke_workflow",
+        WORKFLOW: model,
+        REQUEST_MODEL: model,
+        WORKFLOW_ID: workflow_id,
+    }
     token = RUN_SPANS.set(Spans())
     try:
         with tracer.start_as_current_span(

@@ -99,13 +99,28 @@ def progress(event: e.Event) -> Json | None:
     """An event as `progress: events` shows it; None for those that are not progress."""
     match event:
         case e.PlanBegan():
-            told: Json = {"type": "plan_began", "round": event.round, "source": event.source, "worker": event.worker}
+            told: Json = {
+                "type": "plan_began",
+                "round": event.round,
+                "source": event.source,
+                "worker": event.worker,
+            }
         case e.StepPlanned():
             step = event.planned
-            told = {"type": "step_planned", "step": event.step, "worker": step.worker, "subtask": step.subtask}
+            told = {
+                "type": "step_planned",
+                "step": event.step,
+                "worker": step.worker,
+                "subtask": step.subtask,
+            }
             told["access"] = list(step.access)
         case e.PlanEnded():
-            told = {"type": "plan_ended", "accepted": event.accepted, "rejected": event.rejected, "why": event.why}
+            told = {
+                "type": "plan_ended",
+                "accepted": event.accepted,
+                "rejected": event.rejected,
+                "why": event.why,
+            }
         case e.StepBegan():
             told = {"type": "step_began", "step": event.step}
         case e.StepSpoke():
@@ -122,7 +137,10 @@ def progress(event: e.Event) -> Json | None:
 
 
 def _brief(step: Json) -> Json:
-    return {name: step[name] for name in ("plan", "step", "worker", "access", "status", "cost_usd", "started_s", "ended_s")}
+    return {
+        name: step[name]
+        for name in ("plan", "step", "worker", "access", "status", "cost_usd", "started_s", "ended_s")
+    }
 
 
 def _step(plan: PlanRecord, step: StepRecord) -> Json:
@@ -147,9 +165,9 @@ def _plan(plan: PlanRecord) -> Json:
 
 def _answered(answered: e.Answered | None) -> Json:
     if answered is None:
-        return dict.fromkeys(("served_by", "model", "output", "reasoning", "usage", "cost_usd", "finish_reason")) | {
-            "attempts": []
-        }
+        return dict.fromkeys(
+            ("served_by", "model", "output", "reasoning", "usage", "cost_usd", "finish_reason")
+        ) | {"attempts": []}
     return {
         "served_by": answered.served_by, "model": answered.model, "output": answered.output,
         "reasoning": answered.reasoning or None, "usage": _tokens(answered.usage), "cost_usd": dollars(answered.cost_usd),
@@ -175,7 +193,9 @@ def _messages(messages: tuple[Message, ...]) -> list[Json]:
     return [
         {
             "role": message.role,
-            "content": "\n".join(part.text if isinstance(part, Text) else f"[{part.url[:64]}]" for part in message.parts),
+            "content": "\n".join(
+                part.text if isinstance(part, Text) else f"[{part.url[:64]}]" for part in message.parts
+            ),
         }
         for message in messages
     ]

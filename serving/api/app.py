@@ -35,7 +35,9 @@ async def _told(_: Request, exc: Exception) -> Response:
 
 async def _http(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, HTTPException)
-    error = UnknownName(f"{request.method} {request.url.path} is not served here: {exc.detail}.", param="path")
+    error = UnknownName(
+        f"{request.method} {request.url.path} is not served here: {exc.detail}.", param="path"
+    )
     return failure(error, exc.status_code)
 
 
@@ -50,5 +52,3 @@ async def _defect(_: Request, exc: Exception) -> Response:
     """What nobody foresaw. The other catcher is the driver of a run (`conductor/engine.py`)."""
     logger.error("a defect", exc_info=exc)
     return failure(PodiumError(f"A defect of Podium's own: {type(exc).__name__}."))
-
-

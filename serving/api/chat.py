@@ -6,9 +6,9 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from conductor.errors import TooLarge
+from conductor.money import total
 from conductor.plan import Plan, Step
 from conductor.preview import worst_case
-from conductor.money import total
 from conductor.record import Record
 from serving.api import answer
 from serving.api.respond import success

@@ -49,8 +49,17 @@ def body(error: e.PodiumError, workflow_id: str | None = None) -> dict[str, Any]
         {"worker": a.worker, "error": a.error, "message": a.message, "waited_s": a.waited_s}
         for a in getattr(error, "attempts", ())
     ]
-    podium = facts | ({"attempts": attempts} if attempts else {}) | ({"workflow_id": workflow_id} if workflow_id else {})
-    shape: dict[str, Any] = {"message": error.message, "type": told.type, "param": error.param, "code": told.code}
+    podium = (
+        facts
+        | ({"attempts": attempts} if attempts else {})
+        | ({"workflow_id": workflow_id} if workflow_id else {})
+    )
+    shape: dict[str, Any] = {
+        "message": error.message,
+        "type": told.type,
+        "param": error.param,
+        "code": told.code,
+    }
     return {"error": shape | ({"podium": podium} if podium else {})}
 
 

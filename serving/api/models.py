@@ -15,7 +15,9 @@ router = APIRouter()
 async def models(request: Request) -> Response:
     """OpenAI's list; `podium.kind` says which sort each name is."""
     service: Service = request.app.state.service
-    return success({"object": "list", "data": [_model(service, *each) for each in names(service.pool).items()]})
+    return success(
+        {"object": "list", "data": [_model(service, *each) for each in names(service.pool).items()]}
+    )
 
 
 @router.get("/v1/models/{name:path}")

@@ -12,7 +12,15 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from conductor.errors import BadTask
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-EFFORT_STEPS: dict[str, int] = {"none": 1, "minimal": 1, "low": 2, "medium": 3, "high": 5, "xhigh": 5, "max": 5}
+EFFORT_STEPS: dict[str, int] = {
+    "none": 1,
+    "minimal": 1,
+    "low": 2,
+    "medium": 3,
+    "high": 5,
+    "xhigh": 5,
+    "max": 5,
+}
 EFFORT_ROUNDS: dict[str, int] = {"xhigh": 1, "max": 1}
 """Rounds on top of the model's own."""
 
@@ -126,7 +134,14 @@ def read(body: bytes) -> ChatRequest:
 
 def place(loc: tuple[int | str, ...]) -> str:
     """A validator's location as a caller writes it: `messages[0].content`."""
-    variants = {"str", "text", "image_url", "list[tagged-union[TextPart,ImagePart]]", "list[int]", "literal['all']"}
+    variants = {
+        "str",
+        "text",
+        "image_url",
+        "list[tagged-union[TextPart,ImagePart]]",
+        "list[int]",
+        "literal['all']",
+    }
     written = ""
     for index, part in enumerate(loc):
         if isinstance(part, int):
@@ -137,10 +152,14 @@ def place(loc: tuple[int | str, ...]) -> str:
 
 
 def _remedy(param: str) -> str:
-    if param.startswith("podium.") and param.count(".") == 1 and param.removeprefix("podium.") not in Podium.model_fields:
+    if (
+        param.startswith("podium.")
+        and param.count(".") == 1
+        and param.removeprefix("podium.") not in Podium.model_fields
+    ):
         return f" `podium` takes: {', '.join(Podium.model_fields)}."
     return {
-        "messages": " Send at least one message, such as {\"role\": \"user\", \"content\": \"...\"}.",
+        "messages": ' Send at least one message, such as {"role": "user", "content": "..."}.',
         "model": " GET /v1/models lists the names.",
         "podium.max_cost_usd": " Leave it out for no limit; nothing can be answered for nothing.",
         "n": " One answer a request.",

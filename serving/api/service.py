@@ -46,7 +46,9 @@ class Service:
         """
         limits, pool = self.pool.settings.limits, self.pool
         if self.running >= limits.max_running:
-            raise Overloaded(f"{self.running} requests are under way here, and no more are taken. Try again soon.")
+            raise Overloaded(
+                f"{self.running} requests are under way here, and no more are taken. Try again soon."
+            )
         self._in_use.append(pool)
         run: Run | None = None
         try:

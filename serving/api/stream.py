@@ -32,9 +32,17 @@ class RunResponse(Response):
     A failure before the first byte is a proper HTTP status; one after it is the last event of the stream.
     """
 
-    def __init__(self, service: Service, order: Order, request: ChatRequest, id: str, headers: dict[str, str]) -> None:
+    def __init__(
+        self, service: Service, order: Order, request: ChatRequest, id: str, headers: dict[str, str]
+    ) -> None:
         super().__init__()
-        self._service, self._order, self._request, self._id, self._incoming = service, order, request, id, headers
+        self._service, self._order, self._request, self._id, self._incoming = (
+            service,
+            order,
+            request,
+            id,
+            headers,
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI. Returns once the answer is out, or the client has gone and everything is closed."""
@@ -162,7 +170,9 @@ class Chunks:
         return last + _data(self._head | {"choices": [], "usage": answer.usage(record)}) + DONE
 
     def _delta(self, delta: Json) -> bytes:
-        return self._chunk({"choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}]})
+        return self._chunk(
+            {"choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}]}
+        )
 
     def _chunk(self, rest: Json) -> bytes:
         return _data(self._head | rest | ({"usage": None} if self._with_usage else {}))
@@ -172,7 +182,9 @@ def in_words(event: e.Event) -> str:
     """Progress as a line that a person reads; empty for what is not worth one."""
     match event:
         case e.StepPlanned(step=step, planned=planned):
-            reads = f" (reads {', '.join(str(read + 1) for read in planned.access)})" if planned.access else ""
+            reads = (
+                f" (reads {', '.join(str(read + 1) for read in planned.access)})" if planned.access else ""
+            )
             return f"Step {step + 1}, {planned.worker}{reads}: {planned.subtask or 'answer the question'}\n"
         case e.PlanEnded(rejected=rejected, why=why) if rejected or why:
             return f"{why}\n"
@@ -197,14 +209,20 @@ class _Wire:
 
     async def json(self, status: int, body: Json, extra: dict[str, str] | None = None) -> None:
         content = orjson.dumps(body)
-        await self._start(status, {"content-type": "application/json", "content-length": str(len(content)), **(extra or {})})
+        await self._start(
+            status, {"content-type": "application/json", "content-length": str(len(content)), **(extra or {})}
+        )
         await self._send({"type": "http.response.body", "body": content})
 
     async def error(self, error: PodiumError) -> None:
         await self.json(errors.row(error).status, errors.body(error, self._id), errors.headers(error))
 
     async def begin_stream(self) -> None:
-        headers = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache", "x-accel-buffering": "no"}
+        headers = {
+            "content-type": "text/event-stream; charset=utf-8",
+            "cache-control": "no-cache",
+            "x-accel-buffering": "no",
+        }
         await self._start(200, headers)
 
     async def send(self, data: bytes) -> None:
@@ -216,5 +234,7 @@ class _Wire:
 
     async def _start(self, status: int, headers: dict[str, str]) -> None:
         self.begun = True
-        raw = [(name.encode(), value.encode()) for name, value in ({WORKFLOW_HEADER: self._id} | headers).items()]
+        raw = [
+            (name.encode(), value.encode()) for name, value in ({WORKFLOW_HEADER: self._id} | headers).items()
+        ]
         await self._send({"type": "http.response.start", "status": status, "headers": raw})

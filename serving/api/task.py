@@ -71,7 +71,7 @@ def _checked(engine: Engine, task: Task, plan: Plan, source: Source) -> Order:
     """A given plan names its own workers; those that the request refuses, it cannot use."""
     refused = {step.worker for step in plan.steps} & set(task.exclude_workers)
     if refused:
-        raise BadTask(f"The plan needs the worker {sorted(refused)[0]!r}.", param="podium.exclude_workers")
+        raise BadTask(f"The plan needs the worker {min(refused)!r}.", param="podium.exclude_workers")
     used = tuple(dict.fromkeys(step.worker for step in plan.steps))
     workers = task.workers if source == "client" else used
     given = replace(task, plan=plan, plan_source=source, workers=workers)

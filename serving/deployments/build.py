@@ -10,10 +10,11 @@ from typing import Any, cast
 from ray import serve
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 
-from serving.settings import Scale, Settings, VllmSettings
+from serving.settings import API_SETTINGS, Scale, Settings, VllmSettings
 from serving.telemetry import EXPORTER
 
 PREFIX_ROUTER = "ray.serve.llm.request_router:PrefixCacheAffinityRouter"
+"""Calls that begin alike go to the replica whose cache holds their beginning; a conductor's do."""
 PASSED_ON = ("OTEL_", "HF_", "RAY_SERVE_TRACING_", "VLLM_")
 """Variables of the process that builds the application which its replicas take over, keys of the pool aside."""
 
@@ -34,11 +35,13 @@ def engine_deployment(worker: VllmSettings, settings: Settings) -> Any:
         ),
         **_machines(worker),
     }  # fmt: skip
-    environment = environment_of(f"{settings.telemetry.service_prefix}-{worker.name}", dict(os.environ)) | scale.env
+    environment = (
+        environment_of(f"{settings.telemetry.service_prefix}-{worker.name}", dict(os.environ)) | scale.env
+    )
     options["ray_actor_options"]["runtime_env"] = {"env_vars": environment}
     if scale.max_replicas > 1:
-        options["request_router_config"] = RequestRouterConfig(request_router_class=PREFIX_ROUTER)
-    return serve.deployment(Engine).options(**options).bind(worker.model, _engine_arguments(worker))
+        options["request_router_config"] = cast(Any, RequestRouterConfig)(request_router_class=PREFIX_ROUTER)
+    return _deployment(Engine, options).bind(worker.model, _engine_arguments(worker))
 
 
 def gpus_of(worker: VllmSettings) -> int:
@@ -47,7 +50,9 @@ def gpus_of(worker: VllmSettings) -> int:
 
 
 def _parallel(worker: VllmSettings) -> int:
-    return int(worker.engine.get("tensor_parallel_size", 1)) * int(worker.engine.get("pipeline_parallel_size", 1))
+    return int(worker.engine.get("tensor_parallel_size", 1)) * int(
+        worker.engine.get("pipeline_parallel_size", 1)
+    )
 
 
 def _engine_arguments(worker: VllmSettings) -> dict[str, Any]:
@@ -85,8 +90,8 @@ def router_deployment(settings: Settings, engines: dict[str, Any]) -> Any:
     from serving.deployments.router import Router
 
     router = settings.router
-    names = [worker.api_key_env for worker in settings.workers if getattr(worker, "api_key_env", None)]  # pyright: ignore
-    keys = {name: os.environ[name] for name in cast(list[str], names) if name in os.environ}
+    named = [worker.api_key_env for worker in settings.workers if isinstance(worker, API_SETTINGS)]
+    keys = {name: os.environ[name] for name in named if name and name in os.environ}
     environment = environment_of(f"{settings.telemetry.service_prefix}-router", dict(os.environ)) | keys
     options: dict[str, Any] = {
         "name": "router",
@@ -97,8 +102,12 @@ def router_deployment(settings: Settings, engines: dict[str, Any]) -> Any:
         ),
         "graceful_shutdown_timeout_s": 30,
     }
-    ingress = serve.ingress()(Router)
-    return serve.deployment(ingress).options(**options).bind(settings.model_dump(mode="json", exclude_unset=True), engines)
+    ingress: Any = cast(Any, serve).ingress()(Router)
+    return _deployment(ingress, options).bind(settings.model_dump(mode="json", exclude_unset=True), engines)
+
+
+def _deployment(plain_class: Any, options: dict[str, Any]) -> Any:
+    return cast(Any, serve).deployment(plain_class).options(**options)
 
 
 def environment_of(service: str, outer: dict[str, str]) -> dict[str, str]:
@@ -106,7 +115,8 @@ def environment_of(service: str, outer: dict[str, str]) -> dict[str, str]:
     passed = {name: value for name, value in outer.items() if name.startswith(PASSED_ON)}
     return passed | {
         "OTEL_SERVICE_NAME": service,
-        "RAY_SERVE_TRACING_EXPORTER_IMPORT_PATH": outer.get("RAY_SERVE_TRACING_EXPORTER_IMPORT_PATH", EXPORTER),
+        "RAY_SERVE_TRACING_EXPORTER_IMPORT_PATH": outer.get(
+            "RAY_SERVE_TRACING_EXPORTER_IMPORT_PATH", EXPORTER
+        ),
         "RAY_SERVE_TRACING_SAMPLING_RATIO": outer.get("RAY_SERVE_TRACING_SAMPLING_RATIO", "1.0"),
     }
-

@@ -8,7 +8,7 @@ import os
 import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import Any
+from typing import Any, cast
 
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.exceptions import VLLMClientError
@@ -36,8 +36,10 @@ class Engine:
     """
 
     def __init__(self, model: str, engine: dict[str, Any]) -> None:
-        endpoint = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
-        arguments: dict[str, Any] = {"model": model, "otlp_traces_endpoint": endpoint, **engine}
+        endpoint = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or os.environ.get(
+            "OTEL_EXPORTER_OTLP_ENDPOINT"
+        )
+        arguments: Any = {"model": model, "otlp_traces_endpoint": endpoint, **engine}
         template_kwargs = arguments.pop("chat_template_kwargs", {})
         self._chat = ChatParams(chat_template_kwargs={"add_generation_prompt": True, **template_kwargs})
         self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
@@ -64,10 +66,12 @@ class Engine:
         """
         try:
             prompt = await self._render(call)
-            n_prompt = len(prompt["prompt_token_ids"])
+            n_prompt = len(cast(Any, prompt)["prompt_token_ids"])
             room = self._max_model_len - n_prompt
             if room < 1:
-                raise ContextOverflow(f"The prompt has {n_prompt} tokens; the model reads {self._max_model_len}.")
+                raise ContextOverflow(
+                    f"The prompt has {n_prompt} tokens; the model reads {self._max_model_len}."
+                )
             outputs = self._engine.generate(
                 prompt, self._sampling(call, room), uuid.uuid4().hex, lora_request=self._adapter(call.adapter),
                 trace_headers=call.trace_headers or None,
@@ -87,13 +91,13 @@ class Engine:
             raise WorkerUnavailable(f"The vLLM engine failed: {exc}") from exc
 
     async def _render(self, call: EngineCall) -> EngineInput:
-        _, prompts = await self._engine.renderer.render_chat_async([call.messages], self._chat)
+        _, prompts = await self._engine.renderer.render_chat_async([cast(Any, call.messages)], self._chat)
         return prompts[0]
 
     def _sampling(self, call: EngineCall, room: int) -> SamplingParams:
         given = {"temperature": call.temperature, "top_p": call.top_p, "seed": call.seed}
-        defaults = self._engine.model_config.get_diff_sampling_param()
-        chosen = {
+        defaults: dict[str, Any] = self._engine.model_config.get_diff_sampling_param()
+        chosen: Any = {
             name: defaults.get(name) if value is None else value
             for name, value in given.items() if value is not None or name in defaults
         }  # fmt: skip
@@ -114,7 +118,9 @@ class Engine:
         """Tells thoughts from answer as vLLM's parser for the model does; plans are text as they stand."""
         if not self._reasoning_parser or call.ebnf:
             return lambda output: (output.outputs[0].text, "")
-        parser = ReasoningParserManager.get_reasoning_parser(self._reasoning_parser)(self._engine.get_tokenizer())
+        parser = ReasoningParserManager.get_reasoning_parser(self._reasoning_parser)(
+            self._engine.get_tokenizer()
+        )
         text, ids = "", list[int]()
 
         def split(output: RequestOutput) -> tuple[str, str]:
@@ -137,5 +143,7 @@ def _finish(reason: str | None) -> str | None:
 
 def _refused(error: Exception) -> WorkerError:
     text = str(error)
-    too_long = "maximum context length" in text or "max_model_len" in text or "longer than the maximum" in text
+    too_long = (
+        "maximum context length" in text or "max_model_len" in text or "longer than the maximum" in text
+    )
     return (ContextOverflow if too_long else WorkerRefused)(f"vLLM refused the call: {text}")

@@ -5,7 +5,6 @@ from typing import Any, cast
 
 from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
-from ray.serve.handle import DeploymentHandle
 
 from conductor.errors import PodiumError, WorkerBusy, WorkerUnavailable
 from serving.workers.vllm import Chunk, EngineCall
@@ -14,8 +13,8 @@ from serving.workers.vllm import Chunk, EngineCall
 class EngineHandle:
     """An `EngineClient` over a deployment handle, configured once: `.options()` a call would cost the controller."""
 
-    def __init__(self, handle: DeploymentHandle) -> None:
-        self._handle = cast(Any, handle.options(stream=True, method_name="generate"))
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle.options(stream=True, method_name="generate")
 
     async def generate(self, call: EngineCall) -> AsyncGenerator[Chunk]:
         """See `EngineClient.generate`."""

@@ -39,7 +39,12 @@ class Traced:
         kind = SpanKind.CLIENT
         name = f"{call.operation} {self._worker.name if call.operation == 'plan' else self._model}"
         with t.tracer.start_as_current_span(
-            name, kind=kind, attributes=self._asked(call), links=links, record_exception=False, set_status_on_exception=False
+            name,
+            kind=kind,
+            attributes=self._asked(call),
+            links=links,
+            record_exception=False,
+            set_status_on_exception=False,
         ) as span:
             if spans and call.step is not None:
                 spans.steps[call.plan, call.step] = span.get_span_context()
@@ -65,7 +70,9 @@ class Traced:
         if call.step is not None:
             attributes |= {t.STEP: call.step, t.ACCESS: list(call.access)}
         if self._content:
-            attributes[t.INPUT_MESSAGES] = json.dumps([{"role": m.role, "content": m.text} for m in call.messages])
+            attributes[t.INPUT_MESSAGES] = json.dumps(
+                [{"role": m.role, "content": m.text} for m in call.messages]
+            )
         return attributes
 
 

@@ -1,0 +1,60 @@
+# `make` alone lists the targets. Everything runs in .venv, which `make setup` builds and keeps up to date.
+
+PYTHON   ?= python3
+PORT     ?= 8000
+SETTINGS ?= cluster/local.yaml
+MODEL    ?=
+BIN      := .venv/bin
+SERVER   := --settings $(SETTINGS) --port $(PORT) $(if $(MODEL),--model $(MODEL))
+UNLOCKED := pip|wheel|podium|torchvision|torchaudio|torchcodec|triton
+
+.DEFAULT_GOAL := help
+.PHONY: help setup serve demo stop test check fix bench load lock clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
+	@echo
+	@echo "  make serve takes MODEL=Qwen/Qwen2.5-1.5B-Instruct (a hub's name or a folder), SETTINGS=file.yaml, PORT=8000"
+
+setup: ## build .venv and the local model; quick when nothing changed
+	@$(PYTHON) -m cluster.setup
+
+serve: setup ## serve on http://127.0.0.1:8000 until Ctrl-C
+	@exec $(BIN)/python -m cluster.serve $(SERVER)
+
+demo: setup ## start it, ask one question, show plan, answer, cost and trace, stop it
+	@exec $(BIN)/python -m cluster.demo $(SERVER)
+
+stop: setup ## end what a crashed or forgotten `make serve` of this checkout left running
+	@$(BIN)/python -m cluster.serve --stop
+
+check: setup ## format, lint, types, arrows between packages (under a minute)
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/basedpyright --level error
+	@$(BIN)/lint-imports
+
+test: check ## check, then every test, real Ray Serve and real vLLM included
+	@$(BIN)/python -m pytest
+
+fix: setup ## let ruff repair what it can
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: setup ## the figures of the README; written to build/bench.json too
+	@mkdir -p build
+	@$(BIN)/python -m loadtest.bench
+
+load: setup ## locust against a running server (PORT=8000), headless for a minute
+	@$(BIN)/locust -f loadtest/locustfile.py --headless --users 16 --spawn-rate 4 --run-time 60s \
+		--host http://127.0.0.1:$(PORT)
+
+lock: ## make requirements/cpu.lock anew, in an environment of its own
+	@rm -rf build/lock && $(PYTHON) -m venv build/lock
+	@build/lock/bin/pip install --quiet -e '.[cpu,dev]'
+	@(cat requirements/head.txt && build/lock/bin/pip freeze --all | sed -E 's/\+[a-z0-9.]+$$//' \
+		| grep -vE '^(-e|($(UNLOCKED))[= ])') > build/cpu.lock
+	@mv build/cpu.lock requirements/cpu.lock && rm -rf build/lock
+
+clean: ## remove .venv, the local model and build/
+	rm -rf .venv build models *.egg-info

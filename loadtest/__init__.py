@@ -1,0 +1,1 @@
+"""Load on a running Podium, over HTTP only. Knows nothing of how it is built."""

@@ -1,0 +1,256 @@
+"""The settings that ship: they load, they hold together, and vLLM takes every engine argument in them."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conductor.formats import parser
+from conductor.money import FREE, Price
+from conductor.plan import Plan, Step
+from serving.settings import (
+    ScriptedSettings,
+    Settings,
+    SettingsError,
+    VllmSettings,
+    absent_workers,
+    load,
+    without,
+)
+
+CLUSTER = Path(__file__).resolve().parents[2] / "cluster"
+FILES = ("local.yaml", "gpu.yaml", "scripted.yaml")
+OURS = {"chat_template_kwargs"}
+"""Keys under `engine` that the deployment takes for itself (serving/deployments/engine.py)."""
+
+
+def engines(*files: str) -> list[tuple[str, VllmSettings]]:
+    """Every vllm worker with an engine of its own, with the file that it is in."""
+    found = [(file, worker) for file in files for worker in load(CLUSTER / file).workers]
+    return [
+        (file, worker) for file, worker in found if isinstance(worker, VllmSettings) and not worker.deployment
+    ]
+
+
+ENGINES = [
+    pytest.param(worker, id=f"{file}:{worker.name}") for file, worker in engines("local.yaml", "gpu.yaml")
+]
+
+
+@pytest.fixture(params=FILES)
+def settings(request: pytest.FixtureRequest) -> Settings:
+    return load(CLUSTER / request.param)
+
+
+def keyless(settings: Settings) -> Settings:
+    """`settings` as they are served where no key is set."""
+    return without(settings, set(absent_workers(settings, {})))
+
+
+def test_every_file_serves_without_a_key(settings: Settings) -> None:
+    left = keyless(settings)
+    assert len(left.pool) >= 3
+    assert left.workflows.keys() == settings.workflows.keys(), "a workflow needs a worker that needs a key"
+
+
+def test_both_conductors_of_the_contract_are_there(settings: Settings) -> None:
+    assert settings.models.keys() >= {"podium-mini", "podium-ultra"}
+    assert settings.conductor is not None
+    assert not settings.worker(settings.conductor.worker).in_pool
+
+
+def test_every_worker_in_the_pool_says_what_it_is_good_at(settings: Settings) -> None:
+    for name in settings.pool:
+        assert len(settings.worker(name).card) > 15, name
+
+
+def test_cards_differ(settings: Settings) -> None:
+    cards = [settings.worker(name).card for name in settings.pool]
+    assert len(set(cards)) == len(cards)
+
+
+def test_every_price_is_stated(settings: Settings) -> None:
+    unpriced = [worker.name for worker in settings.workers if worker.price is None]
+    assert all(isinstance(settings.worker(name), ScriptedSettings) for name in unpriced)
+
+
+def test_workflows_are_plans_that_can_run(settings: Settings) -> None:
+    for name, steps in settings.workflows.items():
+        plan = [
+            Step(s.worker, s.subtask, tuple(range(i)) if s.access == "all" else s.access)
+            for i, s in enumerate(steps)
+        ]
+        made = Plan.of(plan, settings.pool, max_steps=5)
+        assert made.needed == set(range(len(plan))), f"{name}: a step that nobody reads"
+        readers = [step for step in plan if step.access]
+        assert all(step.subtask for step in readers), (
+            f"{name}: without a subtask a step is not shown what it reads"
+        )
+
+
+@pytest.mark.parametrize("file", ["local.yaml", "gpu.yaml"])
+def test_nothing_scripted_is_in_what_answers_users(file: str) -> None:
+    assert not any(isinstance(worker, ScriptedSettings) for worker in load(CLUSTER / file).workers)
+
+
+@pytest.mark.parametrize("file", ["local.yaml", "gpu.yaml"])
+def test_a_key_brings_its_provider_into_the_pool(file: str) -> None:
+    settings = load(CLUSTER / file)
+    providers = {
+        "OPENAI_API_KEY": "gpt-5",
+        "ANTHROPIC_API_KEY": "claude-sonnet-4",
+        "GEMINI_API_KEY": "gemini-2.5-pro",
+    }
+    for key, name in providers.items():
+        present = without(settings, set(absent_workers(settings, {key: "a key"})))
+        assert set(present.pool) - set(keyless(settings).pool) == {name}
+
+
+def test_no_file_holds_a_key() -> None:
+    for file in CLUSTER.glob("*.yaml"):
+        assert not re.search(r"\b(sk-|AIza|hf_)[A-Za-z0-9_-]{8}", file.read_text()), file
+
+
+def test_the_embedded_default_fits_two_cores() -> None:
+    settings = load(CLUSTER / "local.yaml")
+    cpus = settings.router.num_cpus + sum(worker.scale.num_cpus for _, worker in engines("local.yaml"))
+    assert cpus <= 2
+    assert len(engines("local.yaml")) == 2
+    assert {worker.scale.max_replicas for _, worker in engines("local.yaml")} == {1}
+
+
+def test_the_largest_plan_of_the_default_fits_its_token_limit() -> None:
+    """Five steps of the longest subtask, at four characters a token, with what JSON adds to each."""
+    conductor = load(CLUSTER / "local.yaml").conductor
+    assert conductor is not None
+    assert 5 * (conductor.subtask_chars / 4 + 30) <= conductor.max_plan_tokens
+
+
+def test_the_scripted_conductor_plans_three_steps_side_by_side_and_one_that_reads_them() -> None:
+    settings = load(CLUSTER / "scripted.yaml")
+    script = settings.worker("conductor")
+    assert isinstance(script, ScriptedSettings)
+    for reply in script.replies:
+        reader = parser("steps", settings.pool, settings.models["podium-mini"].max_steps)
+        steps = reader.feed(reply if isinstance(reply, str) else reply.text)
+        assert [step.access for step in steps] == [(), (), (), (0, 1, 2)]
+        assert reader.finish() == Plan(tuple(steps))
+    assert "FAKE" in (CLUSTER / "scripted.yaml").read_text().splitlines()[0]
+
+
+def test_local_models_are_free_and_said_so() -> None:
+    for _, worker in engines("local.yaml", "gpu.yaml"):
+        assert worker.price is not None
+        assert Price(worker.price.input_usd_per_mtok, worker.price.output_usd_per_mtok) == FREE
+
+
+# ------------------------------------------------------------------------------------------------ vLLM's own parsing
+
+
+@pytest.fixture(scope="session")
+def vllm_cli() -> Any:
+    """The parser behind `vllm serve`; importing it takes some ten seconds, building it some more."""
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    return make_arg_parser(FlexibleArgumentParser(exit_on_error=False))
+
+
+def as_engine_args(model: str, engine: dict[str, Any]) -> Any:
+    """`engine` as `vllm.AsyncEngineArgs`; TypeError for a key that is none. Asks no hub, loads no model."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    return AsyncEngineArgs(model=model, **engine)
+
+
+def as_command_line(engine: dict[str, Any]) -> list[str]:
+    """`engine` as the flags of `vllm serve`."""
+    import json
+
+    flags: list[str] = []
+    for key, value in engine.items():
+        flag = key.replace("_", "-")
+        if isinstance(value, bool):
+            flags.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            flags += [f"--{flag}", json.dumps(value) if isinstance(value, dict | list) else str(value)]
+    return flags
+
+
+def as_parsed(cli: Any, model: str, engine: dict[str, Any]) -> Any:
+    """`engine` through vLLM's command line: types and choices are checked, unknown keys refused."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    try:
+        parsed, unknown = cli.parse_known_args(["--model", model, *as_command_line(engine)])
+    except SystemExit as exc:
+        raise ValueError(f"vLLM's command line refuses {engine}") from exc
+    if unknown:
+        raise ValueError(f"vLLM's command line does not know {unknown}")
+    return AsyncEngineArgs.from_cli_args(parsed)
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize("worker", ENGINES)
+def test_vllm_takes_every_engine_argument(worker: VllmSettings, vllm_cli: Any) -> None:
+    engine = {key: value for key, value in worker.engine.items() if key not in OURS}
+    given = as_engine_args(worker.model, engine)
+    parsed = as_parsed(vllm_cli, worker.model, engine)
+    for key, value in engine.items():
+        assert getattr(given, key) == value
+        assert getattr(parsed, key) == value, key
+    assert given.tensor_parallel_size <= max(worker.scale.gpus, 1)
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize("worker", ENGINES)
+def test_reasoning_parsers_are_vllms(worker: VllmSettings) -> None:
+    from vllm.reasoning import ReasoningParserManager
+
+    name = worker.engine.get("reasoning_parser")
+    assert name is None or ReasoningParserManager.get_reasoning_parser(name)
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize(
+    "wrong",
+    [{"max_modell_len": 4096}, {"max_num_seqs": "many"}, {"dtype": "bfloat17"}, {"kv_cache_dtype": "fp7"}],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_a_wrong_engine_argument_is_found(wrong: dict[str, Any], vllm_cli: Any) -> None:
+    import argparse
+
+    with pytest.raises((TypeError, ValueError, argparse.ArgumentError)):
+        as_parsed(vllm_cli, "some/model", wrong)
+    if next(iter(wrong)) == "max_modell_len":
+        with pytest.raises(TypeError):
+            as_engine_args("some/model", wrong)
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize("worker", ENGINES)
+def test_replica_environments_name_variables_that_vllm_reads(worker: VllmSettings) -> None:
+    from vllm import envs
+
+    ours = {name for name in worker.scale.env if name.startswith("VLLM_")}
+    assert ours <= envs.environment_variables.keys()
+
+
+@pytest.mark.vllm
+def test_the_local_engine_has_a_whole_configuration() -> None:
+    """Beyond parsing: vLLM puts model, cache and scheduler together, as it does before it loads weights."""
+    for _, worker in engines("local.yaml"):
+        folder = CLUSTER.parent / worker.model
+        assert folder.is_dir(), "run `make setup`"
+        config = as_engine_args(str(folder), worker.engine).create_engine_config()
+        assert config.model_config.max_model_len == worker.engine["max_model_len"]
+        assert config.cache_config.enable_prefix_caching
+        assert config.model_config.enforce_eager
+
+
+def test_settings_refuse_a_key_that_is_none(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.yaml"
+    broken.write_text((CLUSTER / "gpu.yaml").read_text().replace("max_plan_tokens", "max_plan_token"))
+    with pytest.raises(SettingsError, match=r"conductor\.max_plan_token: is not a known key"):
+        load(broken)

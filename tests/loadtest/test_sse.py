@@ -1,0 +1,58 @@
+"""Reading streams: what a user would have felt."""
+
+import json
+
+import pytest
+
+from loadtest.sse import BrokenStreamError, felt
+
+
+def data(**chunk: object) -> bytes:
+    return b"data: " + json.dumps(chunk).encode() + b"\n"
+
+
+def delta(text: str, finish: str | None = None) -> bytes:
+    return data(choices=[{"delta": {"content": text}, "finish_reason": finish}])
+
+
+class Clock:
+    """Half a second more at every look."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        self.now_s += 0.5
+        return self.now_s
+
+
+def test_a_stream_is_timed_from_the_request_and_between_its_tokens() -> None:
+    stream = [
+        data(choices=[{"delta": {"role": "assistant", "content": ""}}]),
+        b": heartbeat\n",
+        b"\n",
+        data(choices=[], podium={"type": "step_began", "step": 0}),
+        delta("Par"),
+        delta("is."),
+        delta("", "stop"),
+        data(choices=[], usage={"total_tokens": 9}, podium={"workflow_id": "wf_1"}),
+        b"data: [DONE]\n",
+    ]
+    seen = felt(stream, began=100.0, clock=Clock())
+    assert (seen.text, seen.finish_reason, seen.workflow_id) == ("Paris.", "stop", "wf_1")
+    assert (seen.first_byte_ms, seen.first_progress_ms, seen.first_token_ms) == (500, 1000, 1500)
+    assert seen.token_gaps_ms == [500]
+    assert seen.done_ms == 3500
+
+
+def test_a_stream_that_ends_without_done_is_cut() -> None:
+    with pytest.raises(BrokenStreamError, match="after 3 characters") as caught:
+        felt([delta("Par")], began=0.0)
+    assert caught.value.kind == "cut"
+
+
+def test_an_error_in_the_stream_is_counted_by_its_code() -> None:
+    error = {"message": "Too late.", "type": "timeout_error", "code": "deadline_exceeded"}
+    with pytest.raises(BrokenStreamError, match=r"Too late\.") as caught:
+        felt([delta("Par"), data(error=error)], began=0.0)
+    assert caught.value.kind == "deadline_exceeded"

@@ -1,0 +1,157 @@
+"""The workers that must keep the port's promises, each with a way to make it behave well or badly.
+
+To add one: write an async context manager that takes a `Behaviour` and yields a `Subject`, and put it into `SUBJECTS`.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from conductor.money import Usage
+from conductor.worker import FinishReason, Worker
+from serving.workers.anthropic import AnthropicWorker
+from serving.workers.gemini import GeminiWorker
+from serving.workers.openai import OpenAIWorker
+from serving.workers.scripted import ScriptedReply, ScriptedWorker
+from tests.wires.anthropic import AnthropicWire
+from tests.wires.gemini import GeminiWire
+from tests.wires.openai import OpenAIWire
+from tests.wires.server import Answer, WireServer, serving, tokens
+
+SECRET = "sk-podium-test-0123456789"
+MODEL = "the-model"
+Failure = Literal["unavailable", "busy", "refused", "overflow"]
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """How the model behind a worker behaves, for every request."""
+
+    text: str = "It is four."
+    reasoning: str = ""
+    finish: FinishReason = FinishReason.STOP
+    fails: Failure | None = None
+    """At once, before a word."""
+    breaks_after_words: int | None = None
+    """The stream breaks."""
+    stalls_after_words: int | None = None
+    """The stream falls silent."""
+
+
+USAGE = Usage(input_tokens=12, output_tokens=7, cached_input_tokens=5, reasoning_tokens=2)
+"""What every subject reports for a whole answer."""
+RETRY_AFTER_S = 3.0
+"""What every subject asks for when it is busy."""
+
+
+async def until(state: Callable[[], object]) -> None:
+    """Wait for a state that nobody announces."""
+    async with asyncio.timeout(5):
+        while not state():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A worker under test, and a view of what it leaves open behind itself."""
+
+    worker: Worker
+    open_calls: Callable[[], int]
+    """How many calls the model behind it still works on."""
+    asked: Callable[[], int]
+    """How many calls reached it."""
+
+    async def nothing_open(self) -> None:
+        """Wait until the model behind it works on nothing."""
+        await until(lambda: not self.open_calls())
+
+
+MakeSubject = Callable[[Behaviour], AbstractAsyncContextManager[Subject]]
+
+
+@asynccontextmanager
+async def scripted(behaviour: Behaviour) -> AsyncIterator[Subject]:
+    reply = ScriptedReply(
+        text=behaviour.text, reasoning=behaviour.reasoning, finish=behaviour.finish, usage=USAGE,
+        error=behaviour.fails, retry_after_s=RETRY_AFTER_S, fail_after_tokens=behaviour.breaks_after_words,
+        stall_after_tokens=behaviour.stalls_after_words,
+    )  # fmt: skip
+    worker = ScriptedWorker("w", [reply], model=MODEL)
+    yield Subject(worker, lambda: worker.open_calls, lambda: len(worker.calls))
+
+
+@asynccontextmanager
+async def openai(behaviour: Behaviour) -> AsyncIterator[Subject]:
+    finish = {"stop": "stop", "length": "length", "content_filter": "content_filter"}[behaviour.finish]
+    async with serving(OpenAIWire()) as server:
+        _prepare(server, _answer(behaviour, finish, words_start=1))
+        worker = OpenAIWorker("w", MODEL, SECRET, f"{server.url}/v1")
+        yield _subject(worker, server)
+        await worker.aclose()
+
+
+@asynccontextmanager
+async def anthropic(behaviour: Behaviour) -> AsyncIterator[Subject]:
+    finish = {"stop": "end_turn", "length": "max_tokens", "content_filter": "refusal"}[behaviour.finish]
+    async with serving(AnthropicWire()) as server:
+        _prepare(server, _answer(behaviour, finish, words_start=3))
+        worker = AnthropicWorker("w", MODEL, SECRET, server.url)
+        yield _subject(worker, server)
+        await worker.aclose()
+
+
+@asynccontextmanager
+async def gemini(behaviour: Behaviour) -> AsyncIterator[Subject]:
+    finish = {"stop": "STOP", "length": "MAX_TOKENS", "content_filter": "SAFETY"}[behaviour.finish]
+    async with serving(GeminiWire()) as server:
+        _prepare(server, _answer(behaviour, finish, words_start=0))
+        worker = GeminiWorker("w", MODEL, SECRET, server.url)
+        yield _subject(worker, server)
+        await worker.aclose()
+
+
+SUBJECTS: dict[str, MakeSubject] = {
+    "scripted": scripted,
+    "openai": openai,
+    "anthropic": anthropic,
+    "gemini": gemini,
+}
+
+
+def _subject(worker: Worker, server: WireServer) -> Subject:
+    return Subject(worker, lambda: server.open_requests, lambda: len(server.requests))
+
+
+def _prepare(server: WireServer, answer: Answer) -> None:
+    server.answers.extend([answer] * 100)
+
+
+def _answer(behaviour: Behaviour, finish: str, words_start: int) -> Answer:
+    """`words_start`: how many events the wire sends before the first word of an answer without thoughts."""
+    answer = Answer(
+        text=behaviour.text, reasoning=behaviour.reasoning, finish=finish, model=MODEL,
+        input_tokens=USAGE.input_tokens, output_tokens=USAGE.output_tokens, cached_tokens=USAGE.cached_input_tokens,
+        reasoning_tokens=USAGE.reasoning_tokens,
+    )  # fmt: skip
+    if behaviour.breaks_after_words is not None:
+        answer = replace(answer, cut_after=words_start + behaviour.breaks_after_words)
+    if behaviour.stalls_after_words is not None:
+        answer = replace(answer, stall_after=words_start + behaviour.stalls_after_words)
+    match behaviour.fails:
+        case "unavailable":
+            return replace(answer, status=500)
+        case "busy":
+            return replace(answer, status=429, headers={"retry-after": "3"})
+        case "refused":
+            return replace(answer, status=401, error=f"your key {SECRET} is not one of ours")
+        case "overflow":
+            return replace(answer, status=413)
+        case None:
+            return answer
+
+
+def words(text: str, count: int) -> str:
+    """The first `count` pieces in which a subject says `text`."""
+    return "".join(tokens(text)[:count])

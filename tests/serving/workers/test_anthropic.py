@@ -1,0 +1,252 @@
+"""What is particular to Anthropic's messages."""
+
+from collections.abc import Iterator
+
+import anthropic
+import httpx2
+import pytest
+
+from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
+from conductor.money import Usage
+from conductor.worker import Call, Delta, Grammar, Image, Message, Text
+from serving.workers.anthropic import AnthropicWorker, fault, thinking_for
+from serving.workers.faults import Faults
+from tests.wires.anthropic import AnthropicWire
+from tests.wires.server import Answer, WireServer, serving
+
+USER = Message.of("user", "What is two and two?")
+BARE = Call(messages=(USER,))
+
+
+def words(*texts: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text} for text in texts]
+
+
+async def ask(server: WireServer, call: Call = BARE, model: str = "claude-9", **settings: object):
+    worker = AnthropicWorker("w", model, "sk-ant-test", server.url, **settings)  # type: ignore[arg-type]
+    try:
+        async with worker.open(call) as reply:
+            return [delta async for delta in reply]
+    finally:
+        await worker.aclose()
+
+
+async def test_a_bare_call_sends_only_what_it_must():
+    async with serving(AnthropicWire()) as server:
+        await ask(server)
+    turns = [{"role": "user", "content": words("What is two and two?")}]
+    assert server.body == {"model": "claude-9", "max_tokens": 4096, "messages": turns, "stream": True}
+    assert server.requests[0].path == "/v1/messages"
+
+
+def test_the_sdk_makes_no_spans_of_its_own():
+    assert AnthropicWorker("w", "claude-9", "sk-ant-test")._client._tracer is None
+
+
+async def test_everything_a_call_says_is_sent_but_the_seed():
+    call = Call(
+        messages=(USER,), max_output_tokens=50, temperature=0.0, top_p=0.9, stop=("END",), seed=7, effort="high",
+        grammar=Grammar("root ::= ...", {"type": "object"}),
+    )  # fmt: skip
+    async with serving(AnthropicWire()) as server:
+        await ask(server, call)
+    sent = server.body
+    assert (sent["max_tokens"], sent["temperature"], sent["top_p"], sent["stop_sequences"]) == (
+        50,
+        0.0,
+        0.9,
+        ["END"],
+    )
+    assert sent["output_config"] == {
+        "effort": "high",
+        "format": {"type": "json_schema", "schema": {"type": "object"}},
+    }
+    assert sent["thinking"] == {"type": "adaptive", "display": "summarized"}
+    assert "seed" not in sent
+
+
+async def test_system_messages_go_to_the_top_and_neighbours_of_one_role_become_one_turn():
+    messages = (
+        Message.of("system", "Be short."), USER, Message.of("system", "Be kind."), Message.of("user", "Please."),
+        Message.of("assistant", "4"), Message.of("assistant", ""), Message.of("user", "Sure?"),
+    )  # fmt: skip
+    async with serving(AnthropicWire()) as server:
+        await ask(server, Call(messages=messages))
+    assert server.body["system"] == "Be short.\n\nBe kind."
+    assert server.body["messages"] == [
+        {"role": "user", "content": words("What is two and two?", "Please.")},
+        {"role": "assistant", "content": words("4")},
+        {"role": "user", "content": words("Sure?")},
+    ]
+
+
+async def test_a_system_prompt_alone_is_asked_as_a_question():
+    async with serving(AnthropicWire()) as server:
+        await ask(server, Call(messages=(Message.of("system", "Say four."),)))
+    assert server.body["messages"] == [{"role": "user", "content": words("Say four.")}]
+    assert "system" not in server.body
+
+
+async def test_pictures_go_as_base64_or_as_an_address():
+    parts = (
+        Text("What?"),
+        Image("data:image/png;base64,iVBORw0KGgo="),
+        Image("https://pictures.example/cat.jpg"),
+    )
+    async with serving(AnthropicWire()) as server:
+        await ask(server, Call(messages=(Message("user", parts),)))
+    png = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
+    assert server.body["messages"][0]["content"] == [
+        *words("What?"),
+        {"type": "image", "source": png},
+        {"type": "image", "source": {"type": "url", "url": "https://pictures.example/cat.jpg"}},
+    ]
+
+
+async def test_extra_body_is_laid_over_the_request():
+    async with serving(AnthropicWire()) as server:
+        await ask(server, Call(messages=(USER,), temperature=0.2), extra_body={"temperature": 1, "top_k": 5})
+    assert (server.body["temperature"], server.body["top_k"]) == (1, 5)
+
+
+@pytest.mark.parametrize(
+    ("model", "effort", "max_tokens", "thinking", "own_effort"),
+    [
+        ("claude-sonnet-4-20250514", "high", 100_000, {"type": "enabled", "budget_tokens": 16_384}, None),
+        ("claude-sonnet-4-20250514", "high", 4096, {"type": "enabled", "budget_tokens": 2048}, None),
+        ("claude-sonnet-4-20250514", "max", 1000, None, None),
+        ("claude-sonnet-4-20250514", "none", 4096, None, None),
+        ("claude-opus-4-5", "low", 4096, {"type": "enabled", "budget_tokens": 1024}, None),
+        ("claude-3-7-sonnet-latest", "low", 4096, {"type": "enabled", "budget_tokens": 1024}, None),
+        ("claude-3-5-haiku-latest", "high", 4096, None, None),
+        ("claude-opus-4-6", "xhigh", 4096, {"type": "adaptive", "display": "summarized"}, "xhigh"),
+        ("claude-opus-4-6", "minimal", 4096, {"type": "disabled"}, "low"),
+        ("claude-opus-4-6", None, 4096, None, None),
+    ],
+)
+def test_effort_becomes_what_the_model_understands(model, effort, max_tokens, thinking, own_effort):
+    assert thinking_for(model, effort, max_tokens) == (thinking, own_effort)
+
+
+async def test_input_counts_what_the_cache_read_and_wrote():
+    answer = Answer(
+        input_tokens=100, cached_tokens=60, output_tokens=9, reasoning_tokens=4, extra={"cache_written": 30}
+    )
+    async with serving(AnthropicWire(), answer) as server:
+        deltas = await ask(server)
+    assert deltas[-1].usage == Usage(100, 9, cached_input_tokens=60, reasoning_tokens=4)
+
+
+async def test_a_later_count_replaces_an_earlier_one():
+    wire = AnthropicWire()
+    *events, _, stop = wire.events(Answer(input_tokens=100))
+    usage = {
+        "input_tokens": 140,
+        "cache_read_input_tokens": 20,
+        "cache_creation_input_tokens": 5,
+        "output_tokens": 11,
+    }
+    end = wire.event("message_delta", delta={"stop_reason": "end_turn", "stop_sequence": None}, usage=usage)
+    async with serving(wire, Answer(instead=(*events, end, stop))) as server:
+        deltas = await ask(server)
+    assert deltas[-1].usage == Usage(165, 11, cached_input_tokens=20)
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        ("overloaded_error", WorkerBusy), ("rate_limit_error", WorkerBusy), ("api_error", WorkerUnavailable),
+        ("timeout_error", WorkerUnavailable), ("invalid_request_error", WorkerRefused),
+        ("request_too_large", ContextOverflow), ("billing_error", WorkerRefused), ("new_error", WorkerUnavailable),
+    ],
+)  # fmt: skip
+async def test_an_error_event_is_read_by_its_type(kind: str, error: type[WorkerError]):
+    async with serving(AnthropicWire(), Answer(error_after=4, extra={"type": kind})) as server:
+        with pytest.raises(WorkerError) as caught:
+            await ask(server)
+    assert type(caught.value) is error
+
+
+async def test_an_account_at_its_spend_limit_is_refused_and_not_busy():
+    answer = Answer(status=429, error_code="enforced_spend_limit_reached", extra={"type": "rate_limit_error"})
+    async with serving(AnthropicWire(), answer) as server:
+        with pytest.raises(WorkerRefused, match="credit"):
+            await ask(server)
+
+
+@pytest.mark.parametrize(
+    ("reason", "error"), [("tool_use", WorkerRefused), ("pause_turn", WorkerUnavailable)]
+)
+async def test_a_stop_that_ends_no_answer_is_an_error(reason: str, error: type[WorkerError]):
+    async with serving(AnthropicWire(), Answer(finish=reason)) as server:
+        with pytest.raises(error):
+            await ask(server)
+
+
+async def test_blocks_and_events_that_are_new_are_passed_over():
+    wire = AnthropicWire()
+    start, *rest = wire.events(Answer(text="Four."))
+    odd = (
+        wire.event("weather_report", sunny=True),
+        wire.event("content_block_start", index=9, content_block={"type": "redacted_thinking", "data": "x"}),
+        wire.event("content_block_delta", index=9, delta={"type": "telepathy_delta", "thought": "?"}),
+    )
+    async with serving(wire, Answer(instead=(start, *odd, *rest))) as server:
+        deltas: list[Delta] = await ask(server)
+    assert "".join(delta.text for delta in deltas) == "Four."
+
+
+EXPECTED: dict[str, type[WorkerError]] = {
+    "AnthropicError": WorkerRefused,
+    "CredentialsError": WorkerRefused,
+    "IdentityTokenFileError": WorkerRefused,
+    "APIError": WorkerUnavailable,
+    "APIResponseValidationError": WorkerUnavailable,
+    "APIWebhookValidationError": WorkerUnavailable,
+    "APIConnectionError": WorkerUnavailable,
+    "APITimeoutError": WorkerUnavailable,
+    "RetryableError": WorkerUnavailable,
+    "StreamAlreadyConsumed": WorkerRefused,
+}
+"""Every exception class of the SDK that is no HTTP status. A new one fails the test below until somebody decided."""
+BY_STATUS = {
+    400: WorkerRefused, 401: WorkerRefused, 402: WorkerRefused, 403: WorkerRefused, 404: WorkerRefused,
+    408: WorkerUnavailable, 409: WorkerUnavailable, 412: WorkerRefused, 413: ContextOverflow, 422: WorkerRefused,
+    429: WorkerBusy, 431: WorkerRefused, 499: WorkerUnavailable, 501: WorkerUnavailable, 503: WorkerUnavailable,
+    504: WorkerUnavailable, 529: WorkerBusy,
+}  # fmt: skip
+"""Likewise for the statuses that have a class."""
+FAULTS = Faults("w", "claude-9", "Anthropic", "ANTHROPIC_API_KEY", "http://here", "sk-ant-test")
+REQUEST = httpx2.Request("POST", "http://here/v1")
+
+
+def tree(root: type[Exception]) -> Iterator[type[Exception]]:
+    yield root
+    for child in root.__subclasses__():
+        yield from tree(child)
+
+
+SDK = {kind for kind in tree(anthropic.AnthropicError) if ".lib." not in kind.__module__}
+"""`lib` holds what this worker does not use: tools, other clouds, federated credentials."""
+
+
+def test_every_exception_of_the_sdk_that_is_no_status_is_mapped():
+    mapped = {}
+    for kind in SDK:
+        if issubclass(kind, anthropic.APIStatusError):
+            continue
+        exc = kind.__new__(kind)
+        exc.__dict__.update(request=REQUEST, message="no", body=None)
+        mapped[kind.__name__] = type(fault(FAULTS, exc))
+    assert mapped == EXPECTED
+
+
+def test_every_status_that_the_sdk_has_a_class_for_is_mapped():
+    statuses = {
+        getattr(kind, "status_code", None) for kind in SDK if issubclass(kind, anthropic.APIStatusError)
+    }
+    mapped = {}
+    for status in statuses - {None}:
+        exc = anthropic.APIStatusError("no", response=httpx2.Response(status, request=REQUEST), body=None)
+        mapped[status] = type(fault(FAULTS, exc))
+    assert mapped == BY_STATUS

@@ -1,0 +1,225 @@
+"""What every worker promises, whatever wire it speaks. See `subjects.py` for who is tested and how to add one."""
+
+import asyncio
+import pickle
+import time
+
+import pytest
+
+from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
+from conductor.worker import Call, Delta, FinishReason, Message, Reply, Worker
+from tests.serving.workers.subjects import (
+    MODEL,
+    RETRY_AFTER_S,
+    SECRET,
+    SUBJECTS,
+    USAGE,
+    Behaviour,
+    MakeSubject,
+    until,
+    words,
+)
+
+CALL = Call(messages=(Message.of("system", "Be short."), Message.of("user", "What is two and two?")))
+SOON_S = 5.0
+CLOSED_WITHIN_S = 0.25
+
+
+@pytest.fixture(params=SUBJECTS.values(), ids=SUBJECTS.keys())
+def make(request: pytest.FixtureRequest) -> MakeSubject:
+    return request.param
+
+
+async def read(reply: Reply) -> list[Delta]:
+    return [delta async for delta in reply]
+
+
+async def listen(worker: Worker, heard: list[Delta]) -> None:
+    async with worker.open(CALL) as reply:
+        async for delta in reply:
+            heard.append(delta)  # noqa: PERF401 - kept where the stream breaks
+
+
+async def test_the_words_come_in_order_and_piece_by_piece(make: MakeSubject):
+    async with (
+        make(Behaviour(text="It is four, and\nno more. ")) as subject,
+        subject.worker.open(CALL) as reply,
+    ):
+        deltas = await read(reply)
+    assert "".join(delta.text for delta in deltas) == "It is four, and\nno more. "
+    assert len([delta for delta in deltas if delta.text]) > 1
+
+
+async def test_the_reply_knows_who_answered_with_which_model_at_what_price(make: MakeSubject):
+    async with make(Behaviour()) as subject, subject.worker.open(CALL) as reply:
+        await read(reply)
+    assert (reply.worker, reply.model, reply.attempts) == ("w", MODEL, ())
+    assert reply.price == subject.worker.price  # type: ignore[attr-defined]
+
+
+async def test_usage_counts_cached_tokens_into_input_and_thoughts_into_output(make: MakeSubject):
+    async with make(Behaviour(reasoning="Two, two.")) as subject, subject.worker.open(CALL) as reply:
+        await read(reply)
+    assert reply.usage == USAGE
+
+
+async def test_the_last_delta_carries_the_finish_and_the_usage_and_no_other_a_finish(make: MakeSubject):
+    async with make(Behaviour()) as subject, subject.worker.open(CALL) as reply:
+        deltas = await read(reply)
+    assert (deltas[-1].finish, deltas[-1].usage) == (FinishReason.STOP, USAGE)
+    assert [delta.finish for delta in deltas[:-1]] == [None] * (len(deltas) - 1)
+
+
+@pytest.mark.parametrize("finish", list(FinishReason))
+async def test_a_finish_is_told_in_our_words(make: MakeSubject, finish: FinishReason):
+    async with make(Behaviour(finish=finish)) as subject, subject.worker.open(CALL) as reply:
+        await read(reply)
+    assert reply.finish == finish
+
+
+async def test_thoughts_come_apart_from_the_answer(make: MakeSubject):
+    async with (
+        make(Behaviour(text="Four.", reasoning="Two and two.")) as subject,
+        subject.worker.open(CALL) as reply,
+    ):
+        deltas = await read(reply)
+    assert "".join(delta.reasoning for delta in deltas) == "Two and two."
+    assert "".join(delta.text for delta in deltas) == "Four."
+
+
+async def test_an_answer_of_no_words_has_a_finish(make: MakeSubject):
+    async with make(Behaviour(text="")) as subject, subject.worker.open(CALL) as reply:
+        deltas = await read(reply)
+    assert "".join(delta.text for delta in deltas) == ""
+    assert reply.finish == FinishReason.STOP
+
+
+@pytest.mark.parametrize(
+    ("fails", "error"),
+    [
+        ("unavailable", WorkerUnavailable),
+        ("busy", WorkerBusy),
+        ("refused", WorkerRefused),
+        ("overflow", ContextOverflow),
+    ],
+)
+async def test_a_failure_before_the_first_token_comes_out_of_open(
+    make: MakeSubject, fails, error: type[WorkerError]
+):
+    async with make(Behaviour(fails=fails)) as subject:
+        with pytest.raises(error) as caught:
+            async with subject.worker.open(CALL):
+                pytest.fail("entered")
+        await subject.nothing_open()
+    assert type(caught.value) is error
+    assert caught.value.worker == "w"
+    assert "w" in caught.value.message
+    assert SECRET not in str(caught.value)
+
+
+async def test_a_call_is_made_once_whatever_happens(make: MakeSubject):
+    async with make(Behaviour(fails="unavailable")) as subject:
+        with pytest.raises(WorkerUnavailable):
+            async with subject.worker.open(CALL):
+                pytest.fail("entered")
+        assert subject.asked() == 1
+
+
+async def test_a_busy_worker_says_when_to_come_back(make: MakeSubject):
+    async with make(Behaviour(fails="busy")) as subject:
+        with pytest.raises(WorkerBusy) as caught:
+            async with subject.worker.open(CALL):
+                pytest.fail("entered")
+    assert caught.value.retry_after_s == RETRY_AFTER_S
+
+
+async def test_an_error_crosses_a_process_border(make: MakeSubject):
+    async with make(Behaviour(fails="busy")) as subject:
+        with pytest.raises(WorkerBusy) as caught:
+            async with subject.worker.open(CALL):
+                pytest.fail("entered")
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert (type(copy), copy.message, copy.worker) == (WorkerBusy, caught.value.message, "w")
+    assert copy.retry_after_s == RETRY_AFTER_S
+
+
+async def test_a_stream_that_breaks_is_unavailable_and_what_came_before_was_received(make: MakeSubject):
+    heard: list[Delta] = []
+    async with make(Behaviour(text="one two three four", breaks_after_words=2)) as subject:
+        with pytest.raises(WorkerUnavailable) as caught:
+            await listen(subject.worker, heard)
+        await subject.nothing_open()
+    assert "".join(delta.text for delta in heard) == words("one two three four", 2)
+    assert [delta.finish for delta in heard] == [None] * len(heard)
+    assert caught.value.worker == "w"
+
+
+async def test_leaving_the_block_early_stops_the_model_at_once(make: MakeSubject):
+    async with make(Behaviour(text="one two three", stalls_after_words=1)) as subject:
+        async with subject.worker.open(CALL) as reply:
+            async for delta in reply:
+                assert delta.text == "one"
+                break
+            assert subject.open_calls() == 1
+        left_s = time.monotonic()
+        await subject.nothing_open()
+        assert time.monotonic() - left_s < CLOSED_WITHIN_S
+
+
+async def test_leaving_the_block_unread_stops_the_model_at_once(make: MakeSubject):
+    async with make(Behaviour(text="one two three", stalls_after_words=1)) as subject:
+        async with subject.worker.open(CALL):
+            pass
+        left_s = time.monotonic()
+        await subject.nothing_open()
+        assert time.monotonic() - left_s < CLOSED_WITHIN_S
+
+
+@pytest.mark.parametrize("words_said", [0, 1])
+async def test_cancelling_passes_untouched_and_stops_the_model_at_once(make: MakeSubject, words_said: int):
+    async with make(Behaviour(text="one two three", stalls_after_words=words_said)) as subject:
+        entered = asyncio.Event()
+
+        async def ask() -> None:
+            async with subject.worker.open(CALL) as reply:
+                entered.set()
+                await read(reply)
+
+        task = asyncio.create_task(ask())
+        await until(subject.open_calls)
+        if words_said:
+            await asyncio.wait_for(entered.wait(), SOON_S)
+        cancelled_s = time.monotonic()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await subject.nothing_open()
+        assert time.monotonic() - cancelled_s < CLOSED_WITHIN_S
+
+
+async def test_an_error_in_the_block_stops_the_model_and_comes_out_as_it_is(make: MakeSubject):
+    async with make(Behaviour(stalls_after_words=1)) as subject:
+        with pytest.raises(KeyError):
+            async with subject.worker.open(CALL):
+                raise KeyError("mine")
+        await subject.nothing_open()
+
+
+async def test_many_calls_at_once_do_not_mix(make: MakeSubject):
+    async def ask(subject) -> str:
+        async with subject.worker.open(CALL) as reply:
+            return "".join([delta.text async for delta in reply])
+
+    async with make(Behaviour(text="one two three")) as subject:
+        answers = await asyncio.gather(*(ask(subject) for _ in range(20)))
+        await subject.nothing_open()
+    assert answers == ["one two three"] * 20
+
+
+async def test_a_call_leaves_no_task_behind(make: MakeSubject):
+    async with make(Behaviour(text="one two three", stalls_after_words=1)) as subject:
+        before = asyncio.all_tasks()
+        async with subject.worker.open(CALL):
+            pass
+        await subject.nothing_open()
+        await until(lambda: not [t for t in asyncio.all_tasks() - before if "WireServer" not in repr(t)])

@@ -1,0 +1,213 @@
+"""What is particular to the Gemini API."""
+
+import inspect
+import re
+from typing import Any
+
+import pytest
+from google.genai import errors, types
+
+from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
+from conductor.money import Usage
+from conductor.worker import Call, FinishReason, Grammar, Image, Message, Text
+from serving.workers.faults import GARBLED, Faults
+from serving.workers.gemini import FINISH, GeminiWorker, fault, thinking_for
+from tests.wires.gemini import GeminiWire
+from tests.wires.server import Answer, WireServer, serving
+
+USER = Message.of("user", "What is two and two?")
+BARE = Call(messages=(USER,))
+
+
+async def ask(server: WireServer, call: Call = BARE, model: str = "gemini-2.5-pro", **settings: object):
+    worker = GeminiWorker("w", model, "AIza-test-key", server.url, **settings)  # type: ignore[arg-type]
+    try:
+        async with worker.open(call) as reply:
+            return [delta async for delta in reply]
+    finally:
+        await worker.aclose()
+
+
+def camel(value: Any) -> Any:
+    """Proto's JSON takes both `mime_type` and `mimeType`, and the SDK sends both."""
+    if isinstance(value, list):
+        return [camel(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {re.sub(r"_(\w)", lambda m: m[1].upper(), key): camel(item) for key, item in value.items()}
+
+
+async def test_a_bare_call_sends_only_what_it_must():
+    async with serving(GeminiWire()) as server:
+        await ask(server)
+    sent = dict(server.body)
+    assert sent.pop("generationConfig", {}) == {}
+    assert sent == {"contents": [{"role": "user", "parts": [{"text": "What is two and two?"}]}]}
+    assert server.requests[0].path == "/v1/models/gemini-2.5-pro:streamGenerateContent?alt=sse"
+    assert server.requests[0].headers["x-goog-api-key"] == "AIza-test-key"
+
+
+async def test_everything_a_call_says_is_sent():
+    schema = {"type": "object", "properties": {"worker": {"type": "string"}}, "additionalProperties": False}
+    call = Call(
+        messages=(Message.of("system", "Be short."), USER, Message.of("assistant", "4"), Message.of("user", "Sure?")),
+        max_output_tokens=50, temperature=0.0, top_p=0.9, stop=("END",), seed=7, effort="low",
+        grammar=Grammar("root ::= ...", schema),
+    )  # fmt: skip
+    async with serving(GeminiWire()) as server:
+        await ask(server, call)
+    assert server.body["systemInstruction"]["parts"] == [{"text": "Be short."}]
+    assert [turn["role"] for turn in server.body["contents"]] == ["user", "model", "user"]
+    assert camel(server.body["generationConfig"]) == {
+        "maxOutputTokens": 50, "temperature": 0.0, "topP": 0.9, "stopSequences": ["END"], "seed": 7,
+        "responseMimeType": "application/json", "responseJsonSchema": schema,
+        "thinkingConfig": {"thinkingBudget": 1024, "includeThoughts": True},
+    }  # fmt: skip
+
+
+async def test_neighbours_of_one_role_become_one_turn_and_a_system_prompt_alone_a_question():
+    async with serving(GeminiWire()) as server:
+        await ask(server, Call(messages=(USER, Message.of("user", ""), Message.of("user", "Please."))))
+        assert server.body["contents"] == [
+            {"role": "user", "parts": [{"text": "What is two and two?"}, {"text": "Please."}]}
+        ]
+        await ask(server, Call(messages=(Message.of("system", "Say four."),)))
+        assert server.body["contents"] == [{"role": "user", "parts": [{"text": "Say four."}]}]
+        assert "systemInstruction" not in server.body
+
+
+async def test_pictures_go_as_bytes_or_as_an_address():
+    parts = (
+        Text("What?"),
+        Image("data:image/png;base64,iVBORw0KGgo/+A=="),
+        Image("https://pictures.example/cat.webp?s=1"),
+    )
+    async with serving(GeminiWire()) as server:
+        await ask(server, Call(messages=(Message("user", parts),)))
+    words, png, cat = camel(server.body["contents"][0]["parts"])
+    assert words == {"text": "What?"}
+    assert png["inlineData"]["mimeType"] == "image/png"
+    assert png["inlineData"]["data"].replace("-", "+").replace("_", "/") == "iVBORw0KGgo/+A=="
+    assert cat == {"fileData": {"fileUri": "https://pictures.example/cat.webp?s=1", "mimeType": "image/webp"}}
+
+
+async def test_extra_body_is_laid_over_the_request():
+    extra = {"generationConfig": {"topK": 5}, "safetySettings": []}
+    async with serving(GeminiWire()) as server:
+        await ask(server, Call(messages=(USER,), temperature=0.2), extra_body=extra)
+    assert server.body["generationConfig"] == {"temperature": 0.2, "topK": 5}
+    assert server.body["safetySettings"] == []
+
+
+@pytest.mark.parametrize(
+    ("model", "effort", "budget", "level"),
+    [
+        ("gemini-2.5-pro", "none", 128, None),
+        ("gemini-2.5-pro", "max", 32_768, None),
+        ("gemini-2.5-flash", "minimal", 0, None),
+        ("models/gemini-2.5-flash", "medium", 8192, None),
+        ("gemini-3-pro-preview", "none", None, "LOW"),
+        ("gemini-3.8-flash", "none", None, "MINIMAL"),
+        ("gemini-3.8-flash", "max", None, "HIGH"),
+    ],
+)
+def test_effort_becomes_what_the_model_understands(
+    model: str, effort: str, budget: int | None, level: str | None
+):
+    config = thinking_for(model, effort)
+    assert config is not None
+    assert (config.thinking_budget, config.thinking_level) == (budget, level and types.ThinkingLevel(level))
+    assert config.include_thoughts is (None if effort in ("none", "minimal") else True)
+
+
+def test_models_that_cannot_think_and_calls_that_do_not_ask_get_nothing():
+    assert thinking_for("gemini-2.0-flash", "high") is None
+    assert thinking_for("gemma-3-27b-it", "high") is None
+    assert thinking_for("gemini-2.5-pro", None) is None
+
+
+async def test_output_counts_the_thoughts():
+    answer = Answer(input_tokens=100, cached_tokens=60, output_tokens=9, reasoning_tokens=4)
+    async with serving(GeminiWire(), answer) as server:
+        deltas = await ask(server)
+    assert deltas[-1].usage == Usage(100, 9, cached_input_tokens=60, reasoning_tokens=4)
+
+
+async def test_a_blocked_prompt_is_an_empty_answer_that_the_filter_finished():
+    async with serving(GeminiWire(), Answer(extra={"block": "SAFETY"}, input_tokens=5)) as server:
+        [last] = await ask(server)
+    assert (last.text, last.finish, last.usage) == ("", FinishReason.CONTENT_FILTER, Usage(5))
+
+
+async def test_the_time_to_come_back_is_read_from_the_body_too():
+    async with serving(GeminiWire(), Answer(status=429, extra={"retry_delay": "34.5s"})) as server:
+        with pytest.raises(WorkerBusy) as caught:
+            await ask(server)
+    assert caught.value.retry_after_s == 34.5
+
+
+async def test_a_bad_key_is_a_400_here_and_still_says_so():
+    told = "API key not valid. Please pass a valid API key."
+    async with serving(GeminiWire(), Answer(status=400, error=told)) as server:
+        with pytest.raises(WorkerRefused, match="GEMINI_API_KEY"):
+            await ask(server)
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (429, WorkerBusy),
+        (503, WorkerUnavailable),
+        (400, WorkerRefused),
+        (500, WorkerUnavailable),
+        (413, ContextOverflow),
+    ],
+)
+async def test_an_error_inside_the_stream_is_read_by_its_code(code: int, error: type[WorkerError]):
+    async with serving(GeminiWire(), Answer(error_after=1, extra={"code": code})) as server:
+        with pytest.raises(WorkerError) as caught:
+            await ask(server)
+    assert type(caught.value) is error
+
+
+async def test_a_broken_stream_is_not_resumed_by_the_sdk_behind_our_back():
+    wire = GeminiWire()
+    token = (
+        b'data: {"candidates": [{"content": {"parts": [{"text": "a"}]}, "continuationToken": "dG9r"}]}\n\n'
+    )
+    async with serving(wire, Answer(instead=(token,), end_after=1)) as server:
+        with pytest.raises(WorkerUnavailable):
+            await ask(server)
+    assert len(server.requests) == 1
+
+
+UNFINISHED = {
+    "FINISH_REASON_UNSPECIFIED", "OTHER", "MALFORMED_FUNCTION_CALL", "IMAGE_OTHER", "NO_IMAGE", "UNEXPECTED_TOOL_CALL",
+    "TOO_MANY_TOOL_CALLS", "MISSING_THOUGHT_SIGNATURE", "MALFORMED_RESPONSE",
+}  # fmt: skip
+"""Reasons that end no answer."""
+
+
+def test_every_finish_reason_of_the_sdk_is_known():
+    assert {reason.value for reason in types.FinishReason} == set(FINISH) | UNFINISHED
+
+
+EXPECTED: dict[str, type[WorkerError]] = {
+    "APIError": WorkerUnavailable,
+    "ClientError": WorkerRefused,
+    "ServerError": WorkerUnavailable,
+    "ContinuationInterruptedError": WorkerUnavailable,
+}
+STATUS = {"APIError": 500, "ClientError": 400, "ServerError": 500}
+
+
+def test_every_exception_of_the_sdk_is_mapped():
+    """Those that are `ValueError`s are mapped as garbled chunks; a new one fails here until somebody decided."""
+    faults = Faults("w", "gemini-9", "Gemini", "GEMINI_API_KEY", "http://here", "AIza-test-key")
+    mapped = {}
+    for name, kind in inspect.getmembers(errors, inspect.isclass):
+        if not issubclass(kind, Exception) or issubclass(kind, (Warning, *GARBLED)):
+            continue
+        exc = kind("no") if name not in STATUS else kind(STATUS[name], {"error": {"message": "no"}}, None)
+        mapped[name] = type(fault(faults, exc))
+    assert mapped == EXPECTED

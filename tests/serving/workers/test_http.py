@@ -1,0 +1,308 @@
+"""What the three workers that speak HTTP share: statuses, broken streams, silence, connections, and keys kept quiet."""
+
+import asyncio
+import logging
+import socket
+import time
+import traceback
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from email.utils import formatdate
+
+import pytest
+
+from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
+from conductor.worker import Call, FinishReason, Image, Message, Reply
+from serving.workers.anthropic import AnthropicWorker
+from serving.workers.faults import Faults, retry_after_s
+from serving.workers.gemini import GeminiWorker
+from serving.workers.openai import OpenAIWorker
+from tests.serving.workers.subjects import MODEL, SECRET
+from tests.wires.anthropic import AnthropicWire
+from tests.wires.gemini import GeminiWire
+from tests.wires.openai import OpenAIWire
+from tests.wires.server import Answer, WireServer, serving, sse
+
+CALL = Call(messages=(Message.of("user", "What is two and two?"),))
+Worker = OpenAIWorker | AnthropicWorker | GeminiWorker
+
+
+@dataclass(frozen=True)
+class Provider:
+    wire: OpenAIWire | AnthropicWire | GeminiWire
+    worker: type[OpenAIWorker] | type[AnthropicWorker] | type[GeminiWorker]
+    path: str = ""
+    key_env: str = ""
+    first_word: int = 0
+    """How many events come before the first word."""
+
+    def make(self, url: str, **settings: float) -> Worker:
+        return self.worker("w", MODEL, SECRET, url + self.path, **settings)  # type: ignore[arg-type]
+
+    @asynccontextmanager
+    async def __call__(self, *answers: Answer, **settings: float) -> AsyncIterator[tuple[Worker, WireServer]]:
+        async with serving(self.wire, *answers) as server:
+            worker = self.make(server.url, **settings)
+            yield worker, server
+            await worker.aclose()
+
+
+PROVIDERS = {
+    "openai": Provider(OpenAIWire(), OpenAIWorker, "/v1", "OPENAI_API_KEY", 1),
+    "anthropic": Provider(AnthropicWire(), AnthropicWorker, "", "ANTHROPIC_API_KEY", 3),
+    "gemini": Provider(GeminiWire(), GeminiWorker, "", "GEMINI_API_KEY", 0),
+}
+
+
+@pytest.fixture(params=PROVIDERS.values(), ids=PROVIDERS.keys())
+def provider(request: pytest.FixtureRequest) -> Provider:
+    return request.param
+
+
+async def ask(worker: Worker, call: Call = CALL) -> tuple[str, Reply]:
+    async with worker.open(call) as reply:
+        return "".join([delta.text async for delta in reply]), reply
+
+
+async def failing(worker: Worker, call: Call = CALL) -> WorkerError:
+    with pytest.raises(WorkerError) as caught:
+        await ask(worker, call)
+    assert caught.value.worker == "w"
+    return caught.value
+
+
+STATUSES = [
+    (400, WorkerRefused), (401, WorkerRefused), (402, WorkerRefused), (403, WorkerRefused), (404, WorkerRefused),
+    (408, WorkerUnavailable), (409, WorkerUnavailable), (413, ContextOverflow), (418, WorkerRefused),
+    (422, WorkerRefused), (429, WorkerBusy), (500, WorkerUnavailable), (502, WorkerUnavailable),
+    (503, WorkerUnavailable), (504, WorkerUnavailable), (529, WorkerBusy),
+]  # fmt: skip
+
+
+async def test_every_status_has_its_error(provider: Provider):
+    async with provider(*(Answer(status=status, error="no such thing") for status, _ in STATUSES)) as (
+        worker,
+        _,
+    ):
+        for status, error in STATUSES:
+            exc = await failing(worker)
+            assert (status, type(exc)) == (status, error)
+            assert "no such thing" in exc.message
+            assert isinstance(exc.__cause__, Exception)
+
+
+async def test_a_status_with_a_body_of_html_keeps_its_error(provider: Provider):
+    page = b"<html><body>nginx is unhappy</body></html>"
+    async with provider(*(Answer(status=status, body=page) for status, _ in STATUSES)) as (worker, _):
+        for status, error in STATUSES:
+            assert (status, type(await failing(worker))) == (status, error)
+
+
+async def test_503_with_a_time_to_come_back_is_busy(provider: Provider):
+    async with provider(Answer(status=503, headers={"Retry-After": "7"})) as (worker, _):
+        exc = await failing(worker)
+    assert isinstance(exc, WorkerBusy)
+    assert exc.retry_after_s == 7
+
+
+TOO_LONG = (
+    "prompt is too long: 213462 tokens > 200000 maximum",
+    "This model's maximum context length is 8192 tokens. However, you requested 9000 tokens.",
+    "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
+    "input length and `max_tokens` exceed context limit: 190000 + 20000 > 200000",
+    "Your input exceeds the context window of this model.",
+)
+NOT_TOO_LONG = ("Unknown parameter: 'context'.", "max_tokens: 5 is too small", "temperature is too high")
+
+
+async def test_a_400_about_the_context_is_an_overflow_and_any_other_a_refusal(provider: Provider):
+    async with provider(*(Answer(status=400, error=told) for told in (*TOO_LONG, *NOT_TOO_LONG))) as (
+        worker,
+        _,
+    ):
+        errors = [type(await failing(worker)) for _ in (*TOO_LONG, *NOT_TOO_LONG)]
+    assert errors == [ContextOverflow] * len(TOO_LONG) + [WorkerRefused] * len(NOT_TOO_LONG)
+
+
+async def test_a_bad_key_says_where_keys_come_from_and_an_unknown_model_which_model(provider: Provider):
+    async with provider(Answer(status=401), Answer(status=404)) as (worker, server):
+        assert provider.key_env in (await failing(worker)).message
+        message = (await failing(worker)).message
+    assert MODEL in message
+    assert server.url in message
+
+
+async def test_no_key_is_in_a_message_a_cause_or_a_log(provider: Provider, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.DEBUG)
+    told = (
+        f"Incorrect API key provided: {SECRET}. Did you mean sk-other-key-987654 or AIzaSyD-some-other-key?"
+    )
+    answers = [
+        Answer(status=401, error=told),
+        Answer(status=500, error=told),
+        Answer(error_after=1, error=told),
+    ]
+    async with provider(*answers) as (worker, _):
+        for _ in answers:
+            message = (await failing(worker)).message
+            assert SECRET not in message
+            assert "sk-other" not in message
+            assert "AIzaSyD" not in message
+    assert SECRET not in caplog.text
+    assert SECRET not in repr(vars(worker)["_faults"])
+
+
+async def test_a_server_that_is_not_there_is_unavailable(provider: Provider):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        worker = provider.make(f"http://127.0.0.1:{unused.getsockname()[1]}")
+        started_s = time.monotonic()
+        exc = await failing(worker)
+        await worker.aclose()
+    assert type(exc) is WorkerUnavailable
+    assert "base_url" in exc.message
+    assert time.monotonic() - started_s < 1.0, "the SDK tried again by itself"
+
+
+@pytest.mark.parametrize("events_before", [0, 2])
+async def test_silence_is_unavailable_after_the_stall_timeout(provider: Provider, events_before: int):
+    said = provider.first_word + events_before
+    async with provider(Answer(text="a b c d", stall_after=said), stall_timeout_s=0.2) as (worker, server):
+        exc = await failing(worker)
+        await asyncio.wait_for(server.requests[-1].hung_up.wait(), 5)
+    assert type(exc) is WorkerUnavailable
+    assert "stall_timeout_s" in exc.message
+
+
+async def test_a_chunk_that_is_not_json_is_unavailable_whenever_it_comes(provider: Provider):
+    answers = [Answer(garble_after=provider.first_word + events_before) for events_before in (0, 1, 2)]
+    async with provider(*answers) as (worker, server):
+        for _ in answers:
+            assert type(await failing(worker)) is WorkerUnavailable
+            await asyncio.wait_for(server.requests[-1].answered.wait(), 5)
+
+
+SHAPES = (
+    b"5",
+    b"[]",
+    b"null",
+    b'"words"',
+    b'{"choices": 5}',
+    b'{"candidates": 5}',
+    b"\xff\xfe",
+    b"[" * 100_000,
+)
+
+
+async def test_a_chunk_of_another_shape_is_unavailable(provider: Provider):
+    kinds = (None, "content_block_delta", "message_start")
+    answers = [Answer(instead=tuple(sse(content, event=kind) for kind in kinds)) for content in SHAPES]
+    async with provider(*answers) as (worker, _):
+        errors = [type(await failing(worker)) for _ in SHAPES]
+    assert errors == [WorkerUnavailable] * len(SHAPES)
+
+
+async def test_an_empty_stream_is_unavailable(provider: Provider):
+    async with provider(Answer(instead=())) as (worker, _):
+        assert type(await failing(worker)) is WorkerUnavailable
+
+
+async def test_a_stream_that_ends_without_saying_why_is_unavailable(provider: Provider):
+    async with provider(Answer(text="a b c", end_after=provider.first_word + 2)) as (worker, _):
+        exc = await failing(worker)
+    assert type(exc) is WorkerUnavailable
+    assert "finish" in exc.message
+
+
+async def test_a_cut_after_the_finish_reason_leaves_the_answer_whole(provider: Provider):
+    answer = Answer(text="a b")
+    events = provider.wire.events(answer)
+    finish_at = next(i for i, e in enumerate(events) if b'"stop"' in e or b"end_turn" in e or b"STOP" in e)
+    async with provider(Answer(text="a b", cut_after=finish_at + 1)) as (worker, _):
+        text, reply = await ask(worker)
+    assert (text, reply.finish) == ("a b", FinishReason.STOP)
+
+
+async def test_an_error_inside_the_stream_is_an_error_whenever_it_comes(provider: Provider):
+    words = (0, 1, 2)
+    answers = [
+        Answer(error_after=provider.first_word + count, extra={"type": "api_error"}) for count in words
+    ]
+    async with provider(*answers) as (worker, _):
+        assert [type(await failing(worker)) for _ in words] == [WorkerUnavailable] * 3
+
+
+@pytest.mark.filterwarnings("ignore:.*is not a valid FinishReason")
+async def test_a_finish_reason_nobody_knows_is_not_an_answer(provider: Provider):
+    async with provider(Answer(finish="moon_phase")) as (worker, _):
+        exc = await failing(worker)
+    assert type(exc) is WorkerUnavailable
+    assert "moon_phase" in exc.message.lower()
+
+
+async def test_calls_one_after_another_share_a_connection(provider: Provider):
+    async with provider() as (worker, server):
+        for _ in range(4):
+            await ask(worker)
+    assert (server.connections, len(server.requests)) == (1, 4)
+
+
+async def test_after_a_failure_the_worker_works(provider: Provider):
+    answers = [Answer(status=500), Answer(cut_after=2), Answer(garble_after=2), Answer(text="fine")]
+    async with provider(*answers) as (worker, _):
+        for _ in answers[:-1]:
+            await failing(worker)
+        assert (await ask(worker))[0] == "fine"
+
+
+async def test_words_beyond_ascii_arrive_whole(provider: Provider):
+    text = "Größe \u2028 \u0085 東京 🦜 end"
+    async with provider(Answer(text=text)) as (worker, _):
+        assert (await ask(worker))[0] == text
+
+
+async def test_a_picture_that_is_no_picture_is_refused_before_anything_is_sent(provider: Provider):
+    call = Call(messages=(Message("user", (Image("data:image/png;base64,%%%"),)),))
+    async with provider() as (worker, server):
+        assert type(await failing(worker, call)) is WorkerRefused
+    assert not server.requests
+
+
+async def test_a_worker_that_was_closed_is_unavailable(provider: Provider):
+    async with provider() as (worker, _):
+        await worker.aclose()
+        assert type(await failing(worker)) is WorkerUnavailable
+
+
+async def test_closing_a_worker_ends_its_calls(provider: Provider):
+    answer = Answer(text="a b c", stall_after=provider.first_word + 1)
+    async with provider(answer) as (worker, server), worker.open(CALL):
+        await worker.aclose()
+        await asyncio.wait_for(server.requests[-1].hung_up.wait(), 5)
+
+
+def test_retry_after_is_read_as_milliseconds_seconds_or_a_date():
+    assert retry_after_s({"retry-after-ms": "1500", "retry-after": "9"}) == 1.5
+    assert retry_after_s({"retry-after": "2.5"}) == 2.5
+    assert retry_after_s({"retry-after": "-4"}) == 0
+    in_30_s = retry_after_s({"retry-after": formatdate(time.time() + 30, usegmt=True)})
+    assert in_30_s is not None
+    assert 25 < in_30_s <= 30
+    assert retry_after_s({"retry-after": formatdate(0, usegmt=True)}) == 0
+    for nonsense in ("", "soon", "nan", "inf", "Wed, 99 Foo"):
+        assert retry_after_s({"retry-after": nonsense}) is None
+    assert retry_after_s({}) is None
+
+
+def test_a_long_complaint_is_shortened_and_put_on_one_line():
+    faults = Faults("w", MODEL, "OpenAI", "OPENAI_API_KEY", "http://here", SECRET)
+    quoted = faults.quote("no\n\n" + "x" * 5000)
+    assert len(quoted) < 400
+    assert "\n" not in quoted
+
+
+async def test_the_cause_of_an_error_prints_no_key(provider: Provider):
+    async with provider(Answer(status=401)) as (worker, _):
+        exc = await failing(worker)
+    assert SECRET not in "".join(traceback.format_exception(exc))

@@ -1,0 +1,234 @@
+"""What is particular to OpenAI's chat completions and the servers that are compatible with them."""
+
+from collections.abc import Iterator
+from decimal import Decimal
+
+import httpx2
+import openai
+import pytest
+
+from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
+from conductor.worker import Call, Delta, FinishReason, Grammar, Image, Message, Text
+from serving.workers.faults import Faults
+from serving.workers.openai import OpenAIWorker, fault
+from tests.wires.openai import OpenAIWire
+from tests.wires.server import Answer, WireServer, serving, sse
+
+USER = Message.of("user", "What is two and two?")
+BARE = Call(messages=(USER,))
+PNG = "data:image/png;base64,iVBORw0KGgo="
+
+
+async def ask(server: WireServer, call: Call = BARE, **settings: object) -> list[Delta]:
+    worker = OpenAIWorker("w", "gpt-9", "sk-test", f"{server.url}/v1", **settings)  # type: ignore[arg-type]
+    try:
+        async with worker.open(call) as reply:
+            return [delta async for delta in reply]
+    finally:
+        await worker.aclose()
+
+
+async def test_a_bare_call_sends_only_what_it_must():
+    async with serving(OpenAIWire()) as server:
+        await ask(server)
+    assert server.body == {
+        "model": "gpt-9",
+        "messages": [{"role": "user", "content": "What is two and two?"}],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    assert server.requests[0].headers["authorization"] == "Bearer sk-test"
+    assert server.requests[0].path == "/v1/chat/completions"
+
+
+async def test_everything_a_call_says_is_sent():
+    call = Call(
+        messages=(Message.of("system", "Be short."), USER, Message.of("assistant", "4"), Message.of("user", "Sure?")),
+        max_output_tokens=50, temperature=0.0, top_p=0.9, stop=("END", "\n\n"), seed=7, effort="high",
+        grammar=Grammar("root ::= ...", {"type": "object"}), operation="plan",
+    )  # fmt: skip
+    async with serving(OpenAIWire()) as server:
+        await ask(server, call)
+    sent = server.body
+    assert [message["role"] for message in sent["messages"]] == ["system", "user", "assistant", "user"]
+    assert (sent["max_tokens"], sent["temperature"], sent["top_p"]) == (50, 0.0, 0.9)
+    assert (sent["stop"], sent["seed"], sent["reasoning_effort"]) == (["END", "\n\n"], 7, "high")
+    schema = {"name": "plan", "strict": True, "schema": {"type": "object"}}
+    assert sent["response_format"] == {"type": "json_schema", "json_schema": schema}
+
+
+async def test_a_grammar_that_is_not_json_sends_nothing():
+    async with serving(OpenAIWire()) as server:
+        await ask(server, Call(messages=(USER,), grammar=Grammar("root ::= ...")))
+    assert "response_format" not in server.body
+
+
+def test_only_openai_itself_gets_max_completion_tokens():
+    call = Call(messages=(USER,), max_output_tokens=5)
+    for base_url, longest in (
+        (None, "max_completion_tokens"),
+        ("https://eu.api.openai.com/v1", "max_completion_tokens"),
+        ("https://openrouter.ai/api/v1", "max_tokens"),
+        ("http://api.openai.com.evil.example/v1", "max_tokens"),
+    ):
+        request = OpenAIWorker("w", "gpt-9", "sk-test", base_url)._request(call)
+        assert {key for key in request if key.startswith("max")} == {longest}
+
+
+async def test_extra_body_is_laid_over_the_request():
+    extra = {"structured_outputs": {"grammar": "root ::= x"}, "temperature": 1}
+    async with serving(OpenAIWire()) as server:
+        await ask(server, Call(messages=(USER,), temperature=0.2), extra_body=extra)
+    assert server.body["structured_outputs"] == {"grammar": "root ::= x"}
+    assert server.body["temperature"] == 1
+
+
+async def test_pictures_go_along_as_they_are():
+    parts = (Text("What is this?"), Image(PNG, "low"), Image("https://pictures.example/cat.jpg"))
+    async with serving(OpenAIWire()) as server:
+        await ask(server, Call(messages=(Message("user", parts),)))
+    assert server.body["messages"][0]["content"] == [
+        {"type": "text", "text": "What is this?"},
+        {"type": "image_url", "image_url": {"url": PNG, "detail": "low"}},
+        {"type": "image_url", "image_url": {"url": "https://pictures.example/cat.jpg", "detail": "auto"}},
+    ]
+
+
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+async def test_thoughts_are_read_under_both_names(name: str):
+    async with serving(OpenAIWire(), Answer(reasoning="Hm, so.", extra={"reasoning_field": name})) as server:
+        deltas = await ask(server)
+    assert "".join(delta.reasoning for delta in deltas) == "Hm, so."
+
+
+async def test_a_refusal_in_words_is_shown_and_counts_as_filtered():
+    async with serving(OpenAIWire(), Answer(text="", extra={"refusal": "I will not."})) as server:
+        deltas = await ask(server)
+    assert "".join(delta.text for delta in deltas) == "I will not."
+    assert deltas[-1].finish == FinishReason.CONTENT_FILTER
+
+
+async def test_a_call_for_a_tool_is_refused_since_none_was_offered():
+    async with serving(OpenAIWire(), Answer(finish="tool_calls")) as server:
+        with pytest.raises(WorkerRefused, match="tool"):
+            await ask(server)
+
+
+async def test_an_account_without_credit_is_refused_and_not_busy():
+    answer = Answer(status=429, error_code="insufficient_quota", headers={"retry-after": "1"})
+    async with serving(OpenAIWire(), answer) as server:
+        with pytest.raises(WorkerRefused, match="credit"):
+            await ask(server)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "error"),
+    [
+        ("context_length_exceeded", "invalid_request_error", ContextOverflow),
+        ("rate_limit_exceeded", "requests", WorkerBusy),
+        (None, "server_error", WorkerUnavailable),
+        (None, "overloaded_error", WorkerBusy),
+        (400, "BadRequestError", WorkerRefused),
+        (None, "invalid_request_error", WorkerRefused),
+        ("insufficient_quota", "insufficient_quota", WorkerRefused),
+        (None, None, WorkerUnavailable),
+    ],
+)
+async def test_an_error_inside_the_stream_is_read_by_its_code(code: str, kind: str, error: type[WorkerError]):
+    async with serving(OpenAIWire(), Answer(error_after=1, error_code=code, extra={"type": kind})) as server:
+        with pytest.raises(WorkerError) as caught:
+            await ask(server)
+    assert type(caught.value) is error
+
+
+async def test_a_server_that_tells_no_usage_leaves_it_unknown():
+    events = OpenAIWire().events(Answer(text="Four."))
+    async with serving(OpenAIWire(), Answer(instead=(*events[:-2], events[-1]))) as server:
+        deltas = await ask(server)
+    assert deltas[-1] == Delta(finish=FinishReason.STOP, model="the-model-20261101")
+
+
+@pytest.mark.parametrize(
+    ("usage", "told", "cost"),
+    [
+        ({"cost": 0.00123}, {}, Decimal("0.00123")),
+        ({"cost": 0}, {}, Decimal(0)),
+        ({}, {"podium": {"cost_usd": 0.25}}, Decimal("0.25")),
+        ({"cost": {"total_cost": 3}}, {}, None),
+        ({"cost": "free"}, {"podium": {"cost_usd": None}}, None),
+    ],
+)
+async def test_what_the_server_says_it_cost_is_read(usage: dict, told: dict, cost: Decimal | None):
+    wire = OpenAIWire()
+    *events, done = wire.events(Answer(text="Four."))
+    end = {
+        "choices": [],
+        "model": "m",
+        "usage": {"prompt_tokens": 1, "completion_tokens": 2, **usage},
+        **told,
+    }
+    async with serving(wire, Answer(instead=(*events, sse(end), done))) as server:
+        deltas = await ask(server)
+    assert deltas[-1].cost_usd == cost
+
+
+async def test_comments_and_chunks_without_choices_are_passed_over():
+    wire = OpenAIWire()
+    odd = (
+        b": OPENROUTER PROCESSING\n\n",
+        wire.chunk(Answer(), []),
+        b'data: {"choices": null, "model": "m"}\n\n',
+    )
+    async with serving(wire, Answer(instead=(*odd, *wire.events(Answer(text="Four."))))) as server:
+        deltas = await ask(server)
+    assert "".join(delta.text for delta in deltas) == "Four."
+
+
+EXPECTED: dict[str, type[WorkerError]] = {
+    "OpenAIError": WorkerRefused,
+    "SubjectTokenProviderError": WorkerRefused,
+    "APIError": WorkerUnavailable,
+    "APIResponseValidationError": WorkerUnavailable,
+    "APIConnectionError": WorkerUnavailable,
+    "APITimeoutError": WorkerUnavailable,
+    "LengthFinishReasonError": WorkerUnavailable,
+    "ContentFilterFinishReasonError": WorkerRefused,
+    "WebSocketConnectionClosedError": WorkerUnavailable,
+    "WebSocketQueueFullError": WorkerUnavailable,
+    "StreamAlreadyConsumed": WorkerRefused,
+    "_AmbiguousModuleClientUsageError": WorkerRefused,
+    "APIStatusError": WorkerRefused,
+    "BadRequestError": WorkerRefused,
+    "AuthenticationError": WorkerRefused,
+    "OAuthError": WorkerRefused,
+    "PermissionDeniedError": WorkerRefused,
+    "NotFoundError": WorkerRefused,
+    "ConflictError": WorkerUnavailable,
+    "UnprocessableEntityError": WorkerRefused,
+    "RateLimitError": WorkerBusy,
+    "InternalServerError": WorkerUnavailable,
+}
+"""Every exception class of the SDK. One that is new to it fails the test below until somebody decided what it means."""
+STATUS = {"APIStatusError": 418, "InternalServerError": 500, "OAuthError": 401}
+
+
+def tree(root: type[Exception]) -> Iterator[type[Exception]]:
+    yield root
+    for child in root.__subclasses__():
+        yield from tree(child)
+
+
+def an(kind: type[openai.OpenAIError]) -> openai.OpenAIError:
+    request = httpx2.Request("POST", "http://here/v1")
+    exc = kind.__new__(kind)
+    if issubclass(kind, openai.APIStatusError):
+        status = STATUS.get(kind.__name__) or kind.status_code
+        exc.__dict__.update(response=httpx2.Response(status, request=request), status_code=status)
+    exc.__dict__.update(request=request, message="no", body=None, code=None, type=None)
+    return exc
+
+
+def test_every_exception_of_the_sdk_is_mapped():
+    found = {kind.__name__: kind for kind in tree(openai.OpenAIError) if ".lib." not in kind.__module__}
+    faults = Faults("w", "gpt-9", "OpenAI", "OPENAI_API_KEY", "http://here", "sk-test")
+    assert {name: type(fault(faults, an(kind))) for name, kind in found.items()} == EXPECTED

@@ -1,0 +1,127 @@
+"""What is particular to the fake that ships."""
+
+import asyncio
+import subprocess
+import sys
+
+import pytest
+
+from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
+from conductor.money import Usage
+from conductor.worker import Call, FinishReason, Message, Reply
+from serving.workers.scripted import KEPT_CALLS, ScriptedReply, ScriptedWorker
+
+CALL = Call(messages=(Message.of("system", "Be short."), Message.of("user", "What is two and two?")))
+
+
+async def ask(worker: ScriptedWorker, call: Call = CALL) -> tuple[str, Reply]:
+    async with worker.open(call) as reply:
+        return "".join([delta.text async for delta in reply]), reply
+
+
+async def test_replies_come_in_turn_and_start_again():
+    worker = ScriptedWorker("w", ["one", "two"])
+    assert [(await ask(worker))[0] for _ in range(3)] == ["one", "two", "one"]
+
+
+def test_a_script_without_replies_is_no_script():
+    with pytest.raises(ValueError, match="at least one reply"):
+        ScriptedWorker("w", [])
+
+
+async def test_it_says_that_it_is_a_script():
+    _, reply = await ask(ScriptedWorker("w", ["x"]))
+    assert reply.model == "scripted"
+
+
+async def test_the_question_is_put_in_and_other_braces_stay():
+    worker = ScriptedWorker("w", ['{"worker": {0}, "subtask": "{question}"}'])
+    call = Call(
+        messages=(Message.of("user", "first"), Message.of("assistant", "a"), Message.of("user", "{last}"))
+    )
+    assert (await ask(worker, call))[0] == '{"worker": {0}, "subtask": "{last}"}'
+
+
+async def test_tokens_are_words_and_are_counted_in_prompt_and_answer():
+    worker = ScriptedWorker("w", [ScriptedReply("one two\nthree ", reasoning="let me see")])
+    async with worker.open(CALL) as reply:
+        deltas = [delta async for delta in reply]
+    assert [delta.text for delta in deltas if delta.text] == ["one", " two", "\nthree", " "]
+    assert reply.usage == Usage(input_tokens=7, output_tokens=7, reasoning_tokens=3)
+
+
+async def test_an_answer_longer_than_allowed_is_cut():
+    text, reply = await ask(ScriptedWorker("w", ["one two three"]), Call(CALL.messages, max_output_tokens=2))
+    assert (text, reply.finish) == ("one two", FinishReason.LENGTH)
+    assert reply.usage is not None
+    assert reply.usage.output_tokens == 2
+
+
+async def test_an_answer_as_long_as_allowed_is_whole():
+    text, reply = await ask(ScriptedWorker("w", ["one two three"]), Call(CALL.messages, max_output_tokens=3))
+    assert (text, reply.finish) == ("one two three", FinishReason.STOP)
+
+
+async def test_it_stops_before_the_first_stop_word():
+    text, reply = await ask(
+        ScriptedWorker("w", ["one two three"]), Call(CALL.messages, stop=("three", "two"))
+    )
+    assert (text, reply.finish) == ("one ", FinishReason.STOP)
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        ("unavailable", WorkerUnavailable),
+        ("busy", WorkerBusy),
+        ("refused", WorkerRefused),
+        ("overflow", ContextOverflow),
+    ],
+)
+async def test_it_fails_as_it_was_told(kind, error: type[WorkerError]):
+    worker = ScriptedWorker("w", [ScriptedReply("one two", error=kind, fail_after_tokens=1), "fine"])
+    with pytest.raises(error):
+        await ask(worker)
+    assert (await ask(worker))[0] == "fine"
+
+
+async def test_it_keeps_the_newest_calls_only():
+    worker = ScriptedWorker("w", ["x"])
+    for seed in range(KEPT_CALLS + 1):
+        await ask(worker, Call(CALL.messages, seed=seed))
+    assert (len(worker.calls), worker.calls[0].seed, worker.calls[-1].seed) == (KEPT_CALLS, 1, KEPT_CALLS)
+
+
+async def test_it_takes_its_time():
+    """The first token after `delay_s`, the others at their pace: never early."""
+    worker = ScriptedWorker("w", ["one two three"], delay_s=0.05, tokens_per_s=100)
+    loop = asyncio.get_running_loop()
+    asked_s = loop.time()
+    async with worker.open(CALL) as reply:
+        opened_s = loop.time()
+        came_s = [loop.time() - asked_s async for _ in reply]
+    assert opened_s - asked_s >= 0.05
+    assert came_s[2] >= 0.05 + 2 / 100
+
+
+async def test_a_call_is_open_from_the_first_step_to_the_last():
+    worker = ScriptedWorker("w", ["one two"])
+    async with worker.open(CALL):
+        assert worker.open_calls == 1
+    assert worker.open_calls == 0
+
+
+async def test_usage_and_finish_can_be_told():
+    told = ScriptedReply("x", finish=FinishReason.CONTENT_FILTER, usage=Usage(1, 2, 1, 1))
+    _, reply = await ask(ScriptedWorker("w", [told]))
+    assert (reply.finish, reply.usage) == (FinishReason.CONTENT_FILTER, Usage(1, 2, 1, 1))
+
+
+def test_the_fake_loads_no_sdk_and_no_http():
+    code = (
+        "import sys, serving.workers.scripted as s; print(*sorted(m.partition('.')[0] for m in sys.modules))"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert not {"openai", "anthropic", "google", "httpx2", "pydantic", "ray", "torch"} & set(loaded)

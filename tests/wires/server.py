@@ -1,0 +1,218 @@
+"""A small HTTP/1.1 server on 127.0.0.1 that streams what a `Wire` makes of an `Answer`, and can break in every way.
+
+It speaks plain asyncio, so that a test decides over every byte: chunked transfer encoding, keep-alive, resets in the middle
+of a body, silence. It notes what was asked and when each client hung up.
+"""
+
+import asyncio
+import json
+import re
+import socket
+import struct
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one request gets. `*_after` count the wire's own events, the first being what comes before any word."""
+
+    text: str = "It is four."
+    reasoning: str = ""
+    finish: str | None = None
+    """In the provider's words; None: its usual end."""
+    input_tokens: int = 12
+    cached_tokens: int = 0
+    output_tokens: int = 7
+    reasoning_tokens: int = 0
+    model: str = "the-model-20261101"
+    status: int = 200
+    error: str = "something is wrong"
+    error_code: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes | None = None
+    """The whole error body, where it is not the provider's usual shape."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """For what only one wire has."""
+    cut_after: int | None = None
+    """Reset the connection."""
+    end_after: int | None = None
+    """End the body, properly by HTTP and much too early by the wire."""
+    stall_after: int | None = None
+    """Say nothing more until the client hangs up."""
+    garble_after: int | None = None
+    """Send an event that is not JSON."""
+    error_after: int | None = None
+    """Send the wire's error event, then end."""
+    instead: tuple[bytes, ...] | None = None
+    """These events in place of the wire's own."""
+
+
+class Wire(Protocol):
+    """What a provider's bytes look like."""
+
+    garbled: bytes
+
+    def events(self, answer: Answer) -> list[bytes]: ...
+    def error_event(self, answer: Answer) -> bytes: ...
+    def error_body(self, answer: Answer) -> bytes: ...
+
+
+class _Reader(asyncio.StreamReader):
+    """Tells at once when the client is gone, without eating what it may still have sent."""
+
+    def __init__(self) -> None:
+        super().__init__(limit=2**26)
+        self.gone = asyncio.Event()
+
+    def feed_eof(self) -> None:
+        super().feed_eof()
+        self.gone.set()
+
+    def set_exception(self, exc: BaseException) -> None:
+        super().set_exception(exc)
+        self.gone.set()
+
+
+@dataclass
+class Request:
+    """What was asked, and what became of the asker."""
+
+    path: str
+    headers: dict[str, str]
+    body: dict[str, Any]
+    answered: asyncio.Event = field(default_factory=asyncio.Event)
+    """The server has said all it will say."""
+    hung_up: asyncio.Event = field(default_factory=asyncio.Event)
+    """The client closed the connection before the answer's end."""
+
+
+class WireServer:
+    """One provider's stand-in. `answers` are taken in turn; after the last, and with none, `Answer()` is given."""
+
+    def __init__(self, wire: Wire) -> None:
+        self.wire = wire
+        self.answers: deque[Answer] = deque()
+        self.requests: list[Request] = []
+        self.connections = 0
+        self.open_requests = 0
+        self.url = ""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """What the newest request asked."""
+        return self.requests[-1].body
+
+    def connect(self) -> asyncio.StreamReaderProtocol:
+        return asyncio.StreamReaderProtocol(_Reader(), self._serve)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert isinstance(reader, _Reader)
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self.connections += 1
+        try:
+            while await self._one(reader, writer):
+                pass
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass  # Python 3.11's streams log a connection's task that was cancelled as an error
+        finally:
+            writer.close()
+
+    async def _one(self, reader: _Reader, writer: asyncio.StreamWriter) -> bool:
+        """Answer one request; whether the connection may be used again."""
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        request_line, *lines = head.strip().split("\r\n")
+        headers = {key.lower(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+        content = await reader.readexactly(int(headers.get("content-length", "0")))
+        request = Request(request_line.split(" ")[1], headers, json.loads(content))
+        self.requests.append(request)
+        answer = self.answers.popleft() if self.answers else Answer()
+        self.open_requests += 1
+        try:
+            ended = await self._answer(answer, reader, writer)
+        finally:
+            self.open_requests -= 1
+            if reader.gone.is_set():
+                request.hung_up.set()
+            request.answered.set()
+        return ended and not reader.gone.is_set()
+
+    async def _answer(self, answer: Answer, reader: _Reader, writer: asyncio.StreamWriter) -> bool:
+        if answer.status != 200:
+            content = self.wire.error_body(answer) if answer.body is None else answer.body
+            extra = "".join(f"{key}: {value}\r\n" for key, value in answer.headers.items())
+            head = f"HTTP/1.1 {answer.status} Unhappy\r\ncontent-type: application/json\r\n{extra}"
+            writer.write(f"{head}content-length: {len(content)}\r\n\r\n".encode() + content)
+            await writer.drain()
+            return True
+        writer.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+        )
+        events = list(self.wire.events(answer) if answer.instead is None else answer.instead)
+        for index in range(len(events) + 1):
+            if index == answer.cut_after:
+                await writer.drain()
+                _reset(writer)
+                return False
+            if index == answer.stall_after:
+                await reader.gone.wait()
+                return False
+            if index == answer.garble_after:
+                _chunk(writer, self.wire.garbled)
+            if index == answer.error_after:
+                _chunk(writer, self.wire.error_event(answer))
+            if index in (answer.end_after, answer.error_after, len(events)) or reader.gone.is_set():
+                break
+            _chunk(writer, events[index])
+            await writer.drain()
+        writer.write(b"0\r\n\r\n")
+        await writer.drain()
+        return True
+
+    async def close(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _chunk(writer: asyncio.StreamWriter, event: bytes) -> None:
+    writer.write(f"{len(event):x}\r\n".encode() + event + b"\r\n")
+
+
+def _reset(writer: asyncio.StreamWriter) -> None:
+    """Close so that the client gets a TCP reset rather than an end."""
+    sock = writer.get_extra_info("socket")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    writer.transport.abort()
+
+
+@asynccontextmanager
+async def serving(wire: Wire, *answers: Answer) -> AsyncIterator[WireServer]:
+    """Run a server for `wire` on a port of its own."""
+    server = WireServer(wire)
+    server.answers.extend(answers)
+    listener = await asyncio.get_running_loop().create_server(server.connect, "127.0.0.1", 0)
+    server.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    try:
+        yield server
+    finally:
+        listener.close()
+        await server.close()
+
+
+def tokens(text: str) -> list[str]:
+    """The pieces in which a text is streamed."""
+    return re.findall(r"\s*\S+|\s+$", text)
+
+
+def sse(data: object, event: str | None = None) -> bytes:
+    """A server-sent event: JSON unless it is bytes already."""
+    content = data if isinstance(data, bytes) else json.dumps(data).encode()
+    return (f"event: {event}\n".encode() if event else b"") + b"data: " + content + b"\n\n"
