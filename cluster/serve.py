@@ -24,7 +24,7 @@ import time
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Self
@@ -96,7 +96,8 @@ def listener(port: int) -> psutil.Process | None:
     """The process that listens on `port`, where this account may see it."""
     with contextlib.suppress(psutil.Error):
         for connection in psutil.net_connections(kind="tcp"):
-            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+            here = connection.laddr  # (host, port), or () for a socket that is not bound
+            if here and here[1] == port and connection.status == psutil.CONN_LISTEN and connection.pid:
                 return psutil.Process(connection.pid)
     return None
 
@@ -195,7 +196,7 @@ class Server:
         log: Path | None = None,
         cpus: int = 2,
         ready_within_s: float = READY_WITHIN_S,
-        progress: object = None,
+        progress: Callable[[float], None] | None = None,
     ) -> None:
         self.port = port or free_port()
         self.url = f"http://{HOST}:{self.port}"
@@ -206,7 +207,7 @@ class Server:
         self._arguments = [f"settings={settings}", *([f"model={model}"] if model else [])]
         self._cpus = cpus
         self._ready_within_s = ready_within_s
-        self._progress = progress if callable(progress) else lambda _elapsed_s: None
+        self._progress = progress or (lambda _elapsed_s: None)
         self._child: subprocess.Popen[bytes] | None = None
         self.killed: list[int] = []
 
@@ -349,12 +350,20 @@ Podium answers on {url}  (Ctrl-C stops it; log: {log})
 """
 
 
-def say_starting(elapsed_s: float) -> None:
-    """One live line on a terminal; in a log, a line every ten seconds."""
-    if sys.stdout.isatty():
-        print(f"\r\033[KStarting Ray Serve and the engines ... {elapsed_s:.0f} s", end="", flush=True)
-    elif int(elapsed_s * 4) % 40 == 0:
-        print(f"Starting Ray Serve and the engines ... {elapsed_s:.0f} s", flush=True)
+def starting_line() -> Callable[[float], None]:
+    """A `progress` for `Server`: one live line on a terminal, in a log a line every ten seconds."""
+    next_s = 0.0
+
+    def say(elapsed_s: float) -> None:
+        nonlocal next_s
+        text = f"Starting Ray Serve and the engines ... {elapsed_s:.0f} s"
+        if sys.stdout.isatty():
+            print(f"\r\033[K{text}\r", end="", flush=True)
+        elif elapsed_s >= next_s:
+            next_s = elapsed_s + 10
+            print(text, flush=True)
+
+    return say
 
 
 def follow(server: Server) -> None:
@@ -432,7 +441,7 @@ def main() -> int:
         port=options.port,
         model=options.model,
         cpus=options.cpus,
-        progress=say_starting,
+        progress=starting_line(),
     )
     return serve_until_interrupted(server)
 

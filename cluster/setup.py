@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -119,7 +120,9 @@ class Progress:
             print(f"set-up: {self.phase}: {text} ({elapsed_s:.0f} s)", flush=True)
 
 
-def run(command: list[str], progress: Progress, tell: object = None, doing: str = "") -> str:
+def run(
+    command: list[str], progress: Progress, tell: Callable[[], str] | None = None, doing: str = ""
+) -> str:
     """Run `command` into the log, keeping `progress` alive; gives its output.
 
     Raises:
@@ -134,7 +137,7 @@ def run(command: list[str], progress: Progress, tell: object = None, doing: str 
         )
         try:
             while process.poll() is None:
-                progress.show(tell() if callable(tell) else doing)
+                progress.show(tell() if tell else doing)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(0.5)
         except BaseException:
@@ -358,7 +361,7 @@ def make_model() -> None:
 
 
 @contextlib.contextmanager
-def one_at_a_time():
+def one_at_a_time() -> Iterator[None]:
     """Hold the set-up lock of this checkout; a second run waits and says so."""
     BUILD.mkdir(exist_ok=True)
     with (BUILD / "setup.lock").open("a+") as held:

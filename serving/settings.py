@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from conductor.errors import PodiumError
 from conductor.grammars import SUBTASK_CHARS
 from conductor.planner import PLAN_TOKENS
+from conductor.worker import FinishReason
 
 Kind = Literal["vllm", "openai", "anthropic", "gemini", "scripted"]
 _NAME = r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,99}$"
@@ -76,7 +77,7 @@ class ScriptedReplySettings(_Frozen):
     retry_after_s: float | None = None
     fail_after_tokens: int | None = None
     stall_after_tokens: int | None = None
-    finish: Literal["stop", "length", "content_filter"] = "stop"
+    finish: FinishReason = FinishReason.STOP
 
 
 class _WorkerBase(_Frozen):
@@ -225,7 +226,7 @@ class LimitSettings(_Frozen):
     default_deadline_s: float = Field(default=600.0, gt=0)
     heartbeat_s: float = Field(default=10.0, gt=0)
     """A comment is sent on a stream that was silent for so long."""
-    first_byte_s: float = Field(default=0.2, ge=0)
+    first_byte_s: float = Field(default=0.1, ge=0)
     """So long a stream waits for an early failure that can still be an HTTP status."""
     records: int = Field(default=1000, ge=1)
     """How many of the newest runs are kept."""

@@ -8,6 +8,7 @@ from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
 
 from conductor.errors import BadTask
 
@@ -23,6 +24,8 @@ EFFORT_STEPS: dict[str, int] = {
 }
 EFFORT_ROUNDS: dict[str, int] = {"xhigh": 1, "max": 1}
 """Rounds on top of the model's own."""
+MOST = 1_000_000_000
+"""No limit may be larger, so that sums of them still fit into JSON's numbers."""
 
 
 class _Ignoring(BaseModel):
@@ -85,8 +88,8 @@ class Podium(_Strict):
     exclude_workers: list[str] = Field(default_factory=list[str])
     max_steps: int | None = Field(default=None, ge=1, le=100)
     rounds: int | None = Field(default=None, ge=1, le=5)
-    max_cost_usd: Decimal | None = Field(default=None, gt=0)
-    max_tokens: int | None = Field(default=None, gt=0)
+    max_cost_usd: Decimal | None = Field(default=None, gt=0, ge=Decimal("1e-12"), le=MOST)
+    max_tokens: int | None = Field(default=None, gt=0, le=MOST)
     deadline_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     progress: Literal["off", "events", "reasoning"] = "off"
     trace: bool = False
@@ -104,12 +107,12 @@ class ChatRequest(_Ignoring):
     messages: list[ChatMessage] = Field(min_length=1)
     stream: bool | None = False
     stream_options: StreamOptions | None = None
-    max_tokens: int | None = Field(default=None, ge=1)
-    max_completion_tokens: int | None = Field(default=None, ge=1)
+    max_tokens: int | None = Field(default=None, ge=1, le=MOST)
+    max_completion_tokens: int | None = Field(default=None, ge=1, le=MOST)
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
     stop: Annotated[list[str], BeforeValidator(_list)] | None = Field(default=None, max_length=16)
-    seed: int | None = None
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     n: Literal[1] | None = 1
     reasoning_effort: Effort | None = None
     podium: Podium = Podium()
@@ -124,7 +127,7 @@ def read(body: bytes) -> ChatRequest:
     try:
         return ChatRequest.model_validate_json(body)
     except ValidationError as exc:
-        fault = exc.errors(include_url=False, include_context=False)[0]
+        fault = _innermost(exc.errors(include_url=False, include_context=False))
         if fault["type"] == "json_invalid":
             raise BadTask(f"The body is not JSON: {fault['msg']}.", param="body") from exc
         param = place(fault["loc"]) or "body"
@@ -132,21 +135,22 @@ def read(body: bytes) -> ChatRequest:
         raise BadTask(f"{param}: {said}.{_remedy(param)}", param=param) from exc
 
 
+def _innermost(faults: list[ErrorDetails]) -> ErrorDetails:
+    """The first fault; where a field may be of several sorts, that of the sort the caller came nearest to."""
+    first = place(faults[0]["loc"])
+    return max((f for f in faults if place(f["loc"]).startswith(first)), key=lambda fault: len(fault["loc"]))
+
+
 def place(loc: tuple[int | str, ...]) -> str:
-    """A validator's location as a caller writes it: `messages[0].content`."""
-    variants = {
-        "str",
-        "text",
-        "image_url",
-        "list[tagged-union[TextPart,ImagePart]]",
-        "list[int]",
-        "literal['all']",
-    }
+    """A validator's location as a caller writes it, `messages[0].content`: which sort was tried is left out."""
     written = ""
     for index, part in enumerate(loc):
+        before = loc[index - 1] if index else None
+        is_sort = before in ("content", "access") and isinstance(part, str)
+        is_sort |= isinstance(before, int) and part in ("text", "image_url") and index < len(loc) - 1
         if isinstance(part, int):
             written += f"[{part}]"
-        elif part not in variants or (part in ("text", "image_url") and index == len(loc) - 1):
+        elif not is_sort:
             written += f".{part}" if written else part
     return written
 

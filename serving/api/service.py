@@ -53,11 +53,14 @@ class Service:
         run: Run | None = None
         try:
             with telemetry.workflow(order.task.model, id, headers) as span:
-                async with order.engine.running(order.task, id) as run:
-                    run.record = replace(run.record, trace_id=telemetry.trace_id(span))
-                    self._running[id] = run
-                    yield run
-                _describe(span, run.record)
+                try:
+                    async with order.engine.running(order.task, id) as run:
+                        run.record = replace(run.record, trace_id=telemetry.trace_id(span))
+                        self._running[id] = run
+                        yield run
+                finally:
+                    if run is not None:
+                        _describe(span, run.record)
         finally:
             self._running.pop(id, None)
             self._in_use.remove(pool)

@@ -11,7 +11,15 @@ from conductor.events import Source
 from conductor.money import Budget
 from conductor.plan import Plan, Step
 from conductor.worker import Call, Image, Message, Part, Text
-from serving.api.schema import EFFORT_ROUNDS, EFFORT_STEPS, ChatMessage, ChatRequest, ImagePart, PlannedStep
+from serving.api.schema import (
+    EFFORT_ROUNDS,
+    EFFORT_STEPS,
+    ChatMessage,
+    ChatRequest,
+    ImagePart,
+    PlannedStep,
+    Podium,
+)
 from serving.pool import Pool
 from serving.settings import ModelSettings, StepSettings
 
@@ -40,7 +48,8 @@ def order(request: ChatRequest, pool: Pool, *, plan_only: bool = False) -> Order
     engine = pool.engine
     if podium.plan is not None:
         _check_name(name, pool)
-        return _checked(engine, task, _own_plan(podium.plan, engine, task, model), "client")
+        own = _own_plan(podium.plan, engine, task, _own_steps(podium, model))
+        return _checked(engine, task, own, "client")
     if name in settings.models:
         engine.allowed(task)
         return Order(task, engine)
@@ -69,10 +78,12 @@ def _check_name(name: str, pool: Pool) -> None:
 
 def _checked(engine: Engine, task: Task, plan: Plan, source: Source) -> Order:
     """A given plan names its own workers; those that the request refuses, it cannot use."""
-    refused = {step.worker for step in plan.steps} & set(task.exclude_workers)
-    if refused:
-        raise BadTask(f"The plan needs the worker {min(refused)!r}.", param="podium.exclude_workers")
+    engine.allowed(task)
     used = tuple(dict.fromkeys(step.worker for step in plan.steps))
+    allowed = used if task.workers is None else task.workers
+    for field, refused in (("exclude_workers", set(task.exclude_workers)), ("workers", {*used} - {*allowed})):
+        if needed := refused.intersection(used):
+            raise BadTask(f"The plan needs the worker {min(needed)!r}.", param=f"podium.{field}")
     workers = task.workers if source == "client" else used
     given = replace(task, plan=plan, plan_source=source, workers=workers)
     engine.allowed(given)
@@ -125,8 +136,12 @@ def _message(index: int, message: ChatMessage) -> Message:
     return Message(role, tuple(parts))
 
 
-def _own_plan(given: list[PlannedStep], engine: Engine, task: Task, model: ModelSettings) -> Plan:
-    limit = min(task.max_steps, max(OWN_PLAN_STEPS, model.max_steps))
+def _own_steps(podium: Podium, model: ModelSettings) -> int:
+    limit = max(OWN_PLAN_STEPS, model.max_steps)
+    return min(podium.max_steps or limit, limit)
+
+
+def _own_plan(given: list[PlannedStep], engine: Engine, task: Task, limit: int) -> Plan:
     steps = [Step(step.worker, step.subtask, _access(step.access, index)) for index, step in enumerate(given)]
     try:
         return Plan.of(steps, engine.allowed(task), limit)

@@ -22,6 +22,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 from conductor.errors import ContextOverflow, WorkerError, WorkerRefused, WorkerUnavailable
+from serving.telemetry import outgoing_headers
 from serving.workers.vllm import Chunk, EngineCall
 
 Split = Callable[[RequestOutput], tuple[str, str]]
@@ -74,7 +75,7 @@ class Engine:
                 )
             outputs = self._engine.generate(
                 prompt, self._sampling(call, room), uuid.uuid4().hex, lora_request=self._adapter(call.adapter),
-                trace_headers=call.trace_headers or None,
+                trace_headers=outgoing_headers() or None,
             )  # fmt: skip
             split = self._splitter(call)
             n_output = 0

@@ -6,13 +6,12 @@ Knows what crosses the border to an engine's replica; does not know Ray, nor vLL
 
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from conductor.errors import WorkerError
 from conductor.money import FREE, Price, Usage
 from conductor.worker import Call, Delta, FinishReason, Image, Message, Reply, Text, opened
-from serving.telemetry import outgoing_headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,6 @@ class EngineCall:
     seed: int | None = None
     ebnf: str | None = None
     adapter: str | None = None
-    trace_headers: dict[str, str] = field(default_factory=dict[str, str])
 
 
 class Chunk(NamedTuple):
@@ -98,7 +96,7 @@ class VllmWorker:
     def _across(self, call: Call) -> EngineCall:
         return EngineCall(
             [_openai(message) for message in call.messages], call.max_output_tokens, call.temperature, call.top_p,
-            call.stop, call.seed, call.grammar.ebnf if call.grammar else None, self._adapter, outgoing_headers(),
+            call.stop, call.seed, call.grammar.ebnf if call.grammar else None, self._adapter,
         )  # fmt: skip
 
 

@@ -1,0 +1,38 @@
+"""The yardstick: the least that a Serve ingress can do. It reads the body and answers a constant."""
+
+import functools
+from typing import Any
+
+from fastapi import FastAPI, Request
+from ray import serve
+from ray.serve import Application
+from starlette.responses import Response
+
+api = FastAPI()
+
+
+@functools.cache
+def constant(size_bytes: int) -> bytes:
+    """JSON of that many bytes."""
+    return b'{"constant":"' + b"x" * (size_bytes - 15) + b'"}'
+
+
+@api.post("/{size_bytes}")
+async def answer(request: Request, size_bytes: int) -> Response:
+    """The constant."""
+    await request.body()
+    return Response(constant(size_bytes), media_type="application/json")
+
+
+class Bare:
+    """One replica of it."""
+
+
+def build(_: dict[str, Any]) -> Application:
+    """The Serve application. Like the router but for tracing, which it does without."""
+    options = {
+        "num_cpus": 0.1,
+        "runtime_env": {"env_vars": {"RAY_SERVE_TRACING_EXPORTER_IMPORT_PATH": ""}},
+    }
+    ingress = serve.ingress(api)(Bare)
+    return serve.deployment(ingress).options(max_ongoing_requests=4096, ray_actor_options=options).bind()

@@ -1,0 +1,119 @@
+"""What is measured, what is promised, and how repeats become a figure. Knows numbers only.
+
+Noise: the repeats are dealt out to `BLOCKS` hands in turn, and the figure is computed again from each hand; the lowest and
+the highest of these say how far the figure would move if the run were a fifth as long.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+BLOCKS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A figure that a run may give.
+
+    Args:
+        meaning: a short line.
+        target: what it may be at most, or must be at least; None: no promise.
+        side: which of the two.
+    """
+
+    meaning: str
+    target: float | None = None
+    side: Literal["at most", "at least"] = "at most"
+
+    def met(self, value: float) -> bool | None:
+        """Whether `value` keeps the promise; None where there is none."""
+        if self.target is None:
+            return None
+        return value <= self.target if self.side == "at most" else value >= self.target
+
+
+CATALOGUE: dict[str, Known] = {
+    "dag_wall_over_critical_path": Known("three steps side by side and one that reads them; the record", 1.05),
+    "dag_client_wall_over_critical_path": Known("the same, by the client's clock: HTTP included"),
+    "dag_speedup_over_sequential": Known("the same four steps, each reading the one before", 1.9, "at least"),
+    "first_call_after_step_ms": Known("p95, step's last byte parsed to worker called; the record", 30),
+    "first_call_after_scheduled_byte_ms": Known("p95, the same from when that byte was due at 50 tokens/s"),
+    "first_call_saved_ms": Known("first worker called before the plan's end"),
+    "answer_token_added_p50_ms": Known("request sent to first answer token, less the worker's own delay", 15),
+    "answer_token_added_p95_ms": Known("the same"),
+    "answer_token_out_p50_ms": Known("way out only: written by a worker's server, read by the client"),
+    "answer_token_out_p95_ms": Known("the same"),
+    "passthrough_over_bare_serve": Known("requests/s at 32 clients, over an ingress that answers a constant",
+                                         0.5, "at least"),
+    "passthrough_rps": Known("requests/s of pass-through"),
+    "bare_serve_rps": Known("requests/s of the bare ingress"),
+    "open_streams_lost": Known("of 1,000 streams, those without their whole text and [DONE]", 0),
+    "open_streams_peak": Known("runs under way at once, by the router's own count", 1000, "at least"),
+    "router_mb_per_open_stream": Known("the router replica's resident memory"),
+    "disconnect_to_closed_p95_ms": Known("client hung up to last upstream connection closed", 250),
+    "disconnect_to_closed_p50_ms": Known("the same"),
+    "disconnect_planning_p95_ms": Known("of those, while the conductor writes"),
+    "disconnect_inner_p95_ms": Known("of those, while inner steps run"),
+    "disconnect_answer_p95_ms": Known("of those, while the answer streams"),
+    "disconnects": Known("how many left with a call open", 60, "at least"),
+    "disconnect_calls_left": Known("upstream calls still open 5 s later, or runs still under way", 0),
+}  # fmt: skip
+"""Every name in `build/bench.json`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A measured value and how far it moved within the run; equal bounds: it was counted once."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+
+    @property
+    def known(self) -> Known:
+        """Its meaning and its promise."""
+        return CATALOGUE[self.name]
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the promise is kept; None where there is none."""
+        return self.known.met(self.value)
+
+
+def figure(name: str, samples: Sequence[float], of: Callable[[Sequence[float]], float] = median) -> Figure:
+    """The statistic `of` the samples, with its noise.
+
+    Raises:
+        ValueError: nothing was measured.
+    """
+    if not samples:
+        raise ValueError(f"{name}: nothing was measured")
+    hands = [of(hand) for start in range(BLOCKS) if (hand := samples[start::BLOCKS])]
+    return Figure(name, of(samples), min(hands), max(hands))
+
+
+def counted(name: str, value: float) -> Figure:
+    """A figure that one look gave."""
+    return Figure(name, value, value, value)
+
+
+def p95(samples: Sequence[float]) -> float:
+    """The nearest-rank 95th percentile: at least 95 % of the samples are no higher."""
+    ordered = sorted(samples)
+    return ordered[max(0, -(-95 * len(ordered) // 100) - 1)]
+
+
+def flat(figures: Iterable[Figure]) -> dict[str, float]:
+    """What is written to `build/bench.json`.
+
+    Raises:
+        ValueError: a name is not in the catalogue, or came twice.
+    """
+    written: dict[str, float] = {}
+    for each in figures:
+        if each.name not in CATALOGUE or each.name in written:
+            raise ValueError(f"{each.name!r} is no name of the catalogue, or came twice")
+        written[each.name] = round(each.value, 4)
+    return written

@@ -1,0 +1,126 @@
+"""A server in the bench's own process that speaks OpenAI's wire, and knows when each call came, spoke and was closed.
+
+Three models: `conductor` writes a plan of three inner steps and an answer, `inner` and `answer` say words. A call belongs to
+a run by the mark `run-...-` in the question, which every worker is shown.
+"""
+
+import asyncio
+import json
+import re
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+
+MARK = re.compile(r"run-\w+-")
+INNER = '{"worker": "inner", "subtask": "Say it.", "access": []}\n'
+PLAN = INNER * 3 + '{"worker": "answer", "subtask": "Say all.", "access": [0, 1, 2]}\n'
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What a model says, how long it thinks about it, and how fast it speaks."""
+
+    text: str
+    delay_s: float
+    tokens_per_s: float
+
+
+SCRIPTS = {
+    "conductor": Script(PLAN, 0.05, 60),
+    "inner": Script("word " * 30, 0.2, 100),
+    "answer": Script("word " * 30, 0.1, 60),
+}
+
+
+@dataclass(slots=True)
+class Call:
+    """One call, in `time.monotonic()`; None where it did not come to that."""
+
+    model: str
+    run: str
+    spoke_s: float | None = None
+    closed_s: float | None = None
+
+
+class Upstream:
+    """The calls, and waiting for what becomes of them."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self._calls: list[Call] = []
+        self._changed = asyncio.Condition()
+
+    def calls(self, run: str) -> list[Call]:
+        """The calls of a run, oldest first."""
+        return [call for call in self._calls if call.run == run]
+
+    def open(self, run: str) -> list[Call]:
+        """Those that are not closed."""
+        return [call for call in self.calls(run) if call.closed_s is None]
+
+    async def opened(self, run: str, model: str) -> None:
+        """Wait until the run has an open call to `model`."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: any(call.model == model for call in self.open(run)))
+
+    async def closed(self, run: str) -> None:
+        """Wait until the run has no open call."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: not self.open(run))
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """`POST /chat/completions`, streamed. Cancelled when the connection closes."""
+        content = await request.text()
+        model, found = json.loads(content)["model"], MARK.search(content)
+        call = Call(model, found.group() if found else "")
+        self._calls.append(call)
+        await self._tell()
+        try:
+            return await self._speak(request, call, SCRIPTS[model])
+        finally:
+            call.closed_s = time.monotonic()
+            await asyncio.shield(self._tell())
+
+    async def _tell(self) -> None:
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _speak(self, request: web.Request, call: Call, script: Script) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await asyncio.sleep(script.delay_s)
+        await response.prepare(request)
+        await response.write(_event(call.model, {"role": "assistant", "content": ""}))
+        for word in re.findall(r"\s*\S+|\s+$", script.text):
+            call.spoke_s = call.spoke_s or time.monotonic()
+            await response.write(_event(call.model, {"content": word}))
+            await asyncio.sleep(1 / script.tokens_per_s)
+        await response.write(_event(call.model, {}, "stop") + b"data: [DONE]\n\n")
+        return response
+
+
+def _event(model: str, delta: dict[str, Any], finish: str | None = None) -> bytes:
+    chunk = {
+        "id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1_790_000_000, "model": model,
+        "choices": [{"index": 0, "delta": delta, "finish_reason": finish}],
+    }  # fmt: skip
+    return b"data: " + json.dumps(chunk).encode() + b"\n\n"
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[Upstream]:
+    """Run it on a free port of the loopback."""
+    upstream = Upstream()
+    app = web.Application(client_max_size=2**24)
+    app.router.add_post("/v1/chat/completions", upstream.answer)
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        upstream.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+        yield upstream
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,72 @@
+"""Servers that tests share, each started once for the whole session and only where a test asks for it.
+
+`local` is the embedded default: real Ray Serve, two real vLLM engines, in a Ray that this process leads, so that a test can
+also ask an engine what it still works on. `scripted_server` is a Podium of its own, started as `make serve` starts one.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster.serve import free_port, serve_environment
+from tests.otlp import Receiver, receiving
+
+os.environ.update(serve_environment())  # before anything imports Ray, which reads some of it at import
+ROOT = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True)
+class Local:
+    """The embedded default, running."""
+
+    url: str
+    spans: Receiver
+
+    def unfinished(self, deployment: str) -> int:
+        """Requests in the engine of `deployment`, as the engine counts them."""
+        from ray import serve
+
+        handle: Any = serve.get_deployment_handle(deployment, "default")
+        return handle.unfinished.remote().result(timeout_s=10)
+
+
+@pytest.fixture(scope="session")
+def local() -> Iterator[Local]:
+    import ray
+    from ray import serve
+
+    with receiving() as spans:
+        os.environ.update(
+            OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{spans.port}",
+            OTEL_BSP_SCHEDULE_DELAY="200",
+            OTEL_SERVICE_NAME="podium-proxy",
+        )
+        from serving.app import build_app
+
+        port = free_port()
+        ray.init("local", namespace="serve", num_cpus=2, include_dashboard=False, _node_ip_address="127.0.0.1")
+        try:
+            serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
+            serve.run(build_app({"settings": str(ROOT / "cluster/local.yaml")}))
+            yield Local(f"http://127.0.0.1:{port}", spans)
+        finally:
+            serve.shutdown()
+            ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def scripted_server() -> Iterator[str]:
+    from cluster.serve import Server
+
+    with Server(settings=ROOT / "cluster/scripted.yaml", port=0) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="session")
+def server_url(scripted_server: str) -> str:
+    """For the examples."""
+    return scripted_server

@@ -1,0 +1,101 @@
+"""The embedded default as its users meet it: the official SDK against real vLLM behind real Ray Serve."""
+
+import asyncio
+import time
+
+import httpx2 as httpx
+import pytest
+from openai import AsyncOpenAI, OpenAI
+
+from tests.conftest import Local
+
+pytestmark = [pytest.mark.ray, pytest.mark.vllm, pytest.mark.timeout(300)]
+ASK = [{"role": "user", "content": "What is the capital of France?"}]
+
+
+@pytest.fixture
+def client(local: Local) -> OpenAI:
+    return OpenAI(base_url=f"{local.url}/v1", api_key="none", max_retries=0)
+
+
+def test_the_sdk_gets_an_answer_that_real_models_made(client: OpenAI) -> None:
+    answer = client.chat.completions.create(model="podium-mini", messages=ASK)
+    assert answer.choices[0].message.content
+    assert answer.choices[0].finish_reason in ("stop", "length")
+    details = answer.usage.prompt_tokens_details.model_extra
+    assert details["orchestration_input_tokens"] > 0
+    rest = details["orchestration_input_tokens"] + answer.usage.completion_tokens_details.model_extra["orchestration_output_tokens"]
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens + rest
+    assert answer.model_extra["podium"]["steps"]
+    assert answer.model_extra["podium"]["cost_usd"] == 0
+
+
+@pytest.mark.parametrize("with_usage", [False, True])
+def test_the_sdk_streams_it_token_by_token(client: OpenAI, with_usage: bool) -> None:
+    options = {"stream_options": {"include_usage": True}} if with_usage else {}
+    chunks = list(client.chat.completions.create(model="writer", messages=ASK, stream=True, **options))
+    assert chunks[0].choices[0].delta.role == "assistant"
+    words = [c.choices[0].delta.content for c in chunks if c.choices and c.choices[0].delta.content]
+    assert len(words) > 3
+    assert [bool(c.usage) for c in chunks] == [False] * (len(chunks) - 1) + [with_usage]
+
+
+async def test_the_async_sdk_works_both_ways(local: Local) -> None:
+    async with AsyncOpenAI(base_url=f"{local.url}/v1", api_key="none", max_retries=0) as client:
+        whole = await client.chat.completions.create(model="solver", messages=ASK, max_tokens=16)
+        stream = await client.chat.completions.create(model="podium-mini", messages=ASK, stream=True, max_tokens=16)
+        text = "".join([c.choices[0].delta.content or "" async for c in stream if c.choices])
+    assert whole.choices[0].message.content
+    assert text
+
+
+def test_a_client_that_sends_fields_nobody_knows_is_answered(client: OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model="critic", messages=ASK, max_tokens=8, user="u", logit_bias={}, extra_body={"nobody": {"knows": "this"}}
+    )
+    assert answer.choices[0].message.content
+
+
+def test_small_models_do_not_write_invalid_plans_because_decoding_is_constrained(client: OpenAI) -> None:
+    for question in ("Add 12 and 7.", "Write a poem about the sea.", "{]"):
+        messages = [{"role": "user", "content": question}]
+        answer = client.chat.completions.create(model="podium-mini", messages=messages, max_tokens=8)
+        assert answer.model_extra["podium"]["fallback"] is None
+
+
+def test_the_static_prompt_is_served_from_the_prefix_cache(client: OpenAI) -> None:
+    cached = 0
+    for question in ("What is a fish?", "What is a bird?"):
+        messages = [{"role": "user", "content": question}]
+        answer = client.chat.completions.create(model="podium-mini", messages=messages, max_tokens=8)
+        cached = answer.usage.prompt_tokens_details.model_extra["orchestration_input_cached_tokens"]
+    assert cached > 200
+
+
+def test_a_client_that_leaves_aborts_the_request_in_vllm(local: Local) -> None:
+    endless = "Write a long essay on the history of Rome."
+    body = {"model": "writer", "messages": [{"role": "user", "content": endless}], "stream": True, "temperature": 0}
+    for _ in range(3):
+        with httpx.stream("POST", f"{local.url}/v1/chat/completions", json=body, timeout=60) as response:
+            for line in response.iter_lines():
+                if '"content":"' in line and '"content":""' not in line:
+                    break
+            assert local.unfinished("vllm-writer") >= 1
+        left = time.monotonic()
+        while local.unfinished("vllm-writer"):
+            assert time.monotonic() - left < 5, "the engine goes on for a client that has left"
+
+
+async def test_a_prompt_longer_than_the_model_reads_is_a_400_that_says_so(local: Local) -> None:
+    body = {"model": "writer", "messages": [{"role": "user", "content": "word " * 6000}]}
+    async with httpx.AsyncClient() as client:
+        response = await client.post(f"{local.url}/v1/chat/completions", json=body, timeout=60)
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "context_length_exceeded"
+
+
+async def test_many_at_once_are_batched_and_all_answered(local: Local) -> None:
+    async with AsyncOpenAI(base_url=f"{local.url}/v1", api_key="none", max_retries=0) as client:
+        asked = [client.chat.completions.create(model="writer", messages=ASK, max_tokens=12) for _ in range(12)]
+        answers = await asyncio.gather(*asked)
+    assert all(answer.choices[0].message.content for answer in answers)

@@ -1,0 +1,148 @@
+"""When workers or the conductor fail: before the first byte, after it, and not so that the caller notices."""
+
+import openai
+import pytest
+
+from tests.serving.api.served import ASK, PRICE, plan, said, scripted, served, step, team
+
+BROKEN = scripted("a", {"error": "refused"})
+HALF = scripted("a", {"text": "one two three four", "fail_after_tokens": 2})
+SOON = {"first_wait_s": 0.001, "longest_wait_s": 0.01}
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "code", "raised"),
+    [
+        ("refused", 502, "worker_refused", openai.InternalServerError),
+        ("unavailable", 502, "worker_unavailable", openai.InternalServerError),
+        ("busy", 503, "worker_busy", openai.InternalServerError),
+        ("overflow", 400, "context_length_exceeded", openai.BadRequestError),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_failure_before_the_first_byte_is_an_http_status(kind, status, code, raised, stream: bool):
+    worker = scripted("a", {"error": kind, "retry_after_s": 7 if kind == "busy" else None}, retry={"attempts": 1})
+    async with served(team(workers=[worker], workflows={})) as api, api.sdk as sdk:
+        answer = await api.post({"model": "a", "stream": stream})
+        with pytest.raises(raised) as caught:
+            await sdk.chat.completions.create(model="a", messages=ASK["messages"], stream=stream)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (status, code)
+    assert error.keys() == {"message", "type", "param", "code", "podium"}
+    assert (error["podium"]["worker"], error["podium"]["step"]) == ("a", 0)
+    assert answer.headers["x-podium-workflow-id"] == error["podium"]["workflow_id"]
+    assert answer.headers.get("retry-after") == ("7" if kind == "busy" else None)
+    assert (caught.value.status_code, caught.value.code) == (status, code)
+
+
+async def test_a_failure_after_the_first_byte_is_the_last_event_and_the_sdk_raises_it():
+    async with served(team(workers=[HALF], workflows={})) as api, api.sdk as sdk:
+        events = await api.events({"model": "a"})
+        stream = await sdk.chat.completions.create(model="a", messages=ASK["messages"], stream=True)
+        heard: list[str] = []
+        with pytest.raises(openai.APIError) as caught:
+            async for chunk in stream:
+                heard.append(chunk.choices[0].delta.content or "")  # noqa: PERF401 - kept where the stream breaks
+        record = await api.newest()
+    assert events[-2]["error"]["code"] == "worker_unavailable"
+    assert events[-1] == "[DONE]"
+    assert (said(events), "".join(heard)) == ("one two", "one two")
+    assert caught.value.code == "worker_unavailable"
+    assert record["status"] == "failed"
+    assert record["steps"][0]["output"] == "one two"
+
+
+async def test_a_failure_late_but_before_the_first_word_is_the_last_event_too():
+    slow = scripted("a", {"error": "refused"}, delay_s=0.1)
+    async with served(team(workers=[slow], workflows={}, limits={"first_byte_s": 0.01})) as api:
+        events = await api.events({"model": "a"})
+    assert events[-2]["error"]["podium"]["worker"] == "a"
+
+
+async def test_a_failure_that_is_awaited_whole_is_never_half_an_answer():
+    async with served(team(workers=[HALF], workflows={})) as api:
+        assert (await api.post({"model": "a"})).status_code == 502
+
+
+async def test_an_inner_steps_failure_names_the_step():
+    async with served(team(workers=[BROKEN, scripted("b")])) as api:
+        error = (await api.post()).json()["error"]
+        record = await api.newest()
+    assert (error["podium"]["worker"], error["podium"]["step"]) == ("a", 0)
+    assert [s["status"] for s in record["steps"]][0] == "failed"
+    assert record["error"]["code"] == "worker_refused"
+
+
+async def test_a_retry_inside_open_is_a_success_with_its_attempts_in_the_record():
+    worker = scripted("a", {"error": "unavailable"}, {"error": "busy"}, "There.", retry=SOON)
+    async with served(team(workers=[worker], workflows={})) as api:
+        answer = await api.ok({"model": "a"}, trace=True)
+    step = answer["podium"]["steps"][0]
+    assert answer["choices"][0]["message"]["content"] == "There."
+    assert [t["error"] for t in step["attempts"]] == ["WorkerUnavailable", "WorkerBusy"]
+    assert all(t["message"] and 0 <= t["waited_s"] <= 0.01 for t in step["attempts"])
+
+
+async def test_an_error_says_what_was_tried():
+    worker = scripted("a", {"error": "unavailable"}, retry=SOON)
+    async with served(team(workers=[worker], workflows={})) as api:
+        error = (await api.post({"model": "a"})).json()["error"]
+        assert len(api.worker("a").calls) == 3
+    assert [t["error"] for t in error["podium"]["attempts"]] == ["WorkerUnavailable"] * 2
+
+
+async def test_a_fallback_answers_and_the_record_says_who_and_why():
+    workers = [BROKEN | {"fallbacks": ["b"]}, scripted("b", "Instead.", price=PRICE)]
+    async with served(team(plan(step("a")), workers=workers, workflows={})) as api:
+        answer = await api.ok(trace=True)
+    told = answer["podium"]["steps"][0]
+    assert answer["choices"][0]["message"]["content"] == "Instead."
+    assert (told["worker"], told["served_by"]) == ("a", "b")
+    assert [(t["worker"], t["error"]) for t in told["attempts"]] == [("a", "WorkerRefused")]
+    assert told["cost_usd"] == pytest.approx((told["usage"]["input_tokens"] + 2) / 1e6), "at the price of who answered"
+
+
+async def test_a_conductor_of_nonsense_yields_one_workers_answer_and_says_why():
+    async with served(team("I like trains.", "Choo choo.")) as api:
+        body = await api.ok()
+        streamed = await api.events()
+        record = await api.record(body["podium"]["workflow_id"])
+        call = api.worker("a").calls[0]
+    assert body["choices"][0]["message"]["content"] == "A reason: scattering."
+    assert said(streamed) == "A reason: scattering."
+    assert "refused twice" in body["podium"]["fallback"]
+    assert "no_plan" in body["podium"]["fallback"]
+    assert streamed[-2]["podium"]["fallback"] == body["podium"]["fallback"]
+    assert [p["source"] for p in record["plans"]] == ["conductor", "repair", "fallback"]
+    assert [p["output"] for p in record["plans"]] == ["I like trains.", "Choo choo.", None]
+    assert call.messages[-1].text == "Why is the sky blue?", "the user's own question, nothing else"
+
+
+async def test_the_fallback_is_the_settings_choice_where_the_request_allows_it():
+    settings = team("nonsense", conductor={"worker": "conductor", "fallback": "c"})
+    async with served(settings) as api:
+        assert (await api.ok())["choices"][0]["message"]["content"] == "c says so."
+        assert (await api.ok(exclude_workers=["c"]))["choices"][0]["message"]["content"] == "A reason: scattering."
+
+
+async def test_a_repaired_plan_runs():
+    async with served(team(plan(step("nobody")), plan(step("c", "Answer.")))) as api:
+        body = await api.ok()
+        record = await api.record(body["podium"]["workflow_id"])
+    assert (body["podium"]["fallback"], body["choices"][0]["message"]["content"]) == (None, "c says so.")
+    assert [(p["source"], p["rejected"]) for p in record["plans"]] == [("conductor", "unknown_worker"), ("repair", None)]
+
+
+@pytest.mark.parametrize("reply", [{"error": "refused"}, {"text": "{ half a plan", "fail_after_tokens": 2}])
+async def test_a_conductor_that_fails_yields_one_workers_answer(reply):
+    async with served(team(reply)) as api:
+        body = await api.ok()
+    assert "the conductor failed" in body["podium"]["fallback"]
+    assert body["choices"][0]["message"]["content"] == "A reason: scattering."
+
+
+async def test_a_worker_without_a_word_is_an_error_not_an_empty_answer():
+    """A script always ends properly, so this one is cut off at once."""
+    worker = scripted("a", {"text": "x", "fail_after_tokens": 0, "error": "unavailable"}, retry={"attempts": 1})
+    async with served(team(workers=[worker], workflows={})) as api:
+        assert (await api.post({"model": "a"})).status_code == 502

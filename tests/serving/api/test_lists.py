@@ -1,0 +1,106 @@
+"""What can be looked up: records of runs, models, health."""
+
+import asyncio
+
+from tests.serving.api.served import ASK, plan, scripted, served, step, team
+from tests.serving.states import until
+
+
+async def test_workflows_gives_the_newest_first():
+    async with served(team()) as api:
+        ids = [(await api.ok())["podium"]["workflow_id"] for _ in range(3)]
+        listed = (await api.http.get("/v1/workflows")).json()
+        two = (await api.http.get("/v1/workflows", params={"limit": 2})).json()
+    assert listed["object"] == "list"
+    assert [each["id"] for each in listed["data"]] == ids[::-1]
+    assert [each["id"] for each in two["data"]] == ids[:0:-1]
+
+
+async def test_only_so_many_records_are_kept():
+    async with served(team(limits={"records": 2})) as api:
+        ids = [(await api.ok())["podium"]["workflow_id"] for _ in range(3)]
+        listed = (await api.http.get("/v1/workflows")).json()
+        gone = await api.http.get(f"/v1/workflows/{ids[0]}")
+    assert [each["id"] for each in listed["data"]] == ids[:0:-1]
+    assert (gone.status_code, gone.json()["error"]["param"]) == (404, "id")
+
+
+async def test_a_limit_that_is_none_is_refused_by_name():
+    async with served(team()) as api:
+        for limit in ("0", "-1", "many", "100000"):
+            answer = await api.http.get("/v1/workflows", params={"limit": limit})
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, "limit")
+
+
+async def test_a_record_says_everything():
+    workers = [scripted("a", {"error": "busy", "retry_after_s": 0}, "A.", retry={"first_wait_s": 0.001}), scripted("b", "B.")]
+    async with served(team(workers=workers)) as api:
+        id = (await api.ok())["podium"]["workflow_id"]
+        record = await api.record(id)
+    assert (record["id"], record["object"], record["status"], record["model"]) == (id, "workflow", "finished", "mini")
+    assert (record["answer"], record["finish_reason"], record["error"], record["rounds"]) == ("B.", "stop", None, 1)
+    assert record["plan"] == [step("a", "Find a reason."), step("b", "Conclude.", [0])]
+    assert record["plans"][0]["worker"] == "conductor"
+    assert "team" in record["plans"][0]["prompt"][0]["content"]
+    assert '"worker": "a"' in record["plans"][0]["output"]
+    first, last = record["steps"]
+    assert [(t["error"], t["worker"]) for t in first["attempts"]] == [("WorkerBusy", "a")]
+    assert (first["output"], last["output"], last["served_by"]) == ("A.", "B.", "b")
+    assert 0 <= first["started_s"] <= first["first_token_s"] <= first["ended_s"] <= last["started_s"] <= last["ended_s"]
+    assert first["cost_usd"] == 0
+    assert first["usage"]["output_tokens"] == 1
+
+
+async def test_a_run_can_be_read_while_it_goes_on():
+    stalling = scripted("b", {"text": "one two", "stall_after_tokens": 1})
+    async with served(team(workers=[scripted("a", "A."), stalling])) as api:
+        body = ASK | {"stream": True}
+        async with api.http.stream("POST", "/v1/chat/completions", json=body) as answer:
+            id = answer.headers["x-podium-workflow-id"]
+            await until(lambda: api.worker("b").open_calls == 1)
+            record = await api.record(id)
+            while record["steps"][1]["first_token_s"] is None:
+                record = await api.record(id)
+            listed = (await api.http.get("/v1/workflows")).json()["data"]
+        assert (record["status"], [s["status"] for s in record["steps"]]) == ("running", ["done", "running"])
+        assert (record["steps"][0]["output"], record["steps"][1]["output"], record["answer"]) == ("A.", None, "")
+        assert [each["id"] for each in listed] == [id]
+        await api.quiet()
+        assert (await api.record(id))["status"] == "cancelled"
+
+
+async def test_models_lists_every_name_and_its_sort():
+    workers = [scripted("a", card="Finds reasons."), scripted("b")]
+    async with served(team(workers=workers)) as api, api.sdk as sdk:
+        listed = {model.id: model async for model in sdk.models.list()}
+        one = await sdk.models.retrieve("duo")
+        gone = await api.http.get("/v1/models/nobody")
+    kinds = {name: (model.model_extra or {})["podium"]["kind"] for name, model in listed.items()}
+    assert kinds == {
+        "mini": "conductor", "ultra": "conductor", "duo": "workflow", "conductor": "worker", "a": "worker", "b": "worker",
+    }  # fmt: skip
+    assert (listed["a"].model_extra or {})["podium"] == {"kind": "worker", "card": "Finds reasons.", "in_pool": True}
+    assert (listed["conductor"].model_extra or {})["podium"]["in_pool"] is False
+    assert one.id == "duo"
+    assert (gone.status_code, gone.json()["error"]["param"]) == (404, "model")
+
+
+async def test_a_models_name_may_have_a_slash():
+    async with served(team(workers=[scripted("org/a")], workflows={})) as api:
+        assert (await api.http.get("/v1/models/org/a")).json()["id"] == "org/a"
+        assert (await api.post({"model": "org/a"})).status_code == 200
+
+
+async def test_every_listed_name_answers():
+    async with served(team(plan(step(0)))) as api:
+        listed = (await api.http.get("/v1/models")).json()["data"]
+        for each in listed:
+            assert (await api.post({"model": each["id"]})).status_code == 200
+
+
+async def test_healthz_and_readyz():
+    async with served(team()) as api:
+        healthz, readyz = await asyncio.gather(api.http.get("/healthz"), api.http.get("/readyz"))
+    assert (healthz.status_code, readyz.status_code) == (200, 200)
+    assert readyz.json()["status"] == "ready"
+    assert readyz.json()["workers"] == ["a", "b", "c"]

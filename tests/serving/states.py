@@ -1,0 +1,14 @@
+"""Waiting for states, not for seconds."""
+
+import asyncio
+from collections.abc import Callable
+
+
+async def until(true: Callable[[], object], what: str = "", within_s: float = 10.0) -> None:
+    """Return once `true()` holds; fail where it never does."""
+    try:
+        async with asyncio.timeout(within_s):
+            while not true():
+                await asyncio.sleep(0.001)
+    except TimeoutError:
+        raise AssertionError(f"never came true: {what or true}") from None
