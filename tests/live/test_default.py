@@ -74,15 +74,17 @@ def test_the_static_prompt_is_served_from_the_prefix_cache(client: OpenAI) -> No
 
 def test_a_client_that_leaves_aborts_the_request_in_vllm(local: Local) -> None:
     endless = "Write a long essay on the history of Rome."
-    body = {"model": "writer", "messages": [{"role": "user", "content": endless}], "stream": True, "temperature": 0}
+    body = {"model": "conductor", "messages": [{"role": "user", "content": endless}], "stream": True, "temperature": 0}
+    assert local.unfinished("vllm-conductor") == 0  # and its handle is made, which takes a while
     for _ in range(3):
         with httpx.stream("POST", f"{local.url}/v1/chat/completions", json=body, timeout=60) as response:
-            for line in response.iter_lines():
+            lines = response.iter_lines()  # kept: dropping it would close the connection
+            for line in lines:
                 if '"content":"' in line and '"content":""' not in line:
                     break
-            assert local.unfinished("vllm-writer") >= 1
+            assert local.unfinished("vllm-conductor") >= 1
         left = time.monotonic()
-        while local.unfinished("vllm-writer"):
+        while local.unfinished("vllm-conductor"):
             assert time.monotonic() - left < 5, "the engine goes on for a client that has left"
 
 

@@ -162,7 +162,7 @@ async def served(settings: Settings | Json, environ: Mapping[str, str] | None = 
     config.load()
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)
-    with socket.socket() as sock:
+    with socket.socket(proto=socket.IPPROTO_TCP) as sock:  # asyncio switches Nagle off only where it reads that it is TCP
         sock.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{sock.getsockname()[1]}"
         await server.startup(sockets=[sock])

@@ -1,0 +1,44 @@
+"""Serve's `user_config` changes pool, prices, prompts and limits without restarting a replica."""
+
+import time
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+
+from tests.conftest import ROOT, Local
+
+pytestmark = [pytest.mark.ray, pytest.mark.vllm, pytest.mark.timeout(300)]
+ASK = {"model": "c", "messages": [{"role": "user", "content": "?"}]}
+
+
+def deploy(user_config: dict[str, Any]) -> None:
+    """What `serve deploy` does with a config file."""
+    from ray.serve.context import _get_global_client
+    from ray.serve.schema import ServeDeploySchema
+
+    app = {
+        "name": "reload", "route_prefix": "/reload", "import_path": "serving.app:build_app",
+        "args": {"settings": str(ROOT / "cluster/scripted.yaml")},
+        "runtime_env": {"env_vars": {"PYTHONPATH": str(ROOT)}},
+        "deployments": [{"name": "router", "user_config": user_config}],
+    }  # fmt: skip
+    client: Any = _get_global_client()
+    client.deploy_apps(ServeDeploySchema.model_validate({"applications": [app]}), _blocking=True)
+
+
+def test_a_new_price_and_a_new_limit_hold_for_new_requests_in_the_same_replica(local: Local) -> None:
+    deploy({})
+    with httpx.Client(base_url=f"{local.url}/reload", timeout=30) as client:
+        before = client.post("/v1/chat/completions", json=ASK).json()
+        price = {"input_usd_per_mtok": 1000, "output_usd_per_mtok": 1000}
+        deploy({"workers": [{"name": "c", "price": price}], "limits": {"max_body_bytes": 200}})
+
+        deadline = time.monotonic() + 60
+        while client.post("/v1/chat/completions", json=ASK | {"user": "x" * 200}).status_code != 413:
+            assert time.monotonic() < deadline, "the new limit does not hold"
+            time.sleep(0.1)
+        after = client.post("/v1/chat/completions", json=ASK).json()
+        assert after["podium"]["cost_usd"] > 100 * before["podium"]["cost_usd"]
+        kept = client.get(f"/v1/workflows/{before['podium']['workflow_id']}")
+        assert kept.status_code == 200, "the replica was restarted: its records are gone"

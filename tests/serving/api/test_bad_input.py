@@ -1,0 +1,300 @@
+"""What is no request: a 4xx in OpenAI's shape that names the field in the caller's spelling, at once, and never a 5xx."""
+
+import asyncio
+import json
+import statistics
+import time
+from typing import Any
+
+import openai
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.serving.api.served import ASK, Served, served, step, team
+
+USER = {"role": "user", "content": "hi"}
+QUICK_S = 0.05
+SIX = [step("a")] * 6
+
+
+def parts(*content: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": list(content)}]}
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "no messages": ({"messages": None}, "messages"),
+    "empty messages": ({"messages": []}, "messages"),
+    "messages as text": ({"messages": "hi"}, "messages"),
+    "a message that is a text": ({"messages": ["hi"]}, "messages[0]"),
+    "a bad role": ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
+    "no role": ({"messages": [USER, {"content": "x"}]}, "messages[1].role"),
+    "no content": ({"messages": [{"role": "user"}]}, "messages[0].content"),
+    "empty content": ({"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
+    "content as a number": ({"messages": [{"role": "user", "content": 7}]}, "messages[0].content"),
+    "an image without url": (parts({"type": "image_url", "image_url": {}}), "messages[0].content[0].image_url.url"),
+    "an image without image": (parts({"type": "image_url"}), "messages[0].content[0].image_url"),
+    "an image on a disk": (
+        parts(USER | {"type": "text", "text": "x"}, {"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}),
+        "messages[0].content[1].image_url.url",
+    ),
+    "a text part without text": (parts({"type": "text"}), "messages[0].content[0].text"),
+    "a part of no sort": (parts({"type": "audio"}), "messages[0].content[0]"),
+    "unknown model": ({"model": "nobody"}, "model"),
+    "model as a number": ({"model": 7}, "model"),
+    "two answers": ({"n": 2}, "n"),
+    "stream as a word": ({"stream": "maybe"}, "stream"),
+    "stream options as a number": ({"stream_options": 7}, "stream_options"),
+    "a temperature too high": ({"temperature": 3}, "temperature"),
+    "top_p of nothing": ({"top_p": 0}, "top_p"),
+    "no tokens": ({"max_tokens": 0}, "max_tokens"),
+    "more tokens than there are": ({"max_completion_tokens": 10**30}, "max_completion_tokens"),
+    "a seed too long": ({"seed": 2**63}, "seed"),
+    "too many stop words": ({"stop": ["x"] * 17}, "stop"),
+    "a stop number": ({"stop": ["x", 1]}, "stop[1]"),
+    "an unknown effort": ({"reasoning_effort": "huge"}, "reasoning_effort"),
+}
+BAD_PODIUM: dict[str, tuple[Any, str]] = {
+    "podium as a number": (7, "podium"),
+    "an unknown field": ({"max_stps": 3}, "podium.max_stps"),
+    "an unknown field of a common name": ({"text": 3}, "podium.text"),
+    "a worker nobody has": ({"workers": ["a", "zed"]}, "podium.workers"),
+    "an excluded worker nobody has": ({"exclude_workers": ["zed"]}, "podium.exclude_workers"),
+    "no workers": ({"workers": []}, "podium.workers"),
+    "workers as a text": ({"workers": "a"}, "podium.workers"),
+    "a worker as a number": ({"workers": ["a", 1]}, "podium.workers[1]"),
+    "all workers excluded": ({"exclude_workers": ["a", "b", "c"]}, "podium.exclude_workers"),
+    "a worker outside the pool": ({"workers": ["conductor"]}, "podium.workers"),
+    "no steps": ({"max_steps": 0}, "podium.max_steps"),
+    "no rounds": ({"rounds": 0}, "podium.rounds"),
+    "no money": ({"max_cost_usd": 0}, "podium.max_cost_usd"),
+    "negative money": ({"max_cost_usd": -1}, "podium.max_cost_usd"),
+    "money that is none": ({"max_cost_usd": "NaN"}, "podium.max_cost_usd"),
+    "money without end": ({"max_cost_usd": "1e999999"}, "podium.max_cost_usd"),
+    "money too small to write": ({"max_cost_usd": "1e-999999"}, "podium.max_cost_usd"),
+    "no tokens for podium": ({"max_tokens": 0}, "podium.max_tokens"),
+    "a negative deadline": ({"deadline_s": -1}, "podium.deadline_s"),
+    "a deadline of no time": ({"deadline_s": 0}, "podium.deadline_s"),
+    "a deadline as a word": ({"deadline_s": "soon"}, "podium.deadline_s"),
+    "unknown progress": ({"progress": "loud"}, "podium.progress"),
+    "an empty plan": ({"plan": []}, "podium.plan"),
+    "a plan with a forward read": ({"plan": [step("a", "x", [1]), step("b")]}, "podium.plan[0]"),
+    "a plan that reads itself": ({"plan": [step("a"), step("b", "x", [1])]}, "podium.plan[1]"),
+    "a plan that reads backwards from nothing": ({"plan": [step("a", "x", [-1])]}, "podium.plan[0]"),
+    "a plan with 6 steps": ({"plan": SIX}, "podium.plan[5]"),
+    "a plan longer than its own limit": ({"plan": SIX[:3], "max_steps": 2}, "podium.plan[2]"),
+    "a plan with a worker nobody has": ({"plan": [step("zed")]}, "podium.plan[0]"),
+    "a plan with an excluded worker": ({"plan": [step("a"), step("b")], "exclude_workers": ["b"]}, "podium.plan[1]"),
+    "a plan with a worker outside the pool": ({"plan": [step("conductor")]}, "podium.plan[0]"),
+    "a plan with a number for a worker": ({"plan": [step(0)]}, "podium.plan[0].worker"),
+    "a plan with a typing error": ({"plan": [{"worker": "a", "acces": []}]}, "podium.plan[0].acces"),
+    "a plan that reads words": ({"plan": [step("a") | {"access": ["x"]}]}, "podium.plan[0].access[0]"),
+    "a plan that reads some": ({"plan": [step("a", "x", "some")]}, "podium.plan[0].access"),
+}
+REQUESTS: dict[str, tuple[bytes, str]] = (
+    {name: (json.dumps(ASK | body).encode(), param) for name, (body, param) in BAD.items()}
+    | {name: (json.dumps(ASK | {"podium": podium}).encode(), param) for name, (podium, param) in BAD_PODIUM.items()}
+    | {
+        "no messages at all": (b'{"model": "mini"}', "messages"),
+        "no model": (b'{"messages": [{"role": "user", "content": "hi"}]}', "model"),
+        "invalid JSON": (b'{"model": "mini", ', "body"),
+        "nothing": (b"", "body"),
+        "no UTF-8": (b"\xff\xfe\x00", "body"),
+        "half a surrogate": (b'{"model": "\\ud800"}', "body"),
+        "brackets without end": (b"[" * 100_000, "body"),
+        "a list": (b"[]", "body"),
+        "a number": (b"7", "body"),
+        "null": (b"null", "body"),
+        "temperature NaN": (b'{"model":"mini","messages":[{"role":"user","content":"hi"}],"temperature":NaN}', "temperature"),
+    }
+)
+
+
+async def post(api: Served, content: bytes, path: str = "/v1/chat/completions") -> Any:
+    return await api.http.post(path, content=content, headers={"content-type": "application/json"})
+
+
+async def test_bad_input_is_a_4xx_that_names_the_field_at_once():
+    """One warm server for all of them; the times are medians of three."""
+    slow: dict[str, float] = {}
+    async with served(team()) as api:
+        await api.ok()
+        for name, (content, param) in REQUESTS.items():
+            took: list[float] = []
+            for _ in range(3):
+                began = time.perf_counter()
+                answer = await post(api, content)
+                took.append(time.perf_counter() - began)
+            assert 400 <= answer.status_code < 500, (name, answer.text)
+            body = answer.json()
+            assert body.keys() == {"error"}, name
+            assert body["error"].keys() >= {"message", "type", "param", "code"}, name
+            assert body["error"]["param"] == param, (name, body)
+            assert body["error"]["type"] == "invalid_request_error", name
+            assert answer.status_code == (404 if name == "unknown model" else 400), name
+            assert len(body["error"]["message"]) < 1000, name
+            slow[name] = statistics.median(took)
+        assert len(api.worker("conductor").calls) == 1, "nothing was asked of anybody"
+    assert max(slow.values()) < QUICK_S, sorted(slow.items(), key=lambda item: -item[1])[:3]
+
+
+async def test_plans_refuses_the_same_in_the_same_words():
+    async with served(team()) as api:
+        for name, (content, _) in REQUESTS.items():
+            chat, planned = await post(api, content), await post(api, content, "/v1/plans")
+            assert (planned.status_code, planned.json()) == (chat.status_code, chat.json()), name
+
+
+async def test_the_sdk_raises_bad_input_as_its_own_errors():
+    async with served(team()) as api, api.sdk as sdk:
+        with pytest.raises(openai.BadRequestError) as bad:
+            await sdk.chat.completions.create(model="mini", messages=[USER], extra_body={"podium": {"max_stps": 1}})  # type: ignore[list-item]
+        with pytest.raises(openai.NotFoundError) as unknown:
+            await sdk.chat.completions.create(model="nobody", messages=[USER])  # type: ignore[list-item]
+    assert (bad.value.param, bad.value.code, unknown.value.param) == ("podium.max_stps", "bad_task", "model")
+    assert "podium` takes" in bad.value.message
+    assert "mini" in unknown.value.message, "it says which there are"
+
+
+async def first_line(api: Served, head: bytes, body: list[bytes]) -> tuple[bytes, float]:
+    """Send `head`, then `body` for as long as the server listens; its status line, and how long that took."""
+    host, port = api.url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    began = time.perf_counter()
+    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n" + head + b"\r\n\r\n")
+    answered = asyncio.create_task(reader.readuntil(b"\r\n"))
+    for piece in body:
+        if answered.done():
+            break
+        writer.write(piece)
+        await writer.drain()
+        await asyncio.sleep(0)
+    line = await answered
+    took_s = time.perf_counter() - began
+    rest = await reader.readuntil(b"\r\n\r\n")
+    length = next(int(header.split(b":")[1]) for header in rest.lower().split(b"\r\n") if header.startswith(b"content-length"))
+    error = json.loads(await reader.readexactly(length))["error"]
+    assert error["param"] == "body"
+    writer.close()
+    return line, took_s
+
+
+async def test_a_body_of_50_mb_is_refused_before_it_is_read():
+    piece = b"x" * 65_536
+    async with served(team()) as api:
+        await api.ok()
+        took: list[float] = []
+        for _ in range(3):
+            line, took_s = await first_line(api, b"content-length: 50000000", [piece] * 4)
+            assert b" 413 " in line
+            took.append(took_s)
+    assert statistics.median(took) < QUICK_S
+
+
+async def test_a_body_without_a_length_is_refused_once_it_is_too_long():
+    chunk = b"10000\r\n" + b"x" * 65_536 + b"\r\n"
+    async with served(team(limits={"max_body_bytes": 200_000})) as api:
+        line, _ = await first_line(api, b"transfer-encoding: chunked", [chunk] * 1000)
+    assert b" 413 " in line
+
+
+async def test_a_50_mb_body_sent_whole_by_an_ordinary_client_is_a_413():
+    async with served(team()) as api:
+        body = json.dumps(ASK | {"messages": [{"role": "user", "content": "x" * 50_000_000}]}).encode()
+        answer = await post(api, body)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (413, "body")
+        assert (await api.post()).status_code == 200
+
+
+async def test_what_is_not_served_is_said_in_the_same_shape():
+    async with served(team()) as api:
+        nowhere = await api.http.get("/v1/nowhere")
+        wrong = await api.http.get("/v1/chat/completions")
+    assert (nowhere.status_code, wrong.status_code) == (404, 405)
+    assert nowhere.json()["error"].keys() >= {"message", "type", "param", "code"}
+    assert wrong.headers["allow"] == "POST"
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+NAMES = st.sampled_from(["a", "b", "c", "conductor", "mini", "duo", "zed", ""])
+PLANNED = st.fixed_dictionaries(
+    {"worker": NAMES | JSON},
+    optional={"subtask": st.text(max_size=9) | JSON, "access": st.just("all") | st.lists(st.integers(-2, 6), max_size=4) | JSON},
+)
+PODIUM = st.fixed_dictionaries(
+    {},
+    optional={
+        "workers": st.lists(NAMES, max_size=3) | JSON, "exclude_workers": st.lists(NAMES, max_size=3) | JSON,
+        "max_steps": st.integers(-1, 9) | JSON, "rounds": st.integers(0, 3) | JSON,
+        "max_cost_usd": st.floats() | st.decimals().map(str) | JSON, "max_tokens": st.integers() | JSON,
+        "deadline_s": st.floats(min_value=0.5) | JSON, "progress": st.sampled_from(["off", "events", "reasoning"]) | JSON,
+        "trace": st.booleans() | JSON, "plan": st.lists(PLANNED, max_size=7) | JSON,
+    },
+)  # fmt: skip
+MESSAGE = st.fixed_dictionaries(
+    {"role": st.sampled_from(["user", "system", "developer", "assistant", "tool"]), "content": st.text(max_size=30) | JSON}
+)
+BODY = st.fixed_dictionaries(
+    {"model": NAMES | JSON, "messages": st.lists(MESSAGE, max_size=3) | JSON},
+    optional={
+        "stream": st.booleans() | JSON, "stream_options": st.just({"include_usage": True}) | JSON, "n": st.integers(0, 2) | JSON,
+        "temperature": st.floats() | JSON, "top_p": st.floats() | JSON, "seed": st.integers() | JSON,
+        "max_tokens": st.integers() | JSON, "max_completion_tokens": st.integers(min_value=1) | JSON,
+        "stop": st.text() | st.lists(st.text(), max_size=18) | JSON,
+        "reasoning_effort": st.sampled_from(["none", "low", "high", "max"]) | JSON, "podium": PODIUM | JSON,
+    },
+)  # fmt: skip
+QUIETLY = settings(
+    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+
+
+@pytest.fixture
+async def warm():
+    async with served(team()) as api:
+        yield api
+
+
+def is_no_defect(answer: Any) -> bool:
+    """A 402 for a tight budget or a 504 for a tight deadline is what the caller asked for."""
+    return answer.status_code < 500 or answer.status_code == 504
+
+
+@QUIETLY
+@given(body=BODY | JSON, path=st.sampled_from(["/v1/chat/completions", "/v1/plans"]))
+async def test_no_json_is_a_5xx(warm: Served, body: Any, path: str):
+    answer = await post(warm, json.dumps(body).encode(), path)
+    assert is_no_defect(answer), answer.text
+    assert '"error":{' not in answer.text or answer.status_code != 200, answer.text
+
+
+@QUIETLY
+@given(podium=PODIUM, model=st.sampled_from(["mini", "ultra", "duo", "a"]), path=st.sampled_from(["/v1/chat/completions", "/v1/plans"]))
+async def test_no_podium_object_is_a_5xx(warm: Served, podium: Any, model: str, path: str):
+    answer = await post(warm, json.dumps(ASK | {"model": model, "podium": podium}).encode(), path)
+    assert is_no_defect(answer), answer.text
+    if answer.status_code == 400:
+        assert answer.json()["error"]["param"].startswith(("podium", "body")), answer.text
+
+
+@QUIETLY
+@given(content=st.binary(max_size=200), path=st.sampled_from(["/v1/chat/completions", "/v1/plans"]))
+async def test_no_bytes_are_a_5xx(warm: Served, content: bytes, path: str):
+    answer = await post(warm, content, path)
+    assert 400 <= answer.status_code < 500
+    assert answer.json()["error"]["param"]
+
+
+@QUIETLY
+@given(id=st.text(min_size=1, max_size=20), limit=st.text(max_size=9))
+async def test_no_look_up_is_a_5xx(warm: Served, id: str, limit: str):
+    from urllib.parse import quote
+
+    name = quote(id, safe="", errors="surrogatepass")
+    for path in (f"/v1/workflows/{name}", f"/v1/models/{name}", f"/v1/workflows?limit={quote(limit, safe='', errors='surrogatepass')}"):
+        answer = await warm.http.get(path)
+        assert answer.status_code < 500, (path, answer.text)

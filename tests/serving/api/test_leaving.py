@@ -1,0 +1,206 @@
+"""The client leaves, at any moment: then no run, no call, no held cent, no task and no span is left, and the record says so.
+
+Waits are for states. The last worker never ends by itself, so that every leaving is an early one.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from conductor.record import Record
+from tests.serving.api.served import ASK, PRICE, Json, Served, plan, scripted, served, step, team
+from tests.serving.spans import SPANS
+from tests.serving.states import until
+
+DAG = plan(step("a", "One."), step("b", "Two."), step("c", "Join.", [0, 1]), step("a", "Conclude.", [2]))
+PODIUM = {"progress": "events", "max_cost_usd": 5}
+
+
+def endless(*plans: str) -> Json:
+    """`a` answers its inner step and stalls in the last; everything takes a little while."""
+    workers = [
+        scripted("a", "First things.", {"text": "one two three four", "stall_after_tokens": 3}, delay_s=0.004, price=PRICE),
+        scripted("b", "Second things.", delay_s=0.008, tokens_per_s=500, price=PRICE),
+        scripted("c", "Joined.", delay_s=0.004, price=PRICE),
+    ]
+    settings = team(*(plans or (DAG,)), workers=workers, limits={"first_byte_s": 0, "heartbeat_s": 5})
+    settings["workers"][0]["tokens_per_s"] = 2000
+    return settings
+
+
+async def reset(api: Served) -> None:
+    """The scripts from their start."""
+    for name in ("conductor", "a", "b", "c"):
+        api.worker(name)._turn = 0
+    SPANS.clear()
+
+
+async def read_and_leave(api: Served, events: int) -> tuple[str, int]:
+    """Read so many events, then close the connection; the run's id, and how many there were."""
+    seen = 0
+    body = ASK | {"stream": True, "podium": PODIUM}
+    async with api.http.stream("POST", "/v1/chat/completions", json=body) as answer:
+        id = answer.headers["x-podium-workflow-id"]
+        if events:
+            async for line in answer.aiter_lines():
+                seen += line.startswith("data: ")
+                if seen == events:
+                    break
+        api.see_ledgers()
+    return id, seen
+
+
+async def test_a_client_may_leave_a_stream_at_every_event():
+    async with served(endless()) as api:
+        told = 1 + 2 + 4 * 4 - 1 + 3  # the role; the plan's two; four of each step, the last one's end missing; three words
+        for events in range(told + 1):
+            await reset(api)
+            id, seen = await read_and_leave(api, events)
+            assert seen == events
+            await api.quiet()
+            record = await api.record(id)
+            assert record["status"] == "cancelled", events
+            assert all(s["status"] != "running" for s in record["steps"]), (events, record["steps"])
+            root = SPANS.named("invoke_workflow")[0]
+            assert (root.attributes or {})["podium.status"] == "cancelled"
+        assert record["steps"][3]["status"] == "cancelled"
+        assert record["steps"][3]["output"] == "one two three"
+        assert api.ledgers, "there was something to be held"
+        assert sum(ledger.spent_usd for ledger in api.ledgers) > 0
+
+
+def steps_where(record: Record, true: Callable[[Any], object]) -> int:
+    return sum(bool(true(each)) for each in (record.plans[0].steps if record.plans else ()))
+
+
+STATES: dict[str, Callable[[Record], object]] = {
+    "began": lambda record: True,
+    "the plan began": lambda record: record.plans,
+    "a step was planned": lambda record: steps_where(record, lambda s: True) >= 1,
+    "two steps were planned": lambda record: steps_where(record, lambda s: True) >= 2,
+    "a step began": lambda record: steps_where(record, lambda s: s.started_s is not None) >= 1,
+    "two steps began": lambda record: steps_where(record, lambda s: s.started_s is not None) >= 2,
+    "a step spoke": lambda record: steps_where(record, lambda s: s.first_token_s is not None) >= 1,
+    "a step ended": lambda record: steps_where(record, lambda s: s.status == "done") >= 1,
+    "the plan was written": lambda record: record.plans and record.plans[0].ended_s is not None,
+    "two steps ended": lambda record: steps_where(record, lambda s: s.status == "done") >= 2,
+    "the third began": lambda record: steps_where(record, lambda s: s.started_s is not None) >= 3,
+    "the third ended": lambda record: steps_where(record, lambda s: s.status == "done") >= 3,
+    "the last began": lambda record: steps_where(record, lambda s: s.started_s is not None) >= 4,
+    "the last spoke": lambda record: steps_where(record, lambda s: s.first_token_s is not None) >= 4,
+}
+
+
+async def leave_when(api: Served, body: Json, true: Callable[[Record], object], path: str = "/v1/chat/completions") -> str:
+    """Ask without streaming, and drop the connection once the run's record says `true`."""
+    asking = asyncio.create_task(api.http.post(path, json=ASK | body))
+    while not (api.service.running and true((await api.service.newest(1))[0])):
+        assert not asking.done(), asking.result().text
+        await asyncio.sleep(0)
+    id = (await api.service.newest(1))[0].id
+    api.see_ledgers()
+    asking.cancel()
+    await asyncio.wait([asking])
+    return id
+
+
+async def test_a_client_may_leave_at_every_state_of_a_run_that_it_awaits_whole():
+    async with served(endless()) as api:
+        for name, true in STATES.items():
+            await reset(api)
+            id = await leave_when(api, {"podium": {"max_cost_usd": 5}}, true)
+            await api.quiet()
+            assert (await api.record(id))["status"] == "cancelled", name
+
+
+async def test_leaving_while_waiting_for_a_slot():
+    busy = scripted("a", {"text": "x y", "stall_after_tokens": 1}, max_concurrency=1)
+    async with served(team(workers=[busy], workflows={})) as api:
+        first = asyncio.create_task(api.http.post("/v1/chat/completions", json=ASK | {"model": "a"}))
+        await until(lambda: api.worker("a").open_calls == 1)
+        await leave_when(api, {"model": "a"}, lambda record: api.service.running == 2 and record.plans and record.plans[0].steps)
+        await until(lambda: api.service.running == 1)
+        assert len(api.worker("a").calls) == 1
+        first.cancel()
+        await asyncio.wait([first])
+        await api.quiet()
+
+
+async def test_leaving_while_a_retry_is_waited_for():
+    busy = scripted("a", {"error": "busy", "retry_after_s": 60}, retry={"longest_wait_s": 100})
+    async with served(team(workers=[busy], workflows={})) as api:
+        id = await leave_when(api, {"model": "a"}, lambda _: api.worker("a").calls and not api.worker("a").open_calls)
+        await api.quiet()
+        assert (await api.record(id))["status"] == "cancelled"
+        assert len(api.worker("a").calls) == 1
+
+
+async def test_leaving_while_money_is_waited_for():
+    """Two parallel steps, and money for one of them: the second waits until the first has settled."""
+    price = {"input_usd_per_mtok": 0, "output_usd_per_mtok": 1000}
+    both = [scripted(name, {"text": "x y", "stall_after_tokens": 1}, price=price, max_output_tokens=1000) for name in ("a", "b")]
+    async with served(team(workers=both, workflows={})) as api:
+        own = {"plan": [step("a"), step("b"), step("a", "Join.", [0, 1])], "max_cost_usd": 1.5}
+        await leave_when(api, {"podium": own}, lambda record: steps_where(record, lambda s: s.first_token_s is not None) == 1)
+        assert any(ledger.held_usd for ledger in api.ledgers)
+        await api.quiet()
+        assert len(api.worker("a").calls) + len(api.worker("b").calls) == 1
+
+
+async def test_leaving_a_fallback_and_a_second_round():
+    for plans, model in [(("nonsense",), "mini"), ((DAG, DAG), "ultra")]:
+        async with served(endless(*plans)) as api:
+            api.worker("a")._turn = 1
+            id = await leave_when(api, {"model": model}, lambda record: api.worker("a").open_calls == 1)
+            await api.quiet()
+            assert (await api.record(id))["status"] == "cancelled"
+
+
+async def test_leaving_many_at_once_leaves_nothing():
+    async with served(endless()) as api:
+        asking = [asyncio.create_task(api.http.post("/v1/chat/completions", json=ASK | {"stream": True})) for _ in range(40)]
+        await until(lambda: api.service.running == 40)
+        api.see_ledgers()
+        for each in asking:
+            each.cancel()
+        await asyncio.wait(asking)
+        await api.quiet()
+        listed = (await api.http.get("/v1/workflows?limit=100")).json()["data"]
+    assert {each["status"] for each in listed} <= {"cancelled"}
+    assert len(listed) == 40
+
+
+async def test_a_client_that_reads_nothing_slows_the_worker_and_can_still_leave():
+    text = "word " * 400_000
+    async with served(team(workers=[scripted("a", text)], workflows={}, limits={"first_byte_s": 0})) as api:
+        host, port = api.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
+        body = b'{"model": "a", "stream": true, "messages": [{"role": "user", "content": "x"}]}'
+        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+        await reader.readuntil(b"\r\n")
+        await until(lambda: api.service.running == 1)
+        writer.transport.abort()
+        await api.quiet()
+        assert (await api.newest())["status"] == "cancelled"
+
+
+async def test_who_stays_gets_a_finished_record_and_ended_spans():
+    async with served(team()) as api:
+        id = (await api.ok())["podium"]["workflow_id"]
+        await api.quiet()
+        assert (await api.record(id))["status"] == "finished"
+        assert [span.name for span in SPANS.named("")] == ["invoke_workflow mini", "plan conductor", "chat a", "chat b"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_failed_run_leaves_nothing_either_and_its_span_says_what_failed(stream: bool):
+    workers = [scripted("a", {"error": "refused"}, delay_s=0.01), scripted("b", "x", delay_s=30), scripted("c")]
+    async with served(team(DAG, workers=workers)) as api:
+        answer = await api.post({"stream": stream})
+        await api.quiet()
+        root = SPANS.named("invoke_workflow")[0]
+    assert answer.status_code == 502
+    assert (root.attributes or {})["error.type"] == "WorkerRefused"
+    assert (root.attributes or {})["podium.status"] == "failed"

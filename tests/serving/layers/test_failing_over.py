@@ -1,0 +1,75 @@
+"""Another worker instead: in order, only before the first token, and it says so."""
+
+import pytest
+
+from conductor.errors import ContextOverflow, WorkerRefused, WorkerUnavailable
+from conductor.worker import Call, Message, Reply, Worker
+from serving.layers.failing_over import FailingOver
+from serving.layers.retrying import Retrying
+from serving.workers.scripted import ScriptedReply, ScriptedWorker
+
+CALL = Call((Message.of("user", "hi"),))
+
+
+def down(name: str, kind: str = "unavailable") -> ScriptedWorker:
+    return ScriptedWorker(name, [ScriptedReply(error=kind)])  # type: ignore[arg-type]
+
+
+async def ask(worker: Worker) -> tuple[str, Reply]:
+    async with worker.open(CALL) as reply:
+        return "".join([delta.text async for delta in reply]), reply
+
+
+async def test_the_first_that_works_answers_and_the_rest_are_not_asked():
+    first, second, third = down("a"), ScriptedWorker("b", ["B."]), ScriptedWorker("c", ["C."])
+    text, reply = await ask(FailingOver([first, second, third]))
+    assert (text, reply.worker) == ("B.", "b")
+    assert [len(w.calls) for w in (first, second, third)] == [1, 1, 0]
+    assert [(a.worker, a.error, a.waited_s) for a in reply.attempts] == [("a", "WorkerUnavailable", 0.0)]
+
+
+@pytest.mark.parametrize("kind", ["unavailable", "busy", "refused", "overflow"])
+async def test_every_failure_of_a_worker_moves_on(kind: str):
+    assert (await ask(FailingOver([down("a", kind), ScriptedWorker("b", ["B."])])))[0] == "B."
+
+
+async def test_the_error_of_the_last_is_told_with_what_was_tried_before():
+    with pytest.raises(ContextOverflow) as caught:
+        await ask(FailingOver([down("a"), down("b", "refused"), down("c", "overflow")]))
+    assert caught.value.worker == "c"
+    assert [(a.worker, a.error) for a in caught.value.attempts] == [("a", "WorkerUnavailable"), ("b", "WorkerRefused")]
+
+
+async def test_retries_of_each_are_told_in_order():
+    line = [Retrying(each, 2, 0.001, 0.001) for each in (down("a"), down("b", "refused"))]
+    last = Retrying(ScriptedWorker("c", [ScriptedReply(error="busy"), "C."]), 2, 0.001, 0.001)
+    text, reply = await ask(FailingOver([*line, last]))
+    assert text == "C."
+    assert [(a.worker, a.error) for a in reply.attempts] == [
+        ("a", "WorkerUnavailable"), ("a", "WorkerUnavailable"), ("b", "WorkerRefused"), ("c", "WorkerBusy"),
+    ]  # fmt: skip
+
+
+async def test_retries_of_the_last_are_told_with_its_error():
+    with pytest.raises(WorkerUnavailable) as caught:
+        await ask(FailingOver([Retrying(down(name), 2, 0.001, 0.001) for name in ("a", "b")]))
+    assert [a.worker for a in caught.value.attempts] == ["a", "a", "b"]
+
+
+async def test_after_the_first_token_nobody_else_is_asked():
+    second = ScriptedWorker("b", ["B."])
+    with pytest.raises(WorkerUnavailable):
+        await ask(FailingOver([ScriptedWorker("a", [ScriptedReply("x y", fail_after_tokens=1)]), second]))
+    assert not second.calls
+
+
+async def test_the_readers_own_error_is_no_reason_to_move_on():
+    first, second = ScriptedWorker("a", ["A."]), ScriptedWorker("b", ["B."])
+    with pytest.raises(WorkerRefused):
+        async with FailingOver([first, second]).open(CALL):
+            raise WorkerRefused("of the one who reads", worker="a")
+    assert (second.calls.maxlen, len(second.calls), first.open_calls) == (1000, 0, 0)
+
+
+def test_it_goes_by_the_first_ones_name():
+    assert FailingOver([down("a"), down("b")]).name == "a"

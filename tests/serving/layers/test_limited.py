@@ -1,0 +1,79 @@
+"""Slots: held as long as the call, taken in order, always given back."""
+
+import asyncio
+
+import pytest
+
+from conductor.errors import WorkerUnavailable
+from conductor.worker import Call, Message
+from serving.layers.limited import Limited
+from serving.workers.scripted import ScriptedReply, ScriptedWorker
+from tests.serving.states import until
+
+CALL = Call((Message.of("user", "hi"),))
+
+
+async def test_a_slot_is_held_for_the_life_of_the_stream():
+    inner = ScriptedWorker("w", ["one two"])
+    worker = Limited(inner, 1)
+    async with worker.open(CALL) as reply:
+        second = asyncio.create_task(worker.open(CALL).__aenter__())
+        assert [delta.text async for delta in reply if delta.text] == ["one", " two"]
+        assert (len(inner.calls), second.done()) == (1, False), "read to its end, and still open"
+    await second
+    assert len(inner.calls) == 2
+
+
+async def test_no_more_are_open_at_once_than_there_are_slots():
+    inner = ScriptedWorker("w", ["x"], delay_s=0.002)
+    worker, most = Limited(inner, 3), 0
+
+    async def ask() -> None:
+        nonlocal most
+        async with worker.open(CALL):
+            most = max(most, inner.open_calls)
+
+    await asyncio.gather(*(ask() for _ in range(20)))
+    assert most == 3
+
+
+async def test_who_waits_longest_is_next():
+    worker, order = Limited(ScriptedWorker("w", ["x"]), 1), []
+
+    async def ask(number: int) -> None:
+        async with worker.open(CALL):
+            order.append(number)
+
+    await asyncio.gather(*(ask(number) for number in range(8)))
+    assert order == list(range(8))
+
+
+async def test_a_cancelled_call_gives_its_slot_back_and_a_cancelled_wait_takes_none():
+    inner = ScriptedWorker("w", [ScriptedReply("x y", stall_after_tokens=1)])
+    worker = Limited(inner, 1)
+
+    async def hold() -> None:
+        async with worker.open(CALL) as reply:
+            async for _ in reply:
+                pass
+
+    holder, waiter, last = (asyncio.create_task(hold()) for _ in range(3))
+    await until(lambda: inner.open_calls == 1)
+    waiter.cancel()
+    await asyncio.wait([waiter])
+    assert len(inner.calls) == 1
+    holder.cancel()
+    await until(lambda: len(inner.calls) == 2, "the last one's turn")
+    last.cancel()
+    await asyncio.wait([holder, last])
+    assert inner.open_calls == 0
+    async with asyncio.timeout(5), worker.open(CALL):
+        pass
+
+
+async def test_a_call_that_fails_gives_its_slot_back():
+    worker = Limited(ScriptedWorker("w", [ScriptedReply(error="unavailable"), "fine"]), 1)
+    with pytest.raises(WorkerUnavailable):
+        await worker.open(CALL).__aenter__()
+    async with asyncio.timeout(5), worker.open(CALL) as reply:
+        assert reply.worker == worker.name == "w"

@@ -1,0 +1,121 @@
+"""One span a call: its names, its links, how it ends."""
+
+import asyncio
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from opentelemetry.trace import SpanKind, StatusCode
+
+from conductor.errors import WorkerBusy, WorkerUnavailable
+from conductor.money import Price, Usage
+from conductor.worker import Call, Message
+from serving import telemetry as t
+from serving.layers.traced import Traced
+from serving.workers.scripted import ScriptedReply, ScriptedWorker
+from tests.serving.spans import SPANS
+from tests.serving.states import until
+
+CALL = Call((Message.of("system", "Be brief."), Message.of("user", "hi there")), max_output_tokens=9)
+PRICE = Price(Decimal(1), Decimal(2))
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    SPANS.clear()
+    yield
+    assert SPANS.open == []
+
+
+async def ask(worker: ScriptedWorker, call: Call = CALL, *, content: bool = False) -> Any:
+    async with Traced(worker, "podium.scripted", "model-1", content=content).open(call) as reply:
+        async for _ in reply:
+            pass
+    return SPANS.ended[-1]
+
+
+async def test_a_span_says_who_was_asked_for_what_and_what_it_took():
+    usage = Usage(10, 4, 3, 2)
+    span = await ask(ScriptedWorker("w", [ScriptedReply("one two", usage=usage)], price=PRICE, model="model-1-2026"))
+    assert (span.name, span.kind) == ("chat model-1", SpanKind.CLIENT)
+    assert span.attributes == {
+        "gen_ai.operation.name": "chat", "gen_ai.provider.name": "podium.scripted", "gen_ai.request.model": "model-1",
+        "gen_ai.request.stream": True, "gen_ai.request.max_tokens": 9, "gen_ai.response.model": "model-1-2026",
+        "gen_ai.response.finish_reasons": ("stop",), "gen_ai.response.time_to_first_chunk": span.attributes[t.FIRST_CHUNK_S],
+        "gen_ai.usage.input_tokens": 10, "gen_ai.usage.output_tokens": 4, "gen_ai.usage.cache_read.input_tokens": 3,
+        "gen_ai.usage.reasoning.output_tokens": 2, "podium.worker": "w", "podium.plan": 0, "podium.attempt": 1,
+        "podium.cost_usd": pytest.approx(0.000018),
+    }  # fmt: skip
+    assert span.status.status_code is StatusCode.UNSET
+
+
+async def test_a_plans_span_is_called_after_the_conductor():
+    span = await ask(ScriptedWorker("conductor", ["x"]), Call(CALL.messages, operation="plan", plan=2, attempt=3))
+    assert span.name == "plan conductor"
+    assert (span.attributes[t.OPERATION], span.attributes[t.PLAN], span.attributes[t.ATTEMPT]) == ("plan", 2, 3)
+    assert t.STEP not in span.attributes
+
+
+async def test_the_time_to_the_first_chunk_is_the_time_that_opening_takes():
+    span = await ask(ScriptedWorker("w", ["x"], delay_s=0.03))
+    assert 0.03 <= span.attributes[t.FIRST_CHUNK_S] <= (span.end_time - span.start_time) / 1e9
+
+
+async def test_a_step_links_to_each_step_it_reads():
+    worker = ScriptedWorker("w", ["x"])
+    with t.workflow("mini", "wf_1"):
+        for step, access in [(0, ()), (1, ()), (2, (0, 1))]:
+            await ask(worker, Call(CALL.messages, step=step, access=access))
+        await ask(worker, Call(CALL.messages, plan=1, step=1, access=(0,)))
+    first, second, third, other = SPANS.named("chat")
+    assert [link.context.span_id for link in third.links] == [s.context.span_id for s in (first, second)]
+    assert (third.attributes[t.STEP], third.attributes[t.ACCESS]) == (2, (0, 1))
+    assert not first.links
+    assert not other.links, "another plan's step 0 is not what it read"
+    root = SPANS.named("invoke_workflow")[0]
+    assert all(span.parent.span_id == root.context.span_id for span in (first, second, third))
+
+
+async def test_a_failure_before_the_first_token_is_named():
+    with pytest.raises(WorkerBusy):
+        await ask(ScriptedWorker("w", [ScriptedReply(error="busy")]))
+    span = SPANS.ended[-1]
+    assert (span.attributes[t.ERROR_TYPE], span.status.status_code) == ("WorkerBusy", StatusCode.ERROR)
+    assert "scripted to fail" in span.status.description
+    assert t.FIRST_CHUNK_S not in span.attributes
+
+
+async def test_a_failure_in_mid_stream_is_named_beside_what_came():
+    with pytest.raises(WorkerUnavailable):
+        await ask(ScriptedWorker("w", [ScriptedReply("x y z", fail_after_tokens=1)], model="m"))
+    span = SPANS.ended[-1]
+    assert span.attributes[t.ERROR_TYPE] == "WorkerUnavailable"
+    assert (span.attributes[t.RESPONSE_MODEL], t.FIRST_CHUNK_S in span.attributes) == ("m", True)
+    assert t.INPUT_TOKENS not in span.attributes, "nobody said"
+
+
+async def test_no_content_unless_the_settings_ask_for_it():
+    worker = ScriptedWorker("w", ["the answer"])
+    without, asked = await ask(worker), await ask(worker, content=True)
+    assert not any("hi there" in str(value) or "Be brief" in str(value) for value in without.attributes.values())
+    assert json.loads(asked.attributes[t.INPUT_MESSAGES]) == [
+        {"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi there"},
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("reply", [ScriptedReply("x y", stall_after_tokens=1), ScriptedReply("x", stall_after_tokens=0)])
+async def test_it_ends_where_the_call_is_cancelled(reply: ScriptedReply):
+    worker = ScriptedWorker("w", [reply])
+    asking = asyncio.create_task(ask(worker))
+    await until(lambda: worker.open_calls == 1)
+    assert SPANS.open == ["chat model-1"]
+    asking.cancel()
+    await asyncio.wait([asking])
+    assert (SPANS.open, len(SPANS.ended), asking.cancelled()) == ([], 1, True)
+
+
+async def test_an_unknown_cost_is_not_told_as_nothing():
+    span = await ask(ScriptedWorker("w", ["x"], price=None))
+    assert t.COST_USD not in span.attributes
+    assert (await ask(ScriptedWorker("w", ["x"]))).attributes[t.COST_USD] == 0
