@@ -29,13 +29,31 @@ def build_app(args: dict[str, Any]) -> Application:
         raise SettingsError(
             f"build_app takes settings=FILE and model=NAME, not {sorted(unknown) or 'nothing'}."
         )
-    settings = load(args["settings"], args.get("model") or None)
+    settings = load(_found(Path(args["settings"])), args.get("model") or None)
     owners = [w for w in settings.workers if isinstance(w, VllmSettings) and w.deployment is None]
     engines = {worker.name: engine_deployment(_with_local_folder(worker), settings) for worker in owners}
     return router_deployment(settings, engines)
 
 
+ROOT = Path(__file__).parent.parent
+
+
+def _found(path: Path) -> Path:
+    """`path` from the working folder; from the checkout's root where it is not there, because Serve builds anywhere."""
+    return path if path.exists() or path.is_absolute() else ROOT / path
+
+
 def _with_local_folder(worker: VllmSettings) -> VllmSettings:
-    """A model that is a folder here is named by its whole path: replicas have another working folder."""
-    folder = Path(worker.model)
-    return worker.model_copy(update={"model": str(folder.resolve())}) if folder.is_dir() else worker
+    """A model that is a folder here is named by its whole path: replicas have another working folder.
+
+    Raises:
+        SettingsError: it is under `models/`, where set-up puts it, and is not there.
+    """
+    folder = _found(Path(worker.model))
+    if folder.is_dir():
+        return worker.model_copy(update={"model": str(folder.resolve())})
+    if worker.model.startswith("models/"):
+        raise SettingsError(
+            f"The model {worker.model} of worker {worker.name!r} is not there. Run `make setup` first."
+        )
+    return worker

@@ -114,24 +114,15 @@ def _wire(
         case OpenAISettings():
             from serving.workers.openai import OpenAIWorker
 
-            return OpenAIWorker(
-                worker.name, worker.model, _key(worker, environment), worker.base_url, price,
-                worker.stall_timeout_s, worker.connect_timeout_s, worker.extra_body or None,
-            )  # fmt: skip
+            return _api(OpenAIWorker, worker, environment)
         case AnthropicSettings():
             from serving.workers.anthropic import AnthropicWorker
 
-            return AnthropicWorker(
-                worker.name, worker.model, _key(worker, environment), worker.base_url, price,
-                worker.stall_timeout_s, worker.connect_timeout_s,
-            )  # fmt: skip
+            return _api(AnthropicWorker, worker, environment)
         case GeminiSettings():
             from serving.workers.gemini import GeminiWorker
 
-            return GeminiWorker(
-                worker.name, worker.model, _key(worker, environment), worker.base_url, price,
-                worker.stall_timeout_s, worker.connect_timeout_s,
-            )  # fmt: skip
+            return _api(GeminiWorker, worker, environment)
         case ScriptedSettings():
             from serving.workers.scripted import ScriptedReply, ScriptedWorker
 
@@ -144,9 +135,22 @@ def _wire(
             assert_never(worker)
 
 
-def _key(worker: OpenAISettings | AnthropicSettings | GeminiSettings, environment: Mapping[str, str]) -> str:
-    """The key's value; servers that want none get a word that is none."""
-    return environment[worker.api_key_env] if worker.api_key_env else "none"
+def _api(
+    kind: Callable[..., Worker],
+    worker: OpenAISettings | AnthropicSettings | GeminiSettings,
+    environment: Mapping[str, str],
+) -> Worker:
+    """A provider's worker. A server that wants no key gets a word that is none."""
+    return kind(
+        name=worker.name,
+        model=worker.model,
+        api_key=environment[worker.api_key_env] if worker.api_key_env else "none",
+        base_url=worker.base_url,
+        price=_price(worker),
+        stall_timeout_s=worker.stall_timeout_s,
+        connect_timeout_s=worker.connect_timeout_s,
+        extra_body=worker.extra_body or None,
+    )
 
 
 def _model(worker: WorkerSettings, settings: Settings) -> str:

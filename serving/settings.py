@@ -58,6 +58,8 @@ class Scale(_Frozen):
     """GPUs of one replica; at least the tensor parallelism. 0 runs on the CPU."""
     accelerator_type: str | None = None
     """Ray's name of the GPU, such as `H100`."""
+    drain_s: float = Field(default=30, gt=0)
+    """How long a replica that is taken away may go on with what it has begun."""
     env: dict[str, str] = Field(default_factory=dict)
     """Environment of the replica."""
 
@@ -132,14 +134,14 @@ class _ApiSettings(_WorkerBase):
     stall_timeout_s: float = Field(default=120.0, gt=0)
     """No byte for so long is a failure; also how long the first token may take."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
+    extra_body: dict[str, Any] = Field(default_factory=dict)
+    """Sent along with every call, for what a server understands beyond the fields that we send."""
 
 
 class OpenAISettings(_ApiSettings):
     """OpenAI, or any server that speaks its Chat Completions (`base_url`)."""
 
     kind: Literal["openai"]
-    extra_body: dict[str, Any] = Field(default_factory=dict)
-    """Sent along with every call, for what a compatible server understands beyond OpenAI's fields."""
 
 
 class AnthropicSettings(_ApiSettings):

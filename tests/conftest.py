@@ -48,7 +48,9 @@ def local() -> Iterator[Local]:
         from serving.app import build_app
 
         port = free_port()
-        ray.init("local", namespace="serve", num_cpus=2, include_dashboard=False, _node_ip_address="127.0.0.1")
+        ray.init(
+            "local", namespace="serve", num_cpus=2, include_dashboard=False, _node_ip_address="127.0.0.1"
+        )
         try:
             serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
             serve.run(build_app({"settings": str(ROOT / "cluster/local.yaml")}))

@@ -49,7 +49,9 @@ class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
     def wait_for(self, trace_id: str, enough: Any, timeout_s: float = 30.0) -> list[Received]:
         """The trace's spans, as soon as `enough(spans)` holds."""
         with self._arrived:
-            assert self._arrived.wait_for(lambda: enough(self.of(trace_id)), timeout_s), [s.name for s in self.of(trace_id)]
+            assert self._arrived.wait_for(lambda: enough(self.of(trace_id)), timeout_s), [
+                s.name for s in self.of(trace_id)
+            ]
             return self.of(trace_id)
 
 

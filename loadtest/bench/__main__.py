@@ -49,7 +49,9 @@ def parts(
     return [
         Part("dag", dag.PAIRS, lambda tick: dag.measure(client, tick)),
         Part("first_call", first_call.RUNS, lambda tick: first_call.measure(client, tick)),
-        Part("tokens", tokens.STREAMS + 5, lambda tick: tokens.measure(client, served, up, tick)),
+        Part(
+            "tokens", tokens.WARM_UP + tokens.STREAMS, lambda tick: tokens.measure(client, served, up, tick)
+        ),
         Part("passthrough", passthrough.ROUNDS, lambda tick: passthrough.measure(client, tick)),
         Part("disconnects", disconnects.EACH * 3, lambda tick: disconnects.measure(served, up, tick)),
         Part("streams", streams.STREAMS, lambda tick: streams.measure(client, server, tick, say)),

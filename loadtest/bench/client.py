@@ -73,12 +73,10 @@ class Client:
             BrokenStreamError: it holds an error, or ends before `[DONE]`.
         """
         began_s = time.monotonic()
-        timed: list[tuple[float, bytes]] = []
         async with self.session.post(self.url + CHAT, json=body | {"stream": True}) as response:
             if response.status != 200:
                 raise BenchError(f"a stream: {response.status} {(await response.read())[:300]!r}")
-            async for line in response.content:
-                timed.append((time.monotonic(), line))
+            timed = [(time.monotonic(), line) async for line in response.content]
         return _felt(timed, began_s), began_s
 
 

@@ -14,6 +14,8 @@ from loadtest.bench.server import BenchError
 from loadtest.bench.upstream import Upstream
 
 STREAMS = 100
+WARM_UP = 5
+"""Streams of each sort that do not count."""
 DELAY_S = 0.1
 """Of the worker `prompt` in settings.yaml."""
 
@@ -35,14 +37,14 @@ async def measure(
     """`STREAMS` streams of each sort, one at a time; `served` has the workers that `upstream` serves."""
     first_token_ms: list[float] = []
     out_ms: list[float] = []
-    for number in range(-5, STREAMS):
+    for number in range(WARM_UP + STREAMS):
         seen, _ = await client.stream(chat("prompt"))
         question = f"run-tokens{number}-"
-        from_server, began_s = await served.stream(chat("answer", question=question))
+        from_server, began_s = await served.stream(chat("brief", question=question))
         spoke_s = upstream.calls(question)[0].spoke_s
         if seen.first_token_ms is None or from_server.first_token_ms is None or spoke_s is None:
             raise BenchError("a stream ended without a word")
-        if number >= 0:
+        if number >= WARM_UP:
             first_token_ms.append(seen.first_token_ms)
             out_ms.append(from_server.first_token_ms - 1000 * (spoke_s - began_s))
         tick()

@@ -1,6 +1,6 @@
 """A server in the bench's own process that speaks OpenAI's wire, and knows when each call came, spoke and was closed.
 
-Three models: `conductor` writes a plan of three inner steps and an answer, `inner` and `answer` say words. A call belongs to
+`conductor` writes a plan of three inner steps and an answer; `inner`, `answer` and `brief` say words. A call belongs to
 a run by the mark `run-...-` in the question, which every worker is shown.
 """
 
@@ -33,6 +33,7 @@ SCRIPTS = {
     "conductor": Script(PLAN, 0.05, 60),
     "inner": Script("word " * 30, 0.2, 100),
     "answer": Script("word " * 30, 0.1, 60),
+    "brief": Script("The first of a few words.", 0.1, 1000),
 }
 
 
@@ -42,6 +43,7 @@ class Call:
 
     model: str
     run: str
+    came_s: float
     spoke_s: float | None = None
     closed_s: float | None = None
 
@@ -76,7 +78,7 @@ class Upstream:
         """`POST /chat/completions`, streamed. Cancelled when the connection closes."""
         content = await request.text()
         model, found = json.loads(content)["model"], MARK.search(content)
-        call = Call(model, found.group() if found else "")
+        call = Call(model, found.group() if found else "", time.monotonic())
         self._calls.append(call)
         await self._tell()
         try:

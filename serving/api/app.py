@@ -38,7 +38,9 @@ async def _http(request: Request, exc: Exception) -> Response:
     error = UnknownName(
         f"{request.method} {request.url.path} is not served here: {exc.detail}.", param="path"
     )
-    return failure(error, exc.status_code)
+    told = failure(error, exc.status_code)
+    told.headers.update(exc.headers or {})
+    return told
 
 
 async def _query(_: Request, exc: Exception) -> Response:

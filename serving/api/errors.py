@@ -1,5 +1,6 @@
 """Errors to HTTP: the one table, and OpenAI's error shape."""
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -66,4 +67,4 @@ def body(error: e.PodiumError, workflow_id: str | None = None) -> dict[str, Any]
 def headers(error: e.PodiumError) -> dict[str, str]:
     """`Retry-After` where the error says when to come back: in whole seconds, at least one."""
     retry_after_s = getattr(error, "retry_after_s", None)
-    return {} if retry_after_s is None else {"retry-after": str(max(1, round(retry_after_s)))}
+    return {} if retry_after_s is None else {"retry-after": str(max(1, math.ceil(retry_after_s)))}

@@ -28,7 +28,7 @@ def engine_deployment(worker: VllmSettings, settings: Settings) -> Any:
         "name": f"vllm-{worker.name}",
         "max_ongoing_requests": scale.max_ongoing_requests,
         "health_check_period_s": 10,
-        "graceful_shutdown_timeout_s": 30,
+        "graceful_shutdown_timeout_s": scale.drain_s,
         "autoscaling_config": AutoscalingConfig(
             min_replicas=scale.min_replicas, max_replicas=scale.max_replicas, initial_replicas=max(scale.min_replicas, 1),
             target_ongoing_requests=scale.target_ongoing_requests,

@@ -24,7 +24,10 @@ def test_the_sdk_gets_an_answer_that_real_models_made(client: OpenAI) -> None:
     assert answer.choices[0].finish_reason in ("stop", "length")
     details = answer.usage.prompt_tokens_details.model_extra
     assert details["orchestration_input_tokens"] > 0
-    rest = details["orchestration_input_tokens"] + answer.usage.completion_tokens_details.model_extra["orchestration_output_tokens"]
+    rest = (
+        details["orchestration_input_tokens"]
+        + answer.usage.completion_tokens_details.model_extra["orchestration_output_tokens"]
+    )
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens + rest
     assert answer.model_extra["podium"]["steps"]
     assert answer.model_extra["podium"]["cost_usd"] == 0
@@ -43,7 +46,9 @@ def test_the_sdk_streams_it_token_by_token(client: OpenAI, with_usage: bool) -> 
 async def test_the_async_sdk_works_both_ways(local: Local) -> None:
     async with AsyncOpenAI(base_url=f"{local.url}/v1", api_key="none", max_retries=0) as client:
         whole = await client.chat.completions.create(model="solver", messages=ASK, max_tokens=16)
-        stream = await client.chat.completions.create(model="podium-mini", messages=ASK, stream=True, max_tokens=16)
+        stream = await client.chat.completions.create(
+            model="podium-mini", messages=ASK, stream=True, max_tokens=16
+        )
         text = "".join([c.choices[0].delta.content or "" async for c in stream if c.choices])
     assert whole.choices[0].message.content
     assert text
@@ -51,7 +56,12 @@ async def test_the_async_sdk_works_both_ways(local: Local) -> None:
 
 def test_a_client_that_sends_fields_nobody_knows_is_answered(client: OpenAI) -> None:
     answer = client.chat.completions.create(
-        model="critic", messages=ASK, max_tokens=8, user="u", logit_bias={}, extra_body={"nobody": {"knows": "this"}}
+        model="critic",
+        messages=ASK,
+        max_tokens=8,
+        user="u",
+        logit_bias={},
+        extra_body={"nobody": {"knows": "this"}},
     )
     assert answer.choices[0].message.content
 
@@ -74,7 +84,12 @@ def test_the_static_prompt_is_served_from_the_prefix_cache(client: OpenAI) -> No
 
 def test_a_client_that_leaves_aborts_the_request_in_vllm(local: Local) -> None:
     endless = "Write a long essay on the history of Rome."
-    body = {"model": "conductor", "messages": [{"role": "user", "content": endless}], "stream": True, "temperature": 0}
+    body = {
+        "model": "conductor",
+        "messages": [{"role": "user", "content": endless}],
+        "stream": True,
+        "temperature": 0,
+    }
     assert local.unfinished("vllm-conductor") == 0  # and its handle is made, which takes a while
     for _ in range(3):
         with httpx.stream("POST", f"{local.url}/v1/chat/completions", json=body, timeout=60) as response:
@@ -98,6 +113,8 @@ async def test_a_prompt_longer_than_the_model_reads_is_a_400_that_says_so(local:
 
 async def test_many_at_once_are_batched_and_all_answered(local: Local) -> None:
     async with AsyncOpenAI(base_url=f"{local.url}/v1", api_key="none", max_retries=0) as client:
-        asked = [client.chat.completions.create(model="writer", messages=ASK, max_tokens=12) for _ in range(12)]
+        asked = [
+            client.chat.completions.create(model="writer", messages=ASK, max_tokens=12) for _ in range(12)
+        ]
         answers = await asyncio.gather(*asked)
     assert all(answer.choices[0].message.content for answer in answers)

@@ -43,7 +43,13 @@ async def podium(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Podi
     wires = {name: serving(OpenAIWire()) for name in ("conductor", "a", "b", "c")}
     upstreams = {name: await wire.__aenter__() for name, wire in wires.items()}
     workers = [
-        {"name": name, "kind": "openai", "model": name, "base_url": f"{upstream.url}/v1", "in_pool": name != "conductor"}
+        {
+            "name": name,
+            "kind": "openai",
+            "model": name,
+            "base_url": f"{upstream.url}/v1",
+            "in_pool": name != "conductor",
+        }
         for name, upstream in upstreams.items()
     ]
     settings = {"conductor": {"worker": "conductor"}, "workers": workers, "models": {"m": {}}}
@@ -80,7 +86,12 @@ async def nothing_goes_on(podium: Podium, client: httpx.AsyncClient, workflow_id
 @pytest.mark.parametrize("events", range(EVENTS))
 async def test_nothing_goes_on_after_a_client_that_leaves_a_stream(podium: Podium, events: int) -> None:
     script(podium)
-    body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "?"}], "podium": {"progress": "events"}}
+    body = {
+        "model": "m",
+        "stream": True,
+        "messages": [{"role": "user", "content": "?"}],
+        "podium": {"progress": "events"},
+    }
     async with httpx.AsyncClient(base_url=podium.url, timeout=20) as client:
         async with client.stream("POST", "/v1/chat/completions", json=body) as response:
             seen = 0
@@ -93,7 +104,9 @@ async def test_nothing_goes_on_after_a_client_that_leaves_a_stream(podium: Podiu
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("waits_for", ["conductor", "a", "c"])
-async def test_nothing_goes_on_after_a_client_that_leaves_without_a_stream(podium: Podium, waits_for: str) -> None:
+async def test_nothing_goes_on_after_a_client_that_leaves_without_a_stream(
+    podium: Podium, waits_for: str
+) -> None:
     script(podium)
     if waits_for != "c":
         text = PLAN if waits_for == "conductor" else "never ends"

@@ -25,7 +25,9 @@ def test_one_trace_joins_the_client_the_router_the_plan_the_calls_and_the_engine
     answer = httpx.post(f"{local.url}/v1/chat/completions", json=body, headers=headers, timeout=120)
     assert answer.json()["podium"]["trace_id"] == TRACE
 
-    spans = local.spans.wait_for(TRACE, lambda spans: sum(s.name == "llm_request" for s in spans) == 3 and _ended(spans))
+    spans = local.spans.wait_for(
+        TRACE, lambda spans: sum(s.name == "llm_request" for s in spans) == 3 and _ended(spans)
+    )
     assert {span.parent_id for span in spans if span.parent_id not in {s.span_id for s in spans}} == {CALLER}
     assert tree(spans) == snapshot("""\
 podium-proxy: proxy_http_request router POST /v1/chat/completions

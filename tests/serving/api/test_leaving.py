@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from conductor.outbox import ROOM
 from conductor.record import Record
 from tests.serving.api.served import ASK, PRICE, Json, Served, plan, scripted, served, step, team
 from tests.serving.spans import SPANS
@@ -181,9 +182,14 @@ async def test_a_client_that_reads_nothing_slows_the_worker_and_can_still_leave(
         writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
         await reader.readuntil(b"\r\n")
         await until(lambda: api.service.running == 1)
+        outbox = next(iter(api.service._running.values()))._outbox
+        await until(outbox._room.locked, "the worker waits for the client")
+        assert outbox._events.qsize() <= ROOM + 5
         writer.transport.abort()
         await api.quiet()
-        assert (await api.newest())["status"] == "cancelled"
+        record = await api.newest()
+    assert record["status"] == "cancelled"
+    assert len(record["steps"][0]["output"]) < len(text)
 
 
 async def test_who_stays_gets_a_finished_record_and_ended_spans():

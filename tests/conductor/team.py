@@ -1,0 +1,169 @@
+"""Workers whose every token the test decides, and what is needed to run a team of them."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import TypeVar
+
+from conductor import events as e
+from conductor.engine import Engine, Task
+from conductor.formats import Format
+from conductor.money import FREE, Ledger, Price, Usage
+from conductor.plan import Plan, Step
+from conductor.planner import Conductor
+from conductor.record import Record
+from conductor.worker import Call, Delta, FinishReason, Member, Message, Reply, opened
+
+Piece = str | Delta | Usage | BaseException | asyncio.Event | None
+"""Text; a whole delta; the usage at the end; something to raise; a gate to wait at; None: the stream is cut here."""
+Script = Sequence[Piece] | str | Callable[[Call], "Sequence[Piece] | str"]
+
+T = TypeVar("T")
+DEAR = Price(Decimal(10), Decimal(100))
+NEVER = asyncio.Event()
+
+
+class Player:
+    """Plays its scripts in turn, the last one for ever after."""
+
+    def __init__(
+        self, name: str, *scripts: Script, price: Price | None = FREE, closing: asyncio.Event | None = None
+    ) -> None:
+        self.name, self.price, self._scripts, self._closing = name, price, scripts or ("ok",), closing
+        self.calls: list[Call] = []
+        self.open_calls = 0
+        self.most_open = 0
+        self.said = 0
+
+    def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
+        return opened(self.name, f"{self.name}-1", self._deltas(call), self.price)
+
+    async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
+        script = self._scripts[min(len(self.calls), len(self._scripts) - 1)]
+        self.calls.append(call)
+        self.open_calls += 1
+        self.most_open = max(self.most_open, self.open_calls)
+        try:
+            pieces = script(call) if callable(script) else script
+            usage: Usage | None = None
+            told = 0
+            for piece in [pieces] if isinstance(pieces, str) else pieces:
+                match piece:
+                    case str():
+                        told += 1
+                        self.said += 1
+                        yield Delta(piece)
+                        await asyncio.sleep(0)
+                    case Delta():
+                        yield piece
+                        if piece.finish:
+                            return
+                    case Usage():
+                        usage = piece
+                    case asyncio.Event():
+                        await piece.wait()
+                    case BaseException():
+                        raise piece
+                    case None:
+                        return
+            yield Delta(finish=FinishReason.STOP, usage=usage or Usage(10, told))
+        finally:
+            if self._closing is not None:
+                await self._closing.wait()
+            self.open_calls -= 1
+
+
+def member(player: Player, **facts: object) -> Member:
+    return Member(player.name, player, card=f"the {player.name}", price=player.price, worst_price=player.price, **facts)  # type: ignore[arg-type]
+
+
+def team(*players: Player, conductor: Player | None = None, format: Format = "steps", **facts: object) -> Engine:
+    leader = Conductor(member(conductor), format=format, **facts) if conductor else None  # type: ignore[arg-type]
+    return Engine(leader, {player.name: member(player) for player in players})
+
+
+def ask_for(text: str = "why is the sky blue?", **facts: object) -> Task:
+    return Task((Message.of("user", text),), **facts)  # type: ignore[arg-type]
+
+
+def line(worker: int | str, subtask: str = "do it", access: Sequence[int] | str = ()) -> str:
+    return json.dumps({"worker": worker, "subtask": subtask, "access": access if access == "all" else list(access)}) + "\n"
+
+
+def a_plan(*steps: tuple[str, tuple[int, ...]]) -> Plan:
+    return Plan(tuple(Step(worker, f"part {index}", access) for index, (worker, access) in enumerate(steps)))
+
+
+def rendered(plan: Plan, names: Sequence[str], format: Format) -> str:
+    """`plan` as the grammar of `format` spells it."""
+    numbers = [names.index(step.worker) for step in plan.steps]
+    if format == "steps":
+        rows = zip(numbers, plan.steps, strict=True)
+        return "\n".join(
+            json.dumps({"worker": n, "subtask": s.subtask, "access": list(s.access)}, ensure_ascii=False) for n, s in rows
+        )
+    subtasks = json.dumps([step.subtask for step in plan.steps], ensure_ascii=False)
+    return f"model_id = {numbers}\nsubtasks = {subtasks}\naccess_list = {[list(step.access) for step in plan.steps]}"
+
+
+@dataclass
+class Seen:
+    """A run that is over: what its reader saw."""
+
+    events: list[e.Event]
+    record: Record
+    ledger: Ledger = field(default_factory=Ledger)
+
+    def of(self, kind: type[T]) -> list[T]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+    @property
+    def shown(self) -> str:
+        return "".join(event.text for event in self.events if isinstance(event, e.AnswerDelta))
+
+    @property
+    def terminal(self) -> e.Event:
+        return self.events[-1]
+
+    @property
+    def error(self) -> BaseException:
+        assert isinstance(self.events[-1], e.Failed), self.events[-1]
+        return self.events[-1].error
+
+
+async def seen(engine: Engine, task: Task) -> Seen:
+    """Run `task` to its end; what holds for every run is checked here."""
+    ledger = Ledger(task.budget)
+    async with engine.running(task, ledger=ledger) as run:
+        events = [event async for event in run.events()]
+        record = run.record
+    assert [event for event in events if isinstance(event, e.Terminal)] == [events[-1]]
+    assert all(a.at_s <= b.at_s for a, b in zip(events, events[1:], strict=False))
+    assert ledger.holds == []
+    nothing_is_left(engine)
+    return Seen(events, record, ledger)
+
+
+def nothing_is_left(engine: Engine) -> None:
+    """No task but the test's, no open worker."""
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    everyone = [*engine.pool.values(), *([engine.conductor.member] if engine.conductor else [])]
+    assert [who.name for who in everyone if who.worker.open_calls] == []  # type: ignore[attr-defined]
+
+
+async def until(state: Callable[[], object]) -> None:
+    """Wait for a state, not for a time; the limit only ends a test that would hang."""
+    end_s = time.monotonic() + 5
+    while not state():
+        assert time.monotonic() < end_s, "that state never came"
+        await asyncio.sleep(0)
+
+
+async def turns(count: int = 50) -> None:
+    """Let everything that can go on go on."""
+    for _ in range(count):
+        await asyncio.sleep(0)

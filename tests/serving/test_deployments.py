@@ -1,0 +1,86 @@
+"""How deployments are laid out on machines, without starting any."""
+
+from typing import Any
+
+import pytest
+
+from conductor.worker import Call, Message
+from serving.settings import SettingsError, VllmSettings, load, parse
+from tests.conftest import ROOT
+
+pytestmark = pytest.mark.vllm
+
+
+@pytest.fixture(scope="module")
+def deployments() -> dict[str, Any]:
+    """The deployments of the GPU pool, by name."""
+    from serving.deployments.build import engine_deployment
+
+    settings = load(ROOT / "cluster/gpu.yaml")
+    owners = [w for w in settings.workers if isinstance(w, VllmSettings) and w.deployment is None]
+    bound = [engine_deployment(worker, settings)._bound_deployment for worker in owners]
+    return {deployment.name: deployment for deployment in bound}
+
+
+def test_a_model_of_one_gpu_takes_it_beside_its_process(deployments: dict[str, Any]) -> None:
+    conductor = deployments["vllm-conductor"]
+    assert conductor.ray_actor_options["num_gpus"] == 1
+    assert conductor._replica_config.placement_group_bundles is None
+
+
+def test_a_model_of_two_gpus_takes_a_bundle_each_on_one_machine_and_rays_executor(
+    deployments: dict[str, Any],
+) -> None:
+    deepseek = next(
+        d for name, d in deployments.items() if "r1" in name.lower() or "deepseek" in name.lower()
+    )
+    bundles = deepseek._replica_config.placement_group_bundles
+    assert [bundle["GPU"] for bundle in bundles] == [1, 1]
+    assert deepseek._replica_config.placement_group_strategy == "STRICT_PACK"
+    assert not deepseek.ray_actor_options.get("num_gpus")
+    _, arguments = deepseek.init_args
+    assert arguments["tensor_parallel_size"] == 2
+    assert arguments["distributed_executor_backend"] == "ray"
+
+
+def test_every_engine_caches_prefixes_and_keeps_every_trace(deployments: dict[str, Any]) -> None:
+    for name, deployment in deployments.items():
+        assert deployment.init_args[1]["enable_prefix_caching"] is True
+        environment = deployment.ray_actor_options["runtime_env"]["env_vars"]
+        assert environment["OTEL_SERVICE_NAME"] == f"podium-{name.removeprefix('vllm-')}"
+        assert environment["RAY_SERVE_TRACING_SAMPLING_RATIO"] == "1.0"
+
+
+def test_rays_prefix_router_finds_the_prompt_in_what_crosses_to_an_engine() -> None:
+    from types import SimpleNamespace
+
+    from ray.serve.config import RequestRouterConfig
+    from ray.serve.llm.request_router import PrefixCacheAffinityRouter
+
+    from serving.deployments.build import PREFIX_ROUTER
+    from serving.workers.vllm import VllmWorker
+
+    assert (
+        RequestRouterConfig(request_router_class=PREFIX_ROUTER).get_request_router_class()
+        is PrefixCacheAffinityRouter
+    )
+    call = VllmWorker("w", "m", None)._across(
+        Call((Message.of("system", "Static."), Message.of("user", "Why?")))
+    )  # type: ignore[arg-type]
+    router: Any = PrefixCacheAffinityRouter.__new__(PrefixCacheAffinityRouter)
+    assert router._extract_text_from_request(SimpleNamespace(args=[call])) == "Static.Why?"
+
+
+def test_a_model_that_set_up_has_not_made_is_named_with_the_remedy() -> None:
+    from serving.app import _with_local_folder
+
+    worker = parse({"workers": [{"name": "w", "kind": "vllm", "model": "models/absent"}]}).workers[0]
+    with pytest.raises(SettingsError, match="make setup"):
+        _with_local_folder(worker)  # type: ignore[arg-type]
+
+
+def test_an_argument_that_build_app_does_not_take_is_refused() -> None:
+    from serving.app import build_app
+
+    with pytest.raises(SettingsError, match="settigns"):
+        build_app({"settigns": "cluster/local.yaml"})

@@ -1,0 +1,191 @@
+"""Layers around workers: their order, prices, what a member knows, and what is closed when a pool is replaced."""
+
+import asyncio
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from conductor.money import FREE, Price
+from conductor.worker import Call, Message
+from serving.api.schema import read
+from serving.api.service import Service
+from serving.api.task import order
+from serving.layers.failing_over import FailingOver
+from serving.layers.limited import Limited
+from serving.layers.retrying import Retrying
+from serving.layers.traced import Traced
+from serving.pool import Pool, build_pool
+from serving.settings import SettingsError, parse
+from serving.workers.scripted import ScriptedWorker
+from tests.serving.spans import SPANS
+from tests.serving.states import until
+
+CALL = Call((Message.of("user", "hi"),))
+CHEAP, DEAR = ({"input_usd_per_mtok": i, "output_usd_per_mtok": o} for i, o in [(1, 9), (5, 2)])
+
+
+def pool(*workers: dict[str, Any], environment: dict[str, str] | None = None, **more: Any) -> Pool:
+    named = [{"name": chr(ord("a") + n), "kind": "scripted"} | worker for n, worker in enumerate(workers)]
+    return build_pool(parse({"workers": named} | more), environment or {}, engines={})
+
+
+def wire(of: Pool, name: str) -> ScriptedWorker:
+    found = next(each for each in of.wires if each.name == name)
+    assert isinstance(found, ScriptedWorker)
+    return found
+
+
+def test_the_stack_is_failing_over_retrying_slots_span_wire():
+    both = pool({"fallbacks": ["b"]}, {})
+    layers: list[type] = []
+    each: Any = both.members["a"].worker
+    while each is not None:
+        layers.append(type(each))
+        each = each._workers[0] if isinstance(each, FailingOver) else getattr(each, "_worker", None)
+    assert layers == [FailingOver, Retrying, Limited, Traced, ScriptedWorker]
+    assert type(both.members["b"].worker) is Retrying, "nothing to fall back to"
+
+
+async def test_a_fallback_is_retried_by_its_own_rules_and_shares_its_own_slots():
+    down = {"replies": [{"error": "unavailable"}]}
+    line = pool(
+        down | {"retry": {"attempts": 1}, "fallbacks": ["b"]},
+        {"replies": [{"error": "unavailable"}, "B."], "retry": {"attempts": 2, "first_wait_s": 0.001}, "max_concurrency": 1},
+    )
+    async with line.members["a"].worker.open(CALL) as reply:
+        assert (reply.worker, [a.worker for a in reply.attempts]) == ("b", ["a", "b"])
+        waiting = asyncio.create_task(line.members["b"].worker.open(CALL).__aenter__())
+        await asyncio.sleep(0)
+        assert wire(line, "b").open_calls == 1, "one slot, whoever asks"
+    await waiting
+    assert len(wire(line, "a").calls) == 1
+
+
+async def test_every_attempt_has_a_span_of_its_own():
+    SPANS.clear()
+    one = pool({"replies": [{"error": "unavailable"}, "A."], "retry": {"first_wait_s": 0.001}})
+    async with one.members["a"].worker.open(CALL):
+        pass
+    spans = SPANS.named("chat a")
+    assert [(s.attributes or {})["podium.attempt"] for s in spans] == [1, 2]
+    assert [(s.attributes or {}).get("error.type") for s in spans] == ["WorkerUnavailable", None]
+
+
+def test_one_s_own_machines_and_scripts_are_free_and_a_provider_without_a_price_is_unknown():
+    own = pool({}, {"price": CHEAP}, {"name": "gpt", "kind": "openai", "model": "m"})
+    assert own.members["a"].price == FREE
+    assert own.members["b"].price == Price(Decimal(1), Decimal(9))
+    assert own.members["gpt"].price is None
+    assert own.members["gpt"].worst_price is None
+
+
+def test_the_worst_price_is_the_dearest_of_all_that_may_answer():
+    both = pool({"price": CHEAP, "fallbacks": ["b"]}, {"price": DEAR})
+    assert both.members["a"].price == Price(Decimal(1), Decimal(9))
+    assert both.members["a"].worst_price == Price(Decimal(5), Decimal(9))
+    assert both.members["b"].worst_price == Price(Decimal(5), Decimal(2))
+
+
+def test_the_worst_price_counts_what_is_cached_only_where_all_tell_it():
+    cached = pool(
+        {"price": CHEAP | {"cached_input_usd_per_mtok": "0.1"}, "fallbacks": ["b"]},
+        {"price": DEAR | {"cached_input_usd_per_mtok": "0.5"}},
+    )
+    mixed = pool({"price": CHEAP | {"cached_input_usd_per_mtok": "0.1"}, "fallbacks": ["b"]}, {"price": DEAR})
+    assert cached.members["a"].worst_price == Price(Decimal(5), Decimal(9), Decimal("0.5"))
+    assert mixed.members["a"].worst_price == Price(Decimal(5), Decimal(9), None)
+
+
+def test_the_worst_price_is_unknown_as_soon_as_one_is():
+    assert pool({"fallbacks": ["gpt"]}, {"name": "gpt", "kind": "openai", "model": "m"}).members["a"].worst_price is None
+
+
+def test_a_member_knows_what_the_settings_say():
+    told = {"card": "Fast.", "max_output_tokens": 9, "sees_images": True, "system_prompt": "Be kind.", "temperature": 0.5, "top_p": 0.9}
+    member = pool(told | {"effort": "low"}).members["a"]
+    assert (member.card, member.max_output_tokens, member.sees_images, member.system_prompt) == ("Fast.", 9, True, "Be kind.")
+    call = member.with_defaults(CALL)
+    assert (call.temperature, call.top_p, call.effort, call.max_output_tokens) == (0.5, 0.9, "low", 9)
+
+
+def test_plans_see_the_pool_and_given_plans_every_worker():
+    own = pool({"in_pool": False}, {}, conductor={"worker": "a"}, prompts={"conductor": "Lead."})
+    assert list(own.engine.pool) == ["b"]
+    assert list(own.open_engine.pool) == ["a", "b"]
+    assert own.engine.conductor is not None
+    assert (own.engine.conductor.member.name, own.engine.prompts.conductor) == ("a", "Lead.")
+
+
+def test_an_optional_worker_without_its_key_is_left_out_with_a_warning(caplog: pytest.LogCaptureFixture):
+    gpt = {"name": "gpt", "kind": "openai", "model": "m", "api_key_env": "MY_KEY"}
+    own = pool({"fallbacks": ["gpt"]}, gpt | {"optional": True})
+    assert list(own.members) == ["a"]
+    assert own.settings.pool == ["a"]
+    assert "gpt is left out: MY_KEY is not set" in caplog.text
+    with pytest.raises(SettingsError, match="MY_KEY"):
+        pool({}, gpt)
+    assert list(pool({}, gpt, environment={"MY_KEY": "sk-1"}).members) == ["a", "gpt"]
+
+
+class Closable(ScriptedWorker):
+    """A script that says whether it was closed."""
+
+    closed = False
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+def closable(*replies: Any) -> tuple[Pool, Closable]:
+    from dataclasses import replace
+
+    from conductor.worker import Member
+
+    made, worker = pool({}), Closable("a", replies or ["x"])
+    return replace(made, members={"a": Member("a", worker)}, wires=(worker,)), worker
+
+
+def ordered(of: Pool) -> Any:
+    return order(read(b'{"model": "a", "messages": [{"role": "user", "content": "hi"}]}'), of)
+
+
+async def test_a_pool_nobody_uses_is_closed_when_it_is_replaced():
+    (old, worker), (new, fresh) = closable(), closable()
+    service = Service(old)
+    await service.swap(new)
+    assert (service.pool, worker.closed, fresh.closed) == (new, True, False)
+
+
+async def test_runs_under_way_keep_the_old_pool_until_the_last_of_them_has_ended():
+    from serving.workers.scripted import ScriptedReply
+
+    old, worker = closable(ScriptedReply("x y", stall_after_tokens=1))
+    new, fresh = closable("new")
+    service = Service(old)
+
+    async def run() -> None:
+        async with service.run(ordered(service.pool), f"wf_{len(worker.calls)}{service.running}", {}) as under_way:
+            async for _ in under_way.events():
+                pass
+
+    first, second = asyncio.create_task(run()), asyncio.create_task(run())
+    await until(lambda: worker.open_calls == 2)
+    await service.swap(new)
+    assert not worker.closed
+    await run()
+    assert (len(fresh.calls), worker.closed) == (1, False)
+    first.cancel()
+    await asyncio.wait([first])
+    assert not worker.closed, "one is still at it"
+    second.cancel()
+    await asyncio.wait([second])
+    assert (worker.closed, fresh.closed, worker.open_calls) == (True, False, 0)
+
+
+async def test_two_swaps_in_a_row_close_both_old_pools_each_at_its_time():
+    pools = [closable() for _ in range(3)]
+    service = Service(pools[0][0])
+    for made, _ in pools[1:]:
+        await service.swap(made)
+    assert [worker.closed for _, worker in pools] == [True, True, False]

@@ -1,0 +1,270 @@
+"""Settings: checked whole, refused with the place, changed without surprises."""
+
+import subprocess
+import sys
+import time
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conductor.errors import PodiumError
+from serving.settings import (
+    ScriptedSettings,
+    Settings,
+    SettingsError,
+    VllmSettings,
+    absent_workers,
+    load,
+    parse,
+    patched,
+    with_model,
+    without,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+A: dict[str, Any] = {"name": "a", "kind": "scripted"}
+B: dict[str, Any] = {"name": "b", "kind": "scripted"}
+OPENAI: dict[str, Any] = {"name": "gpt", "kind": "openai", "model": "gpt-5", "api_key_env": "OPENAI_API_KEY"}
+VLLM: dict[str, Any] = {"name": "v", "kind": "vllm", "model": "models/x", "engine": {"max_model_len": 512}, "scale": {"gpus": 1}}
+SHARED: dict[str, Any] = {"name": "v2", "kind": "vllm", "deployment": "v"}
+FULL: dict[str, Any] = {
+    "conductor": {"worker": "a", "fallback": "b"},
+    "workers": [A, B, OPENAI | {"optional": True, "fallbacks": ["a"]}, VLLM, SHARED],
+    "models": {"mini": {"max_steps": 2, "workers": ["a", "gpt"]}},
+    "workflows": {"duo": [{"worker": "a"}, {"worker": "b", "access": [0]}], "solo": [{"worker": "gpt"}]},
+}
+
+
+def settings(**changes: Any) -> Settings:
+    return parse(FULL | changes)
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "nothing": ({}, "workers"),
+    "no mapping": ([], "settings"),
+    "no workers": ({"workers": []}, "workers"),
+    "an unknown key": ({"workers": [A], "wrokers": []}, "wrokers: is not a known key"),
+    "an unknown key deep down": ({"workers": [A, B | {"delay": 1}]}, "workers[1].delay: is not a known key"),
+    "an unknown key of a limit": ({"workers": [A], "limits": {"hearbeat_s": 1}}, "limits.hearbeat_s: is not a known key"),
+    "an unknown key of a reply": ({"workers": [A | {"replies": [{"txt": "x"}]}]}, "txt: is not a known key"),
+    "an unknown kind": ({"workers": [{"name": "a", "kind": "magic"}]}, "workers[0]"),
+    "a key that is written out": ({"workers": [OPENAI | {"api_key": "sk-1"}]}, "workers[0].api_key: is not a known key"),
+    "no name": ({"workers": [{"kind": "scripted"}]}, "workers[0].name"),
+    "a name with a blank": ({"workers": [A | {"name": "a b"}]}, "workers[0].name"),
+    "an empty name": ({"workers": [A | {"name": ""}]}, "workers[0].name"),
+    "a name with a quote": ({"workers": [A | {"name": 'a"'}]}, "workers[0].name"),
+    "a name twice": ({"workers": [A, B, A]}, "two workers are called 'a'"),
+    "a model called like a worker": ({"workers": [A], "conductor": {"worker": "a"}, "models": {"a": {}}}, "'a' is the name of two things"),
+    "a workflow called like a worker": ({"workers": [A], "workflows": {"a": [{"worker": "a"}]}}, "'a' is the name of two things"),
+    "a workflow called like a model": (
+        {"workers": [A], "conductor": {"worker": "a"}, "models": {"m": {}}, "workflows": {"m": [{"worker": "a"}]}},
+        "'m' is the name of two things",
+    ),
+    "an unknown conductor": ({"workers": [A], "conductor": {"worker": "z"}}, "conductor.worker names the worker 'z'"),
+    "an unknown fallback": ({"workers": [A], "conductor": {"worker": "a", "fallback": "z"}}, "conductor.fallback names the worker 'z'"),
+    "an unknown fallback of a worker": ({"workers": [A | {"fallbacks": ["z"]}]}, "worker 'a': fallbacks names the worker 'z'"),
+    "an unknown worker of a model": (
+        {"workers": [A], "conductor": {"worker": "a"}, "models": {"m": {"workers": ["z"]}}}, "models.m.workers names the worker 'z'",
+    ),
+    "an unknown worker of a workflow": ({"workers": [A], "workflows": {"w": [{"worker": "z"}]}}, "workflows.w names the worker 'z'"),
+    "models without a conductor": ({"workers": [A], "models": {"m": {}}}, "`models` need a `conductor`"),
+    "a workflow without steps": ({"workers": [A], "workflows": {"w": []}}, "workflows.w has no steps"),
+    "a workflow that reads forward": (
+        {"workers": [A], "workflows": {"w": [{"worker": "a", "access": [0]}]}}, "workflows.w: step 0 reads a step that is not before it",
+    ),
+    "a workflow that reads from nothing": (
+        {"workers": [A], "workflows": {"w": [{"worker": "a"}, {"worker": "a", "access": [-1]}]}}, "workflows.w: step 1 reads",
+    ),
+    "an unknown deployment": ({"workers": [SHARED | {"deployment": "z"}]}, "worker 'v2': deployment names the worker 'z'"),
+    "a deployment without an engine": ({"workers": [A, SHARED | {"deployment": "a"}]}, "deployment 'a' is no vllm worker with an engine"),
+    "a deployment of a deployment": (
+        {"workers": [VLLM, SHARED, SHARED | {"name": "v3", "deployment": "v2"}]}, "deployment 'v2' is no vllm worker with an engine",
+    ),
+    "a deployment of its own": ({"workers": [SHARED | {"deployment": "v2"}]}, "deployment 'v2' is no vllm worker with an engine"),
+    "a deployment with an engine": ({"workers": [VLLM, SHARED | {"engine": {}}]}, "has both `deployment` and `engine`"),
+    "a deployment with a scale": ({"workers": [VLLM, SHARED | {"scale": {}}]}, "has both `deployment` and `scale`"),
+    "no local model": ({"workers": [{"name": "v", "kind": "vllm"}]}, "workers[0].model"),
+    "fewer replicas at most than at least": (
+        {"workers": [VLLM | {"scale": {"min_replicas": 3, "max_replicas": 2}}]}, "max_replicas is below min_replicas",
+    ),
+    "a negative price": ({"workers": [A | {"price": {"input_usd_per_mtok": -1, "output_usd_per_mtok": 1}}]}, "input_usd_per_mtok"),
+    "half a price": ({"workers": [A | {"price": {"input_usd_per_mtok": 1}}]}, "price.output_usd_per_mtok"),
+    "no slots": ({"workers": [A | {"max_concurrency": 0}]}, "workers[0].max_concurrency"),
+    "no attempts": ({"workers": [A | {"retry": {"attempts": 0}}]}, "workers[0].retry.attempts"),
+    "an unknown format": ({"workers": [A], "conductor": {"worker": "a", "format": "prose"}}, "conductor.format"),
+    "a reply that ends oddly": ({"workers": [A | {"replies": [{"finish": "soon"}]}]}, "finish"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("data", "said"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_cannot_be_served_is_refused_with_its_place(data: Any, said: str):
+    with pytest.raises(SettingsError) as caught:
+        parse(data)
+    assert said in caught.value.message
+    assert caught.value.message.startswith("settings cannot be used: ")
+    assert isinstance(caught.value, PodiumError)
+
+
+def test_several_faults_are_told_at_once():
+    with pytest.raises(SettingsError, match=r"(?s)workers\[0\]\.x: .*limits\.y: "):
+        parse({"workers": [A | {"x": 1}], "limits": {"y": 2}})
+
+
+def test_full_settings_are_taken_and_frozen():
+    full = settings()
+    assert full.pool == ["a", "b", "gpt", "v", "v2"]
+    with pytest.raises(ValueError, match="frozen"):
+        full.conductor = None  # type: ignore[misc]
+    with pytest.raises(KeyError):
+        full.worker("z")
+
+
+def test_what_stays_out_of_the_pool_is_a_worker_still():
+    own = settings(workers=[A | {"in_pool": False}, *FULL["workers"][1:]])
+    assert "a" not in own.pool
+    assert own.worker("a").name == "a"
+
+
+def test_prices_are_decimals_to_the_last_cent():
+    own = parse({"workers": [A | {"price": {"input_usd_per_mtok": 1.25, "output_usd_per_mtok": "0.1"}}]}).worker("a")
+    assert own.price is not None
+    assert (own.price.input_usd_per_mtok, own.price.output_usd_per_mtok) == (Decimal("1.25"), Decimal("0.1"))
+
+
+def test_settings_survive_their_own_dump():
+    full = settings()
+    assert parse(full.model_dump(mode="json", exclude_unset=True)) == full
+
+
+def test_parsing_leaves_the_callers_data_as_it_was():
+    import copy
+
+    data = copy.deepcopy(FULL)
+    parse(data)
+    assert data == FULL
+    assert "model" not in SHARED
+
+
+def test_an_optional_worker_without_its_key_is_absent_and_another_is_an_error():
+    full = settings()
+    assert absent_workers(full, {}) == {"gpt": "OPENAI_API_KEY"}
+    assert absent_workers(full, {"OPENAI_API_KEY": ""}) == {"gpt": "OPENAI_API_KEY"}, "empty is not set"
+    assert absent_workers(full, {"OPENAI_API_KEY": "sk-1"}) == {}
+    with pytest.raises(SettingsError, match=r"'gpt' needs its key in the variable OPENAI_API_KEY.*optional: true"):
+        absent_workers(parse({"workers": [OPENAI]}), {})
+    assert absent_workers(parse({"workers": [OPENAI | {"api_key_env": None}]}), {}) == {}, "some servers want no key"
+
+
+def test_without_a_worker_nothing_names_it_any_more():
+    rest = without(settings(workers=[A | {"fallbacks": ["gpt", "b"]}, *FULL["workers"][1:]]), {"gpt"})
+    assert rest.pool == ["a", "b", "v", "v2"]
+    assert rest.worker("a").fallbacks == ("b",)
+    assert rest.models["mini"].workers == ("a",)
+    assert list(rest.workflows) == ["duo"]
+    assert parse(rest.model_dump(mode="json", exclude_unset=True)) == rest
+
+
+def test_without_the_fallback_there_is_none_and_without_the_conductor_nothing_serves():
+    assert without(settings(), {"b"}).conductor.fallback is None  # type: ignore[union-attr]
+    with pytest.raises(SettingsError, match="conductor is the worker 'a', whose key is not set"):
+        without(settings(), {"a"})
+    assert without(settings(), set()) == settings()
+
+
+def test_a_patch_changes_what_it_names_and_nothing_else():
+    full = settings()
+    patch = {
+        "workers": [{"name": "b", "card": "new", "price": {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}}],
+        "prompts": {"conductor": "Lead."},
+        "limits": {"max_running": 5},
+    }
+    changed = patched(full, patch)
+    b = changed.worker("b")
+    assert isinstance(b, ScriptedSettings)
+    assert (b.card, b.price is not None and b.price.output_usd_per_mtok) == ("new", 2)
+    assert (changed.prompts.conductor, changed.limits.max_running) == ("Lead.", 5)
+    assert [w for w in changed.workers if w.name != "b"] == [w for w in full.workers if w.name != "b"]
+    assert (changed.models, changed.workflows, changed.conductor) == (full.models, full.workflows, full.conductor)
+    assert patched(full, {}) == full
+
+
+def test_a_patch_can_add_an_api_worker_and_take_one_out_of_the_pool():
+    changed = patched(settings(), {"workers": [{"name": "new", "kind": "openai", "model": "m"}, {"name": "b", "in_pool": False}]})
+    assert changed.pool == ["a", "gpt", "v", "v2", "new"]
+
+
+def test_a_patch_keeps_the_model_that_was_put_in():
+    full = with_model(settings(), "hub/other")
+    assert patched(full, {"limits": {"records": 3}}).worker("v") == full.worker("v")
+
+
+ENGINE_CHANGES: dict[str, dict[str, Any]] = {
+    "its model": {"name": "v", "model": "models/y"},
+    "its engine": {"name": "v", "engine": {"max_model_len": 1024}},
+    "its GPUs": {"name": "v", "scale": {"gpus": 2}},
+    "whose it is": {"name": "v2", "deployment": None, "model": "models/y"},
+    "a new one": {"name": "v3", "kind": "vllm", "model": "models/z"},
+}
+
+
+@pytest.mark.parametrize("worker", ENGINE_CHANGES.values(), ids=ENGINE_CHANGES.keys())
+def test_a_patch_cannot_change_an_engine(worker: dict[str, Any]):
+    with pytest.raises(SettingsError, match="takes a redeploy"):
+        patched(settings(), {"workers": [worker]})
+
+
+def test_a_patch_of_a_local_workers_card_is_no_change_of_its_engine():
+    assert patched(settings(), {"workers": [{"name": "v", "card": "fast", "temperature": 0.1}]}).worker("v").card == "fast"
+
+
+@pytest.mark.parametrize(
+    "patch", [{"nonsense": 1}, {"workers": [{"name": "z"}]}, {"workers": [{"card": "x"}]}, {"workers": None}, {"workers": ["b"]}]
+)
+def test_a_patch_that_is_no_settings_is_refused(patch: dict[str, Any]):
+    with pytest.raises(SettingsError, match="user_config"):
+        patched(settings(), patch)
+
+
+def test_a_model_takes_the_place_of_every_local_engines_but_not_of_those_who_share():
+    own = with_model(settings(workers=[*FULL["workers"], VLLM | {"name": "w"}]), "hub/m")
+    models = {w.name: w.model for w in own.workers if isinstance(w, VllmSettings)}
+    assert (models["v"], models["w"]) == ("hub/m", "hub/m")
+    assert models["v2"] == settings().worker("v2").model  # type: ignore[union-attr]
+    assert own.worker("gpt") == settings().worker("gpt")
+
+
+def test_a_file_is_loaded_and_what_is_wrong_with_one_is_said(tmp_path: Path):
+    good, bad, odd = tmp_path / "good.yaml", tmp_path / "bad.yaml", tmp_path / "odd.yaml"
+    good.write_text("workers:\n  - {name: v, kind: vllm, model: m}\n")
+    bad.write_text("workers: [")
+    odd.write_text("workers: 7")
+    assert load(good).pool == ["v"]
+    assert load(good, "hub/m").worker("v").model == "hub/m"  # type: ignore[union-attr]
+    for path, said in [(bad, "is not YAML"), (odd, f"{odd} cannot be used: workers"), (tmp_path / "none.yaml", "cannot be read: No such")]:
+        with pytest.raises(SettingsError, match=said):
+            load(path)
+
+
+def test_loading_takes_milliseconds_and_neither_ray_nor_torch_nor_an_sdk():
+    code = (
+        "import sys, time; import pydantic, yaml; began = time.perf_counter(); from serving.settings import load;"
+        "load('cluster/scripted.yaml'); print(time.perf_counter() - began); print(*sorted({m.partition('.')[0] for m in sys.modules}))"
+    )
+    took, names = [], ""
+    for _ in range(3):
+        out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+        first, names = out.splitlines()
+        took.append(float(first))
+    assert not {"ray", "torch", "vllm", "openai", "anthropic", "google", "fastapi", "starlette", "opentelemetry"} & set(names.split())
+    assert min(took) < 0.5, "pydantic builds its models once; the rest is reading a file"
+
+
+def test_reading_settings_again_takes_milliseconds():
+    took = []
+    for _ in range(5):
+        began = time.perf_counter()
+        load(ROOT / "cluster/scripted.yaml")
+        took.append(time.perf_counter() - began)
+    assert min(took) < 0.1
