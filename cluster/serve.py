@@ -85,11 +85,29 @@ def tagged(tag: str) -> list[psutil.Process]:
     return found
 
 
+def leads(process: psutil.Process) -> bool:
+    """Whether this is a server's child, `python -m cluster.serve --child`, or the command that waits for it."""
+    try:
+        return "cluster.serve" in process.cmdline()
+    except psutil.Error:
+        return False
+
+
 def left_over() -> list[psutil.Process]:
     """What servers of this checkout left behind: tagged, and the child that led them is gone."""
-    everyone = tagged(f"{ROOT}:")
-    led = {p.environ()[TAG] for p in everyone if "cluster.serve" in p.cmdline()}
-    return [p for p in everyone if p.environ()[TAG] not in led]
+    by_tag: dict[str, list[psutil.Process]] = {}
+    for process in tagged(f"{ROOT}:"):
+        with contextlib.suppress(psutil.Error, OSError):  # it may end while we look
+            by_tag.setdefault(process.environ()[TAG], []).append(process)
+    return [p for processes in by_tag.values() if not any(map(leads, processes)) for p in processes]
+
+
+def named(process: psutil.Process) -> str:
+    """The process's command line, or its name where it has none."""
+    try:
+        return " ".join(process.cmdline())[:90] or process.name()
+    except psutil.Error:
+        return "ended meanwhile"
 
 
 def listener(port: int) -> psutil.Process | None:
@@ -125,7 +143,7 @@ def describe(process: psutil.Process | None) -> str:
     if process is None:
         return "a process of another account, which this one may not see"
     with contextlib.suppress(psutil.Error):
-        command = " ".join(process.cmdline())[:80] or process.name()
+        command = named(process)
         owner = process.environ().get(TAG, "")
         if owner.startswith(f"{ROOT}:"):
             return f"pid {process.pid} ({command}), a Podium of this checkout. End it with `make stop`"
@@ -150,7 +168,7 @@ def check_nothing_in_the_way(port: int, environment: Mapping[str, str]) -> None:
             + (f"\nOr serve on another one: make serve PORT={port + 1}" if taken == port else "")
         )
     if orphans := left_over():
-        pids = "\n".join(f"  pid {p.pid}  {' '.join(p.cmdline())[:90] or p.name()}" for p in orphans)
+        pids = "\n".join(f"  pid {p.pid}  {named(p)}" for p in orphans)
         raise ServeError(
             f"A Podium of this checkout crashed and left these running:\n{pids}\nEnd them with `make stop`."
         )
@@ -397,7 +415,7 @@ def serve_until_interrupted(server: Server) -> int:
 
 def stop_everything() -> int:
     """`make stop`: end every server of this checkout, and what crashed ones left."""
-    leaders = [p for p in tagged(f"{ROOT}:") if "cluster.serve" in p.cmdline()]
+    leaders = [p for p in tagged(f"{ROOT}:") if leads(p)]
     for process in leaders:
         with contextlib.suppress(psutil.Error):
             process.send_signal(signal.SIGINT)

@@ -32,6 +32,8 @@ class Answered:
     finish: FinishReason | None
     attempts: tuple[Attempt, ...] = ()
     reasoning: str = ""
+    inner: object | None = None
+    """The record of the run that answered, where the worker is a team itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,9 @@ class _Nesting:
 
 
 class StepsParser:
-    """`steps`: one JSON object a step, or `{"steps": [...]}` around them; whatever stands between them is passed over."""
+    """`steps`: one JSON object a step, or `{"steps": [...]}` around them; what stands between them, and inside
+    `<think>`, is passed over.
+    """
 
     _WRAPPER = re.compile(r'\{\s*(?:"accept"\s*:\s*false\s*,\s*)?"steps"\s*:\s*')
 
@@ -94,12 +96,14 @@ class StepsParser:
         self._accepted = False
         self._object: list[str] = []
         self._nesting = _Nesting('"')
+        self._passed = ""
+        self._thinking = False
 
     def feed(self, text: str) -> list[Step]:
         """See `Parser.feed`."""
         steps: list[Step] = []
         for char in text:
-            if not self._object and char != "{":
+            if not self._object and (self._thinks(char) or char != "{"):
                 continue
             if char == "[" and self._nesting.depth == 1 and self._WRAPPER.fullmatch("".join(self._object)):
                 self._reset()
@@ -124,6 +128,13 @@ class StepsParser:
                 )
             return None
         return self._draft.finish()
+
+    def _thinks(self, char: str) -> bool:
+        """Whether `char`, outside of every object, stands inside `<think>`."""
+        self._passed = (self._passed + char)[-len("</think>") :]
+        if self._passed.endswith(("<think>", "</think>")):
+            self._thinking = not self._passed.startswith("</")
+        return self._thinking
 
     def _reset(self) -> None:
         self._object, self._nesting = [], _Nesting('"')
@@ -163,6 +174,10 @@ class _List:
             return self._complete(must=True)
         self.nesting.feed(char)
         if self.nesting.depth == 0:
+            if char != "]":
+                raise InvalidPlan(
+                    f"A list is closed by {char!r}.", reason=Reason.MALFORMED, step=len(self.elements)
+                )
             self.closed = True
             return self._complete(must=False)
         self.element.append(char)
@@ -174,12 +189,16 @@ class _List:
             return False
         try:
             self.elements.append(ast.literal_eval(text))
-        except (ValueError, SyntaxError, MemoryError, RecursionError) as exc:
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as exc:
             index = len(self.elements)
             raise InvalidPlan(
                 f"{text[:80]!r} is not a Python literal.", reason=Reason.MALFORMED, step=index
             ) from exc
         return True
+
+
+LABEL_CHARS = 80
+"""A list's name, its mark and its bracket, with room for blanks."""
 
 
 def _label(*names: str) -> re.Pattern[str]:
@@ -232,8 +251,8 @@ class ListsParser:
 
     def _opens(self, wanted: _List) -> bool:
         thinking = "<think>" in self._text and "</think>" not in self._text
-        match = None if thinking else list(wanted.label.finditer(self._text))[-1:]
-        return bool(match) and match[0].end() == len(self._text)
+        matches = [] if thinking else list(wanted.label.finditer(self._text[-LABEL_CHARS:]))
+        return bool(matches) and self._text.endswith(matches[-1].group())
 
     def _check_length(self, closed: _List) -> None:
         count, expected = len(closed.elements), len(self._models.elements)
@@ -280,6 +299,9 @@ def _step(index: int, worker: Any, subtask: Any, access: Any, workers: Sequence[
         raise _wrong_type(index, "subtask", "a text")
     if not subtask.strip():
         raise InvalidPlan(f"Step {index} has an empty subtask.", reason=Reason.EMPTY_SUBTASK, step=index)
+    if any("\ud800" <= char <= "\udfff" for char in subtask):
+        message = f"Step {index}'s subtask has half of a character, which no model can be sent."
+        raise InvalidPlan(message, reason=Reason.MALFORMED, step=index)
     if isinstance(worker, int) and not 0 <= worker < len(workers):
         raise InvalidPlan(
             f"Step {index} names worker {worker}; the pool of this request has 0 to {len(workers) - 1}.",

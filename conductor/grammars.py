@@ -99,7 +99,7 @@ def _lists(max_steps: int, may_accept: bool) -> str:
         )
     rules += "".join(_access(step) for step in range(max_steps))
     rules += f'reasoning ::= (thought (" " thought){{0,{REASONING_WORDS - 1}}} "\\n")?\n'
-    rules += r'mark ::= [^=:\[\]<>\x00-\x20]' + "\n" + _words("thought", "mark")
+    rules += r"mark ::= [^=:\[\]<>\x00-\x20]" + "\n" + _words("thought", "mark")
     return rules
 
 

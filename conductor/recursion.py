@@ -48,7 +48,12 @@ class Recursive:
                         yield Delta(text, reasoning)
                     case e.Finished(finish=finish):
                         calls = [call.usage for call in run.record.calls if call.usage]
-                        yield Delta(finish=finish, usage=sum(calls, Usage()), cost_usd=run.record.cost_usd)
+                        yield Delta(
+                            finish=finish,
+                            usage=sum(calls, Usage()),
+                            cost_usd=run.record.cost_usd,
+                            inner=run.record,
+                        )
                     case e.Failed(error=error):
                         raise self._failed(error)
                     case _:

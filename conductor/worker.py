@@ -119,6 +119,8 @@ class Delta:
     """What the server says the call cost so far; counts more than a price list."""
     model: str | None = None
     """The model's name as the server reports it."""
+    inner: object | None = None
+    """The record of the run that answered, where the worker is a team itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +157,15 @@ class Reply:
     finish: FinishReason | None = None
     cost_usd: Decimal | None = None
     """What the server says it cost; None: reckon it from price and usage."""
+    inner: object | None = None
+    """The record of the run that answered, where the worker is a team itself."""
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
         async for delta in self.deltas:
             self.model = delta.model or self.model
             self.usage = delta.usage or self.usage
             self.finish = delta.finish or self.finish
+            self.inner = delta.inner or self.inner
             self.cost_usd = self.cost_usd if delta.cost_usd is None else delta.cost_usd
             yield delta
         if self.finish is None:

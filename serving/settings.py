@@ -123,7 +123,7 @@ class VllmSettings(_WorkerBase):
             own = sorted({"engine", "scale"} & fields.keys())
             if own:
                 raise ValueError(f"has both `deployment` and `{own[0]}`; they are the other worker's")
-            fields.setdefault("model", "")
+            return {"model": "", **fields}
         return cast(Any, data)
 
 
@@ -436,7 +436,10 @@ def patched(settings: Settings, patch: Mapping[str, Any]) -> Settings:
     """
     data = settings.model_dump(mode="json", exclude_unset=True)
     merged = {worker["name"]: worker for worker in data["workers"]}
-    for worker in patch.get("workers", ()):
+    partial: Any = patch.get("workers", [])
+    if not isinstance(partial, list) or not all(isinstance(each, dict) for each in cast(list[Any], partial)):
+        raise SettingsError("user_config: `workers` must be a list of (partial) workers, each with its name.")
+    for worker in cast(list[dict[str, Any]], partial):
         merged[worker.get("name")] = merged.get(worker.get("name"), {}) | worker
     changed = parse(data | dict(patch) | {"workers": list(merged.values())}, "user_config")
     engines = [

@@ -144,12 +144,14 @@ def _brief(step: Json) -> Json:
 
 
 def _step(plan: PlanRecord, step: StepRecord) -> Json:
+    inner = step.answered.inner if step.answered else None
     return {
         "plan": plan.index, "round": plan.round, "step": step.index, **written(step), "status": step.status,
         "prompt": _messages(step.prompt), **_answered(step.answered),
         "planned_s": _seconds(step.planned_s), "started_s": _seconds(step.started_s),
         "first_token_s": _seconds(step.first_token_s), "ended_s": _seconds(step.ended_s),
         "error": errors.body(step.error)["error"] if step.error else None,
+        "inner": workflow(inner) if isinstance(inner, Record) else None,
     }  # fmt: skip
 
 

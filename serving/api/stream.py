@@ -127,6 +127,7 @@ class Chunks:
 
     def __init__(self, run: Run, request: ChatRequest) -> None:
         self._run, self._podium = run, request.podium
+        self._answering = False
         self._with_usage = request.stream_options is not None and request.stream_options.include_usage
         record = run.record
         self._head: Json = {
@@ -142,6 +143,7 @@ class Chunks:
         """What `event` puts on the stream; nothing, for most."""
         match event:
             case e.AnswerDelta(text=text, reasoning=reasoning):
+                self._answering = True
                 delta: Json = {"content": text} if text else {}
                 return self._delta(delta | ({"reasoning_content": reasoning} if reasoning else {}))
             case e.Finished(finish=finish):
@@ -156,7 +158,7 @@ class Chunks:
             return b""
         if self._podium.progress == "events":
             return self._chunk({"choices": [], "podium": told})
-        line = in_words(event)
+        line = "" if self._answering else in_words(event)
         return self._delta({"reasoning_content": line}) if line else b""
 
     def _finished(self, reason: str) -> bytes:

@@ -4,6 +4,7 @@ Waits are for states. The last worker never ends by itself, so that every leavin
 """
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -174,10 +175,12 @@ async def test_leaving_many_at_once_leaves_nothing():
 
 
 async def test_a_client_that_reads_nothing_slows_the_worker_and_can_still_leave():
-    text = "word " * 400_000
+    text = f"{'x' * 5000} " * 4000
     async with served(team(workers=[scripted("a", text)], workflows={}, limits={"first_byte_s": 0})) as api:
         host, port = api.url.removeprefix("http://").split(":")
-        reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
+        sock = socket.create_connection((host, int(port)))  # noqa: ASYNC - the loopback answers at once
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        reader, writer = await asyncio.open_connection(sock=sock, limit=1024)
         body = b'{"model": "a", "stream": true, "messages": [{"role": "user", "content": "x"}]}'
         writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
         await reader.readuntil(b"\r\n")
