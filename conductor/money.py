@@ -181,7 +181,7 @@ class Ledger:
                 return self._make_hold(price, input_tokens, max_output_tokens)
             if not self.holds:
                 if room < min(LEAST_ANSWER_TOKENS, max_output_tokens):
-                    raise self._exceeded(price, what)
+                    raise self._exceeded(price, input_tokens, what)
                 return self._make_hold(price, input_tokens, room)
             await self._changed.wait()
 
@@ -191,21 +191,34 @@ class Ledger:
 
     def _room(self, price: Price | None, input_tokens: int) -> int | None:
         """How many tokens an answer may be long inside what is left; None: no limit; below 0: the prompt alone is too much."""
-        rooms: list[int] = []
-        if self.budget.max_tokens is not None:
-            rooms.append(self.budget.max_tokens - self.spent_tokens - self.held_tokens - input_tokens)
-        if self.budget.max_cost_usd is not None:
-            if price is None:
-                return -1
-            left = self.budget.max_cost_usd - self.spent_usd - self.held_usd - price.of(Usage(input_tokens))
-            if left < 0:
-                rooms.append(-1)
-            elif price.output_usd_per_mtok:
-                rooms.append(int(left * MILLION / price.output_usd_per_mtok))
+        rooms = [
+            room
+            for room in (self._room_by_tokens(input_tokens), self._room_by_cost(price, input_tokens))
+            if room is not None
+        ]
         return min(rooms) if rooms else None
 
-    def _exceeded(self, price: Price | None, what: str) -> BudgetExceeded:
-        by_cost = self.budget.max_cost_usd is not None
+    def _room_by_tokens(self, input_tokens: int) -> int | None:
+        if self.budget.max_tokens is None:
+            return None
+        return self.budget.max_tokens - self.spent_tokens - self.held_tokens - input_tokens
+
+    def _room_by_cost(self, price: Price | None, input_tokens: int) -> int | None:
+        if self.budget.max_cost_usd is None:
+            return None
+        if price is None:
+            return -1
+        left = self.budget.max_cost_usd - self.spent_usd - self.held_usd - price.of(Usage(input_tokens))
+        if left < 0:
+            return -1
+        return int(left * MILLION / price.output_usd_per_mtok) if price.output_usd_per_mtok else None
+
+    def _exceeded(self, price: Price | None, input_tokens: int, what: str) -> BudgetExceeded:
+        """The error, about the limit that leaves less room; about the price where there is none."""
+        by_tokens, by_cost_room = self._room_by_tokens(input_tokens), self._room_by_cost(price, input_tokens)
+        by_cost = by_cost_room is not None and (
+            by_tokens is None or price is None or by_cost_room <= by_tokens
+        )
         spent, held, limit = (
             (f"${self.spent_usd:f}", f"${self.held_usd:f}", f"${self.budget.max_cost_usd:f}")
             if by_cost
@@ -217,7 +230,7 @@ class Ledger:
         )
         why = (
             "has no price, so its cost cannot be kept under a limit"
-            if price is None
+            if price is None and by_cost
             else "could cost more than is left"
         )
         field_name = "podium.max_cost_usd" if by_cost else "podium.max_tokens"

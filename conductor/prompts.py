@@ -49,7 +49,7 @@ access_list = [[]]
 
 FALLBACK_CARD = "a general language model"
 NO_IMAGE = "[A picture is here that this model cannot see.]"
-_MARK = re.compile(r"<(?=/?\s*(?:output|task)\b)", re.IGNORECASE)
+_MARK = re.compile(r"<(?=\s*/?\s*(?:output|task)\b)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Prompts:
             f"The team answered:\n\n{_escaped(outcome)}\n\nIf this answers the user's question well, write {accept}. "
             "If not, write a new plan that mends it; its last step must give the complete answer."
         )
-        return [*asked, Message.of("assistant", written), Message.of("user", verdict)]
+        return [*asked, Message.of("assistant", written or "(nothing)"), Message.of("user", verdict)]
 
 
 def work(

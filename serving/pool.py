@@ -4,6 +4,7 @@ Outermost first: failing over, retrying, slots, span, the wire. So a span is one
 fallback is retried by its own rules.
 """
 
+import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Mapping
@@ -49,6 +50,7 @@ class Pool:
     members: Mapping[str, Member]
     """All of them, those outside the plans' pool too."""
     wires: tuple[Worker, ...]
+    engines: Engines
 
     @property
     def engine(self) -> Engine:
@@ -71,6 +73,18 @@ class Pool:
     def open_engine(self) -> Engine:
         """What runs given plans over every worker, those outside the pool too."""
         return Engine(None, self.members)
+
+    async def engines_not_ready(self) -> list[str]:
+        """Owners of engines that are to be up and are not. An engine that may have no replica is waited for by its calls."""
+        owners = [
+            worker.name
+            for worker in self.settings.workers
+            if isinstance(worker, VllmSettings)
+            and worker.deployment is None
+            and worker.scale.min_replicas > 0
+        ]
+        up = await asyncio.gather(*(self.engines[name].ready() for name in owners))
+        return [name for name, is_up in zip(owners, up, strict=True) if not is_up]
 
     async def aclose(self) -> None:
         """Close the HTTP clients of the API workers."""
@@ -97,9 +111,8 @@ def build_pool(settings: Settings, environment: Mapping[str, str], engines: Engi
     settings = without(settings, set(absent))
     wires = {worker.name: _wire(worker, settings, environment, engines) for worker in settings.workers}
     stacked = {worker.name: _stacked(worker, wires[worker.name], settings) for worker in settings.workers}
-    return Pool(
-        settings, {w.name: _member(w, stacked, settings) for w in settings.workers}, tuple(wires.values())
-    )
+    members = {worker.name: _member(worker, stacked, settings) for worker in settings.workers}
+    return Pool(settings, members, tuple(wires.values()), engines)
 
 
 def _wire(

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from conductor.errors import PodiumError
 from conductor.grammars import SUBTASK_CHARS
 from conductor.planner import PLAN_TOKENS
+from conductor.recursion import ITSELF
 from conductor.worker import FinishReason
 
 Kind = Literal["vllm", "openai", "anthropic", "gemini", "scripted"]
@@ -299,6 +300,7 @@ class Settings(_Frozen):
                         f"worker {worker.name!r}: deployment {worker.deployment!r} is no vllm worker with an engine"
                     )
         self._check_workflows()
+        self._check_pool()
         return self
 
     def _mentions(self) -> Sequence[tuple[str, str]]:
@@ -316,6 +318,22 @@ class Settings(_Frozen):
         for name, steps in self.workflows.items():
             found += [(f"workflows.{name}", step.worker) for step in steps]
         return found
+
+    def _check_pool(self) -> None:
+        used = [
+            (f"models.{name}.workers", worker)
+            for name, model in self.models.items()
+            for worker in model.workers or ()
+        ]
+        if self.conductor and self.conductor.fallback:
+            used.append(("conductor.fallback", self.conductor.fallback))
+        for place, worker in used:
+            if worker not in self.pool:
+                raise ValueError(f"{place} names {worker!r}, which is kept out of the pool (in_pool: false)")
+        if ITSELF in self.pool and any(model.depth for model in self.models.values()):
+            raise ValueError(
+                f"a worker is called {ITSELF!r}; where a model has depth, that is the whole team's name"
+            )
 
     def _check_workflows(self) -> None:
         for name, steps in self.workflows.items():

@@ -28,7 +28,7 @@ HERE = Path(__file__).resolve().parent
 BUILD = ROOT / "build" / "bench"
 HOST = "127.0.0.1"
 TAG = "PODIUM_BENCH"
-READY_WITHIN_S = 120.0
+READY_WITHIN_S = 240.0
 STOP_WITHIN_S = 45.0
 ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",

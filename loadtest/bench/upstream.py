@@ -43,7 +43,6 @@ class Call:
 
     model: str
     run: str
-    came_s: float
     spoke_s: float | None = None
     closed_s: float | None = None
 
@@ -78,7 +77,7 @@ class Upstream:
         """`POST /chat/completions`, streamed. Cancelled when the connection closes."""
         content = await request.text()
         model, found = json.loads(content)["model"], MARK.search(content)
-        call = Call(model, found.group() if found else "", time.monotonic())
+        call = Call(model, found.group() if found else "")
         self._calls.append(call)
         await self._tell()
         try:

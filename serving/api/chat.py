@@ -6,15 +6,16 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from conductor.errors import TooLarge
-from conductor.money import total
+from conductor.money import Ledger, total
 from conductor.plan import Plan, Step
 from conductor.preview import worst_case
 from conductor.record import Record
+from conductor.recursion import ITSELF, Recursive
+from conductor.worker import Member
 from serving.api import answer
-from serving.api.respond import success
 from serving.api.schema import ChatRequest, read
 from serving.api.service import Service
-from serving.api.stream import WORKFLOW_HEADER, RunResponse
+from serving.api.stream import RunResponse
 from serving.api.task import Order, order
 
 router = APIRouter()
@@ -35,19 +36,23 @@ async def plans(request: Request) -> Response:
     service: Service = request.app.state.service
     asked = await _body(request, service)
     ordered = order(asked, service.pool, plan_only=True)
-    async with service.run(ordered, _new_id(), dict(request.headers)) as run:
-        async for _ in run.events():
-            pass
-    if run.record.error is not None:
-        raise run.record.error
-    return success(_planned(run.record, ordered), {WORKFLOW_HEADER: run.record.id})
+    whole = asked.model_copy(update={"stream": False})
+    return PlanResponse(service, ordered, whole, _new_id(), dict(request.headers))
+
+
+class PlanResponse(RunResponse):
+    """Owns a run that ends with its plan: a client that leaves pays for no more of it either."""
+
+    def body(self, record: Record) -> answer.Json:
+        """See `RunResponse.body`."""
+        return _planned(record, self._order)
 
 
 def _planned(record: Record, ordered: Order) -> answer.Json:
     written = record.answering_plan
     assert written is not None, "a run that finished has a plan"
     plan = Plan(tuple(Step(step.worker, step.subtask, step.access) for step in written.steps))
-    tokens, costs = worst_case(plan, ordered.engine.pool, ordered.task.conversation, ordered.task.sampling)
+    tokens, costs = worst_case(plan, _pool(ordered), ordered.task.conversation, ordered.task.sampling)
     steps = [
         answer.written(step) | {
             "worst_case_cost_usd": answer.dollars(cost), "worst_case_tokens": usage.total_tokens,
@@ -60,6 +65,12 @@ def _planned(record: Record, ordered: Order) -> answer.Json:
         "worst_case_cost_usd": answer.dollars(total(costs)), "worst_case_tokens": sum(usage.total_tokens for usage in tokens),
         "podium": answer.summary(record, trace=False), "usage": answer.usage(record),
     }  # fmt: skip
+
+
+def _pool(ordered: Order) -> dict[str, Member]:
+    """With the whole team as one of its workers: what that may cost is nobody's to say before its plan is there."""
+    team = Recursive(ordered.engine, ordered.task, Ledger())
+    return {ITSELF: Member(ITSELF, team, price=None, worst_price=None), **ordered.engine.pool}
 
 
 async def _body(request: Request, service: Service) -> ChatRequest:

@@ -17,6 +17,10 @@ async def healthz() -> Response:
 
 @router.get("/readyz")
 async def readyz(request: Request) -> Response:
-    """Able to answer. Ray Serve routes to a replica only once all that it needs is up, so to be asked is to be ready."""
+    """Able to answer: every vLLM engine that never scales to zero is up. 503 until then; says which are waited for."""
     service: Service = request.app.state.service
-    return success({"status": "ready", "workers": service.pool.settings.pool, "running": service.running})
+    waited_for = await service.pool.engines_not_ready()
+    state = {"workers": service.pool.settings.pool, "running": service.running}
+    if waited_for:
+        return success({"status": "starting", "waiting_for": waited_for, **state}, status=503)
+    return success({"status": "ready", **state})

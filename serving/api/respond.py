@@ -9,9 +9,9 @@ from conductor.errors import PodiumError
 from serving.api import errors
 
 
-def success(body: Any, headers: dict[str, str] | None = None) -> Response:
+def success(body: Any, headers: dict[str, str] | None = None, status: int = 200) -> Response:
     """`body` as JSON."""
-    return Response(orjson.dumps(body), 200, headers, "application/json")
+    return Response(orjson.dumps(body), status, headers, "application/json")
 
 
 def failure(error: PodiumError, status: int | None = None) -> Response:

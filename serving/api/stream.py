@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from conductor import events as e
 from conductor.engine import Run
 from conductor.errors import PodiumError
+from conductor.record import Record
 from serving.api import answer, errors
 from serving.api.schema import ChatRequest
 from serving.api.service import Service
@@ -74,7 +75,11 @@ class RunResponse(Response):
         async for event in run.events():
             if isinstance(event, e.Failed):
                 raise event.error
-        await wire.json(200, answer.completion(run.record, trace=self._request.podium.trace))
+        await wire.json(200, self.body(run.record))
+
+    def body(self, record: Record) -> Json:
+        """What a client gets that does not stream."""
+        return answer.completion(record, trace=self._request.podium.trace)
 
     async def _stream(self, run: Run, wire: "_Wire") -> None:
         limits = self._service.pool.settings.limits

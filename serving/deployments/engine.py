@@ -53,6 +53,10 @@ class Engine:
         """Ray Serve restarts a replica whose engine is dead."""
         await self._engine.check_health()
 
+    async def ready(self) -> bool:
+        """Asked through Serve, so that an answer means: a replica is up."""
+        return not self._engine.errored
+
     async def unfinished(self) -> int:
         """Requests in the engine, waiting or running."""
         return self._engine.get_num_unfinished_requests()

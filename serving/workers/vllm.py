@@ -53,6 +53,10 @@ class EngineClient(Protocol):
         """
         ...
 
+    async def ready(self) -> bool:
+        """Whether a replica is up and its engine healthy. Never raises for what it asks about."""
+        ...
+
 
 class VllmWorker:
     """One worker of an engine; several may share one, each with its own system prompt or adapter."""

@@ -6,7 +6,11 @@ from conductor.plan import Plan, Step
 
 NAMES = ("alpha", "beta", "gamma")
 words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30).map(str.strip).filter(bool)
-spoken = st.text("abc ,.'()[]{}:=é世-", min_size=1, max_size=30).map(lambda text: " ".join(text.split())).filter(bool)
+spoken = (
+    st.text("abc ,.'()[]{}:=é世-", min_size=1, max_size=30)
+    .map(lambda text: " ".join(text.split()))
+    .filter(bool)
+)
 """Subtasks that the grammar's words can spell."""
 
 
@@ -14,7 +18,9 @@ spoken = st.text("abc ,.'()[]{}:=é世-", min_size=1, max_size=30).map(lambda te
 def plans(draw: st.DrawFn, subtasks: st.SearchStrategy[str] = words, max_steps: int = 5) -> Plan:
     count = draw(st.integers(1, max_steps))
     accesses = [sorted(draw(st.sets(st.integers(0, index - 1)))) if index else [] for index in range(count)]
-    return Plan(tuple(Step(draw(st.sampled_from(NAMES)), draw(subtasks), tuple(access)) for access in accesses))
+    return Plan(
+        tuple(Step(draw(st.sampled_from(NAMES)), draw(subtasks), tuple(access)) for access in accesses)
+    )
 
 
 @st.composite

@@ -78,10 +78,14 @@ class Player:
 
 
 def member(player: Player, **facts: object) -> Member:
-    return Member(player.name, player, card=f"the {player.name}", price=player.price, worst_price=player.price, **facts)  # type: ignore[arg-type]
+    return Member(
+        player.name, player, card=f"the {player.name}", price=player.price, worst_price=player.price, **facts
+    )  # type: ignore[arg-type]
 
 
-def team(*players: Player, conductor: Player | None = None, format: Format = "steps", **facts: object) -> Engine:
+def team(
+    *players: Player, conductor: Player | None = None, format: Format = "steps", **facts: object
+) -> Engine:
     leader = Conductor(member(conductor), format=format, **facts) if conductor else None  # type: ignore[arg-type]
     return Engine(leader, {player.name: member(player) for player in players})
 
@@ -91,7 +95,12 @@ def ask_for(text: str = "why is the sky blue?", **facts: object) -> Task:
 
 
 def line(worker: int | str, subtask: str = "do it", access: Sequence[int] | str = ()) -> str:
-    return json.dumps({"worker": worker, "subtask": subtask, "access": access if access == "all" else list(access)}) + "\n"
+    return (
+        json.dumps(
+            {"worker": worker, "subtask": subtask, "access": access if access == "all" else list(access)}
+        )
+        + "\n"
+    )
 
 
 def a_plan(*steps: tuple[str, tuple[int, ...]]) -> Plan:
@@ -104,7 +113,8 @@ def rendered(plan: Plan, names: Sequence[str], format: Format) -> str:
     if format == "steps":
         rows = zip(numbers, plan.steps, strict=True)
         return "\n".join(
-            json.dumps({"worker": n, "subtask": s.subtask, "access": list(s.access)}, ensure_ascii=False) for n, s in rows
+            json.dumps({"worker": n, "subtask": s.subtask, "access": list(s.access)}, ensure_ascii=False)
+            for n, s in rows
         )
     subtasks = json.dumps([step.subtask for step in plan.steps], ensure_ascii=False)
     return f"model_id = {numbers}\nsubtasks = {subtasks}\naccess_list = {[list(step.access) for step in plan.steps]}"

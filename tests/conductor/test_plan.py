@@ -19,7 +19,12 @@ def test_a_plan_that_exists_can_run(steps: list[Step], max_steps: int) -> None:
     try:
         plan = Plan.of(steps, NAMES, max_steps)
     except InvalidPlan as exc:
-        assert exc.reason in {Reason.NO_PLAN, Reason.UNKNOWN_WORKER, Reason.READS_FORWARD, Reason.TOO_MANY_STEPS}
+        assert exc.reason in {
+            Reason.NO_PLAN,
+            Reason.UNKNOWN_WORKER,
+            Reason.READS_FORWARD,
+            Reason.TOO_MANY_STEPS,
+        }
         return
     assert 1 <= len(plan.steps) <= max_steps
     for index, step in enumerate(plan.steps):
@@ -53,7 +58,9 @@ def test_needed_is_what_the_last_step_reaches(plan: Plan) -> None:
         ([Step("alpha", "x")] * 4, Reason.TOO_MANY_STEPS, 3),
     ],
 )
-def test_each_fault_has_its_reason_and_names_its_step(steps: list[Step], reason: Reason, at: int | None) -> None:
+def test_each_fault_has_its_reason_and_names_its_step(
+    steps: list[Step], reason: Reason, at: int | None
+) -> None:
     with pytest.raises(InvalidPlan) as refused:
         Plan.of(steps, NAMES, 3)
     assert (refused.value.reason, refused.value.step) == (reason, at)

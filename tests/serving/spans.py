@@ -33,7 +33,9 @@ class SpanLog(SpanProcessor):
 
     def named(self, beginning: str) -> list[ReadableSpan]:
         """The ended ones of that name, in the order they began."""
-        return sorted((s for s in self.ended if s.name.startswith(beginning)), key=lambda s: s.start_time or 0)
+        return sorted(
+            (s for s in self.ended if s.name.startswith(beginning)), key=lambda s: s.start_time or 0
+        )
 
 
 def _install() -> SpanLog:

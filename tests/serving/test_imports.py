@@ -24,7 +24,9 @@ ABSENT = {
 @pytest.mark.parametrize(("module", "absent"), ABSENT.items(), ids=ABSENT.keys())
 def test_a_module_loads_only_what_it_needs(module: str, absent: set[str]):
     code = f"import sys, {module}; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert module in loaded
     assert not absent & set(loaded)
 
@@ -34,5 +36,7 @@ def test_a_pool_of_scripts_loads_no_sdk():
         "import sys; from serving.pool import build_pool; from serving.settings import parse;"
         "build_pool(parse({'workers': [{'name': 'a', 'kind': 'scripted'}]}), {}, {}); print(*sys.modules)"
     )
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
     assert not SDKS & set(loaded)

@@ -51,7 +51,11 @@ async def test_a_fallback_is_retried_by_its_own_rules_and_shares_its_own_slots()
     down = {"replies": [{"error": "unavailable"}]}
     line = pool(
         down | {"retry": {"attempts": 1}, "fallbacks": ["b"]},
-        {"replies": [{"error": "unavailable"}, "B."], "retry": {"attempts": 2, "first_wait_s": 0.001}, "max_concurrency": 1},
+        {
+            "replies": [{"error": "unavailable"}, "B."],
+            "retry": {"attempts": 2, "first_wait_s": 0.001},
+            "max_concurrency": 1,
+        },
     )
     async with line.members["a"].worker.open(CALL) as reply:
         assert (reply.worker, [a.worker for a in reply.attempts]) == ("b", ["a", "b"])
@@ -98,13 +102,28 @@ def test_the_worst_price_counts_what_is_cached_only_where_all_tell_it():
 
 
 def test_the_worst_price_is_unknown_as_soon_as_one_is():
-    assert pool({"fallbacks": ["gpt"]}, {"name": "gpt", "kind": "openai", "model": "m"}).members["a"].worst_price is None
+    assert (
+        pool({"fallbacks": ["gpt"]}, {"name": "gpt", "kind": "openai", "model": "m"}).members["a"].worst_price
+        is None
+    )
 
 
 def test_a_member_knows_what_the_settings_say():
-    told = {"card": "Fast.", "max_output_tokens": 9, "sees_images": True, "system_prompt": "Be kind.", "temperature": 0.5, "top_p": 0.9}
+    told = {
+        "card": "Fast.",
+        "max_output_tokens": 9,
+        "sees_images": True,
+        "system_prompt": "Be kind.",
+        "temperature": 0.5,
+        "top_p": 0.9,
+    }
     member = pool(told | {"effort": "low"}).members["a"]
-    assert (member.card, member.max_output_tokens, member.sees_images, member.system_prompt) == ("Fast.", 9, True, "Be kind.")
+    assert (member.card, member.max_output_tokens, member.sees_images, member.system_prompt) == (
+        "Fast.",
+        9,
+        True,
+        "Be kind.",
+    )
     call = member.with_defaults(CALL)
     assert (call.temperature, call.top_p, call.effort, call.max_output_tokens) == (0.5, 0.9, "low", 9)
 
@@ -165,7 +184,9 @@ async def test_runs_under_way_keep_the_old_pool_until_the_last_of_them_has_ended
     service = Service(old)
 
     async def run() -> None:
-        async with service.run(ordered(service.pool), f"wf_{len(worker.calls)}{service.running}", {}) as under_way:
+        async with service.run(
+            ordered(service.pool), f"wf_{len(worker.calls)}{service.running}", {}
+        ) as under_way:
             async for _ in under_way.events():
                 pass
 

@@ -27,7 +27,13 @@ ROOT = Path(__file__).resolve().parents[2]
 A: dict[str, Any] = {"name": "a", "kind": "scripted"}
 B: dict[str, Any] = {"name": "b", "kind": "scripted"}
 OPENAI: dict[str, Any] = {"name": "gpt", "kind": "openai", "model": "gpt-5", "api_key_env": "OPENAI_API_KEY"}
-VLLM: dict[str, Any] = {"name": "v", "kind": "vllm", "model": "models/x", "engine": {"max_model_len": 512}, "scale": {"gpus": 1}}
+VLLM: dict[str, Any] = {
+    "name": "v",
+    "kind": "vllm",
+    "model": "models/x",
+    "engine": {"max_model_len": 512},
+    "scale": {"gpus": 1},
+}
 SHARED: dict[str, Any] = {"name": "v2", "kind": "vllm", "deployment": "v"}
 FULL: dict[str, Any] = {
     "conductor": {"worker": "a", "fallback": "b"},
@@ -91,6 +97,18 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "a negative price": ({"workers": [A | {"price": {"input_usd_per_mtok": -1, "output_usd_per_mtok": 1}}]}, "input_usd_per_mtok"),
     "half a price": ({"workers": [A | {"price": {"input_usd_per_mtok": 1}}]}, "price.output_usd_per_mtok"),
+    "a model's worker outside the pool": (
+        {"workers": [A, B | {"in_pool": False}], "conductor": {"worker": "a"}, "models": {"m": {"workers": ["b"]}}},
+        "models.m.workers names 'b', which is kept out of the pool",
+    ),
+    "a fallback outside the pool": (
+        {"workers": [A, B | {"in_pool": False}], "conductor": {"worker": "a", "fallback": "b"}},
+        "conductor.fallback names 'b', which is kept out of the pool",
+    ),
+    "a worker called like the whole team": (
+        {"workers": [A | {"name": "team"}], "conductor": {"worker": "team"}, "models": {"m": {"depth": 1}}},
+        "a worker is called 'team'",
+    ),
     "no slots": ({"workers": [A | {"max_concurrency": 0}]}, "workers[0].max_concurrency"),
     "no attempts": ({"workers": [A | {"retry": {"attempts": 0}}]}, "workers[0].retry.attempts"),
     "an unknown format": ({"workers": [A], "conductor": {"worker": "a", "format": "prose"}}, "conductor.format"),
@@ -122,13 +140,15 @@ def test_full_settings_are_taken_and_frozen():
 
 
 def test_what_stays_out_of_the_pool_is_a_worker_still():
-    own = settings(workers=[A | {"in_pool": False}, *FULL["workers"][1:]])
+    own = settings(workers=[A | {"in_pool": False}, *FULL["workers"][1:]], models={"mini": {}})
     assert "a" not in own.pool
     assert own.worker("a").name == "a"
 
 
 def test_prices_are_decimals_to_the_last_cent():
-    own = parse({"workers": [A | {"price": {"input_usd_per_mtok": 1.25, "output_usd_per_mtok": "0.1"}}]}).worker("a")
+    own = parse(
+        {"workers": [A | {"price": {"input_usd_per_mtok": 1.25, "output_usd_per_mtok": "0.1"}}]}
+    ).worker("a")
     assert own.price is not None
     assert (own.price.input_usd_per_mtok, own.price.output_usd_per_mtok) == (Decimal("1.25"), Decimal("0.1"))
 
@@ -152,9 +172,13 @@ def test_an_optional_worker_without_its_key_is_absent_and_another_is_an_error():
     assert absent_workers(full, {}) == {"gpt": "OPENAI_API_KEY"}
     assert absent_workers(full, {"OPENAI_API_KEY": ""}) == {"gpt": "OPENAI_API_KEY"}, "empty is not set"
     assert absent_workers(full, {"OPENAI_API_KEY": "sk-1"}) == {}
-    with pytest.raises(SettingsError, match=r"'gpt' needs its key in the variable OPENAI_API_KEY.*optional: true"):
+    with pytest.raises(
+        SettingsError, match=r"'gpt' needs its key in the variable OPENAI_API_KEY.*optional: true"
+    ):
         absent_workers(parse({"workers": [OPENAI]}), {})
-    assert absent_workers(parse({"workers": [OPENAI | {"api_key_env": None}]}), {}) == {}, "some servers want no key"
+    assert absent_workers(parse({"workers": [OPENAI | {"api_key_env": None}]}), {}) == {}, (
+        "some servers want no key"
+    )
 
 
 def test_without_a_worker_nothing_names_it_any_more():
@@ -176,7 +200,9 @@ def test_without_the_fallback_there_is_none_and_without_the_conductor_nothing_se
 def test_a_patch_changes_what_it_names_and_nothing_else():
     full = settings()
     patch = {
-        "workers": [{"name": "b", "card": "new", "price": {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}}],
+        "workers": [
+            {"name": "b", "card": "new", "price": {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}}
+        ],
         "prompts": {"conductor": "Lead."},
         "limits": {"max_running": 5},
     }
@@ -186,12 +212,22 @@ def test_a_patch_changes_what_it_names_and_nothing_else():
     assert (b.card, b.price is not None and b.price.output_usd_per_mtok) == ("new", 2)
     assert (changed.prompts.conductor, changed.limits.max_running) == ("Lead.", 5)
     assert [w for w in changed.workers if w.name != "b"] == [w for w in full.workers if w.name != "b"]
-    assert (changed.models, changed.workflows, changed.conductor) == (full.models, full.workflows, full.conductor)
+    assert (changed.models, changed.workflows, changed.conductor) == (
+        full.models,
+        full.workflows,
+        full.conductor,
+    )
     assert patched(full, {}) == full
 
 
 def test_a_patch_can_add_an_api_worker_and_take_one_out_of_the_pool():
-    changed = patched(settings(), {"workers": [{"name": "new", "kind": "openai", "model": "m"}, {"name": "b", "in_pool": False}]})
+    changed = patched(
+        settings(),
+        {
+            "workers": [{"name": "new", "kind": "openai", "model": "m"}, {"name": "b", "in_pool": False}],
+            "conductor": {"worker": "a"},
+        },
+    )
     assert changed.pool == ["a", "gpt", "v", "v2", "new"]
 
 
@@ -216,11 +252,21 @@ def test_a_patch_cannot_change_an_engine(worker: dict[str, Any]):
 
 
 def test_a_patch_of_a_local_workers_card_is_no_change_of_its_engine():
-    assert patched(settings(), {"workers": [{"name": "v", "card": "fast", "temperature": 0.1}]}).worker("v").card == "fast"
+    assert (
+        patched(settings(), {"workers": [{"name": "v", "card": "fast", "temperature": 0.1}]}).worker("v").card
+        == "fast"
+    )
 
 
 @pytest.mark.parametrize(
-    "patch", [{"nonsense": 1}, {"workers": [{"name": "z"}]}, {"workers": [{"card": "x"}]}, {"workers": None}, {"workers": ["b"]}]
+    "patch",
+    [
+        {"nonsense": 1},
+        {"workers": [{"name": "z"}]},
+        {"workers": [{"card": "x"}]},
+        {"workers": None},
+        {"workers": ["b"]},
+    ],
 )
 def test_a_patch_that_is_no_settings_is_refused(patch: dict[str, Any]):
     with pytest.raises(SettingsError, match="user_config"):
@@ -242,7 +288,11 @@ def test_a_file_is_loaded_and_what_is_wrong_with_one_is_said(tmp_path: Path):
     odd.write_text("workers: 7")
     assert load(good).pool == ["v"]
     assert load(good, "hub/m").worker("v").model == "hub/m"  # type: ignore[union-attr]
-    for path, said in [(bad, "is not YAML"), (odd, f"{odd} cannot be used: workers"), (tmp_path / "none.yaml", "cannot be read: No such")]:
+    for path, said in [
+        (bad, "is not YAML"),
+        (odd, f"{odd} cannot be used: workers"),
+        (tmp_path / "none.yaml", "cannot be read: No such"),
+    ]:
         with pytest.raises(SettingsError, match=said):
             load(path)
 
@@ -254,10 +304,22 @@ def test_loading_takes_milliseconds_and_neither_ray_nor_torch_nor_an_sdk():
     )
     took, names = [], ""
     for _ in range(3):
-        out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+        out = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+        ).stdout
         first, names = out.splitlines()
         took.append(float(first))
-    assert not {"ray", "torch", "vllm", "openai", "anthropic", "google", "fastapi", "starlette", "opentelemetry"} & set(names.split())
+    assert not {
+        "ray",
+        "torch",
+        "vllm",
+        "openai",
+        "anthropic",
+        "google",
+        "fastapi",
+        "starlette",
+        "opentelemetry",
+    } & set(names.split())
     assert min(took) < 0.5, "pydantic builds its models once; the rest is reading a file"
 
 

@@ -17,7 +17,11 @@ def test_every_kind_of_worker_has_a_providers_name():
 
 
 def test_names_are_the_conventions_or_ours():
-    names = {value for name, value in vars(t).items() if name.isupper() and isinstance(value, str) and name != "EXPORTER"}
+    names = {
+        value
+        for name, value in vars(t).items()
+        if name.isupper() and isinstance(value, str) and name != "EXPORTER"
+    }
     assert len(names) > 20
     assert all(re.fullmatch(r"(gen_ai|podium)(\.[a-z_]+)+|error\.type", name) for name in names)
 
@@ -27,7 +31,9 @@ def test_a_run_joins_the_callers_trace_and_hands_it_on():
     with t.workflow("mini", "wf_1", {"traceparent": PARENT}) as span:
         assert t.trace_id(span) == "0af7651916cd43dd8448eb211c80319c"
         assert t.outgoing_headers()["traceparent"].startswith("00-0af7651916cd43dd8448eb211c80319c-")
-        assert PARENT[36:52] not in t.outgoing_headers()["traceparent"], "the parent is now the run's own span"
+        assert PARENT[36:52] not in t.outgoing_headers()["traceparent"], (
+            "the parent is now the run's own span"
+        )
     root = SPANS.ended[0]
     assert root.name == "invoke_workflow mini"
     assert dict(root.attributes or {}) == {
@@ -45,7 +51,10 @@ def test_without_a_callers_trace_or_with_a_garbled_one_a_run_begins_its_own():
 
 
 def test_a_span_that_is_there_already_is_the_parent_whatever_the_headers_say():
-    with t.tracer.start_as_current_span("ray") as outer, t.workflow("mini", "wf_1", {"traceparent": PARENT}) as span:
+    with (
+        t.tracer.start_as_current_span("ray") as outer,
+        t.workflow("mini", "wf_1", {"traceparent": PARENT}) as span,
+    ):
         assert t.trace_id(span) == t.trace_id(outer)
 
 
@@ -62,7 +71,10 @@ def test_a_failure_is_marked():
     with t.workflow("mini", "wf_1") as span:
         t.failed(span, "WorkerBusy", "try later")
     assert (SPANS.ended[0].attributes or {})["error.type"] == "WorkerBusy"
-    assert (SPANS.ended[0].status.status_code, SPANS.ended[0].status.description) == (StatusCode.ERROR, "try later")
+    assert (SPANS.ended[0].status.status_code, SPANS.ended[0].status.description) == (
+        StatusCode.ERROR,
+        "try later",
+    )
 
 
 def test_a_run_that_breaks_ends_its_span():

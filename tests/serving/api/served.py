@@ -29,7 +29,11 @@ ASK: Json = {"model": "mini", "messages": [{"role": "user", "content": "Why is t
 
 def step(worker: str | int, subtask: str = "Do your part.", access: list[int] | str = ()) -> Json:  # type: ignore[assignment]
     """A step as a conductor writes it and as `podium.plan` takes it."""
-    return {"worker": worker, "subtask": subtask, "access": access if isinstance(access, str) else list(access)}
+    return {
+        "worker": worker,
+        "subtask": subtask,
+        "access": access if isinstance(access, str) else list(access),
+    }
 
 
 def plan(*steps: Json) -> str:
@@ -78,7 +82,9 @@ class Served:
     def sdk(self) -> openai.AsyncOpenAI:
         return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=20)
 
-    async def post(self, body: Any = None, path: str = "/v1/chat/completions", **podium: Any) -> httpx2.Response:
+    async def post(
+        self, body: Any = None, path: str = "/v1/chat/completions", **podium: Any
+    ) -> httpx2.Response:
         """`ASK` with what `body` changes, and with these `podium` fields."""
         asked = ASK | (body or {}) | ({"podium": podium} if podium else {})
         return await self.http.post(path, json=asked)
@@ -126,7 +132,9 @@ def left_tasks() -> list[str]:
     names: list[str] = []
     for task in asyncio.all_tasks():
         where = getattr(task.get_coro(), "__qualname__", "")
-        if task.get_name().startswith(("run ", "step ")) or where.startswith(("RunResponse", "_gone", "PlanRun", "_Conducting")):
+        if task.get_name().startswith(("run ", "step ")) or where.startswith(
+            ("RunResponse", "_gone", "PlanRun", "_Conducting")
+        ):
             names.append(f"{task.get_name()} {where}")
     return names
 
@@ -148,12 +156,17 @@ def _event(block: str) -> Any:
 def said(events: list[Any]) -> str:
     """The answer in a stream."""
     return "".join(
-        choice["delta"].get("content") or "" for event in events if isinstance(event, dict) for choice in event.get("choices", ())
+        choice["delta"].get("content") or ""
+        for event in events
+        if isinstance(event, dict)
+        for choice in event.get("choices", ())
     )
 
 
 @asynccontextmanager
-async def served(settings: Settings | Json, environ: Mapping[str, str] | None = None) -> AsyncGenerator[Served]:
+async def served(
+    settings: Settings | Json, environ: Mapping[str, str] | None = None
+) -> AsyncGenerator[Served]:
     """Serve `settings` on a free port of the loopback; at the end nothing may be left of any run."""
     checked = settings if isinstance(settings, Settings) else parse(settings)
     service = Service(build_pool(checked, environ or {}, engines={}))
@@ -162,7 +175,9 @@ async def served(settings: Settings | Json, environ: Mapping[str, str] | None = 
     config.load()
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)
-    with socket.socket(proto=socket.IPPROTO_TCP) as sock:  # asyncio switches Nagle off only where it reads that it is TCP
+    with socket.socket(
+        proto=socket.IPPROTO_TCP
+    ) as sock:  # asyncio switches Nagle off only where it reads that it is TCP
         sock.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{sock.getsockname()[1]}"
         await server.startup(sockets=[sock])

@@ -32,10 +32,16 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no content": ({"messages": [{"role": "user"}]}, "messages[0].content"),
     "empty content": ({"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
     "content as a number": ({"messages": [{"role": "user", "content": 7}]}, "messages[0].content"),
-    "an image without url": (parts({"type": "image_url", "image_url": {}}), "messages[0].content[0].image_url.url"),
+    "an image without url": (
+        parts({"type": "image_url", "image_url": {}}),
+        "messages[0].content[0].image_url.url",
+    ),
     "an image without image": (parts({"type": "image_url"}), "messages[0].content[0].image_url"),
     "an image on a disk": (
-        parts(USER | {"type": "text", "text": "x"}, {"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}),
+        parts(
+            USER | {"type": "text", "text": "x"},
+            {"type": "image_url", "image_url": {"url": "file:///etc/passwd"}},
+        ),
         "messages[0].content[1].image_url.url",
     ),
     "a text part without text": (parts({"type": "text"}), "messages[0].content[0].text"),
@@ -84,7 +90,10 @@ BAD_PODIUM: dict[str, tuple[Any, str]] = {
     "a plan with 6 steps": ({"plan": SIX}, "podium.plan[5]"),
     "a plan longer than its own limit": ({"plan": SIX[:3], "max_steps": 2}, "podium.plan[2]"),
     "a plan with a worker nobody has": ({"plan": [step("zed")]}, "podium.plan[0]"),
-    "a plan with an excluded worker": ({"plan": [step("a"), step("b")], "exclude_workers": ["b"]}, "podium.plan[1]"),
+    "a plan with an excluded worker": (
+        {"plan": [step("a"), step("b")], "exclude_workers": ["b"]},
+        "podium.plan[1]",
+    ),
     "a plan with a worker outside the pool": ({"plan": [step("conductor")]}, "podium.plan[0]"),
     "a plan with a number for a worker": ({"plan": [step(0)]}, "podium.plan[0].worker"),
     "a plan with a typing error": ({"plan": [{"worker": "a", "acces": []}]}, "podium.plan[0].acces"),
@@ -93,7 +102,10 @@ BAD_PODIUM: dict[str, tuple[Any, str]] = {
 }
 REQUESTS: dict[str, tuple[bytes, str]] = (
     {name: (json.dumps(ASK | body).encode(), param) for name, (body, param) in BAD.items()}
-    | {name: (json.dumps(ASK | {"podium": podium}).encode(), param) for name, (podium, param) in BAD_PODIUM.items()}
+    | {
+        name: (json.dumps(ASK | {"podium": podium}).encode(), param)
+        for name, (podium, param) in BAD_PODIUM.items()
+    }
     | {
         "no messages at all": (b'{"model": "mini"}', "messages"),
         "no model": (b'{"messages": [{"role": "user", "content": "hi"}]}', "model"),
@@ -105,7 +117,10 @@ REQUESTS: dict[str, tuple[bytes, str]] = (
         "a list": (b"[]", "body"),
         "a number": (b"7", "body"),
         "null": (b"null", "body"),
-        "temperature NaN": (b'{"model":"mini","messages":[{"role":"user","content":"hi"}],"temperature":NaN}', "temperature"),
+        "temperature NaN": (
+            b'{"model":"mini","messages":[{"role":"user","content":"hi"}],"temperature":NaN}',
+            "temperature",
+        ),
     }
 )
 
@@ -148,7 +163,9 @@ async def test_plans_refuses_the_same_in_the_same_words():
 async def test_the_sdk_raises_bad_input_as_its_own_errors():
     async with served(team()) as api, api.sdk as sdk:
         with pytest.raises(openai.BadRequestError) as bad:
-            await sdk.chat.completions.create(model="mini", messages=[USER], extra_body={"podium": {"max_stps": 1}})  # type: ignore[list-item]
+            await sdk.chat.completions.create(
+                model="mini", messages=[USER], extra_body={"podium": {"max_stps": 1}}
+            )  # type: ignore[list-item]
         with pytest.raises(openai.NotFoundError) as unknown:
             await sdk.chat.completions.create(model="nobody", messages=[USER])  # type: ignore[list-item]
     assert (bad.value.param, bad.value.code, unknown.value.param) == ("podium.max_stps", "bad_task", "model")
@@ -172,7 +189,11 @@ async def first_line(api: Served, head: bytes, body: list[bytes]) -> tuple[bytes
     line = await answered
     took_s = time.perf_counter() - began
     rest = await reader.readuntil(b"\r\n\r\n")
-    length = next(int(header.split(b":")[1]) for header in rest.lower().split(b"\r\n") if header.startswith(b"content-length"))
+    length = next(
+        int(header.split(b":")[1])
+        for header in rest.lower().split(b"\r\n")
+        if header.startswith(b"content-length")
+    )
     error = json.loads(await reader.readexactly(length))["error"]
     assert error["param"] == "body"
     writer.close()
@@ -223,7 +244,10 @@ JSON = st.recursive(
 NAMES = st.sampled_from(["a", "b", "c", "conductor", "mini", "duo", "zed", ""])
 PLANNED = st.fixed_dictionaries(
     {"worker": NAMES | JSON},
-    optional={"subtask": st.text(max_size=9) | JSON, "access": st.just("all") | st.lists(st.integers(-2, 6), max_size=4) | JSON},
+    optional={
+        "subtask": st.text(max_size=9) | JSON,
+        "access": st.just("all") | st.lists(st.integers(-2, 6), max_size=4) | JSON,
+    },
 )
 PODIUM = st.fixed_dictionaries(
     {},
@@ -236,7 +260,10 @@ PODIUM = st.fixed_dictionaries(
     },
 )  # fmt: skip
 MESSAGE = st.fixed_dictionaries(
-    {"role": st.sampled_from(["user", "system", "developer", "assistant", "tool"]), "content": st.text(max_size=30) | JSON}
+    {
+        "role": st.sampled_from(["user", "system", "developer", "assistant", "tool"]),
+        "content": st.text(max_size=30) | JSON,
+    }
 )
 BODY = st.fixed_dictionaries(
     {"model": NAMES | JSON, "messages": st.lists(MESSAGE, max_size=3) | JSON},
@@ -249,7 +276,9 @@ BODY = st.fixed_dictionaries(
     },
 )  # fmt: skip
 QUIETLY = settings(
-    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=120,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 
@@ -273,7 +302,11 @@ async def test_no_json_is_a_5xx(warm: Served, body: Any, path: str):
 
 
 @QUIETLY
-@given(podium=PODIUM, model=st.sampled_from(["mini", "ultra", "duo", "a"]), path=st.sampled_from(["/v1/chat/completions", "/v1/plans"]))
+@given(
+    podium=PODIUM,
+    model=st.sampled_from(["mini", "ultra", "duo", "a"]),
+    path=st.sampled_from(["/v1/chat/completions", "/v1/plans"]),
+)
 async def test_no_podium_object_is_a_5xx(warm: Served, podium: Any, model: str, path: str):
     answer = await post(warm, json.dumps(ASK | {"model": model, "podium": podium}).encode(), path)
     assert is_no_defect(answer), answer.text
@@ -295,6 +328,10 @@ async def test_no_look_up_is_a_5xx(warm: Served, id: str, limit: str):
     from urllib.parse import quote
 
     name = quote(id, safe="", errors="surrogatepass")
-    for path in (f"/v1/workflows/{name}", f"/v1/models/{name}", f"/v1/workflows?limit={quote(limit, safe='', errors='surrogatepass')}"):
+    for path in (
+        f"/v1/workflows/{name}",
+        f"/v1/models/{name}",
+        f"/v1/workflows?limit={quote(limit, safe='', errors='surrogatepass')}",
+    ):
         answer = await warm.http.get(path)
         assert answer.status_code < 500, (path, answer.text)

@@ -16,7 +16,11 @@ async def test_the_async_sdk_gets_an_answer():
     async with served(team()) as api, api.sdk as sdk:
         answer = await sdk.chat.completions.create(model="mini", messages=MESSAGES)
     assert answer.choices[0].message.content == ANSWER
-    assert (answer.object, answer.model, answer.choices[0].finish_reason) == ("chat.completion", "mini", "stop")
+    assert (answer.object, answer.model, answer.choices[0].finish_reason) == (
+        "chat.completion",
+        "mini",
+        "stop",
+    )
     assert answer.choices[0].message.role == "assistant"
 
 
@@ -42,7 +46,11 @@ async def test_the_sync_sdk_gets_an_answer_and_a_stream():
 
 
 async def test_the_sdks_stream_helper_understands_the_stream():
-    async with served(team()) as api, api.sdk as sdk, sdk.chat.completions.stream(model="mini", messages=MESSAGES) as stream:
+    async with (
+        served(team()) as api,
+        api.sdk as sdk,
+        sdk.chat.completions.stream(model="mini", messages=MESSAGES) as stream,
+    ):
         final = await stream.get_final_completion()
     assert final.choices[0].message.content == ANSWER
 
@@ -77,7 +85,9 @@ async def test_fields_that_nobody_knows_are_ignored():
     async with served(team()) as api:
         assert (await api.ok(more))["choices"][0]["message"]["content"] == ANSWER
         assert said(await api.events(more)) == ANSWER
-        assert (await api.post({"messages": [{"role": "user", "content": "hi", "name": "ann"}]})).status_code == 200
+        assert (
+            await api.post({"messages": [{"role": "user", "content": "hi", "name": "ann"}]})
+        ).status_code == 200
 
 
 async def test_content_may_come_in_parts():
@@ -117,19 +127,39 @@ async def test_an_assistants_turn_without_words_is_taken():
 
 
 async def test_what_the_caller_says_of_sampling_reaches_the_workers():
-    asked = {"temperature": 0.3, "top_p": 0.9, "seed": 7, "stop": "END", "max_completion_tokens": 50, "max_tokens": 9}
+    asked = {
+        "temperature": 0.3,
+        "top_p": 0.9,
+        "seed": 7,
+        "stop": "END",
+        "max_completion_tokens": 50,
+        "max_tokens": 9,
+    }
     async with served(team()) as api:
         await api.ok({"model": "a"} | asked)
         call = api.worker("a").calls[0]
-    assert (call.temperature, call.top_p, call.seed, call.stop, call.max_output_tokens) == (0.3, 0.9, 7, ("END",), 50)
+    assert (call.temperature, call.top_p, call.seed, call.stop, call.max_output_tokens) == (
+        0.3,
+        0.9,
+        7,
+        ("END",),
+        50,
+    )
 
 
 async def test_a_model_may_be_a_conductor_a_workflow_or_a_worker():
     async with served(team()) as api:
         conducted, fixed, plain = [await api.ok({"model": name}, trace=True) for name in ("mini", "duo", "a")]
         asked = [len(api.worker(name).calls) for name in ("conductor", "a", "b")]
-        sources = [(await api.record(each["podium"]["workflow_id"]))["plans"][0]["source"] for each in (conducted, fixed, plain)]
-    assert [each["choices"][0]["message"]["content"] for each in (conducted, fixed, plain)] == [ANSWER, ANSWER, "A reason: scattering."]
+        sources = [
+            (await api.record(each["podium"]["workflow_id"]))["plans"][0]["source"]
+            for each in (conducted, fixed, plain)
+        ]
+    assert [each["choices"][0]["message"]["content"] for each in (conducted, fixed, plain)] == [
+        ANSWER,
+        ANSWER,
+        "A reason: scattering.",
+    ]
     assert asked == [1, 3, 2]
     assert sources == ["conductor", "workflow", "worker"]
     assert [s["subtask"] for s in fixed["podium"]["steps"]] == ["Draft.", "Polish."]
@@ -146,9 +176,20 @@ async def test_the_answer_has_the_fields_of_the_contract():
     body = answer.json()
     podium, usage = body["podium"], body["usage"]
     assert answer.headers["x-podium-workflow-id"] == podium["workflow_id"]
-    assert podium.keys() >= {"workflow_id", "rounds", "steps", "cost_usd", "wall_s", "critical_path_s", "fallback"}
+    assert podium.keys() >= {
+        "workflow_id",
+        "rounds",
+        "steps",
+        "cost_usd",
+        "wall_s",
+        "critical_path_s",
+        "fallback",
+    }
     assert (podium["rounds"], podium["fallback"]) == (1, None)
-    assert [(s["worker"], s["access"], s["status"]) for s in podium["steps"]] == [("a", [], "done"), ("b", [0], "done")]
+    assert [(s["worker"], s["access"], s["status"]) for s in podium["steps"]] == [
+        ("a", [], "done"),
+        ("b", [0], "done"),
+    ]
     assert 0 < podium["critical_path_s"] <= podium["wall_s"]
     assert podium["cost_usd"] > 0
     assert usage.keys() >= {"prompt_tokens", "completion_tokens", "total_tokens"}
@@ -183,7 +224,9 @@ async def test_cost_is_the_workers_prices_times_their_tokens():
     async with served(team()) as api:
         podium = (await api.ok(trace=True))["podium"]
     tokens = [s["usage"] for s in podium["steps"]]
-    assert podium["cost_usd"] == pytest.approx(sum(u["input_tokens"] + 2 * u["output_tokens"] for u in tokens) / 1e6)
+    assert podium["cost_usd"] == pytest.approx(
+        sum(u["input_tokens"] + 2 * u["output_tokens"] for u in tokens) / 1e6
+    )
 
 
 async def test_a_trace_gives_the_steps_in_full():
@@ -221,7 +264,10 @@ async def test_thoughts_are_shown_apart():
 async def test_an_answer_cut_short_says_length():
     async with served(team()) as api:
         answer = await api.ok({"model": "b", "max_tokens": 2})
-    assert (answer["choices"][0]["message"]["content"], answer["choices"][0]["finish_reason"]) == ("Blue light", "length")
+    assert (answer["choices"][0]["message"]["content"], answer["choices"][0]["finish_reason"]) == (
+        "Blue light",
+        "length",
+    )
 
 
 async def test_progress_is_off_unless_asked_for():
@@ -263,7 +309,11 @@ async def test_progress_as_reasoning_is_read_by_any_client():
 
 
 async def test_the_role_comes_at_once_though_the_answer_takes_a_second_and_the_silence_is_filled():
-    settings = team(workers=[scripted("a", "Late.", delay_s=1.0)], workflows={}, limits={"heartbeat_s": 0.1, "first_byte_s": 0.05})
+    settings = team(
+        workers=[scripted("a", "Late.", delay_s=1.0)],
+        workflows={},
+        limits={"heartbeat_s": 0.1, "first_byte_s": 0.05},
+    )
     loop = asyncio.get_running_loop()
     async with served(settings) as api:
         asked_s = loop.time()
@@ -281,7 +331,11 @@ async def test_the_role_comes_at_once_though_the_answer_takes_a_second_and_the_s
 
 
 async def test_the_sdk_does_not_mind_heartbeats():
-    settings = team(workers=[scripted("a", "Late.", delay_s=0.2)], workflows={}, limits={"heartbeat_s": 0.02, "first_byte_s": 0})
+    settings = team(
+        workers=[scripted("a", "Late.", delay_s=0.2)],
+        workflows={},
+        limits={"heartbeat_s": 0.02, "first_byte_s": 0},
+    )
     async with served(settings) as api, api.sdk as sdk:
         stream = await sdk.chat.completions.create(model="a", messages=MESSAGES, stream=True)
         assert "".join([chunk.choices[0].delta.content or "" async for chunk in stream]) == "Late."
@@ -307,7 +361,9 @@ async def test_a_thousand_words_arrive_whole_and_in_order():
 
 async def test_many_at_once_each_get_their_own():
     async with served(team(workers=[scripted("a", "{question}", delay_s=0.02)], workflows={})) as api:
-        bodies: list[Json] = [{"model": "a", "messages": [{"role": "user", "content": f"n{n}"}]} for n in range(30)]
+        bodies: list[Json] = [
+            {"model": "a", "messages": [{"role": "user", "content": f"n{n}"}]} for n in range(30)
+        ]
         answers = await asyncio.gather(*(api.events(body) for body in bodies))
     assert [said(answer) for answer in answers] == [f"n{n}" for n in range(30)]
 
@@ -333,9 +389,15 @@ async def test_the_callers_trace_is_joined():
 
 
 async def test_no_room_is_a_429_that_says_when_to_come_back():
-    settings = team(workers=[scripted("a", {"text": "x y", "stall_after_tokens": 1})], workflows={}, limits={"max_running": 1})
+    settings = team(
+        workers=[scripted("a", {"text": "x y", "stall_after_tokens": 1})],
+        workflows={},
+        limits={"max_running": 1},
+    )
     async with served(settings) as api:
-        async with api.http.stream("POST", "/v1/chat/completions", json=ASK | {"model": "a", "stream": True}) as first:
+        async with api.http.stream(
+            "POST", "/v1/chat/completions", json=ASK | {"model": "a", "stream": True}
+        ) as first:
             assert first.status_code == 200
             await until(lambda: api.service.running == 1)
             refused = await api.post()

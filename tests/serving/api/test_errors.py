@@ -48,11 +48,16 @@ def test_an_error_from_elsewhere_has_its_nearest_ancestors_row():
     assert errors.row(SettingsError("x")).status == 500
 
 
-@pytest.mark.parametrize("kind", sorted(tree(), key=lambda kind: kind.__name__), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind", sorted(tree(), key=lambda kind: kind.__name__), ids=lambda kind: kind.__name__
+)
 def test_every_body_is_an_error_of_the_sdks_right_class(kind: type[e.PodiumError]):
     error = kind("It went wrong.", param="podium.x")
     answer = httpx2.Response(
-        errors.row(error).status, json=errors.body(error), headers=errors.headers(error), request=httpx2.Request("POST", "http://x")
+        errors.row(error).status,
+        json=errors.body(error),
+        headers=errors.headers(error),
+        request=httpx2.Request("POST", "http://x"),
     )
     client = openai.OpenAI(
         api_key="none", base_url="http://x", max_retries=0,
@@ -79,7 +84,9 @@ def test_every_body_is_an_error_of_the_sdks_right_class(kind: type[e.PodiumError
         (e.BadTask("x"), None),
     ],
 )
-def test_retry_after_is_told_where_it_is_known_in_whole_seconds_and_never_too_early(error: e.PodiumError, header: str | None):
+def test_retry_after_is_told_where_it_is_known_in_whole_seconds_and_never_too_early(
+    error: e.PodiumError, header: str | None
+):
     assert errors.headers(error).get("retry-after") == header
 
 

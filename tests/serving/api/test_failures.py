@@ -21,7 +21,9 @@ SOON = {"first_wait_s": 0.001, "longest_wait_s": 0.01}
 )
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_failure_before_the_first_byte_is_an_http_status(kind, status, code, raised, stream: bool):
-    worker = scripted("a", {"error": kind, "retry_after_s": 7 if kind == "busy" else None}, retry={"attempts": 1})
+    worker = scripted(
+        "a", {"error": kind, "retry_after_s": 7 if kind == "busy" else None}, retry={"attempts": 1}
+    )
     async with served(team(workers=[worker], workflows={})) as api, api.sdk as sdk:
         answer = await api.post({"model": "a", "stream": stream})
         with pytest.raises(raised) as caught:
@@ -40,9 +42,13 @@ async def test_a_failure_after_the_first_byte_is_the_last_event_and_the_sdk_rais
         events = await api.events({"model": "a"})
         stream = await sdk.chat.completions.create(model="a", messages=ASK["messages"], stream=True)
         heard: list[str] = []
-        with pytest.raises(openai.APIError) as caught:
+
+        async def listen() -> None:
             async for chunk in stream:
                 heard.append(chunk.choices[0].delta.content or "")  # noqa: PERF401 - kept where the stream breaks
+
+        with pytest.raises(openai.APIError) as caught:
+            await listen()
         record = await api.newest()
     assert events[-2]["error"]["code"] == "worker_unavailable"
     assert events[-1] == "[DONE]"
@@ -69,7 +75,7 @@ async def test_an_inner_steps_failure_names_the_step():
         error = (await api.post()).json()["error"]
         record = await api.newest()
     assert (error["podium"]["worker"], error["podium"]["step"]) == ("a", 0)
-    assert [s["status"] for s in record["steps"]][0] == "failed"
+    assert record["steps"][0]["status"] == "failed"
     assert record["error"]["code"] == "worker_refused"
 
 
@@ -99,7 +105,9 @@ async def test_a_fallback_answers_and_the_record_says_who_and_why():
     assert answer["choices"][0]["message"]["content"] == "Instead."
     assert (told["worker"], told["served_by"]) == ("a", "b")
     assert [(t["worker"], t["error"]) for t in told["attempts"]] == [("a", "WorkerRefused")]
-    assert told["cost_usd"] == pytest.approx((told["usage"]["input_tokens"] + 2) / 1e6), "at the price of who answered"
+    assert told["cost_usd"] == pytest.approx((told["usage"]["input_tokens"] + 2) / 1e6), (
+        "at the price of who answered"
+    )
 
 
 async def test_a_conductor_of_nonsense_yields_one_workers_answer_and_says_why():
@@ -122,7 +130,9 @@ async def test_the_fallback_is_the_settings_choice_where_the_request_allows_it()
     settings = team("nonsense", conductor={"worker": "conductor", "fallback": "c"})
     async with served(settings) as api:
         assert (await api.ok())["choices"][0]["message"]["content"] == "c says so."
-        assert (await api.ok(exclude_workers=["c"]))["choices"][0]["message"]["content"] == "A reason: scattering."
+        assert (await api.ok(exclude_workers=["c"]))["choices"][0]["message"][
+            "content"
+        ] == "A reason: scattering."
 
 
 async def test_a_repaired_plan_runs():
@@ -130,7 +140,10 @@ async def test_a_repaired_plan_runs():
         body = await api.ok()
         record = await api.record(body["podium"]["workflow_id"])
     assert (body["podium"]["fallback"], body["choices"][0]["message"]["content"]) == (None, "c says so.")
-    assert [(p["source"], p["rejected"]) for p in record["plans"]] == [("conductor", "unknown_worker"), ("repair", None)]
+    assert [(p["source"], p["rejected"]) for p in record["plans"]] == [
+        ("conductor", "unknown_worker"),
+        ("repair", None),
+    ]
 
 
 @pytest.mark.parametrize("reply", [{"error": "refused"}, {"text": "{ half a plan", "fail_after_tokens": 2}])
@@ -143,6 +156,8 @@ async def test_a_conductor_that_fails_yields_one_workers_answer(reply):
 
 async def test_a_worker_without_a_word_is_an_error_not_an_empty_answer():
     """A script always ends properly, so this one is cut off at once."""
-    worker = scripted("a", {"text": "x", "fail_after_tokens": 0, "error": "unavailable"}, retry={"attempts": 1})
+    worker = scripted(
+        "a", {"text": "x", "fail_after_tokens": 0, "error": "unavailable"}, retry={"attempts": 1}
+    )
     async with served(team(workers=[worker], workflows={})) as api:
         assert (await api.post({"model": "a"})).status_code == 502

@@ -23,7 +23,13 @@ PODIUM = {"progress": "events", "max_cost_usd": 5}
 def endless(*plans: str) -> Json:
     """`a` answers its inner step and stalls in the last; everything takes a little while."""
     workers = [
-        scripted("a", "First things.", {"text": "one two three four", "stall_after_tokens": 3}, delay_s=0.004, price=PRICE),
+        scripted(
+            "a",
+            "First things.",
+            {"text": "one two three four", "stall_after_tokens": 3},
+            delay_s=0.004,
+            price=PRICE,
+        ),
         scripted("b", "Second things.", delay_s=0.008, tokens_per_s=500, price=PRICE),
         scripted("c", "Joined.", delay_s=0.004, price=PRICE),
     ]
@@ -56,7 +62,9 @@ async def read_and_leave(api: Served, events: int) -> tuple[str, int]:
 
 async def test_a_client_may_leave_a_stream_at_every_event():
     async with served(endless()) as api:
-        told = 1 + 2 + 4 * 4 - 1 + 3  # the role; the plan's two; four of each step, the last one's end missing; three words
+        told = (
+            1 + 2 + 4 * 4 - 1 + 3
+        )  # the role; the plan's two; four of each step, the last one's end missing; three words
         for events in range(told + 1):
             await reset(api)
             id, seen = await read_and_leave(api, events)
@@ -95,7 +103,9 @@ STATES: dict[str, Callable[[Record], object]] = {
 }
 
 
-async def leave_when(api: Served, body: Json, true: Callable[[Record], object], path: str = "/v1/chat/completions") -> str:
+async def leave_when(
+    api: Served, body: Json, true: Callable[[Record], object], path: str = "/v1/chat/completions"
+) -> str:
     """Ask without streaming, and drop the connection once the run's record says `true`."""
     asking = asyncio.create_task(api.http.post(path, json=ASK | body))
     while not (api.service.running and true((await api.service.newest(1))[0])):
@@ -122,7 +132,11 @@ async def test_leaving_while_waiting_for_a_slot():
     async with served(team(workers=[busy], workflows={})) as api:
         first = asyncio.create_task(api.http.post("/v1/chat/completions", json=ASK | {"model": "a"}))
         await until(lambda: api.worker("a").open_calls == 1)
-        await leave_when(api, {"model": "a"}, lambda record: api.service.running == 2 and record.plans and record.plans[0].steps)
+        await leave_when(
+            api,
+            {"model": "a"},
+            lambda record: api.service.running == 2 and record.plans and record.plans[0].steps,
+        )
         await until(lambda: api.service.running == 1)
         assert len(api.worker("a").calls) == 1
         first.cancel()
@@ -133,7 +147,9 @@ async def test_leaving_while_waiting_for_a_slot():
 async def test_leaving_while_a_retry_is_waited_for():
     busy = scripted("a", {"error": "busy", "retry_after_s": 60}, retry={"longest_wait_s": 100})
     async with served(team(workers=[busy], workflows={})) as api:
-        id = await leave_when(api, {"model": "a"}, lambda _: api.worker("a").calls and not api.worker("a").open_calls)
+        id = await leave_when(
+            api, {"model": "a"}, lambda _: api.worker("a").calls and not api.worker("a").open_calls
+        )
         await api.quiet()
         assert (await api.record(id))["status"] == "cancelled"
         assert len(api.worker("a").calls) == 1
@@ -142,10 +158,17 @@ async def test_leaving_while_a_retry_is_waited_for():
 async def test_leaving_while_money_is_waited_for():
     """Two parallel steps, and money for one of them: the second waits until the first has settled."""
     price = {"input_usd_per_mtok": 0, "output_usd_per_mtok": 1000}
-    both = [scripted(name, {"text": "x y", "stall_after_tokens": 1}, price=price, max_output_tokens=1000) for name in ("a", "b")]
+    both = [
+        scripted(name, {"text": "x y", "stall_after_tokens": 1}, price=price, max_output_tokens=1000)
+        for name in ("a", "b")
+    ]
     async with served(team(workers=both, workflows={})) as api:
         own = {"plan": [step("a"), step("b"), step("a", "Join.", [0, 1])], "max_cost_usd": 1.5}
-        await leave_when(api, {"podium": own}, lambda record: steps_where(record, lambda s: s.first_token_s is not None) == 1)
+        await leave_when(
+            api,
+            {"podium": own},
+            lambda record: steps_where(record, lambda s: s.first_token_s is not None) == 1,
+        )
         assert any(ledger.held_usd for ledger in api.ledgers)
         await api.quiet()
         assert len(api.worker("a").calls) + len(api.worker("b").calls) == 1
@@ -160,9 +183,21 @@ async def test_leaving_a_fallback_and_a_second_round():
             assert (await api.record(id))["status"] == "cancelled"
 
 
+async def test_leaving_while_a_plan_is_written_for_its_own_sake():
+    settings = team()
+    settings["workers"][0]["delay_s"] = 30
+    async with served(settings) as api:
+        id = await leave_when(api, {}, lambda _: api.worker("conductor").open_calls == 1, "/v1/plans")
+        await api.quiet()
+        assert (await api.record(id))["status"] == "cancelled"
+
+
 async def test_leaving_many_at_once_leaves_nothing():
     async with served(endless()) as api:
-        asking = [asyncio.create_task(api.http.post("/v1/chat/completions", json=ASK | {"stream": True})) for _ in range(40)]
+        asking = [
+            asyncio.create_task(api.http.post("/v1/chat/completions", json=ASK | {"stream": True}))
+            for _ in range(40)
+        ]
         await until(lambda: api.service.running == 40)
         api.see_ledgers()
         for each in asking:
@@ -178,11 +213,14 @@ async def test_a_client_that_reads_nothing_slows_the_worker_and_can_still_leave(
     text = f"{'x' * 5000} " * 4000
     async with served(team(workers=[scripted("a", text)], workflows={}, limits={"first_byte_s": 0})) as api:
         host, port = api.url.removeprefix("http://").split(":")
-        sock = socket.create_connection((host, int(port)))  # noqa: ASYNC - the loopback answers at once
+        sock = socket.create_connection((host, int(port)))
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         reader, writer = await asyncio.open_connection(sock=sock, limit=1024)
         body = b'{"model": "a", "stream": true, "messages": [{"role": "user", "content": "x"}]}'
-        writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+        writer.write(
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s"
+            % (len(body), body)
+        )
         await reader.readuntil(b"\r\n")
         await until(lambda: api.service.running == 1)
         outbox = next(iter(api.service._running.values()))._outbox
@@ -200,12 +238,21 @@ async def test_who_stays_gets_a_finished_record_and_ended_spans():
         id = (await api.ok())["podium"]["workflow_id"]
         await api.quiet()
         assert (await api.record(id))["status"] == "finished"
-        assert [span.name for span in SPANS.named("")] == ["invoke_workflow mini", "plan conductor", "chat a", "chat b"]
+        assert [span.name for span in SPANS.named("")] == [
+            "invoke_workflow mini",
+            "plan conductor",
+            "chat a",
+            "chat b",
+        ]
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_failed_run_leaves_nothing_either_and_its_span_says_what_failed(stream: bool):
-    workers = [scripted("a", {"error": "refused"}, delay_s=0.01), scripted("b", "x", delay_s=30), scripted("c")]
+    workers = [
+        scripted("a", {"error": "refused"}, delay_s=0.01),
+        scripted("b", "x", delay_s=30),
+        scripted("c"),
+    ]
     async with served(team(DAG, workers=workers)) as api:
         answer = await api.post({"stream": stream})
         await api.quiet()

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.serving.api.served import PRICE, Json, plan, scripted, served, step, team
+from tests.serving.api.served import PRICE, TWO, Json, plan, scripted, served, step, team
 from tests.serving.states import until
 
 FIVE = plan(*(step("a") for _ in range(4)), step("b", "Join them.", "all"))
@@ -17,7 +17,15 @@ def refused(answer: Json) -> list[str | None]:
 
 @pytest.mark.parametrize(
     ("effort", "steps", "rounds"),
-    [("none", 1, 1), ("minimal", 1, 1), ("low", 2, 1), ("medium", 3, 1), ("high", 5, 1), ("xhigh", 5, 2), ("max", 5, 2)],
+    [
+        ("none", 1, 1),
+        ("minimal", 1, 1),
+        ("low", 2, 1),
+        ("medium", 3, 1),
+        ("high", 5, 1),
+        ("xhigh", 5, 2),
+        ("max", 5, 2),
+    ],
 )
 async def test_every_reasoning_effort_means_something(effort: str, steps: int, rounds: int):
     """The conductor is told how many steps it may write, one step too many is refused, and the rounds are held."""
@@ -95,7 +103,11 @@ async def test_a_cost_that_cannot_be_kept_is_a_402_that_says_spent_held_and_limi
         answer = await api.post(max_cost_usd=0.000001)
         record = await api.newest()
     error = answer.json()["error"]
-    assert (answer.status_code, error["param"], error["code"]) == (402, "podium.max_cost_usd", "budget_exceeded")
+    assert (answer.status_code, error["param"], error["code"]) == (
+        402,
+        "podium.max_cost_usd",
+        "budget_exceeded",
+    )
     assert error["podium"].keys() >= {"spent", "held", "limit", "workflow_id"}
     assert (record["status"], record["error"]["code"]) == ("failed", "budget_exceeded")
     assert record["cost_usd"] == 0
@@ -127,7 +139,11 @@ async def test_a_deadline_is_a_504_and_everything_is_closed():
         record = await api.newest()
         assert api.worker("a").open_calls == 0
     error = answer.json()["error"]
-    assert (answer.status_code, error["param"], error["podium"]["deadline_s"]) == (504, "podium.deadline_s", 0.05)
+    assert (answer.status_code, error["param"], error["podium"]["deadline_s"]) == (
+        504,
+        "podium.deadline_s",
+        0.05,
+    )
     assert (record["status"], record["steps"][0]["status"]) == ("failed", "cancelled")
 
 
@@ -167,7 +183,10 @@ async def test_a_step_that_the_last_one_cannot_reach_is_never_run():
 
 
 async def test_steps_that_do_not_read_each_other_run_side_by_side():
-    both = [scripted("a", {"text": "x y", "stall_after_tokens": 1}), scripted("b", {"text": "x y", "stall_after_tokens": 1})]
+    both = [
+        scripted("a", {"text": "x y", "stall_after_tokens": 1}),
+        scripted("b", {"text": "x y", "stall_after_tokens": 1}),
+    ]
     async with served(team(workers=both, workflows={})) as api:
         own = [step("a"), step("b"), step("a", "Join.", [0, 1])]
         asking = asyncio.create_task(api.post(plan=own, deadline_s=5))
@@ -179,7 +198,9 @@ async def test_steps_that_do_not_read_each_other_run_side_by_side():
 
 async def test_plans_runs_no_step_and_tells_the_worst_case():
     async with served(team()) as api:
-        answer = await api.http.post("/v1/plans", json={"model": "mini", "messages": [{"role": "user", "content": "Why?"}]})
+        answer = await api.http.post(
+            "/v1/plans", json={"model": "mini", "messages": [{"role": "user", "content": "Why?"}]}
+        )
         body = answer.json()
         ran = [len(api.worker(name).calls) for name in ("conductor", "a", "b", "c")]
         real = await api.ok({"messages": [{"role": "user", "content": "Why?"}]}, trace=True)
@@ -189,7 +210,9 @@ async def test_plans_runs_no_step_and_tells_the_worst_case():
     assert body["plan"] == [step("a", "Find a reason."), step("b", "Conclude.", [0])]
     assert body["worst_case_cost_usd"] == pytest.approx(sum(s["worst_case_cost_usd"] for s in body["steps"]))
     assert body["worst_case_cost_usd"] >= real["podium"]["cost_usd"] > 0
-    assert body["worst_case_tokens"] >= sum(sum(list(s["usage"].values())[:2]) for s in real["podium"]["steps"])
+    assert body["worst_case_tokens"] >= sum(
+        sum(list(s["usage"].values())[:2]) for s in real["podium"]["steps"]
+    )
     assert body["usage"]["completion_tokens"] == 0
     assert body["podium"]["cost_usd"] == 0
     assert [s["status"] for s in record["steps"]] == ["planned", "planned"]
@@ -218,3 +241,28 @@ async def test_plans_honours_limits_and_a_largest_answer():
         huge = await api.ok({"max_tokens": 1_000_000_000}, path="/v1/plans")
     assert [s["worker"] for s in limited["plan"]] == ["c"]
     assert huge["worst_case_tokens"] >= 1_000_000_000
+
+
+async def test_plans_may_have_the_whole_team_as_a_worker_and_its_cost_is_unknown():
+    deep = {"mini": {"depth": 1}}
+    async with served(team(plan(step("team", "All of it.")), TWO, models=deep)) as api:
+        planned = await api.ok(path="/v1/plans")
+        api.worker("conductor")._turn = 0
+        answer = await api.ok()
+        record = await api.record(answer["podium"]["workflow_id"])
+    assert planned["plan"] == [step("team", "All of it.")]
+    assert planned["worst_case_cost_usd"] is None
+    assert answer["choices"][0]["message"]["content"] == "Blue light scatters most."
+    assert record["steps"][0]["cost_usd"] == pytest.approx(answer["podium"]["cost_usd"])
+
+
+async def test_plans_never_streams():
+    async with served(team()) as api:
+        assert (await api.ok({"stream": True}, path="/v1/plans"))["object"] == "plan"
+
+
+async def test_plans_tells_a_failure_with_its_run():
+    async with served(team()) as api:
+        answer = await api.post(path="/v1/plans", max_tokens=10)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (402, "budget_exceeded")
+    assert answer.headers["x-podium-workflow-id"] == answer.json()["error"]["podium"]["workflow_id"]

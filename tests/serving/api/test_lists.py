@@ -33,12 +33,25 @@ async def test_a_limit_that_is_none_is_refused_by_name():
 
 
 async def test_a_record_says_everything():
-    workers = [scripted("a", {"error": "busy", "retry_after_s": 0}, "A.", retry={"first_wait_s": 0.001}), scripted("b", "B.")]
+    workers = [
+        scripted("a", {"error": "busy", "retry_after_s": 0}, "A.", retry={"first_wait_s": 0.001}),
+        scripted("b", "B."),
+    ]
     async with served(team(workers=workers)) as api:
         id = (await api.ok())["podium"]["workflow_id"]
         record = await api.record(id)
-    assert (record["id"], record["object"], record["status"], record["model"]) == (id, "workflow", "finished", "mini")
-    assert (record["answer"], record["finish_reason"], record["error"], record["rounds"]) == ("B.", "stop", None, 1)
+    assert (record["id"], record["object"], record["status"], record["model"]) == (
+        id,
+        "workflow",
+        "finished",
+        "mini",
+    )
+    assert (record["answer"], record["finish_reason"], record["error"], record["rounds"]) == (
+        "B.",
+        "stop",
+        None,
+        1,
+    )
     assert record["plan"] == [step("a", "Find a reason."), step("b", "Conclude.", [0])]
     assert record["plans"][0]["worker"] == "conductor"
     assert "team" in record["plans"][0]["prompt"][0]["content"]
@@ -46,7 +59,14 @@ async def test_a_record_says_everything():
     first, last = record["steps"]
     assert [(t["error"], t["worker"]) for t in first["attempts"]] == [("WorkerBusy", "a")]
     assert (first["output"], last["output"], last["served_by"]) == ("A.", "B.", "b")
-    assert 0 <= first["started_s"] <= first["first_token_s"] <= first["ended_s"] <= last["started_s"] <= last["ended_s"]
+    assert (
+        0
+        <= first["started_s"]
+        <= first["first_token_s"]
+        <= first["ended_s"]
+        <= last["started_s"]
+        <= last["ended_s"]
+    )
     assert first["cost_usd"] == 0
     assert first["usage"]["output_tokens"] == 1
 
@@ -63,7 +83,11 @@ async def test_a_run_can_be_read_while_it_goes_on():
                 record = await api.record(id)
             listed = (await api.http.get("/v1/workflows")).json()["data"]
         assert (record["status"], [s["status"] for s in record["steps"]]) == ("running", ["done", "running"])
-        assert (record["steps"][0]["output"], record["steps"][1]["output"], record["answer"]) == ("A.", None, "")
+        assert (record["steps"][0]["output"], record["steps"][1]["output"], record["answer"]) == (
+            "A.",
+            None,
+            "",
+        )
         assert [each["id"] for each in listed] == [id]
         await api.quiet()
         assert (await api.record(id))["status"] == "cancelled"
@@ -79,7 +103,11 @@ async def test_models_lists_every_name_and_its_sort():
     assert kinds == {
         "mini": "conductor", "ultra": "conductor", "duo": "workflow", "conductor": "worker", "a": "worker", "b": "worker",
     }  # fmt: skip
-    assert (listed["a"].model_extra or {})["podium"] == {"kind": "worker", "card": "Finds reasons.", "in_pool": True}
+    assert (listed["a"].model_extra or {})["podium"] == {
+        "kind": "worker",
+        "card": "Finds reasons.",
+        "in_pool": True,
+    }
     assert (listed["conductor"].model_extra or {})["podium"]["in_pool"] is False
     assert one.id == "duo"
     assert (gone.status_code, gone.json()["error"]["param"]) == (404, "model")

@@ -37,7 +37,10 @@ async def test_the_error_of_the_last_is_told_with_what_was_tried_before():
     with pytest.raises(ContextOverflow) as caught:
         await ask(FailingOver([down("a"), down("b", "refused"), down("c", "overflow")]))
     assert caught.value.worker == "c"
-    assert [(a.worker, a.error) for a in caught.value.attempts] == [("a", "WorkerUnavailable"), ("b", "WorkerRefused")]
+    assert [(a.worker, a.error) for a in caught.value.attempts] == [
+        ("a", "WorkerUnavailable"),
+        ("b", "WorkerRefused"),
+    ]
 
 
 async def test_retries_of_each_are_told_in_order():

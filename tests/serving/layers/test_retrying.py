@@ -58,7 +58,9 @@ async def test_one_attempt_is_no_retry():
 
 
 @pytest.mark.parametrize(("reply", "error"), [(REFUSED, WorkerRefused), (OVERFLOW, ContextOverflow)])
-async def test_what_would_fail_the_same_way_is_not_tried_again(reply: ScriptedReply, error: type[WorkerError]):
+async def test_what_would_fail_the_same_way_is_not_tried_again(
+    reply: ScriptedReply, error: type[WorkerError]
+):
     inner = ScriptedWorker("w", [reply, "Here."])
     with pytest.raises(error):
         await ask(quick(inner))

@@ -37,7 +37,9 @@ async def ask(worker: ScriptedWorker, call: Call = CALL, *, content: bool = Fals
 
 async def test_a_span_says_who_was_asked_for_what_and_what_it_took():
     usage = Usage(10, 4, 3, 2)
-    span = await ask(ScriptedWorker("w", [ScriptedReply("one two", usage=usage)], price=PRICE, model="model-1-2026"))
+    span = await ask(
+        ScriptedWorker("w", [ScriptedReply("one two", usage=usage)], price=PRICE, model="model-1-2026")
+    )
     assert (span.name, span.kind) == ("chat model-1", SpanKind.CLIENT)
     assert span.attributes == {
         "gen_ai.operation.name": "chat", "gen_ai.provider.name": "podium.scripted", "gen_ai.request.model": "model-1",
@@ -51,9 +53,15 @@ async def test_a_span_says_who_was_asked_for_what_and_what_it_took():
 
 
 async def test_a_plans_span_is_called_after_the_conductor():
-    span = await ask(ScriptedWorker("conductor", ["x"]), Call(CALL.messages, operation="plan", plan=2, attempt=3))
+    span = await ask(
+        ScriptedWorker("conductor", ["x"]), Call(CALL.messages, operation="plan", plan=2, attempt=3)
+    )
     assert span.name == "plan conductor"
-    assert (span.attributes[t.OPERATION], span.attributes[t.PLAN], span.attributes[t.ATTEMPT]) == ("plan", 2, 3)
+    assert (span.attributes[t.OPERATION], span.attributes[t.PLAN], span.attributes[t.ATTEMPT]) == (
+        "plan",
+        2,
+        3,
+    )
     assert t.STEP not in span.attributes
 
 
@@ -98,13 +106,17 @@ async def test_a_failure_in_mid_stream_is_named_beside_what_came():
 async def test_no_content_unless_the_settings_ask_for_it():
     worker = ScriptedWorker("w", ["the answer"])
     without, asked = await ask(worker), await ask(worker, content=True)
-    assert not any("hi there" in str(value) or "Be brief" in str(value) for value in without.attributes.values())
+    assert not any(
+        "hi there" in str(value) or "Be brief" in str(value) for value in without.attributes.values()
+    )
     assert json.loads(asked.attributes[t.INPUT_MESSAGES]) == [
         {"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi there"},
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("reply", [ScriptedReply("x y", stall_after_tokens=1), ScriptedReply("x", stall_after_tokens=0)])
+@pytest.mark.parametrize(
+    "reply", [ScriptedReply("x y", stall_after_tokens=1), ScriptedReply("x", stall_after_tokens=0)]
+)
 async def test_it_ends_where_the_call_is_cancelled(reply: ScriptedReply):
     worker = ScriptedWorker("w", [reply])
     asking = asyncio.create_task(ask(worker))

@@ -1,0 +1,203 @@
+"""The grammars, judged by xgrammar, which is what vLLM decodes with."""
+
+import random
+import time
+from typing import Any, get_args
+
+import pytest
+import xgrammar
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+from xgrammar.testing import _is_grammar_accept_string as accepts
+
+from conductor.errors import InvalidPlan
+from conductor.formats import Format, parser
+from conductor.grammars import CHARS_PER_WORD, REASONING_WORDS, SUBTASK_CHARS, WORD_CHARS, grammar
+from conductor.plan import Plan, Step
+from tests.conductor.plans import NAMES, plans, spoken
+from tests.conductor.team import rendered
+
+FORMATS: tuple[Format, ...] = get_args(Format)
+both = pytest.mark.parametrize("format", FORMATS)
+PIECES = [
+    *(chr(code) for code in range(0x20, 0x7F)), "\n", "\t", "\u00a0", "\u3000", "\u2028", "\x7f", "\x85", "é", "世",
+    '{"worker": ', ', "subtask": "', '", "access": [', "]}", '{"accept": true}', "model_id = [", "]\nsubtasks = [", "]\naccess_list = [",
+    "[]", ", ", '", "', "\\n", '\\"', "\\\\", " do it",
+]  # fmt: skip
+END = "<end>"
+
+
+def ebnf(format: Format, n_workers: int = 3, max_steps: int = 5, **facts: Any) -> xgrammar.Grammar:
+    return xgrammar.Grammar.from_ebnf(grammar(format, n_workers, max_steps, **facts).ebnf)
+
+
+def compiled(grammar: xgrammar.Grammar, vocabulary: list[str]) -> xgrammar.CompiledGrammar:
+    tokens = xgrammar.TokenizerInfo([*vocabulary, END], stop_token_ids=[len(vocabulary)])
+    return xgrammar.GrammarCompiler(tokens, max_threads=2, cache_enabled=False).compile_grammar(grammar)
+
+
+@both
+@pytest.mark.parametrize("may_accept", [False, True])
+def test_every_size_compiles(format: Format, may_accept: bool) -> None:
+    for n_workers in range(1, 8):
+        for max_steps in range(1, 6):
+            built = ebnf(format, n_workers, max_steps, may_accept=may_accept)
+            assert accepts(built, rendered(Plan((Step("alpha", "Do it."),)), NAMES, format))
+
+
+@both
+@given(plan=plans(spoken))
+@settings(max_examples=50)
+def test_a_plan_in_the_format_s_own_spelling_is_accepted(format: Format, plan: Plan) -> None:
+    text = rendered(plan, NAMES, format)
+    assert accepts(ebnf(format), text)
+    assert accepts(ebnf(format, may_accept=True), text)
+    assert accepts(ebnf(format, max_steps=len(plan.steps)), text)
+    if len(plan.steps) > 1:
+        assert not accepts(ebnf(format, max_steps=len(plan.steps) - 1), text)
+
+
+@both
+@given(plan=plans(spoken), data=st.data())
+@settings(max_examples=50)
+def test_what_cannot_run_is_not_accepted(format: Format, plan: Plan, data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(plan.steps) - 1))
+    forward = (*plan.steps[at].access, data.draw(st.integers(at, 9)))
+    broken = list(plan.steps)
+    broken[at] = Step(plan.steps[at].worker, plan.steps[at].subtask, forward)
+    assert not accepts(ebnf(format), rendered(Plan(tuple(broken)), NAMES, format))
+    broken[at] = Step("stranger", plan.steps[at].subtask, plan.steps[at].access)
+    assert not accepts(ebnf(format), rendered(Plan(tuple(broken)), [*NAMES, "stranger"], format))
+    broken[at] = Step(
+        plan.steps[at].worker,
+        data.draw(st.sampled_from(["", " ", "\u3000", " a", "a\n"])),
+        plan.steps[at].access,
+    )
+    assert not accepts(ebnf(format), rendered(Plan(tuple(broken)), NAMES, format).replace("\\n", "\n"))
+
+
+@both
+def test_a_sixth_step_is_not_accepted(format: Format) -> None:
+    six = Plan((Step("alpha", "Do it."),) * 6)
+    assert not accepts(ebnf(format), rendered(six, NAMES, format))
+    assert accepts(ebnf(format, max_steps=6), rendered(six, NAMES, format))
+
+
+def test_only_a_further_round_may_accept() -> None:
+    for format, text in (
+        ("steps", '{"accept": true}'),
+        ("lists", "model_id = []\nsubtasks = []\naccess_list = []"),
+    ):
+        assert accepts(ebnf(format, may_accept=True), text)
+        assert not accepts(ebnf(format), text)
+        assert parser(format, NAMES, 5).feed(text) == []
+
+
+def test_lists_may_think_first_but_not_for_ever() -> None:
+    plan = rendered(Plan((Step("alpha", "Do it."),)), NAMES, "lists")
+    assert accepts(
+        ebnf("lists"), f"The question has two parts (one easy), so: no, one.\n{plan}".replace(":", ",")
+    )
+    assert accepts(ebnf("lists"), " ".join(["word"] * REASONING_WORDS) + "\n" + plan)
+    assert not accepts(ebnf("lists"), " ".join(["word"] * (REASONING_WORDS + 1)) + "\n" + plan)
+    assert not accepts(ebnf("lists"), f"model_id = [\n{plan}")
+
+
+@both
+def test_a_subtask_ends(format: Format) -> None:
+    def spelled(subtask: str) -> str:
+        return rendered(Plan((Step("alpha", subtask),)), NAMES, format)
+
+    words = SUBTASK_CHARS // CHARS_PER_WORD
+    assert accepts(ebnf(format), spelled(" ".join(["words"] * words)))
+    assert not accepts(ebnf(format), spelled(" ".join(["words"] * (words + 1))))
+    assert accepts(ebnf(format), spelled("a" * WORD_CHARS))
+    assert not accepts(ebnf(format), spelled("a" * (WORD_CHARS + 1)))
+    assert accepts(ebnf(format, subtask_chars=1), spelled("a"))
+
+
+def written(matcher: xgrammar.GrammarMatcher, vocabulary: list[str], chance: random.Random) -> str:
+    """What a model without any sense writes under the grammar."""
+    mask, text = xgrammar.allocate_token_bitmask(1, len(vocabulary) + 1), ""
+    while True:
+        matcher.fill_next_token_bitmask(mask)
+        allowed = [at for at in range(len(vocabulary) + 1) if int(mask[0, at // 32]) >> (at % 32) & 1]
+        token = chance.choice(allowed)
+        assert matcher.accept_token(token)
+        if token == len(vocabulary):
+            return text
+        text += vocabulary[token]
+
+
+@both
+@pytest.mark.parametrize("may_accept", [False, True])
+def test_whatever_is_written_under_the_grammar_is_a_plan_that_can_run(
+    format: Format, may_accept: bool
+) -> None:
+    rules = compiled(ebnf(format, may_accept=may_accept, subtask_chars=6), PIECES)
+
+    @given(st.integers(0, 2**32))
+    @settings(max_examples=40, deadline=None)
+    def holds(seed: int) -> None:
+        text = written(xgrammar.GrammarMatcher(rules), PIECES, random.Random(seed))
+        reading = parser(format, NAMES, 5)
+        try:
+            steps, plan = reading.feed(text), reading.finish()
+        except InvalidPlan as exc:
+            raise AssertionError(f"{exc.reason} in {text!r}") from exc
+        assert may_accept if plan is None else tuple(steps) == plan.steps
+
+    holds()
+
+
+@both
+def test_holding_a_model_to_the_grammar_costs_next_to_nothing(format: Format) -> None:
+    """A long repeat of characters once took xgrammar hundreds of milliseconds a token."""
+    chance = random.Random(7)
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    words = {
+        chance.choice([" ", ""]) + "".join(chance.choices(letters, k=chance.randint(1, 8)))
+        for _ in range(20_000)
+    }
+    vocabulary = [*PIECES, *sorted(words)]
+    began_s = time.process_time()
+    matcher = xgrammar.GrammarMatcher(compiled(ebnf(format, 7, 5, may_accept=True), vocabulary))
+    compile_s = time.process_time() - began_s
+    mask = xgrammar.allocate_token_bitmask(1, len(vocabulary) + 1)
+    slowest_s = 0.0
+    for char in rendered(Plan((Step("alpha", "Work out the formula."),)), NAMES, format):
+        began_s = time.process_time()
+        matcher.fill_next_token_bitmask(mask)
+        slowest_s = max(slowest_s, time.process_time() - began_s)
+        assert matcher.accept_string(char)
+    assert compile_s < 2
+    assert slowest_s < 0.02
+
+
+@both
+def test_only_json_has_a_schema(format: Format) -> None:
+    built = grammar(format, 3, 5, may_accept=True)
+    assert (built.json_schema is None) == (format == "lists")
+
+
+def test_the_schema_knows_workers_and_fields() -> None:
+    schema = grammar("steps", 2, 3).json_schema
+    assert schema is not None
+    Draft202012Validator.check_schema(schema)
+    valid = Draft202012Validator(schema).is_valid
+    step = {"worker": 1, "subtask": "a", "access": [0]}
+    assert valid({"steps": [step]})
+    for fault in (
+        {"worker": 2},
+        {"worker": "1"},
+        {"subtask": 1},
+        {"access": [2]},
+        {"access": "all"},
+        {"more": 1},
+    ):
+        assert not valid({"steps": [step | fault]})
+    assert not valid({"steps": [{"worker": 1, "subtask": "a"}]})
+    assert Draft202012Validator(grammar("steps", 2, 3, may_accept=True).json_schema).is_valid(
+        {"accept": True, "steps": []}
+    )

@@ -1,0 +1,222 @@
+import asyncio
+from dataclasses import dataclass
+from decimal import Decimal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conductor.errors import BudgetExceeded
+from conductor.money import FREE, LEAST_ANSWER_TOKENS, Budget, Ledger, Price, Usage, cost_of, total
+from tests.conductor.team import DEAR, turns, until
+
+PRICES = (FREE, DEAR, Price(Decimal("0.15"), Decimal("0.6"), Decimal("0.03")), Price(Decimal(3), Decimal(0)))
+
+
+def cents(count: int) -> Decimal:
+    return Decimal(count) / 100
+
+
+@dataclass(frozen=True)
+class Asks:
+    """A call that some step wants to make, and how it goes."""
+
+    price: Price | None
+    input_tokens: int
+    max_output_tokens: int
+    used: float
+    """The part of its hold that it takes."""
+    turns: int
+    ending: str
+
+
+asks = st.builds(
+    Asks,
+    price=st.sampled_from([*PRICES, None]),
+    input_tokens=st.integers(0, 2_000),
+    max_output_tokens=st.integers(1, 5_000),
+    used=st.floats(0, 1),
+    turns=st.integers(0, 4),
+    ending=st.sampled_from(["settle", "unknown", "unpriced", "release", "raise", "cancel", "leave"]),
+)
+budgets = st.builds(
+    Budget,
+    max_cost_usd=st.none() | st.integers(0, 100).map(cents),
+    max_tokens=st.none() | st.integers(0, 10_000),
+)
+
+
+@given(budgets, st.lists(asks, max_size=8))
+@settings(deadline=None)
+def test_what_is_spent_and_held_never_passes_the_limit(budget: Budget, calls: list[Asks]) -> None:
+    ledger = Ledger(budget)
+
+    def inside() -> None:
+        assert budget.max_cost_usd is None or ledger.spent_usd + ledger.held_usd <= budget.max_cost_usd
+        assert budget.max_tokens is None or ledger.spent_tokens + ledger.held_tokens <= budget.max_tokens
+
+    async def call(one: Asks) -> str:
+        try:
+            async with ledger.hold(one.price, one.input_tokens, one.max_output_tokens, "a worker") as hold:
+                inside()
+                assert 0 <= hold.max_output_tokens <= one.max_output_tokens
+                assert hold.max_output_tokens >= min(LEAST_ANSWER_TOKENS, one.max_output_tokens)
+                await turns(one.turns)
+                inside()
+                usage = Usage(int(one.input_tokens * one.used), int(hold.max_output_tokens * one.used))
+                match one.ending:
+                    case "settle":
+                        ledger.settle(hold, cost_of(one.price, usage), usage)
+                    case "unknown":
+                        ledger.settle(hold, None, None)
+                    case "unpriced":
+                        ledger.settle(hold, None, usage)
+                    case "release":
+                        ledger.release(hold)
+                    case "raise":
+                        raise ValueError
+                    case "cancel":
+                        asyncio.current_task().cancel()  # type: ignore[union-attr]
+                        await asyncio.sleep(0)
+                    case _:
+                        pass
+        except BudgetExceeded:
+            assert ledger.holds == [], "while others hold something, it waits for them"
+            return "refused"
+        except (ValueError, asyncio.CancelledError):
+            pass
+        inside()
+        return "made"
+
+    async def everyone() -> None:
+        await asyncio.gather(*(call(one) for one in calls))
+
+    asyncio.run(everyone())
+    inside()
+    assert ledger.holds == []
+    assert ledger.held_usd == ledger.held_tokens == 0
+
+
+async def test_parallel_calls_wait_rather_than_spend_the_same_cent() -> None:
+    ledger = Ledger(Budget(max_tokens=250))
+    first, second, third = (asyncio.Event() for _ in range(3))
+    began: list[int] = []
+
+    async def call(number: int, leave: asyncio.Event) -> None:
+        async with ledger.hold(FREE, 50, 100, f"worker {number}") as hold:
+            began.append(number)
+            await leave.wait()
+            ledger.settle(hold, Decimal(0), Usage(1, 9))
+
+    async with asyncio.TaskGroup() as group:
+        for number, leave in enumerate((first, second, third)):
+            group.create_task(call(number, leave))
+        await turns()
+        assert began == [0]
+        first.set()
+        await until(lambda: began == [0, 1])
+        await turns()
+        assert ledger.held_tokens == 150
+        second.set()
+        await until(lambda: began == [0, 1, 2])
+        third.set()
+    assert (ledger.spent_tokens, ledger.holds) == (30, [])
+
+
+async def test_a_wait_for_money_can_be_left() -> None:
+    ledger = Ledger(Budget(max_tokens=150))
+    async with ledger.hold(FREE, 50, 100, "a"):
+        waiting = asyncio.create_task(ledger.hold(FREE, 50, 100, "b").__aenter__())
+        await turns()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert ledger.held_tokens == 150
+    assert ledger.holds == []
+
+
+async def test_an_answer_is_shortened_to_what_is_left() -> None:
+    async with Ledger(Budget(max_tokens=300)).hold(FREE, 100, 4_096, "a") as hold:
+        assert (hold.tokens, hold.max_output_tokens) == (300, 200)
+    async with Ledger(Budget(max_cost_usd=Decimal("0.02"))).hold(DEAR, 1_000, 4_096, "a") as hold:
+        assert (hold.cost_usd, hold.max_output_tokens) == (Decimal("0.02"), 100)
+
+
+async def test_an_answer_is_not_shortened_to_nothing() -> None:
+    with pytest.raises(BudgetExceeded):
+        async with Ledger(Budget(max_tokens=100 + LEAST_ANSWER_TOKENS - 1)).hold(FREE, 100, 4_096, "a"):
+            pass
+    async with Ledger(Budget(max_tokens=105)).hold(FREE, 100, 5, "a") as hold:
+        assert hold.max_output_tokens == 5, "asked for no more than that"
+
+
+@pytest.mark.parametrize(
+    ("budget", "field", "figures"),
+    [
+        (Budget(max_cost_usd=cents(5)), "podium.max_cost_usd", ("$0.04", "$0", "$0.05")),
+        (Budget(max_tokens=500), "podium.max_tokens", ("450 tokens", "0 tokens", "500 tokens")),
+        (
+            Budget(max_cost_usd=cents(500), max_tokens=500),
+            "podium.max_tokens",
+            ("450 tokens", "0 tokens", "500 tokens"),
+        ),
+        (Budget(max_cost_usd=cents(5), max_tokens=50_000), "podium.max_cost_usd", ("$0.04", "$0", "$0.05")),
+    ],
+)
+async def test_a_refusal_says_spent_held_and_limit_of_the_limit_that_was_met(
+    budget: Budget, field: str, figures: tuple[str, str, str]
+) -> None:
+    ledger = Ledger(budget, spent_usd=cents(4), spent_tokens=450)
+    with pytest.raises(BudgetExceeded) as refused:
+        async with ledger.hold(DEAR, 900, 900, "gpt-5"):
+            pass
+    error = refused.value
+    assert error.param == field
+    assert (error.spent, error.held, error.limit) == figures
+    assert all(text in error.message for text in ("gpt-5", *figures, field))
+    assert ledger.holds == []
+
+
+async def test_no_money_is_put_on_an_unknown_price() -> None:
+    with pytest.raises(BudgetExceeded, match="no price"):
+        async with Ledger(Budget(max_cost_usd=cents(100))).hold(None, 1, 1, "a"):
+            pass
+    async with Ledger(Budget(max_tokens=100)).hold(None, 1, 64, "a") as hold:
+        assert hold.max_output_tokens == 64
+
+
+async def test_what_is_free_needs_no_money() -> None:
+    async with Ledger(Budget(max_cost_usd=Decimal(0))).hold(FREE, 10_000, 4_096, "a") as hold:
+        assert hold.max_output_tokens == 4_096
+
+
+async def test_an_unknown_use_counts_in_full_and_its_cost_stays_unknown() -> None:
+    ledger = Ledger(Budget(max_cost_usd=cents(100)))
+    async with ledger.hold(DEAR, 1_000, 100, "a") as hold:
+        ledger.settle(hold, cost_of(DEAR, None), None)
+    assert cost_of(DEAR, None) is None
+    assert (ledger.spent_usd, ledger.spent_tokens) == (Decimal("0.02"), 1_100)
+
+
+async def test_a_call_that_reached_nobody_costs_nothing() -> None:
+    ledger = Ledger(Budget(max_cost_usd=cents(100)))
+    async with ledger.hold(DEAR, 1_000, 100, "a") as hold:
+        ledger.release(hold)
+    assert (ledger.spent_usd, ledger.spent_tokens, ledger.holds) == (0, 0, [])
+
+
+usages = st.builds(Usage, *[st.integers(0, 10**6)] * 4)
+
+
+@given(usages, usages, st.sampled_from(PRICES))
+def test_costs_add_up_as_tokens_do(a: Usage, b: Usage, price: Price) -> None:
+    assert price.of(a) + price.of(b) == price.of(a + b)
+    assert (a + b).total_tokens == a.total_tokens + b.total_tokens
+
+
+def test_unknown_is_never_nothing() -> None:
+    assert cost_of(None, Usage(1, 1)) is None
+    assert cost_of(DEAR, None) is None
+    assert cost_of(FREE, None) == 0
+    assert total([Decimal(1), None]) is None
+    assert total([]) == 0
+    assert Price(Decimal(10), Decimal(0), Decimal(1)).of(Usage(1_000_000, 0, 400_000)) == Decimal("6.4")
