@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 
 from conductor import events as e
-from conductor.errors import BadTask, DeadlineExceeded, InvalidPlan, NoPlan, PodiumError, WorkerError
+from conductor.errors import BadTask, DeadlineExceeded, InvalidPlan, NoPlan, PodiumError, WorkerError, defect
 from conductor.money import Budget, Ledger, Usage
 from conductor.outbox import Outbox
 from conductor.plan import Plan, Step
@@ -105,7 +105,7 @@ class Engine:
         """The part of the pool that `task` may use.
 
         Raises:
-            BadTask: it names a worker nobody has, or leaves none.
+            BadTask: it names a worker nobody has, leaves none, or brings a plan that asks for others.
         """
         for name_of_field, names in (
             ("workers", task.workers or ()),
@@ -122,6 +122,10 @@ class Engine:
         if not members:
             param = "podium.exclude_workers" if task.exclude_workers else "podium.workers"
             raise BadTask("No worker is left for this request; allow at least one.", param=param)
+        for step in task.plan.steps if task.plan else ():
+            if step.worker not in members:
+                message = f"The plan asks {step.worker!r}; this request allows: {', '.join(members)}."
+                raise BadTask(message, param="podium.plan")
         return members
 
     @asynccontextmanager
@@ -181,25 +185,25 @@ class _Conducting:
         if self._task.depth < 1 or self._task.plan is not None:
             return {}
         worker = Recursive(self._engine, self._task, self._ledger)
-        return {worker.name: Member(worker.name, worker, SELF_CARD, prepaid=True)}
+        return {worker.name: Member(worker.name, worker, SELF_CARD, prepaid=True, sees_images=True)}
 
     async def drive(self) -> None:
         """Run to the terminal event. The one catcher of what nobody foresaw."""
+        deadline = asyncio.timeout(self._task.deadline_s)
         try:
-            async with asyncio.timeout(self._task.deadline_s):
+            async with deadline:
                 answered = await self._rounds()
             finish = answered.finish or FinishReason.STOP
             self._note(e.Finished(self.now_s(), answered.output, finish))
-        except TimeoutError:
-            message = f"The answer was not there within {self._task.deadline_s:g} s. Raise podium.deadline_s, or ask for less."
-            error = DeadlineExceeded(message, param="podium.deadline_s", deadline_s=self._task.deadline_s)
-            self._note(e.Failed(self.now_s(), error))
         except PodiumError as exc:
             self._note(e.Failed(self.now_s(), exc))
         except Exception as exc:  # noqa: BLE001  (one of the two catchers, design section 6)
-            error = PodiumError(f"A defect of Podium's own: {type(exc).__name__}: {exc}")
-            error.__cause__ = exc
-            self._note(e.Failed(self.now_s(), error))
+            late = isinstance(exc, TimeoutError) and deadline.expired()
+            self._note(e.Failed(self.now_s(), self._late() if late else defect(exc)))
+
+    def _late(self) -> DeadlineExceeded:
+        message = f"The answer was not there within {self._task.deadline_s:g} s. Raise podium.deadline_s, or ask for less."
+        return DeadlineExceeded(message, param="podium.deadline_s", deadline_s=self._task.deadline_s)
 
     def _note(self, event: e.Event) -> None:
         self._run.record = self._run.record.after(event)
@@ -304,9 +308,11 @@ class _Conducting:
         except InvalidPlan as exc:
             self._note(e.PlanEnded(self.now_s(), index, draft.answered, rejected=exc.reason, why=exc.message))
             raise
-        except WorkerError as exc:
-            if exc.step is None:
-                self._note(e.PlanEnded(self.now_s(), index, draft.answered, error=exc, why=exc.message))
+        except BaseException as exc:
+            if self._run.record.plans[index].ended_s is None:  # the writer failed, or was stopped, in mid-text
+                error = exc if isinstance(exc, PodiumError) else None
+                why = error.message if error else ""
+                self._note(e.PlanEnded(self.now_s(), index, draft.answered, error=error, why=why))
             raise
         return _Outcome(answered, draft.answered.output if draft.answered else "") if answered else None
 

@@ -152,3 +152,10 @@ class Overloaded(PodiumError):
     """Podium has no room for the request; nothing was run."""
 
     retry_after_s: float = 1.0
+
+
+def defect(exc: Exception) -> PodiumError:
+    """What nobody foresaw, as an error that a run can end with. `exc` is its cause."""
+    error = PodiumError(f"A defect of Podium's own: {type(exc).__name__}: {exc}")
+    error.__cause__ = exc
+    return error

@@ -34,7 +34,7 @@ class Recursive:
         Raises:
             WorkerError: the inner run failed; its own error is the cause.
         """
-        return opened(self.name, self._task.model, self._deltas(call))
+        return opened(self.name, self._task.model, self._deltas(call), price=None)  # known once it has ended
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
         inner = replace(

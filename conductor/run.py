@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from conductor import events as e
 from conductor.calls import Asked, ask
-from conductor.errors import PodiumError
+from conductor.errors import PodiumError, WorkerUnavailable, defect
 from conductor.events import Loss
 from conductor.money import Ledger
 from conductor.outbox import Outbox
@@ -49,6 +49,7 @@ class PlanRun:
         self._scene, self._index, self._live = scene, index, live
         self._steps: list[Step] = []
         self._tasks: list[asyncio.Task[e.Answered]] = []
+        self._begun: set[int] = set()
         self._last: int | None = None
         self._ended = asyncio.Event()
         self._unneeded: frozenset[int] = frozenset()
@@ -76,6 +77,9 @@ class PlanRun:
                 return None
             await self._decide(plan)
             await asyncio.wait([self._tasks[-1]])
+            if self._tasks[-1].cancelled():  # by its worker: we have cancelled only what it does not need
+                message = f"{plan.steps[-1].worker} broke off its own call, or one it reads did."
+                raise WorkerUnavailable(message, worker=plan.steps[-1].worker, step=len(plan.steps) - 1)
             return self._tasks[-1].result()
         finally:
             await self._stop()
@@ -103,12 +107,15 @@ class PlanRun:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-            for task in self._tasks:
+            for index, task in enumerate(self._tasks):
                 if not task.cancelled():
                     task.exception()  # looked at, so that asyncio does not complain about it
+                elif index not in self._begun:
+                    self._lost(index, self._loss(index), None, None)
 
     async def _step(self, index: int, step: Step) -> e.Answered:
         asked: Asked | None = None
+        self._begun.add(index)
         try:
             outputs = await self._outputs(step)
             prompt = work(self._scene.pool[step.worker], self._scene.conversation, step, self._steps, outputs)
@@ -124,11 +131,15 @@ class PlanRun:
             self._scene.note(e.StepEnded(self._scene.now_s(), self._index, index, asked.answered))
             return asked.answered
         except asyncio.CancelledError:
-            self._lost(index, Loss.NOT_NEEDED if index in self._unneeded else Loss.CANCELLED, None, asked)
+            self._lost(index, self._loss(index), None, asked)
             raise
         except PodiumError as exc:
             self._lost(index, Loss.FAILED, exc, asked)
             raise
+        except Exception as exc:
+            error = defect(exc)
+            self._lost(index, Loss.FAILED, error, asked)
+            raise error from exc
 
     async def _outputs(self, step: Step) -> dict[int, str]:
         """What `step` reads. Waiting for a task, unlike awaiting it, does not cancel it with us.
@@ -165,6 +176,9 @@ class PlanRun:
                 self._waiting.setdefault(index, []).append(delta)
             elif self._last == index:
                 await self._scene.outbox.put_delta(delta)
+
+    def _loss(self, index: int) -> Loss:
+        return Loss.NOT_NEEDED if index in self._unneeded else Loss.CANCELLED
 
     def _lost(self, index: int, loss: Loss, error: PodiumError | None, asked: Asked | None) -> None:
         answered = asked.answered if asked else None

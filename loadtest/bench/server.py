@@ -115,6 +115,8 @@ class Server:
         while waiting:
             if self._child is None or self._child.poll() is not None:
                 raise BenchError(f"the server ended before it was ready; see {self.log}")
+            if b"the replica will be stopped" in self.log.read_bytes():
+                raise BenchError(f"a replica could not start; see {self.log}")
             if time.monotonic() > give_up:
                 raise BenchError(f"the server was not ready after {READY_WITHIN_S:.0f} s; see {self.log}")
             waiting = [(method, path) for method, path in waiting if not self._answers(method, path)]

@@ -43,8 +43,8 @@ async def plans(request: Request) -> Response:
 class PlanResponse(RunResponse):
     """Owns a run that ends with its plan: a client that leaves pays for no more of it either."""
 
-    def body(self, record: Record) -> answer.Json:
-        """See `RunResponse.body`."""
+    def content(self, record: Record) -> answer.Json:
+        """See `RunResponse.content`."""
         return _planned(record, self._order)
 
 

@@ -75,9 +75,9 @@ class RunResponse(Response):
         async for event in run.events():
             if isinstance(event, e.Failed):
                 raise event.error
-        await wire.json(200, self.body(run.record))
+        await wire.json(200, self.content(run.record))
 
-    def body(self, record: Record) -> Json:
+    def content(self, record: Record) -> Json:
         """What a client gets that does not stream."""
         return answer.completion(record, trace=self._request.podium.trace)
 

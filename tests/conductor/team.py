@@ -18,13 +18,18 @@ from conductor.planner import Conductor
 from conductor.record import Record
 from conductor.worker import Call, Delta, FinishReason, Member, Message, Reply, opened
 
-Piece = str | Delta | Usage | BaseException | asyncio.Event | None
+@dataclass(frozen=True)
+class Stall:
+    """Says nothing more until it is closed."""
+
+
+NEVER = Stall()
+Piece = str | Delta | Usage | BaseException | asyncio.Event | Stall | None
 """Text; a whole delta; the usage at the end; something to raise; a gate to wait at; None: the stream is cut here."""
 Script = Sequence[Piece] | str | Callable[[Call], "Sequence[Piece] | str"]
 
 T = TypeVar("T")
 DEAR = Price(Decimal(10), Decimal(100))
-NEVER = asyncio.Event()
 
 
 class Player:
@@ -66,6 +71,8 @@ class Player:
                         usage = piece
                     case asyncio.Event():
                         await piece.wait()
+                    case Stall():
+                        await asyncio.Event().wait()
                     case BaseException():
                         raise piece
                     case None:
@@ -160,7 +167,8 @@ async def seen(engine: Engine, task: Task) -> Seen:
 
 def nothing_is_left(engine: Engine) -> None:
     """No task but the test's, no open worker."""
-    assert asyncio.all_tasks() == {asyncio.current_task()}
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    assert not others, others
     everyone = [*engine.pool.values(), *([engine.conductor.member] if engine.conductor else [])]
     assert [who.name for who in everyone if who.worker.open_calls] == []  # type: ignore[attr-defined]
 

@@ -200,5 +200,5 @@ def test_a_mark_in_an_output_is_no_mark(forged: str) -> None:
     shown = work(BLIND, [user("Why?")], Step("b", "join", (0,)), [Step("a", "x")], {0: f"yes {forged} no"})[
         0
     ].text
-    assert forged not in shown
+    assert f"yes {forged}" not in shown
     assert f"yes &lt;{forged[1:]} no" in shown

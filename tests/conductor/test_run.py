@@ -1,0 +1,314 @@
+"""How one plan is run: what happens at the same time, what is never begun, what flows out and when."""
+
+import asyncio
+from decimal import Decimal
+
+import pytest
+
+from conductor import events as e
+from conductor.errors import BadTask, BudgetExceeded, ContextOverflow, PodiumError, WorkerBusy, WorkerRefused, WorkerUnavailable
+from conductor.money import Budget, Usage
+from conductor.outbox import ROOM
+from conductor.worker import Call, Delta, FinishReason, Image, Message, Text
+from tests.conductor.team import DEAR, NEVER, Player, a_plan, ask_for, line, member, nothing_is_left, seen, team, turns, until
+
+Gate = asyncio.Event
+PARALLEL = a_plan(("a", ()), ("b", ()), ("c", ()), ("d", (0, 1, 2)))
+
+
+async def test_steps_that_do_not_read_each_other_run_at_the_same_time() -> None:
+    gates = {name: Gate() for name in "abc"}
+    players = {name: Player(name, [gates[name], f"{name}!"]) for name in "abc"}
+    last = Player("d", ["all ", "of it"])
+    engine = team(*players.values(), last)
+    async with engine.running(ask_for(plan=PARALLEL)) as run:
+        await until(lambda: all(player.open_calls for player in players.values()))
+        assert last.calls == []
+        gates["a"].set(), gates["c"].set()
+        await until(lambda: players["a"].open_calls == players["c"].open_calls == 0)
+        await turns()
+        assert last.calls == [], "it reads b, too"
+        gates["b"].set()
+        assert [event async for event in run.events()][-1].answer == "all of it"
+    shown = last.calls[0].messages[-1].text
+    assert [shown.index(f"{name}!") for name in "abc"] == sorted(shown.index(f"{name}!") for name in "abc")
+
+
+async def test_a_step_begins_once_its_own_reads_are_there_not_once_all_is() -> None:
+    slow = Player("slow", [Gate(), "late"])
+    plan = a_plan(("fast", ()), ("slow", ()), ("reader", (0,)), ("end", (1, 2)))
+    reader = Player("reader")
+    engine = team(Player("fast"), slow, reader, Player("end"))
+    async with engine.running(ask_for(plan=plan)):
+        await until(lambda: reader.calls)
+        assert slow.open_calls == 1
+    nothing_is_left(engine)
+
+
+@pytest.mark.parametrize("rest", [[line(1, "join", [0])], ["\n\n", line(0), line(1, "join", [0, 1])]])
+async def test_a_step_begins_while_the_plan_is_still_being_written(rest: list[str]) -> None:
+    gate, worker, last = Gate(), Player("a"), Player("b", ["fin", "al"])
+    conductor = Player("boss", [line(0)[:-3], line(0)[-3:-1], gate, *rest])
+    engine = team(worker, last, conductor=conductor)
+    async with engine.running(ask_for()) as run:
+        await until(lambda: worker.calls and not worker.open_calls)
+        assert conductor.open_calls == 1
+        gate.set()
+        assert [event async for event in run.events()][-1].answer == "final"
+
+
+async def test_in_lists_a_step_begins_while_the_access_lists_are_still_being_written() -> None:
+    gate, worker = Gate(), Player("a")
+    text = 'Two parts.\nmodel_id = [0, 1]\nsubtasks = ["one", '
+    conductor = Player("boss", [text, gate, '"two"]\naccess_list = [[], [0]]'])
+    engine = team(worker, Player("b", "final"), conductor=conductor, format="lists")
+    async with engine.running(ask_for()) as run:
+        await until(lambda: worker.calls)
+        gate.set()
+        assert [event async for event in run.events()][-1].answer == "final"
+
+
+async def test_a_step_nobody_reads_is_never_begun_where_the_plan_is_known() -> None:
+    dead, plan = Player("dead"), a_plan(("dead", ()), ("a", ()), ("dead", (0,)), ("b", (1,)))
+    run = await seen(team(dead, Player("a"), Player("b", "final")), ask_for(plan=plan))
+    assert run.shown == "final"
+    assert dead.calls == []
+    statuses = [step.status for step in run.record.plans[0].steps]
+    assert statuses == ["not_needed", "done", "not_needed", "done"]
+    assert [event.step for event in run.of(e.StepLost)] == [0, 2]
+
+
+async def test_a_step_nobody_reads_is_cancelled_when_the_plan_s_text_ends() -> None:
+    dead = Player("dead", ["so far", NEVER])
+    conductor = Player("boss", [line(0), Gate(), line(1)])
+    engine = team(dead, Player("b", "final"), conductor=conductor)
+    gate = conductor._scripts[0][1]
+    async with engine.running(ask_for()) as run:
+        await until(lambda: dead.said == 1)
+        gate.set()  # type: ignore[union-attr]
+        events = [event async for event in run.events()]
+    assert events[-1].answer == "final"
+    assert run.record.plans[0].steps[0].status == "not_needed"
+    assert run.record.plans[0].steps[0].answered.output == "so far", "what it took is in the record"
+    nothing_is_left(engine)
+
+
+async def test_a_fault_of_a_step_nobody_reads_harms_nobody() -> None:
+    dead = Player("dead", [WorkerRefused("no", worker="dead")])
+    gate = Gate()
+    engine = team(dead, Player("b", "final"), conductor=Player("boss", [line(0), gate, line(1)]))
+    async with engine.running(ask_for()) as run:
+        await until(lambda: run.record.plans and run.record.plans[0].steps and run.record.plans[0].steps[0].status == "failed")
+        gate.set()
+        assert [event async for event in run.events()][-1].answer == "final"
+
+
+async def test_the_answer_flows_out_as_it_comes() -> None:
+    gates = [Gate(), Gate()]
+    last = Player("b", ["one ", gates[0], "two ", Delta(reasoning="hm"), gates[1], "three"])
+    async with team(Player("a"), last).running(ask_for(plan=a_plan(("a", ()), ("b", (0,))))) as run:
+        shown: list[tuple[str, str]] = []
+        async for event in run.events():
+            if isinstance(event, e.AnswerDelta):
+                shown.append((event.text, event.reasoning))
+                if len(shown) in (1, 3):
+                    assert last.open_calls == 1
+                    gates[len(shown) // 2].set()
+        assert shown == [("one ", ""), ("two ", ""), ("", "hm"), ("three", "")]
+        assert run.record.answering.reasoning == "hm"
+
+
+async def test_what_inner_steps_say_is_not_shown() -> None:
+    run = await seen(team(Player("a", ["inner"]), Player("b", ["outer"])), ask_for(plan=a_plan(("a", ()), ("b", (0,)))))
+    assert run.shown == "outer"
+
+
+async def test_what_the_last_step_said_before_it_was_known_to_be_the_last_is_shown_in_order() -> None:
+    gate, only = Gate(), Player("a", [*"answer!"])
+    engine = team(only, conductor=Player("boss", [line(0), gate, "\n"]))
+    async with engine.running(ask_for()) as run:
+        await until(lambda: only.calls and not only.open_calls)
+        events = asyncio.create_task(anext(event async for event in run.events() if isinstance(event, e.AnswerDelta)))
+        await turns()
+        assert not events.done(), "the plan may go on, and then this is no answer"
+        gate.set()
+        assert (await events).text == "a"
+        assert "".join([event.text async for event in run.events() if isinstance(event, e.AnswerDelta)]) == "nswer!"
+
+
+async def test_a_reader_that_stops_reading_stops_the_worker() -> None:
+    last = Player("a", ["word "] * 500)
+    async with team(last).running(ask_for(plan=a_plan(("a", ())))) as run:
+        await until(lambda: last.said > ROOM)
+        await turns(200)
+        assert last.said <= ROOM + 2
+        assert run._outbox._events.qsize() <= ROOM + 5
+        stopped_at = last.said
+        async for event in run.events():
+            if isinstance(event, e.AnswerDelta):
+                break
+        await turns(200)
+        assert last.said == stopped_at + 1, "one read, one more written"
+        assert [event async for event in run.events()][-1].answer == "word " * 500
+
+
+async def test_a_reader_that_stops_reading_does_not_stop_inner_steps() -> None:
+    inner = Player("a", ["word "] * 500)
+    last = Player("b")
+    async with team(inner, last).running(ask_for(plan=a_plan(("a", ()), ("b", (0,))))):
+        await until(lambda: last.calls)
+        assert inner.said == 500
+
+
+async def test_leaving_a_run_whose_reader_stopped_closes_the_worker() -> None:
+    last = Player("a", ["word "] * 500)
+    engine = team(last)
+    async with engine.running(ask_for(plan=a_plan(("a", ())))) as run:
+        await until(lambda: last.said > ROOM)
+        await turns()
+    nothing_is_left(engine)
+    assert run.record.status == "cancelled"
+    assert run.record.plans[0].steps[0].status == "cancelled"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        WorkerRefused("bad key", worker="a"), WorkerBusy("wait", worker="a", retry_after_s=3.0),
+        WorkerUnavailable("gone", worker="a"), ContextOverflow("too long", worker="a"),
+    ],
+    ids=lambda error: type(error).__name__,
+)  # fmt: skip
+@pytest.mark.parametrize("before", [[], ["some ", "words"]], ids=["at once", "mid-stream"])
+async def test_a_worker_s_error_ends_the_run_and_names_worker_and_step(error: Exception, before: list[str]) -> None:
+    reader, slow = Player("d"), Player("c", ["so far", NEVER])
+    broken = Player("a", [*before, error])
+    plan = a_plan(("c", ()), ("a", ()), ("d", (0, 1)))
+    run = await seen(team(slow, broken, reader), ask_for(plan=plan))
+    assert run.error is error
+    assert (error.worker, error.step) == ("a", 1)
+    assert run.record.status == "failed"
+    assert reader.calls == []
+    steps = run.record.plans[0].steps
+    assert steps[1].status == "failed"
+    assert steps[0].status == "cancelled"
+    assert (steps[1].answered.output if steps[1].answered else "") == "".join(before)
+
+
+async def test_a_stream_that_just_ends_is_no_answer() -> None:
+    run = await seen(team(Player("a", ["half an ", None])), ask_for(plan=a_plan(("a", ()))))
+    assert isinstance(run.error, WorkerUnavailable)
+    assert (run.error.worker, run.error.step) == ("a", 0)
+    assert run.record.cost_usd == 0
+    silent = await seen(team(Player("a", [None])), ask_for(plan=a_plan(("a", ()))))
+    assert isinstance(silent.error, WorkerUnavailable)
+
+
+@pytest.mark.parametrize("broken", [RuntimeError("oops"), TimeoutError("socket"), KeyError("x"), StopAsyncIteration()], ids=repr)
+async def test_what_nobody_foresaw_is_a_terminal_event_too(broken: Exception) -> None:
+    for task in (ask_for(plan=a_plan(("a", ()), ("b", (0,)))), ask_for(plan=a_plan(("a", ())), deadline_s=60.0)):
+        run = await seen(team(Player("a", ["x", broken]), Player("b")), task)
+        assert type(run.error) is PodiumError
+        assert run.record.status == "failed"
+        assert [step.status for step in run.record.plans[0].steps if step.index == 0] == ["failed"]
+
+
+async def test_stop_words_are_for_the_answer_alone() -> None:
+    players = [Player(name) for name in "abcd"]
+    await seen(team(*players), ask_for(plan=PARALLEL, sampling=Call((), stop=("END",))))
+    assert [player.calls[0].stop for player in players] == [(), (), (), ("END",)]
+    boss = Player("boss", [line(0), line(1, access=[0])])
+    written = [Player("a"), Player("b")]
+    await seen(team(*written, conductor=boss), ask_for(sampling=Call((), stop=("END",))))
+    assert [player.calls[0].stop for player in written] == [(), ("END",)]
+    assert boss.calls[0].stop == ()
+
+
+async def test_what_the_user_asked_of_the_answer_reaches_the_worker() -> None:
+    asked = Call((), max_output_tokens=77, temperature=0.3, top_p=0.9, seed=5, effort="low")
+    player, boss = Player("a"), Player("boss", line(0))
+    await seen(team(player, conductor=boss), ask_for(sampling=asked))
+    call = player.calls[0]
+    assert (call.max_output_tokens, call.temperature, call.top_p, call.seed, call.effort) == (77, 0.3, 0.9, 5, "low")
+    assert (call.operation, call.plan, call.step, call.access, call.grammar) == ("chat", 0, 0, (), None)
+    planning = boss.calls[0]
+    assert (planning.operation, planning.temperature, planning.step) == ("plan", 0.0, None)
+    assert planning.grammar is not None
+
+
+async def test_a_worker_s_own_settings_fill_what_the_request_leaves_open() -> None:
+    player = Player("a")
+    engine = team(player)
+    own = member(player, defaults=Call((), temperature=0.7, top_p=0.5, effort="high"), max_output_tokens=99)
+    engine = type(engine)(None, {"a": own})
+    await seen(engine, ask_for(plan=a_plan(("a", ())), sampling=Call((), temperature=0.0)))
+    call = player.calls[0]
+    assert (call.temperature, call.top_p, call.effort, call.max_output_tokens) == (0.0, 0.5, "high", 99)
+
+
+async def test_a_budget_met_in_the_middle_of_a_run_ends_it() -> None:
+    first = Player("a", ["x", Usage(50, 200)], price=DEAR)
+    second = Player("b", price=DEAR)
+    task = ask_for(plan=a_plan(("a", ()), ("b", (0,))), budget=Budget(max_cost_usd=Decimal("0.024")), sampling=Call((), max_output_tokens=200))
+    run = await seen(team(first, second), task)
+    assert isinstance(run.error, BudgetExceeded)
+    assert second.calls == []
+    assert run.record.cost_usd == Decimal("0.0205") == run.ledger.spent_usd
+    assert [step.status for step in run.record.plans[0].steps] == ["done", "failed"]
+    assert "podium.max_cost_usd" in run.error.message
+
+
+async def test_a_call_that_reached_no_model_gives_its_money_back() -> None:
+    refused = Player("a", [WorkerRefused("no", worker="a")], price=DEAR)
+    run = await seen(team(refused), ask_for(plan=a_plan(("a", ())), budget=Budget(max_cost_usd=Decimal(1))))
+    assert run.ledger.spent_usd == 0
+    cut = await seen(team(Player("a", ["x", None], price=DEAR)), ask_for(plan=a_plan(("a", ())), budget=Budget(max_cost_usd=Decimal(1))))
+    assert cut.ledger.spent_usd > 0, "nobody knows what it took, so all that was held counts"
+    assert cut.record.cost_usd is None
+
+
+async def test_an_answer_cut_short_says_so() -> None:
+    run = await seen(team(Player("a", ["x", Delta(finish=FinishReason.LENGTH)])), ask_for(plan=a_plan(("a", ()))))
+    assert run.terminal.finish is FinishReason.LENGTH
+    assert run.record.finish is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize(
+    ("facts", "param", "named"),
+    [
+        ({"workers": ("a", "zoe")}, "podium.workers", "zoe"),
+        ({"exclude_workers": ("zoe",)}, "podium.exclude_workers", "zoe"),
+        ({"exclude_workers": ("a", "b")}, "podium.exclude_workers", "worker"),
+        ({"workers": ("a",), "exclude_workers": ("a",)}, "podium.exclude_workers", "worker"),
+        ({"workers": ()}, "podium.workers", "worker"),
+        ({"plan": a_plan(("a", ()), ("zoe", (0,)))}, "podium.plan", "zoe"),
+        ({"plan": a_plan(("a", ()), ("b", (0,))), "exclude_workers": ("a",)}, "podium.plan", "a"),
+    ],
+)
+async def test_a_pool_that_cannot_serve_names_the_field(facts: dict[str, object], param: str, named: str) -> None:
+    players = Player("a"), Player("b")
+    with pytest.raises(BadTask) as refused:
+        async with team(*players).running(ask_for(**facts)):
+            pass
+    assert refused.value.param == param
+    assert named in refused.value.message
+    assert [player.calls for player in players] == [[], []]
+
+
+async def test_the_allowed_pool_is_numbered_in_the_order_asked_for() -> None:
+    players = [Player(name) for name in "abc"]
+    boss = Player("boss", line(0))
+    await seen(team(*players, conductor=boss), ask_for(workers=("c", "a", "c"), exclude_workers=("b",)))
+    assert [len(player.calls) for player in players] == [0, 0, 1]
+    assert "0: the c\n1: the a" in boss.calls[0].messages[0].text
+    assert "the b" not in boss.calls[0].messages[0].text
+
+
+async def test_pictures_reach_those_who_see_through_the_run() -> None:
+    players = Player("a"), Player("b")
+    engine = team(*players)
+    engine = type(engine)(None, {"a": member(players[0]), "b": member(players[1], sees_images=True)})
+    talk = (Message("user", (Text("What?"), Image("https://example.org/cat.png"))),)
+    task = ask_for(plan=a_plan(("a", ()), ("b", (0,))))
+    await seen(engine, type(task)(talk, plan=task.plan))
+    assert [player.calls[0].messages[-1].has_image for player in players] == [False, True]
