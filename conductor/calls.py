@@ -1,10 +1,11 @@
 """One call, paid for: reserve, open, read, settle. The only place that opens a worker."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 
-from conductor.errors import WorkerError
+from conductor.errors import WorkerError, WorkerUnavailable
 from conductor.events import Answered
 from conductor.money import Ledger, cost_of
 from conductor.worker import Call, Delta, Image, Member, Reply, Text
@@ -37,13 +38,14 @@ class Asked:
     texts: list[str] = field(default_factory=list[str])
     thoughts: list[str] = field(default_factory=list[str])
 
-    async def __aiter__(self) -> AsyncIterator[Delta]:
-        async for delta in self.reply:
-            if delta.text:
-                self.texts.append(delta.text)
-            if delta.reasoning:
-                self.thoughts.append(delta.reasoning)
-            yield delta
+    async def __aiter__(self) -> AsyncGenerator[Delta]:
+        async with aclosing(aiter(self.reply)) as deltas:
+            async for delta in deltas:
+                if delta.text:
+                    self.texts.append(delta.text)
+                if delta.reasoning:
+                    self.thoughts.append(delta.reasoning)
+                yield delta
 
     @property
     def answered(self) -> Answered:
@@ -83,6 +85,14 @@ async def ask(member: Member, call: Call, ledger: Ledger) -> AsyncGenerator[Aske
             if asked is None:
                 ledger.release(hold)
             raise
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task and task.cancelling():
+                raise
+            message = (
+                f"{member.name} broke off its own call."  # so that nobody mistakes it for a caller who left
+            )
+            raise WorkerUnavailable(message, worker=member.name, step=call.step) from None
         finally:
             if asked is not None:
                 answered = asked.answered

@@ -22,7 +22,7 @@ from conductor.planner import Conductor, Draft
 from conductor.prompts import Prompts
 from conductor.record import Record
 from conductor.recursion import Recursive
-from conductor.run import PlanRun, Scene
+from conductor.run import PlanRun, Scene, all_ended
 from conductor.worker import Call, FinishReason, Member, Message
 
 
@@ -151,9 +151,11 @@ class Engine:
             yield run
         finally:
             driver.cancel()
-            await asyncio.wait([driver])
-            if run.record.status == "running":
-                run.record = replace(run.record, status="cancelled", wall_s=conducting.now_s())
+            try:
+                await all_ended([driver])
+            finally:
+                if run.record.status == "running":
+                    run.record = replace(run.record, status="cancelled", wall_s=conducting.now_s())
 
 
 @dataclass(slots=True)
@@ -309,7 +311,9 @@ class _Conducting:
             self._note(e.PlanEnded(self.now_s(), index, draft.answered, rejected=exc.reason, why=exc.message))
             raise
         except BaseException as exc:
-            if self._run.record.plans[index].ended_s is None:  # the writer failed, or was stopped, in mid-text
+            if (
+                self._run.record.plans[index].ended_s is None
+            ):  # the writer failed, or was stopped, in mid-text
                 error = exc if isinstance(exc, PodiumError) else None
                 why = error.message if error else ""
                 self._note(e.PlanEnded(self.now_s(), index, draft.answered, error=error, why=why))

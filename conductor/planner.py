@@ -5,6 +5,7 @@ live in `engine.py`.
 """
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 
 from conductor.calls import ask
@@ -77,9 +78,10 @@ class Draft:
         """
         async with ask(self._conductor.member, self._call, self._ledger) as asked:
             try:
-                async for delta in asked:
-                    for step in self._parser.feed(delta.text):
-                        yield step
+                async with aclosing(aiter(asked)) as deltas:
+                    async for delta in deltas:
+                        for step in self._parser.feed(delta.text):
+                            yield step
             finally:
                 self.answered = asked.answered
         self.plan = self._parser.finish(cut_off=self.answered.finish is FinishReason.LENGTH)

@@ -5,12 +5,14 @@ last is known when the text ends: from then on its answer flows out, and steps i
 """
 
 import asyncio
-from collections.abc import AsyncIterable, Callable, Mapping
+from collections.abc import AsyncIterable, Callable, Collection, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, replace
+from typing import Any
 
 from conductor import events as e
 from conductor.calls import Asked, ask
-from conductor.errors import PodiumError, WorkerUnavailable, defect
+from conductor.errors import PodiumError, defect
 from conductor.events import Loss
 from conductor.money import Ledger
 from conductor.outbox import Outbox
@@ -40,6 +42,18 @@ class Scene:
     note: Callable[[e.Event], None]
     outbox: Outbox
     now_s: Callable[[], float]
+
+
+async def all_ended(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Wait until `tasks` have ended, also while we are cancelled ourselves, as a `TaskGroup` does: they may be closing calls."""
+    cancelled: asyncio.CancelledError | None = None
+    while left := [task for task in tasks if not task.done()]:
+        try:
+            await asyncio.wait(left)
+        except asyncio.CancelledError as exc:
+            cancelled = exc
+    if cancelled:
+        raise cancelled
 
 
 class PlanRun:
@@ -77,9 +91,6 @@ class PlanRun:
                 return None
             await self._decide(plan)
             await asyncio.wait([self._tasks[-1]])
-            if self._tasks[-1].cancelled():  # by its worker: we have cancelled only what it does not need
-                message = f"{plan.steps[-1].worker} broke off its own call, or one it reads did."
-                raise WorkerUnavailable(message, worker=plan.steps[-1].worker, step=len(plan.steps) - 1)
             return self._tasks[-1].result()
         finally:
             await self._stop()
@@ -99,14 +110,15 @@ class PlanRun:
             self._last = len(plan.steps) - 1
             self._ended.set()
             for delta in self._waiting.pop(self._last, []):
-                await self._scene.outbox.put_delta(delta)
+                await self._scene.outbox.put_delta(replace(delta, at_s=self._scene.now_s()))
             self._waiting.clear()
 
     async def _stop(self) -> None:
         for task in self._tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        try:
+            await all_ended(self._tasks)
+        finally:
             for index, task in enumerate(self._tasks):
                 if not task.cancelled():
                     task.exception()  # looked at, so that asyncio does not complain about it
@@ -123,11 +135,12 @@ class PlanRun:
             self._scene.note(e.StepBegan(self._scene.now_s(), self._index, index, prompt))
             async with ask(self._scene.pool[step.worker], call, self._scene.ledger) as asked:
                 self._scene.note(e.StepSpoke(self._scene.now_s(), self._index, index))
-                async for delta in asked:
-                    if self._live and (delta.text or delta.reasoning):
-                        await self._show(
-                            index, e.AnswerDelta(self._scene.now_s(), delta.text, delta.reasoning)
-                        )
+                async with aclosing(aiter(asked)) as deltas:
+                    async for delta in deltas:
+                        if self._live and (delta.text or delta.reasoning):
+                            await self._show(
+                                index, e.AnswerDelta(self._scene.now_s(), delta.text, delta.reasoning)
+                            )
             self._scene.note(e.StepEnded(self._scene.now_s(), self._index, index, asked.answered))
             return asked.answered
         except asyncio.CancelledError:

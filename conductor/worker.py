@@ -160,7 +160,7 @@ class Reply:
     inner: object | None = None
     """The record of the run that answered, where the worker is a team itself."""
 
-    async def __aiter__(self) -> AsyncIterator[Delta]:
+    async def __aiter__(self) -> AsyncGenerator[Delta]:
         async for delta in self.deltas:
             self.model = delta.model or self.model
             self.usage = delta.usage or self.usage
@@ -252,10 +252,11 @@ async def opened(
         if not held:
             raise WorkerUnavailable(f"{worker} closed the stream without a word.", worker=worker)
 
-        async def all_of_it() -> AsyncIterator[Delta]:
+        async def all_of_it() -> AsyncGenerator[Delta]:
             for delta in held:
                 yield delta
             async for delta in deltas:
                 yield delta
 
-        yield Reply(worker, all_of_it(), model, price)
+        async with aclosing(all_of_it()) as whole:
+            yield Reply(worker, whole, model, price)

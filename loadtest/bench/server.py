@@ -6,6 +6,7 @@ own ports, loopback only. Every process it leads to inherits `PODIUM_BENCH` and 
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -16,6 +17,7 @@ import threading
 import time
 import urllib.request
 import uuid
+from http.client import HTTPException
 from pathlib import Path
 from string import Template
 from typing import Any, Self
@@ -130,7 +132,7 @@ class Server:
         try:
             with direct.open(request, timeout=5) as answer:
                 return answer.status == 200
-        except OSError:
+        except (OSError, HTTPException):
             return False
 
     def router(self) -> psutil.Process:
@@ -176,9 +178,12 @@ def _command(process: psutil.Process) -> str:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody has, and that Ray, which takes its own as the system deals them out or below 20,000, leaves alone."""
+    for port in random.sample(range(20_000, 32_000), 50):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind((HOST, port))
+            return port
+    raise BenchError("found no free port between 20000 and 32000")
 
 
 def _end_with(parent_pid: int) -> None:

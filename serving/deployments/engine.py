@@ -82,14 +82,16 @@ class Engine:
                 trace_headers=outgoing_headers() or None,
             )  # fmt: skip
             split = self._splitter(call)
-            n_output = 0
+            n_output, n_reasoning = 0, 0
             async with aclosing(outputs):
                 async for output in outputs:
                     completion = output.outputs[0]
                     n_output += len(completion.token_ids)
                     text, reasoning = split(output)
+                    n_reasoning += len(completion.token_ids) if reasoning else 0
                     finish = _finish(completion.finish_reason)
-                    yield Chunk(text, reasoning, finish, n_prompt, output.num_cached_tokens or 0, n_output)
+                    n_cached = output.num_cached_tokens or 0
+                    yield Chunk(text, reasoning, finish, n_prompt, n_cached, n_output, n_reasoning)
         except (VLLMClientError, ValueError) as exc:
             raise _refused(exc) from exc
         except (EngineDeadError, EngineGenerateError) as exc:

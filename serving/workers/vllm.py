@@ -40,6 +40,7 @@ class Chunk(NamedTuple):
     input_tokens: int
     cached_tokens: int
     output_tokens: int
+    reasoning_tokens: int
 
 
 class EngineClient(Protocol):
@@ -69,7 +70,7 @@ class VllmWorker:
         price: Price | None = FREE,
         adapter: str | None = None,
     ) -> None:
-        self._name, self._model, self._engine, self._price, self._adapter = (
+        self._name, self._model, self._engine, self.price, self._adapter = (
             name,
             model,
             engine,
@@ -84,17 +85,20 @@ class VllmWorker:
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         """See `Worker.open`."""
-        return opened(self._name, self._model, self._deltas(call), self._price)
+        return opened(self._name, self._model, self._deltas(call), self.price)
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
         try:
             async with aclosing(self._engine.generate(self._across(call))) as chunks:
                 async for chunk in chunks:
-                    usage = Usage(chunk.input_tokens, chunk.output_tokens, chunk.cached_tokens)
+                    usage = Usage(
+                        chunk.input_tokens, chunk.output_tokens, chunk.cached_tokens, chunk.reasoning_tokens
+                    )
                     finish = FinishReason(chunk.finish) if chunk.finish else None
                     yield Delta(chunk.text, chunk.reasoning, finish, usage)
         except WorkerError as exc:
-            exc.worker = self._name
+            exc.worker = self._name  # the engine does not know for which of its workers it was asked
+            exc.args = (f"{self._name}: {exc.message}",)
             raise
 
     def _across(self, call: Call) -> EngineCall:

@@ -48,7 +48,7 @@ budgets = st.builds(
 
 @given(budgets, st.lists(asks, max_size=8))
 @settings(deadline=None)
-def test_what_is_spent_and_held_never_passes_the_limit(budget: Budget, calls: list[Asks]) -> None:
+def test_what_is_spent_and_held_never_passes_the_limit(budget: Budget, calls: list[Asks]) -> None:  # noqa: C901
     ledger = Ledger(budget)
 
     def inside() -> None:

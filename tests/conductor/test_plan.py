@@ -18,13 +18,7 @@ any_step = st.builds(
 def test_a_plan_that_exists_can_run(steps: list[Step], max_steps: int) -> None:
     try:
         plan = Plan.of(steps, NAMES, max_steps)
-    except InvalidPlan as exc:
-        assert exc.reason in {
-            Reason.NO_PLAN,
-            Reason.UNKNOWN_WORKER,
-            Reason.READS_FORWARD,
-            Reason.TOO_MANY_STEPS,
-        }
+    except InvalidPlan:
         return
     assert 1 <= len(plan.steps) <= max_steps
     for index, step in enumerate(plan.steps):

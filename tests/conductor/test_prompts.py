@@ -1,4 +1,3 @@
-import os
 import re
 from typing import get_args
 
@@ -58,7 +57,7 @@ def test_two_questions_share_everything_before_the_question(format: Format) -> N
     one, two = (
         said(Prompts().plan(format, POOL, 5, [user(question)])) for question in ("How deep?", "Why blue?")
     )
-    shared = os.path.commonprefix([one, two])
+    shared = one[: next(at for at, (a, b) in enumerate(zip(one, two, strict=False)) if a != b)]
     assert shared + "How deep?" == one
     assert shared + "Why blue?" == two
     assert [f"{number}: the card of {name}" in shared for number, name in enumerate(NAMES)] == [True] * 3
@@ -101,7 +100,7 @@ def test_a_complaint_shows_the_plan_and_says_what_is_wrong() -> None:
     )
     repaired = Prompts().repair(asked, "{...}", error)
     assert repaired[:2] == asked
-    assert [(m.role, m.text) for m in repaired[2:]][0] == ("assistant", "{...}")
+    assert repaired[2] == Message.of("assistant", "{...}")
     assert error.message in repaired[3].text
     assert Prompts().repair(asked, "", error)[2].text.strip(), "some servers refuse an empty turn"
 

@@ -6,11 +6,32 @@ from decimal import Decimal
 import pytest
 
 from conductor import events as e
-from conductor.errors import BadTask, BudgetExceeded, ContextOverflow, PodiumError, WorkerBusy, WorkerRefused, WorkerUnavailable
+from conductor.errors import (
+    BadTask,
+    BudgetExceeded,
+    ContextOverflow,
+    PodiumError,
+    WorkerBusy,
+    WorkerRefused,
+    WorkerUnavailable,
+)
 from conductor.money import Budget, Usage
 from conductor.outbox import ROOM
 from conductor.worker import Call, Delta, FinishReason, Image, Message, Text
-from tests.conductor.team import DEAR, NEVER, Player, a_plan, ask_for, line, member, nothing_is_left, seen, team, turns, until
+from tests.conductor.team import (
+    DEAR,
+    NEVER,
+    Player,
+    a_plan,
+    ask_for,
+    line,
+    member,
+    nothing_is_left,
+    seen,
+    team,
+    turns,
+    until,
+)
 
 Gate = asyncio.Event
 PARALLEL = a_plan(("a", ()), ("b", ()), ("c", ()), ("d", (0, 1, 2)))
@@ -98,7 +119,13 @@ async def test_a_fault_of_a_step_nobody_reads_harms_nobody() -> None:
     gate = Gate()
     engine = team(dead, Player("b", "final"), conductor=Player("boss", [line(0), gate, line(1)]))
     async with engine.running(ask_for()) as run:
-        await until(lambda: run.record.plans and run.record.plans[0].steps and run.record.plans[0].steps[0].status == "failed")
+        await until(
+            lambda: (
+                run.record.plans
+                and run.record.plans[0].steps
+                and run.record.plans[0].steps[0].status == "failed"
+            )
+        )
         gate.set()
         assert [event async for event in run.events()][-1].answer == "final"
 
@@ -119,7 +146,9 @@ async def test_the_answer_flows_out_as_it_comes() -> None:
 
 
 async def test_what_inner_steps_say_is_not_shown() -> None:
-    run = await seen(team(Player("a", ["inner"]), Player("b", ["outer"])), ask_for(plan=a_plan(("a", ()), ("b", (0,)))))
+    run = await seen(
+        team(Player("a", ["inner"]), Player("b", ["outer"])), ask_for(plan=a_plan(("a", ()), ("b", (0,))))
+    )
     assert run.shown == "outer"
 
 
@@ -128,12 +157,17 @@ async def test_what_the_last_step_said_before_it_was_known_to_be_the_last_is_sho
     engine = team(only, conductor=Player("boss", [line(0), gate, "\n"]))
     async with engine.running(ask_for()) as run:
         await until(lambda: only.calls and not only.open_calls)
-        events = asyncio.create_task(anext(event async for event in run.events() if isinstance(event, e.AnswerDelta)))
+        events = asyncio.create_task(
+            anext(event async for event in run.events() if isinstance(event, e.AnswerDelta))
+        )
         await turns()
         assert not events.done(), "the plan may go on, and then this is no answer"
         gate.set()
         assert (await events).text == "a"
-        assert "".join([event.text async for event in run.events() if isinstance(event, e.AnswerDelta)]) == "nswer!"
+        assert (
+            "".join([event.text async for event in run.events() if isinstance(event, e.AnswerDelta)])
+            == "nswer!"
+        )
 
 
 async def test_a_reader_that_stops_reading_stops_the_worker() -> None:
@@ -180,7 +214,9 @@ async def test_leaving_a_run_whose_reader_stopped_closes_the_worker() -> None:
     ids=lambda error: type(error).__name__,
 )  # fmt: skip
 @pytest.mark.parametrize("before", [[], ["some ", "words"]], ids=["at once", "mid-stream"])
-async def test_a_worker_s_error_ends_the_run_and_names_worker_and_step(error: Exception, before: list[str]) -> None:
+async def test_a_worker_s_error_ends_the_run_and_names_worker_and_step(
+    error: Exception, before: list[str]
+) -> None:
     reader, slow = Player("d"), Player("c", ["so far", NEVER])
     broken = Player("a", [*before, error])
     plan = a_plan(("c", ()), ("a", ()), ("d", (0, 1)))
@@ -204,9 +240,14 @@ async def test_a_stream_that_just_ends_is_no_answer() -> None:
     assert isinstance(silent.error, WorkerUnavailable)
 
 
-@pytest.mark.parametrize("broken", [RuntimeError("oops"), TimeoutError("socket"), KeyError("x"), StopAsyncIteration()], ids=repr)
+@pytest.mark.parametrize(
+    "broken", [RuntimeError("oops"), TimeoutError("socket"), KeyError("x"), StopAsyncIteration()], ids=repr
+)
 async def test_what_nobody_foresaw_is_a_terminal_event_too(broken: Exception) -> None:
-    for task in (ask_for(plan=a_plan(("a", ()), ("b", (0,)))), ask_for(plan=a_plan(("a", ())), deadline_s=60.0)):
+    for task in (
+        ask_for(plan=a_plan(("a", ()), ("b", (0,)))),
+        ask_for(plan=a_plan(("a", ())), deadline_s=60.0),
+    ):
         run = await seen(team(Player("a", ["x", broken]), Player("b")), task)
         assert type(run.error) is PodiumError
         assert run.record.status == "failed"
@@ -229,7 +270,13 @@ async def test_what_the_user_asked_of_the_answer_reaches_the_worker() -> None:
     player, boss = Player("a"), Player("boss", line(0))
     await seen(team(player, conductor=boss), ask_for(sampling=asked))
     call = player.calls[0]
-    assert (call.max_output_tokens, call.temperature, call.top_p, call.seed, call.effort) == (77, 0.3, 0.9, 5, "low")
+    assert (call.max_output_tokens, call.temperature, call.top_p, call.seed, call.effort) == (
+        77,
+        0.3,
+        0.9,
+        5,
+        "low",
+    )
     assert (call.operation, call.plan, call.step, call.access, call.grammar) == ("chat", 0, 0, (), None)
     planning = boss.calls[0]
     assert (planning.operation, planning.temperature, planning.step) == ("plan", 0.0, None)
@@ -249,7 +296,11 @@ async def test_a_worker_s_own_settings_fill_what_the_request_leaves_open() -> No
 async def test_a_budget_met_in_the_middle_of_a_run_ends_it() -> None:
     first = Player("a", ["x", Usage(50, 200)], price=DEAR)
     second = Player("b", price=DEAR)
-    task = ask_for(plan=a_plan(("a", ()), ("b", (0,))), budget=Budget(max_cost_usd=Decimal("0.024")), sampling=Call((), max_output_tokens=200))
+    task = ask_for(
+        plan=a_plan(("a", ()), ("b", (0,))),
+        budget=Budget(max_cost_usd=Decimal("0.024")),
+        sampling=Call((), max_output_tokens=200),
+    )
     run = await seen(team(first, second), task)
     assert isinstance(run.error, BudgetExceeded)
     assert second.calls == []
@@ -262,13 +313,18 @@ async def test_a_call_that_reached_no_model_gives_its_money_back() -> None:
     refused = Player("a", [WorkerRefused("no", worker="a")], price=DEAR)
     run = await seen(team(refused), ask_for(plan=a_plan(("a", ())), budget=Budget(max_cost_usd=Decimal(1))))
     assert run.ledger.spent_usd == 0
-    cut = await seen(team(Player("a", ["x", None], price=DEAR)), ask_for(plan=a_plan(("a", ())), budget=Budget(max_cost_usd=Decimal(1))))
+    cut = await seen(
+        team(Player("a", ["x", None], price=DEAR)),
+        ask_for(plan=a_plan(("a", ())), budget=Budget(max_cost_usd=Decimal(1))),
+    )
     assert cut.ledger.spent_usd > 0, "nobody knows what it took, so all that was held counts"
     assert cut.record.cost_usd is None
 
 
 async def test_an_answer_cut_short_says_so() -> None:
-    run = await seen(team(Player("a", ["x", Delta(finish=FinishReason.LENGTH)])), ask_for(plan=a_plan(("a", ()))))
+    run = await seen(
+        team(Player("a", ["x", Delta(finish=FinishReason.LENGTH)])), ask_for(plan=a_plan(("a", ())))
+    )
     assert run.terminal.finish is FinishReason.LENGTH
     assert run.record.finish is FinishReason.LENGTH
 
@@ -285,7 +341,9 @@ async def test_an_answer_cut_short_says_so() -> None:
         ({"plan": a_plan(("a", ()), ("b", (0,))), "exclude_workers": ("a",)}, "podium.plan", "a"),
     ],
 )
-async def test_a_pool_that_cannot_serve_names_the_field(facts: dict[str, object], param: str, named: str) -> None:
+async def test_a_pool_that_cannot_serve_names_the_field(
+    facts: dict[str, object], param: str, named: str
+) -> None:
     players = Player("a"), Player("b")
     with pytest.raises(BadTask) as refused:
         async with team(*players).running(ask_for(**facts)):

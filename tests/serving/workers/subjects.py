@@ -4,17 +4,20 @@ To add one: write an async context manager that takes a `Behaviour` and yields a
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import copy
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from conductor.money import Usage
+from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
+from conductor.money import FREE, Usage
 from conductor.worker import FinishReason, Worker
 from serving.workers.anthropic import AnthropicWorker
 from serving.workers.gemini import GeminiWorker
 from serving.workers.openai import OpenAIWorker
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
+from serving.workers.vllm import Chunk, EngineCall, VllmWorker
 from tests.wires.anthropic import AnthropicWire
 from tests.wires.gemini import GeminiWire
 from tests.wires.openai import OpenAIWire
@@ -49,7 +52,7 @@ RETRY_AFTER_S = 3.0
 async def until(state: Callable[[], object]) -> None:
     """Wait for a state that nobody announces."""
     async with asyncio.timeout(5):
-        while not state():  # noqa: ASYNC110
+        while not state():
             await asyncio.sleep(0.001)
 
 
@@ -112,11 +115,66 @@ async def gemini(behaviour: Behaviour) -> AsyncIterator[Subject]:
         await worker.aclose()
 
 
+class ScriptedEngine:
+    """The other side of a `VllmWorker`'s border, behaving as told. The real engine is in `tests/live`."""
+
+    def __init__(self, behaviour: Behaviour) -> None:
+        self._behaviour = behaviour
+        self.asked = 0
+        self.open_calls = 0
+
+    async def ready(self) -> bool:
+        return True
+
+    async def generate(self, call: EngineCall) -> AsyncGenerator[Chunk]:
+        self.asked += 1
+        self.open_calls += 1
+        try:
+            await asyncio.sleep(0)
+            if self._behaviour.fails:
+                raise copy.copy(ENGINE_ERRORS[self._behaviour.fails])
+            counts = (
+                USAGE.input_tokens,
+                USAGE.cached_input_tokens,
+                USAGE.output_tokens,
+                USAGE.reasoning_tokens,
+            )
+            for piece in tokens(self._behaviour.reasoning):
+                yield Chunk("", piece, None, *counts)
+            for index, piece in enumerate([*tokens(self._behaviour.text), None]):
+                if index == self._behaviour.breaks_after_words:
+                    raise WorkerUnavailable("the replica died")
+                if index == self._behaviour.stalls_after_words:
+                    await asyncio.Event().wait()
+                if piece is not None:
+                    yield Chunk(piece, "", None, *counts)
+                await asyncio.sleep(0)
+            yield Chunk("", "", self._behaviour.finish.value, *counts)
+        finally:
+            self.open_calls -= 1
+
+
+ENGINE_ERRORS: dict[str, WorkerError] = {
+    "unavailable": WorkerUnavailable("the engine failed"),
+    "busy": WorkerBusy("the queue is full", retry_after_s=RETRY_AFTER_S),
+    "refused": WorkerRefused("no such adapter"),
+    "overflow": ContextOverflow("too long"),
+}
+
+
+@asynccontextmanager
+async def vllm(behaviour: Behaviour) -> AsyncIterator[Subject]:
+    engine = ScriptedEngine(behaviour)
+    worker = VllmWorker("w", MODEL, engine, FREE)
+    yield Subject(worker, lambda: engine.open_calls, lambda: engine.asked)
+
+
 SUBJECTS: dict[str, MakeSubject] = {
     "scripted": scripted,
     "openai": openai,
     "anthropic": anthropic,
     "gemini": gemini,
+    "vllm": vllm,
 }
 
 

@@ -1,0 +1,628 @@
+"""Whole runs: plans that are written, repaired, given up, revised; depth, deadlines, and the record of it all."""
+
+import asyncio
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conductor import events as e
+from conductor.engine import Engine, Task
+from conductor.errors import (
+    BudgetExceeded,
+    DeadlineExceeded,
+    NoPlan,
+    Reason,
+    WorkerBusy,
+    WorkerRefused,
+    WorkerUnavailable,
+)
+from conductor.money import Budget, Ledger, Usage
+from conductor.outbox import ROOM
+from conductor.plan import Plan
+from conductor.planner import Conductor
+from conductor.preview import worst_case
+from conductor.record import Record, fold
+from conductor.recursion import ITSELF
+from conductor.worker import Call, Delta, FinishReason, Image, Message, Text
+from tests.conductor.plans import NAMES, plans
+from tests.conductor.team import (
+    DEAR,
+    NEVER,
+    Player,
+    Script,
+    Seen,
+    a_plan,
+    ask_for,
+    line,
+    member,
+    nothing_is_left,
+    rendered,
+    seen,
+    team,
+    turns,
+    until,
+)  # fmt: skip
+
+Gate = asyncio.Event
+ACCEPT = '{"accept": true}'
+FORWARD = line(0, "read ahead", [3])
+
+
+def sources(run: Seen) -> list[str]:
+    return [plan.source for plan in run.record.plans]
+
+
+# Plans that cannot run
+
+
+async def test_a_plan_that_cannot_run_is_repaired_once() -> None:
+    boss = Player("boss", [line(0), FORWARD], line(0))
+    run = await seen(team(Player("a", "fine"), conductor=boss), ask_for())
+    assert (run.shown, run.record.status) == ("fine", "finished")
+    assert sources(run) == ["conductor", "repair"]
+    refused = run.record.plans[0]
+    assert (refused.rejected, run.record.fallback) == (Reason.READS_FORWARD, None)
+    complaint = boss.calls[1].messages
+    assert complaint[:2] == boss.calls[0].messages
+    assert complaint[2].text == line(0) + FORWARD
+    assert refused.why in complaint[3].text
+
+
+async def test_nonsense_still_gets_the_user_an_answer_and_the_record_says_why() -> None:
+    boss, worker = Player("boss", "I would rather talk."), Player("a", ["the ", "answer"])
+    run = await seen(team(worker, Player("b"), conductor=boss), ask_for("Why?"))
+    assert (run.shown, run.record.answer) == ("the answer", "the answer")
+    assert sources(run) == ["conductor", "repair", "fallback"]
+    assert len(boss.calls) == 2, "one repair, no more"
+    assert str(Reason.NO_PLAN) in run.record.fallback
+    assert worker.calls[0].messages == (Message.of("user", "Why?"),), (
+        "the user's own question and nothing else"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fallback", "facts", "who"),
+    [("b", {}, "b"), (None, {}, "a"), ("b", {"exclude_workers": ("b",)}, "a"), ("b", {"workers": ("c", "a")}, "c"), (None, {"depth": 1}, "a")],
+)  # fmt: skip
+async def test_the_fallback_is_of_the_request_s_own_pool(
+    fallback: str | None, facts: dict[str, object], who: str
+) -> None:
+    engine = replace(
+        team(*(Player(name, name) for name in "abc"), conductor=Player("boss", "no")), fallback=fallback
+    )
+    assert (await seen(engine, ask_for(**facts))).shown == who
+
+
+@pytest.mark.parametrize(
+    "error", [WorkerBusy("wait"), WorkerRefused("bad key"), WorkerUnavailable("gone")], ids=repr
+)
+@pytest.mark.parametrize("before", [[], [line(0)]], ids=["at once", "after a step"])
+async def test_a_conductor_that_fails_is_done_without(error: Exception, before: list[str]) -> None:
+    boss, worker = Player("boss", [*before, error]), Player("a", "alone")
+    run = await seen(team(worker, conductor=boss), ask_for())
+    assert run.shown == "alone"
+    assert sources(run) == ["conductor", "fallback"]
+    assert type(error).__name__ in run.record.fallback
+    assert run.record.plans[0].error is error
+    assert bool(run.record.plans[0].answered) == bool(before), "what it took is in the record"
+    assert run.record.answering is run.record.plans[1].steps[0].answered
+
+
+async def test_without_a_conductor_only_given_plans_are_run() -> None:
+    engine = team(Player("a", "fine"))
+    assert isinstance((await seen(engine, ask_for())).error, NoPlan)
+    assert (await seen(engine, ask_for(plan=a_plan(("a", ()))))).shown == "fine"
+
+
+async def test_one_step_too_many_cancels_the_steps_begun() -> None:
+    gate, slow = Gate(), Player("a", ["so far", NEVER], "second")
+    boss = Player("boss", [line(0), gate, line(0)], line(0, "again"))
+    engine = team(slow, conductor=boss)
+    async with engine.running(ask_for(max_steps=1)) as run:
+        await until(lambda: slow.said == 1)
+        gate.set()
+        events = [event async for event in run.events()]
+    assert events[-1].answer == "second"
+    assert run.record.plans[0].rejected is Reason.TOO_MANY_STEPS
+    assert run.record.plans[0].steps[0].status == "cancelled"
+    assert run.record.plans[0].steps[0].answered.output == "so far"
+    assert [event.text for event in events if isinstance(event, e.AnswerDelta)] == ["second"], (
+        "nothing of the refused plan"
+    )
+    nothing_is_left(engine)
+
+
+async def test_a_plan_cut_off_by_its_token_limit_is_refused_as_truncated() -> None:
+    boss = Player("boss", [line(0), Delta(finish=FinishReason.LENGTH)], line(0))
+    run = await seen(team(Player("a"), conductor=boss), ask_for())
+    assert run.record.plans[0].rejected is Reason.TRUNCATED
+
+
+async def test_accepting_what_is_not_there_yet_is_no_plan() -> None:
+    run = await seen(team(Player("a", "fine"), conductor=Player("boss", ACCEPT)), ask_for())
+    assert [plan.rejected for plan in run.record.plans] == [Reason.NO_PLAN, Reason.NO_PLAN, None]
+    assert run.shown == "fine"
+
+
+# Rounds
+
+
+async def test_an_accepted_answer_is_shown_only_once_it_is_accepted() -> None:
+    gate, worker = Gate(), Player("a", ["first ", "answer"])
+    boss = Player("boss", line(0), [gate, ACCEPT])
+    async with team(worker, conductor=boss).running(ask_for(rounds=3)) as run:
+        seen_so_far: list[e.Event] = []
+        reader = asyncio.create_task(collect(run, seen_so_far))
+        await until(lambda: boss.open_calls and len(boss.calls) == 2)
+        await turns()
+        assert not [event for event in seen_so_far if isinstance(event, e.AnswerDelta)]
+        gate.set()
+        await reader
+    assert "".join(event.text for event in seen_so_far if isinstance(event, e.AnswerDelta)) == "first answer"
+    assert seen_so_far[-1].answer == "first answer"
+    assert [plan.accepted for plan in run.record.plans] == [False, True]
+    assert len(boss.calls) == 2, "an accepted answer needs no third round"
+    assert "first answer" in boss.calls[1].messages[-1].text
+    assert run.record.answering.output == "first answer"
+    assert run.record.rounds == 2
+
+
+async def collect(run: object, into: list[e.Event]) -> None:
+    async for event in run.events():  # type: ignore[attr-defined]
+        into.append(event)  # noqa: PERF401
+
+
+async def test_a_revised_plan_s_answer_replaces_the_first() -> None:
+    worker, boss = Player("a", "first", "better"), Player("boss", line(0), line(0, "mend it"), ACCEPT)
+    for rounds, calls in ((2, 2), (3, 3)):
+        worker.calls.clear(), boss.calls.clear()
+        run = await seen(team(worker, conductor=boss), ask_for(rounds=rounds))
+        assert (run.shown, run.record.answer, run.record.answering.output) == ("better", "better", "better")
+        assert len(boss.calls) == calls
+        assert [plan.round for plan in run.record.plans] == list(range(rounds))
+
+
+async def test_the_last_round_s_answer_flows_out_as_it_comes() -> None:
+    gate = Gate()
+    worker, boss = Player("a", "first", ["bet", gate, "ter"]), Player("boss", line(0), line(0))
+    async with team(worker, conductor=boss).running(ask_for(rounds=2)) as run:
+        async for event in run.events():
+            if isinstance(event, e.AnswerDelta) and event.text == "bet":
+                assert worker.open_calls == 1
+                gate.set()
+        assert run.record.answer == "better"
+
+
+@pytest.mark.parametrize(
+    "verdicts",
+    [["rubbish"], [FORWARD], [[line(0), FORWARD]], [[WorkerUnavailable("gone")]], [[line(0), WorkerUnavailable("gone")]], [FORWARD, [None]]],
+    ids=["nonsense", "cannot run", "late", "fails", "fails after a step", "repair fails"],
+)  # fmt: skip
+async def test_a_further_round_that_comes_to_nothing_keeps_the_answer(verdicts: list[Script]) -> None:
+    worker = Player("a", "first", "from a plan that was refused")
+    boss = Player("boss", line(0), *verdicts)
+    run = await seen(team(worker, conductor=boss), ask_for(rounds=2))
+    assert (run.shown, run.record.answer) == ("first", "first")
+    assert run.record.answering.output == "first"
+    assert run.record.answering_plan is run.record.plans[0]
+
+
+async def test_a_refused_revision_may_be_repaired_into_an_acceptance() -> None:
+    boss = Player("boss", line(0), FORWARD, ACCEPT)
+    run = await seen(team(Player("a", "first"), conductor=boss), ask_for(rounds=2))
+    assert sources(run) == ["conductor", "revision", "repair"]
+    assert (run.shown, run.record.plans[2].accepted) == ("first", True)
+
+
+async def test_a_given_plan_has_one_round() -> None:
+    boss = Player("boss")
+    run = await seen(
+        team(Player("a", "x"), conductor=boss),
+        ask_for(plan=a_plan(("a", ())), rounds=3, plan_source="workflow"),
+    )
+    assert (boss.calls, sources(run)) == ([], ["workflow"])
+
+
+# Planning only, shuffling, what a plan may cost
+
+
+async def test_planning_only_runs_nothing() -> None:
+    worker, boss = Player("a"), Player("boss", [FORWARD], [line(0), line(0, "b", [0])])
+    run = await seen(team(worker, conductor=boss), ask_for(plan_only=True, rounds=3))
+    assert (worker.calls, run.shown) == ([], "")
+    assert [step.subtask for step in run.record.plans[1].steps] == ["do it", "b"]
+    assert run.record.status == "finished"
+
+
+async def test_a_shuffled_pool_is_numbered_as_it_is_shown() -> None:
+    def third(call: Call) -> str:
+        number = next(row[0] for row in call.messages[0].text.splitlines() if row.endswith(": the c"))
+        return line(int(number))
+
+    orders: set[str] = set()
+    for _ in range(30):
+        boss = Player("boss", third)
+        run = await seen(
+            team(*(Player(name, name) for name in "abc"), conductor=boss, shuffle=True), ask_for()
+        )
+        assert run.shown == "c"
+        orders.add(boss.calls[0].messages[0].text)
+    assert len(orders) > 1
+
+
+@given(plans(), st.integers(1, 3_000))
+@settings(max_examples=30, deadline=None)
+def test_no_step_reserves_more_than_the_preview_says(plan: Plan, limit: int) -> None:
+    players = [
+        Player(name, lambda call: ["0123"] * min(call.max_output_tokens, 50), price=DEAR) for name in NAMES
+    ]  # type: ignore[type-var]
+    engine = team(*players)
+    task = ask_for(plan=plan, sampling=Call((), max_output_tokens=limit))
+    worst, costs = worst_case(plan, engine.pool, task.conversation, task.sampling)
+    bound = sum(cost for cost in costs if cost is not None)
+    tight = replace(
+        task, budget=Budget(max_cost_usd=bound, max_tokens=sum(usage.total_tokens for usage in worst))
+    )
+    run = asyncio.run(seen(engine, tight))
+    assert run.record.status == "finished"
+    assert all(call.max_output_tokens == limit for player in players for call in player.calls), (
+        "nothing was shortened"
+    )
+    assert [usage == Usage() for usage in worst] == [
+        index not in plan.needed for index in range(len(plan.steps))
+    ]
+
+
+def test_a_preview_does_not_know_what_nobody_knows() -> None:
+    engine = Engine(None, {"a": replace(member(Player("a")), worst_price=None)})
+    assert worst_case(a_plan(("a", ())), engine.pool, ask_for().conversation, Call(()))[1] == [None]
+
+
+# Depth
+
+
+def deep(boss: Player, *players: Player) -> Engine:
+    return team(*players, conductor=boss)
+
+
+async def test_a_step_may_be_a_whole_run_paid_and_counted_once() -> None:
+    worker = Player("a", ["inner ", "answer", Usage(100, 10)], price=DEAR)
+    boss = Player(
+        "boss",
+        [line(ITSELF, "the hard part"), line(0, "sum up", [0]), Usage(10, 1)],
+        [line(0), Usage(20, 2)],
+        price=DEAR,
+    )
+    run = await seen(deep(boss, worker), ask_for("Why?", depth=1, budget=Budget(max_cost_usd=Decimal(10))))
+    assert run.record.status == "finished"
+    assert len(boss.calls) == len(worker.calls) == 2
+    inner = run.record.plans[0].steps[0].answered
+    assert inner.output == "inner answer"
+    assert inner.usage == Usage(120, 12)
+    assert inner.served_by == ITSELF
+    assert isinstance(inner.inner, Record)
+    assert inner.inner.plans[0].steps[0].answered.output == "inner answer"
+    assert "the hard part" in boss.calls[1].messages[-1].text
+    assert "this whole team" in boss.calls[0].messages[0].text
+    assert "this whole team" not in boss.calls[1].messages[0].text, "one deep is one deep"
+    total = Usage(10, 1) + Usage(20, 2) + Usage(100, 10) + Usage(100, 10)
+    assert run.record.orchestration + run.record.answering.usage == total
+    assert run.record.cost_usd == DEAR.of(total) == run.ledger.spent_usd
+    assert run.ledger.spent_tokens == total.total_tokens
+
+
+async def test_depth_may_be_two() -> None:
+    boss = Player("boss", line(ITSELF, "one"), line(ITSELF, "two"), line(0))
+    worker = Player("a", "bottom")
+    run = await seen(deep(boss, worker), ask_for(depth=2))
+    assert (run.shown, len(boss.calls), len(worker.calls)) == ("bottom", 3, 1)
+    flat = await seen(deep(Player("boss", line(ITSELF)), Player("a", "top")), ask_for(depth=0))
+    assert flat.record.plans[0].rejected is Reason.UNKNOWN_WORKER
+
+
+async def test_an_inner_run_s_unknown_cost_is_unknown_outside() -> None:
+    unpriced = Player("a", "x", price=None)
+    run = await seen(deep(Player("boss", line(ITSELF), line(0)), unpriced), ask_for(depth=1))
+    assert run.shown == "x"
+    assert run.record.cost_usd is None
+
+
+async def test_an_inner_run_that_fails_is_a_worker_s_error_of_the_step() -> None:
+    broken = Player("a", [WorkerRefused("no", worker="a")])
+    run = await seen(deep(Player("boss", line(ITSELF), line(0)), broken), ask_for(depth=1))
+    assert isinstance(run.error, WorkerUnavailable)
+    assert (run.error.worker, run.error.step) == (ITSELF, 0)
+    assert run.error.__cause__.worker == "a"
+
+
+async def test_the_budget_holds_inside_an_inner_run() -> None:
+    dear = Player("a", "x", price=DEAR)
+    task = ask_for(depth=1, budget=Budget(max_cost_usd=Decimal("0.001")))
+    run = await seen(deep(Player("boss", line(ITSELF), line(0)), dear), task)
+    assert isinstance(run.error, BudgetExceeded)
+    assert dear.calls == []
+
+
+async def test_pictures_reach_an_inner_run() -> None:
+    sees = Player("a", "a cat")
+    boss = Player("boss", line(ITSELF), line(0))
+    engine = Engine(Conductor(member(boss)), {"a": member(sees, sees_images=True)})
+    talk = (Message("user", (Text("What?"), Image("https://example.org/cat.png"))),)
+    await seen(engine, Task(talk, depth=1))
+    assert sees.calls[0].messages[-1].has_image
+
+
+async def test_an_inner_answer_flows_through() -> None:
+    gate, worker = Gate(), None
+    worker = Player("a", ["in", gate, "ner"])
+    async with deep(Player("boss", line(ITSELF), line(0)), worker).running(ask_for(depth=1)) as run:
+        async for event in run.events():
+            if isinstance(event, e.AnswerDelta) and event.text == "in":
+                gate.set()
+        assert run.record.answer == "inner"
+
+
+# Deadlines
+
+STAGES = {
+    "before the plan": ([NEVER], ["x"]),
+    "inside the plan": ([line(0), NEVER], ["x"]),
+    "before the first word": ([line(0)], [NEVER]),
+    "inside the answer": ([line(0)], ["so ", "far", NEVER]),
+    "while a step waits for another": ([line(0), line(1, access=[0])], [NEVER]),
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+async def test_a_deadline_ends_a_run_at_every_stage(stage: str) -> None:
+    plan, script = STAGES[stage]
+    engine = team(Player("a", script), Player("b"), conductor=Player("boss", plan))
+    run = await seen(engine, ask_for(deadline_s=0.03))
+    assert isinstance(run.error, DeadlineExceeded)
+    assert run.error.deadline_s == 0.03
+    assert run.error.param == "podium.deadline_s"
+    assert run.record.status == "failed"
+    for plan_record in run.record.plans:
+        assert plan_record.ended_s is not None
+        assert all(step.status in ("done", "cancelled") for step in plan_record.steps)
+    if stage == "inside the plan":
+        assert run.record.plans[0].answered.output == line(0), "what it took is in the record"
+
+
+async def test_a_deadline_ends_a_run_whose_reader_stopped() -> None:
+    last = Player("a", ["word "] * 500)
+    engine = team(last)
+    async with engine.running(ask_for(plan=a_plan(("a", ())), deadline_s=0.05)) as run:
+        await until(lambda: run.record.status == "failed")
+        assert last.open_calls == 0
+        events = [event async for event in run.events()]
+    assert isinstance(events[-1].error, DeadlineExceeded)
+    assert sum(isinstance(event, e.AnswerDelta) for event in events) == ROOM
+
+
+async def test_a_deadline_ends_a_run_in_a_further_round() -> None:
+    engine = team(Player("a", "first"), conductor=Player("boss", line(0), [NEVER]))
+    run = await seen(engine, ask_for(rounds=2, deadline_s=0.05))
+    assert isinstance(run.error, DeadlineExceeded)
+
+
+async def test_an_inner_run_has_the_outer_deadline() -> None:
+    run = await seen(
+        deep(Player("boss", line(ITSELF), line(0)), Player("a", ["x", NEVER])),
+        ask_for(depth=1, deadline_s=0.05),
+    )
+    assert isinstance(run.error, DeadlineExceeded)
+
+
+# The record
+
+
+async def test_orchestration_and_answering_are_all_of_the_usage() -> None:
+    boss = Player(
+        "boss",
+        [line(0), FORWARD, Usage(7, 3)],
+        [line(0), line(1, access=[0]), Usage(11, 5)],
+        [ACCEPT, Usage(13, 1)],
+    )
+    run = await seen(
+        team(Player("a", ["x", Usage(17, 2)]), Player("b", ["y", Usage(19, 4)]), conductor=boss),
+        ask_for(rounds=2),
+    )
+    record = run.record
+    assert record.answering.usage == Usage(19, 4)
+    everything = sum((call.usage for call in record.calls if call.usage), Usage())
+    assert record.orchestration + record.answering.usage == everything
+    assert fold(Record(record.id, record.model, record.created), run.events) == record
+
+
+def spinning(turns: dict[int, int]) -> Player:
+    """A worker of each step's own speed, whose answer says which step it was and what it read."""
+
+    def script(call: Call) -> list[object]:
+        pauses = [Delta(model="m")] * turns.get(call.step or 0, 0)
+        return [f"<{call.step}>", *pauses, f" after {list(call.access)}"]
+
+    return script  # type: ignore[return-value]
+
+
+@given(
+    plans(),
+    st.dictionaries(st.integers(0, 4), st.integers(0, 6)),
+    st.sampled_from(["given", "steps", "lists"]),
+    st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_every_needed_step_is_done_once_after_what_it_reads(
+    plan: Plan, speed: dict[int, int], how: str, two_rounds: bool
+) -> None:
+    script = spinning(speed)
+    players = [Player(name, script) for name in NAMES]  # type: ignore[arg-type]
+    names = [player.name for player in players]
+    if how == "given":
+        engine, task = team(*players), ask_for(plan=plan)
+    else:
+        boss = Player("boss", list(rendered(plan, names, how)), ACCEPT)  # type: ignore[arg-type]
+        engine, task = team(*players, conductor=boss, format=how), ask_for(rounds=1 + two_rounds)  # type: ignore[arg-type]
+        if how == "lists":
+            boss._scripts = (boss._scripts[0], "model_id = []\nsubtasks = []\naccess_list = []")
+    run = asyncio.run(seen(engine, task))
+    record, last = run.record, len(plan.steps) - 1
+    assert record.status == "finished"
+    assert record.answer == run.shown == f"<{last}> after {list(plan.steps[last].access)}"
+    steps = record.plans[0].steps
+    assert [(s.worker, s.subtask, s.access) for s in steps] == [
+        (s.worker, s.subtask, s.access) for s in plan.steps
+    ]
+    calls = [call.step for player in players for call in player.calls]
+    for index, step in enumerate(steps):
+        if index in plan.needed:
+            assert (step.status, calls.count(index)) == ("done", 1)
+            assert all(steps[read].ended_s <= step.started_s for read in step.access)
+            assert all(f"<{read}> after" in step.prompt[-1].text for read in step.access)
+        else:
+            assert step.status in ("not_needed", "done")
+            assert calls.count(index) <= (how != "given")
+    assert 0 <= record.critical_path_s <= record.wall_s + 1e-6
+    assert fold(Record(record.id, record.model, record.created), run.events) == record
+    assert record.cost_usd == 0
+
+
+# Leaving
+
+
+def four_steps(price_of_all: object = DEAR) -> tuple[Engine, list[Player]]:
+    players = [Player(name, ["one ", "two ", "three"], price=DEAR) for name in "abcd"]
+    text = line(0) + line(1) + line(2) + line(3, "join", [0, 1, 2])
+    boss = Player("boss", [text[at : at + 16] for at in range(0, len(text), 16)], price=DEAR)
+    return team(*players, conductor=boss), [*players, boss]
+
+
+async def how_many_events(facts: dict[str, object]) -> int:
+    engine, _ = four_steps()
+    return len((await seen(engine, ask_for(**facts))).events)
+
+
+@pytest.mark.parametrize("facts", [{}, {"depth": 1}, {"rounds": 2}], ids=str)
+async def test_a_run_can_be_left_after_every_event(facts: dict[str, object]) -> None:
+    count = await how_many_events(facts)
+    assert count > 20
+    for leave_after in range(count + 1):
+        engine, players = four_steps()
+        ledger = Ledger(Budget(max_cost_usd=Decimal(100)))
+        async with engine.running(ask_for(**facts), ledger=ledger) as run:
+            for _ in range(leave_after):
+                event = await run.next()
+        nothing_is_left(engine)
+        assert (ledger.holds, ledger.held_usd) == ([], 0)
+        assert run.record.status == ("finished" if leave_after == count else run.record.status)
+        assert run.record.status in ("cancelled", "finished")
+        for plan in run.record.plans:
+            assert plan.ended_s is not None
+            assert all(step.status not in ("planned", "running") for step in plan.steps)
+        asked = sum(len(player.calls) for player in players)
+        assert asked >= len(run.record.calls)
+    assert isinstance(event, e.Finished)
+
+
+async def test_a_reader_can_be_cancelled_after_every_event() -> None:
+    count = await how_many_events({})
+    for cancel_after in range(count):
+        engine, _ = four_steps()
+        ledger, got = Ledger(), list[e.Event]()
+
+        async def read(
+            engine: Engine = engine,
+            ledger: Ledger = ledger,
+            got: list[e.Event] = got,
+            after: int = cancel_after,
+        ) -> None:
+            async with engine.running(ask_for(), ledger=ledger) as run:
+                for _ in range(after):
+                    got.append(await run.next())  # noqa: PERF401  (as they come)
+                await asyncio.Event().wait()
+
+        reader = asyncio.create_task(read())
+        await until(lambda got=got, after=cancel_after: len(got) == after)
+        reader.cancel()
+        await asyncio.wait([reader])
+        assert reader.cancelled()
+        nothing_is_left(engine)
+        assert ledger.holds == []
+
+
+async def test_leaving_waits_until_every_worker_is_closed() -> None:
+    closing = Gate()
+    worker = Player("a", ["x", NEVER], closing=closing)
+    engine = team(worker)
+
+    async def leave() -> None:
+        async with engine.running(ask_for(plan=a_plan(("a", ())))):
+            await until(lambda: worker.said == 1)
+
+    leaving = asyncio.create_task(leave())
+    await until(lambda: worker.said == 1)
+    await turns()
+    assert not leaving.done()
+    closing.set()
+    await leaving
+    nothing_is_left(engine)
+
+
+async def test_leaving_while_a_deadline_is_closing_the_workers_waits_for_them_too() -> None:
+    closing = Gate()
+    worker = Player("a", ["x", NEVER], closing=closing)
+    engine, left = team(worker), Gate()
+
+    async def leave() -> None:
+        async with engine.running(ask_for(plan=a_plan(("a", ())), deadline_s=0.02)):
+            await left.wait()
+
+    leaving = asyncio.create_task(leave())
+    await until(lambda: worker.said == 1)
+    await asyncio.sleep(0.03)
+    await turns()
+    left.set()
+    await turns()
+    assert not leaving.done()
+    closing.set()
+    await leaving
+    nothing_is_left(engine)
+
+
+async def test_leaving_at_once_calls_nobody() -> None:
+    engine, players = four_steps()
+    async with engine.running(ask_for()) as run:
+        pass
+    nothing_is_left(engine)
+    assert [player.calls for player in players] == [[]] * 5
+    assert run.record.status == "cancelled"
+
+
+async def test_a_call_that_breaks_itself_off_does_not_leave_the_reader_waiting() -> None:
+    for plan in (a_plan(("a", ())), a_plan(("a", ()), ("b", (0,)))):
+        engine = team(Player("a", ["x", asyncio.CancelledError()]), Player("b"))
+        run = await seen(engine, ask_for(plan=plan))
+        assert isinstance(run.error, WorkerUnavailable)
+    boss = Player("boss", [line(0), asyncio.CancelledError()])
+    run = await seen(team(Player("a"), conductor=boss), ask_for())
+    assert run.shown == "ok", "a conductor that fails is done without"
+
+
+async def test_runs_share_nothing() -> None:
+    engine, _ = four_steps()
+    runs = await asyncio.gather(*(one(engine, number) for number in range(20)))
+    assert len({record.id for record in runs}) == 20
+    assert {record.status for record in runs} == {"finished"}
+    nothing_is_left(engine)
+
+
+async def one(engine: Engine, number: int) -> Record:
+    async with engine.running(ask_for(f"question {number}"), id=f"wf_{number}") as run:
+        async for event in run.events():
+            assert not isinstance(event, e.Failed)
+    for plan in run.record.plans:
+        assert all(f"question {number}" in step.prompt[-1].text for step in plan.steps)
+    return run.record

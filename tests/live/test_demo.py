@@ -1,0 +1,63 @@
+"""`make demo` and `make serve`, as a newcomer types them (set-up aside: these tests run in what it made)."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import httpx2 as httpx
+import pytest
+
+from cluster.serve import Server, ServeError, free_port, tagged
+from tests.conftest import ROOT
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
+
+
+@pytest.mark.vllm
+def test_the_demo_shows_plan_answer_cost_and_trace_and_ends_0() -> None:
+    command = [sys.executable, "-m", "cluster.demo", "--port", str(free_port())]
+    demo = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=380, check=False)
+    assert demo.returncode == 0, demo.stdout + demo.stderr
+    for shown in ("step", "answer", "cost", "trace"):
+        assert shown in demo.stdout.lower()
+
+
+def test_a_port_in_use_is_named_with_the_process_that_holds_it_and_the_remedy() -> None:
+    with Server(settings=ROOT / "cluster/scripted.yaml", port=0) as server:
+        with pytest.raises(ServeError, match=r"(?s)pid \d+.*PORT="):
+            Server(settings=ROOT / "cluster/scripted.yaml", port=server.port).__enter__()
+        assert httpx.get(f"{server.url}/healthz").status_code == 200
+    assert not tagged(server.tag)
+
+
+def test_settings_that_cannot_be_used_end_the_start_with_their_fault() -> None:
+    path = ROOT / "build" / f"bad-{os.getpid()}.yaml"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("workers: [{name: a, kind: scripted, colour: red}]")
+    try:
+        with pytest.raises(ServeError, match="colour"):
+            Server(settings=path, port=0).__enter__()
+    finally:
+        path.unlink()
+
+
+def test_ctrl_c_ends_make_serve_with_0_and_leaves_nothing() -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "cluster.serve",
+        "--settings",
+        "cluster/scripted.yaml",
+        "--port",
+        str(free_port()),
+    ]
+    serving = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert serving.stdout is not None
+    for line in serving.stdout:
+        if "Podium answers" in line:
+            break
+    serving.send_signal(signal.SIGINT)
+    rest, _ = serving.communicate(timeout=90)
+    assert serving.returncode == 0, rest
+    assert "nothing is left running" in rest
