@@ -83,9 +83,9 @@ async def ready(console: Console) -> AsyncIterator[list[Part]]:
 
 @asynccontextmanager
 async def _entered(server: Server) -> AsyncIterator[None]:
-    """Start and stop it in a thread: meanwhile the upstream must be able to answer."""
-    await asyncio.to_thread(server.__enter__)
+    """Start and stop it in a thread: meanwhile the upstream must be able to answer. Stopped, a start under way gives up."""
     try:
+        await asyncio.to_thread(server.__enter__)
         yield
     finally:
         await asyncio.to_thread(server.stop)
@@ -151,6 +151,9 @@ def main() -> int:
         figures, failures = asyncio.run(run(only, console))
     except BenchError as exc:
         figures, failures = [], [str(exc)]
+    except KeyboardInterrupt:
+        console.print("Stopped; nothing is left running, and nothing was written.")
+        return 130
     OUTPUT.parent.mkdir(exist_ok=True)
     OUTPUT.write_text(json.dumps(flat(figures), indent=2) + "\n")
     console.print(table(figures))

@@ -4,6 +4,7 @@ The child (`python -m loadtest.bench.server CONFIG`) is `serve run` on a Ray tha
 own ports, loopback only. Every process it leads to inherits `PODIUM_BENCH` and is ended by it, never by a name.
 """
 
+import atexit
 import contextlib
 import os
 import random
@@ -202,12 +203,14 @@ def run_child(config: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job starts with SIGINT ignored
         signal.signal(number, signal.default_int_handler)
     _end_with(os.getppid())
+    folder = os.environ["RAY_TMPDIR"]
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # before Ray's own, so that it runs after it
     import ray
     from ray.serve.scripts import run
 
     ray.init(
         "local", namespace="serve", num_cpus=2, include_dashboard=False, object_store_memory=256 * 1024 * 1024,
-        _node_ip_address=HOST, _temp_dir=os.environ["RAY_TMPDIR"],
+        _node_ip_address=HOST, _temp_dir=folder,
     )  # fmt: skip
     run.main(args=["--app-dir", str(ROOT), config], standalone_mode=False)
 

@@ -1,7 +1,5 @@
 """`POST /v1/chat/completions` and `POST /v1/plans`."""
 
-import uuid
-
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -16,7 +14,7 @@ from serving.api import answer
 from serving.api.schema import ChatRequest, read
 from serving.api.service import Service
 from serving.api.stream import RunResponse
-from serving.api.task import Order, order
+from serving.api.task import Order
 
 router = APIRouter()
 
@@ -25,27 +23,24 @@ router = APIRouter()
 async def chat_completions(request: Request) -> Response:
     """Answer a conversation; streaming where `stream` is true."""
     service: Service = request.app.state.service
-    asked = await _body(request, service)
-    ordered = order(asked, service.pool)
-    return RunResponse(service, ordered, asked, _new_id(), dict(request.headers))
+    return RunResponse(service, await _body(request, service), dict(request.headers))
 
 
 @router.post("/v1/plans")
 async def plans(request: Request) -> Response:
     """The plan that the same body would run, and what it may cost at worst. Only the conductor is asked, and paid."""
     service: Service = request.app.state.service
-    asked = await _body(request, service)
-    ordered = order(asked, service.pool, plan_only=True)
-    whole = asked.model_copy(update={"stream": False})
-    return PlanResponse(service, ordered, whole, _new_id(), dict(request.headers))
+    return PlanResponse(service, await _body(request, service), dict(request.headers))
 
 
 class PlanResponse(RunResponse):
     """Owns a run that ends with its plan: a client that leaves pays for no more of it either."""
 
-    def content(self, record: Record) -> answer.Json:
+    plan_only = True
+
+    def content(self, record: Record, ordered: Order) -> answer.Json:
         """See `RunResponse.content`."""
-        return _planned(record, self._order)
+        return _planned(record, ordered)
 
 
 def _planned(record: Record, ordered: Order) -> answer.Json:
@@ -94,7 +89,3 @@ async def _body(request: Request, service: Service) -> ChatRequest:
 
 def _too_large(limit: int) -> TooLarge:
     return TooLarge(f"The body is longer than {limit} bytes. Send less, or smaller pictures.", param="body")
-
-
-def _new_id() -> str:
-    return f"wf_{uuid.uuid4().hex}"

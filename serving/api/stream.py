@@ -6,6 +6,7 @@ task, call and held cent. (A generator inside a `StreamingResponse` is not close
 
 import asyncio
 import time
+import uuid
 from typing import Any
 
 import orjson
@@ -19,7 +20,7 @@ from conductor.record import Record
 from serving.api import answer, errors
 from serving.api.schema import ChatRequest
 from serving.api.service import Service
-from serving.api.task import Order
+from serving.api.task import Order, order
 
 Json = dict[str, Any]
 WORKFLOW_HEADER = "x-podium-workflow-id"
@@ -33,17 +34,12 @@ class RunResponse(Response):
     A failure before the first byte is a proper HTTP status; one after it is the last event of the stream.
     """
 
-    def __init__(
-        self, service: Service, order: Order, request: ChatRequest, id: str, headers: dict[str, str]
-    ) -> None:
+    plan_only = False
+
+    def __init__(self, service: Service, request: ChatRequest, headers: dict[str, str]) -> None:
         super().__init__()
-        self._service, self._order, self._request, self._id, self._incoming = (
-            service,
-            order,
-            request,
-            id,
-            headers,
-        )
+        self._service, self._request, self._incoming = service, request, headers
+        self._id = f"wf_{uuid.uuid4().hex}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI. Returns once the answer is out, or the client has gone and everything is closed."""
@@ -59,25 +55,28 @@ class RunResponse(Response):
             answering.result()
 
     async def _answer(self, send: Send) -> None:
-        wire = _Wire(send, self._id)
+        wire = _Wire(send)
         try:
-            async with self._service.run(self._order, self._id, self._incoming) as run:
-                if self._request.stream:
+            # In one turn of the loop, so that no `user_config` replaces the pool between order and run.
+            ordered = order(self._request, self._service.pool, plan_only=self.plan_only)
+            async with self._service.run(ordered, self._id, self._incoming) as run:
+                wire.workflow_id = self._id
+                if self._request.stream and not self.plan_only:
                     await self._stream(run, wire)
                 else:
-                    await self._whole(run, wire)
+                    await self._whole(run, ordered, wire)
         except PodiumError as exc:
             if wire.begun:
                 raise
             await wire.error(exc)
 
-    async def _whole(self, run: Run, wire: "_Wire") -> None:
+    async def _whole(self, run: Run, ordered: Order, wire: "_Wire") -> None:
         async for event in run.events():
             if isinstance(event, e.Failed):
                 raise event.error
-        await wire.json(200, self.content(run.record))
+        await wire.json(200, self.content(run.record, ordered))
 
-    def content(self, record: Record) -> Json:
+    def content(self, record: Record, ordered: Order) -> Json:
         """What a client gets that does not stream."""
         return answer.completion(record, trace=self._request.podium.trace)
 
@@ -210,8 +209,10 @@ def _data(value: Json) -> bytes:
 class _Wire:
     """ASGI's sending side, and what was sent of it."""
 
-    def __init__(self, send: Send, workflow_id: str) -> None:
-        self._send, self._id = send, workflow_id
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.workflow_id: str | None = None
+        """Told from the moment there is a run of that name."""
         self.begun = False
 
     async def json(self, status: int, body: Json, extra: dict[str, str] | None = None) -> None:
@@ -222,7 +223,7 @@ class _Wire:
         await self._send({"type": "http.response.body", "body": content})
 
     async def error(self, error: PodiumError) -> None:
-        await self.json(errors.row(error).status, errors.body(error, self._id), errors.headers(error))
+        await self.json(errors.row(error).status, errors.body(error, self.workflow_id), errors.headers(error))
 
     async def begin_stream(self) -> None:
         headers = {
@@ -241,7 +242,7 @@ class _Wire:
 
     async def _start(self, status: int, headers: dict[str, str]) -> None:
         self.begun = True
-        raw = [
-            (name.encode(), value.encode()) for name, value in ({WORKFLOW_HEADER: self._id} | headers).items()
-        ]
+        if self.workflow_id:
+            headers = {WORKFLOW_HEADER: self.workflow_id, **headers}
+        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
