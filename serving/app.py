@@ -6,8 +6,9 @@ from typing import Any
 
 from ray.serve import Application
 
-from serving.settings import SettingsError, VllmSettings, load
+from serving.settings import SettingsError, load
 from serving.telemetry import EXPORTER
+from serving.worker_settings import VllmSettings
 
 os.environ.setdefault("RAY_SERVE_TRACING_EXPORTER_IMPORT_PATH", EXPORTER)
 os.environ.setdefault("RAY_SERVE_TRACING_SAMPLING_RATIO", "1.0")

@@ -20,19 +20,17 @@ from serving.layers.failing_over import FailingOver
 from serving.layers.limited import Limited
 from serving.layers.retrying import Retrying
 from serving.layers.traced import Traced
-from serving.settings import (
+from serving.settings import Settings, absent_workers, without
+from serving.telemetry import PROVIDERS
+from serving.worker_settings import (
     AnthropicSettings,
     GeminiSettings,
     OpenAISettings,
     ScriptedReplySettings,
     ScriptedSettings,
-    Settings,
     VllmSettings,
     WorkerSettings,
-    absent_workers,
-    without,
 )
-from serving.telemetry import PROVIDERS
 from serving.workers.vllm import EngineClient, VllmWorker
 
 logger = logging.getLogger("podium")

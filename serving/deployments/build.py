@@ -10,8 +10,9 @@ from typing import Any, cast
 from ray import serve
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 
-from serving.settings import API_SETTINGS, Scale, Settings, VllmSettings
+from serving.settings import Settings
 from serving.telemetry import EXPORTER
+from serving.worker_settings import API_SETTINGS, Scale, VllmSettings
 
 PREFIX_ROUTER = "ray.serve.llm.request_router:PrefixCacheAffinityRouter"
 """Calls that begin alike go to the replica whose cache holds their beginning; a conductor's do."""

@@ -12,7 +12,8 @@ import pytest
 import yaml
 from packaging.version import Version
 
-from serving.settings import VllmSettings, load
+from serving.settings import load
+from serving.worker_settings import VllmSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 PATH = ROOT / "ray_cluster.yaml"

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from serving.settings import Settings, VllmSettings, absent_workers, load, patched, without
+from serving.settings import Settings, absent_workers, load, patched, without
+from serving.worker_settings import VllmSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 PATH = ROOT / "cluster" / "gpu.serve.yaml"

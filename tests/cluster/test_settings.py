@@ -9,15 +9,8 @@ import pytest
 from conductor.formats import parser
 from conductor.money import FREE, Price
 from conductor.plan import Plan, Step
-from serving.settings import (
-    ScriptedSettings,
-    Settings,
-    SettingsError,
-    VllmSettings,
-    absent_workers,
-    load,
-    without,
-)
+from serving.settings import Settings, SettingsError, absent_workers, load, without
+from serving.worker_settings import ScriptedSettings, VllmSettings
 
 CLUSTER = Path(__file__).resolve().parents[2] / "cluster"
 FILES = ("local.yaml", "gpu.yaml", "scripted.yaml")

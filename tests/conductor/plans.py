@@ -7,7 +7,7 @@ from conductor.plan import Plan, Step
 NAMES = ("alpha", "beta", "gamma")
 words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30).map(str.strip).filter(bool)
 spoken = (
-    st.text("abc ,.'()[]{}:=é世-", min_size=1, max_size=30)
+    st.text("abc ,.'()[]{}:=é世-", min_size=1, max_size=24)
     .map(lambda text: " ".join(text.split()))
     .filter(bool)
 )

@@ -48,7 +48,7 @@ def test_every_size_compiles(format: Format, may_accept: bool) -> None:
 
 @both
 @given(plan=plans(spoken))
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 def test_a_plan_in_the_format_s_own_spelling_is_accepted(format: Format, plan: Plan) -> None:
     text = rendered(plan, NAMES, format)
     assert accepts(ebnf(format), text)
@@ -60,7 +60,7 @@ def test_a_plan_in_the_format_s_own_spelling_is_accepted(format: Format, plan: P
 
 @both
 @given(plan=plans(spoken), data=st.data())
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 def test_what_cannot_run_is_not_accepted(format: Format, plan: Plan, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(plan.steps) - 1))
     forward = (*plan.steps[at].access, data.draw(st.integers(at, 9)))

@@ -265,6 +265,18 @@ async def test_stop_words_are_for_the_answer_alone() -> None:
     assert boss.calls[0].stop == ()
 
 
+async def test_with_stop_words_no_step_begins_before_it_is_known_which_is_the_last() -> None:
+    gate, only = Gate(), Player("a")
+    engine = team(only, conductor=Player("boss", [line(0), gate]))
+    async with engine.running(ask_for(sampling=Call((), stop=("END",)))) as run:
+        await until(lambda: run.record.plans and run.record.plans[0].steps)
+        await turns()
+        assert only.calls == []
+        gate.set()
+        assert isinstance([event async for event in run.events()][-1], e.Finished)
+    assert only.calls[0].stop == ("END",)
+
+
 async def test_what_the_user_asked_of_the_answer_reaches_the_worker() -> None:
     asked = Call((), max_output_tokens=77, temperature=0.3, top_p=0.9, seed=5, effort="low")
     player, boss = Player("a"), Player("boss", line(0))

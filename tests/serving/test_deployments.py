@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from conductor.worker import Call, Message
-from serving.settings import SettingsError, VllmSettings, load, parse
+from serving.settings import SettingsError, load, parse
+from serving.worker_settings import VllmSettings
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.vllm

@@ -11,10 +11,8 @@ import pytest
 
 from conductor.errors import PodiumError
 from serving.settings import (
-    ScriptedSettings,
     Settings,
     SettingsError,
-    VllmSettings,
     absent_workers,
     load,
     parse,
@@ -22,6 +20,7 @@ from serving.settings import (
     with_model,
     without,
 )
+from serving.worker_settings import ScriptedSettings, VllmSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 A: dict[str, Any] = {"name": "a", "kind": "scripted"}

@@ -6,7 +6,7 @@ from opentelemetry.trace import StatusCode
 
 from conductor.errors import PodiumError
 from serving import telemetry as t
-from serving.settings import Kind
+from serving.worker_settings import Kind
 from tests.serving.spans import SPANS
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

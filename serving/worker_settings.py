@@ -1,0 +1,162 @@
+"""What the settings say of one worker: its kind, and what that kind needs.
+
+Unknown keys are refused. Keys of providers are only ever named (`api_key_env`), never written.
+"""
+
+from decimal import Decimal
+from typing import Annotated, Any, Literal, Self, cast
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from conductor.worker import FinishReason
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,99}$"
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+class PriceSettings(Frozen):
+    """Dollars per million tokens."""
+
+    input_usd_per_mtok: Decimal = Field(ge=0)
+    output_usd_per_mtok: Decimal = Field(ge=0)
+    cached_input_usd_per_mtok: Decimal | None = Field(default=None, ge=0)
+
+
+class RetrySettings(Frozen):
+    """How often a call is made again before its first token, and how long is waited in between."""
+
+    attempts: int = Field(default=3, ge=1, le=10)
+    first_wait_s: float = Field(default=0.25, gt=0)
+    longest_wait_s: float = Field(default=8.0, gt=0)
+
+
+class Scale(Frozen):
+    """How a vLLM deployment is sized. GPUs per replica follow from the engine's tensor parallelism."""
+
+    min_replicas: int = Field(default=1, ge=0)
+    max_replicas: int = Field(default=1, ge=1)
+    target_ongoing_requests: float = Field(default=16, gt=0)
+    max_ongoing_requests: int = Field(default=256, ge=1)
+    num_cpus: float = Field(default=1.0, ge=0)
+    gpus: int = Field(default=0, ge=0)
+    """GPUs of one replica; at least the tensor parallelism. 0 runs on the CPU."""
+    accelerator_type: str | None = None
+    """Ray's name of the GPU, such as `H100`."""
+    drain_s: float = Field(default=30, gt=0)
+    """How long a replica that is taken away may go on with what it has begun."""
+    env: dict[str, str] = Field(default_factory=dict)
+    """Environment of the replica."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.max_replicas < self.min_replicas:
+            raise ValueError("max_replicas is below min_replicas")
+        return self
+
+
+class ScriptedReplySettings(Frozen):
+    """One reply of a scripted worker; see `serving.workers.scripted.ScriptedReply`."""
+
+    text: str = ""
+    reasoning: str = ""
+    error: Literal["busy", "unavailable", "refused", "overflow"] | None = None
+    retry_after_s: float | None = None
+    fail_after_tokens: int | None = None
+    stall_after_tokens: int | None = None
+    finish: FinishReason = FinishReason.STOP
+
+
+class _WorkerBase(Frozen):
+    name: str = Field(pattern=NAME)
+    card: str = ""
+    in_pool: bool = True
+    price: PriceSettings | None = None
+    max_concurrency: int = Field(default=64, ge=1)
+    max_output_tokens: int = Field(default=4096, ge=1)
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    effort: str | None = None
+    system_prompt: str = ""
+    sees_images: bool = False
+    fallbacks: tuple[str, ...] = ()
+    """Workers asked in turn where this one fails before its first token."""
+    retry: RetrySettings = RetrySettings()
+    optional: bool = False
+    """Leave it out, with a warning, where its key is not set."""
+
+
+class VllmSettings(_WorkerBase):
+    """A model on one's own machines. Workers of the same `deployment` share one engine."""
+
+    kind: Literal["vllm"]
+    model: str
+    """A folder, or a hub's name."""
+    deployment: str | None = Field(default=None, pattern=NAME)
+    """Another vllm worker whose engine answers for this one too; its model, engine and scale are that one's."""
+    engine: dict[str, Any] = Field(default_factory=dict)
+    """vLLM's own engine arguments, by vLLM's names."""
+    adapter: str | None = None
+    """A folder with a LoRA adapter, put over the model for this worker's calls."""
+    scale: Scale = Scale()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _shared(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "deployment" in data:
+            fields = cast(dict[str, Any], data)
+            own = sorted({"engine", "scale"} & fields.keys())
+            if own:
+                raise ValueError(f"has both `deployment` and `{own[0]}`; they are the other worker's")
+            return {"model": "", **fields}
+        return cast(Any, data)
+
+
+class _ApiSettings(_WorkerBase):
+    model: str
+    api_key_env: str | None = None
+    base_url: str | None = None
+    stall_timeout_s: float = Field(default=120.0, gt=0)
+    """No byte for so long is a failure; also how long the first token may take."""
+    connect_timeout_s: float = Field(default=5.0, gt=0)
+    extra_body: dict[str, Any] = Field(default_factory=dict)
+    """Sent along with every call, for what a server understands beyond the fields that we send."""
+
+
+class OpenAISettings(_ApiSettings):
+    """OpenAI, or any server that speaks its Chat Completions (`base_url`)."""
+
+    kind: Literal["openai"]
+
+
+class AnthropicSettings(_ApiSettings):
+    """Anthropic's Messages API."""
+
+    kind: Literal["anthropic"]
+
+
+class GeminiSettings(_ApiSettings):
+    """Google's Gemini API."""
+
+    kind: Literal["gemini"]
+
+
+class ScriptedSettings(_WorkerBase):
+    """The fake that ships: says what it is told to say. For tests, benches and demos of the machinery."""
+
+    kind: Literal["scripted"]
+    replies: tuple[str | ScriptedReplySettings, ...] = ("",)
+    delay_s: float = Field(default=0.0, ge=0)
+    tokens_per_s: float | None = Field(default=None, gt=0)
+    retry: RetrySettings = RetrySettings()
+
+
+WorkerSettings = Annotated[
+    VllmSettings | OpenAISettings | AnthropicSettings | GeminiSettings | ScriptedSettings,
+    Field(discriminator="kind"),
+]
+Kind = Literal["vllm", "openai", "anthropic", "gemini", "scripted"]
+API_SETTINGS = (OpenAISettings, AnthropicSettings, GeminiSettings)
+"""The kinds whose key is named in the settings."""
