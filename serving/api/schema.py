@@ -96,6 +96,10 @@ class Podium(_Strict):
     plan: list[PlannedStep] | None = Field(default=None, min_length=1)
 
 
+def _given(value: Any) -> Any:
+    return {} if value is None else value
+
+
 def _list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
@@ -115,7 +119,7 @@ class ChatRequest(_Ignoring):
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     n: Literal[1] | None = 1
     reasoning_effort: Effort | None = None
-    podium: Podium = Podium()
+    podium: Annotated[Podium, BeforeValidator(_given)] = Podium()
 
 
 def read(body: bytes) -> ChatRequest:

@@ -24,7 +24,8 @@ async def test_a_failure_before_the_first_byte_is_an_http_status(kind, status, c
     worker = scripted(
         "a", {"error": kind, "retry_after_s": 7 if kind == "busy" else None}, retry={"attempts": 1}
     )
-    async with served(team(workers=[worker], workflows={})) as api, api.sdk as sdk:
+    settings = team(workers=[worker], workflows={}, limits={"first_byte_s": 10})
+    async with served(settings) as api, api.sdk as sdk:
         answer = await api.post({"model": "a", "stream": stream})
         with pytest.raises(raised) as caught:
             await sdk.chat.completions.create(model="a", messages=ASK["messages"], stream=stream)

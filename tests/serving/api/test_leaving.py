@@ -253,7 +253,7 @@ async def test_a_failed_run_leaves_nothing_either_and_its_span_says_what_failed(
         scripted("b", "x", delay_s=30),
         scripted("c"),
     ]
-    async with served(team(DAG, workers=workers)) as api:
+    async with served(team(DAG, workers=workers, limits={"first_byte_s": 10})) as api:
         answer = await api.post({"stream": stream})
         await api.quiet()
         root = SPANS.named("invoke_workflow")[0]
