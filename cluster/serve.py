@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -132,10 +133,11 @@ def is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody listens on, below those that the kernel hands out: Ray's own processes take many of these."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        if is_free(port):
+            return port
 
 
 def describe(process: psutil.Process | None) -> str:
