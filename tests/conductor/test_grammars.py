@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import pytest
 import xgrammar
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from xgrammar.testing import _is_grammar_accept_string as accepts
@@ -78,6 +78,24 @@ def test_what_cannot_run_is_not_accepted(format: Format, plan: Plan, data: st.Da
 
 
 @both
+def test_reads_ascend_and_none_comes_twice(format: Format) -> None:
+    def spelled(*reads: int) -> str:
+        return rendered(Plan((*[Step("alpha", "Do it.")] * 4, Step("alpha", "Do it.", reads))), NAMES, format)
+
+    for reads in ((), (0,), (3,), (0, 1), (1, 3), (0, 1, 2, 3)):
+        assert accepts(ebnf(format), spelled(*reads))
+    for reads in ((0, 0), (1, 0), (0, 2, 1), (0, 1, 2, 3, 3)):
+        assert not accepts(ebnf(format), spelled(*reads))
+
+
+@both
+def test_no_sort_of_blank_is_a_subtask(format: Format) -> None:
+    plan = rendered(Plan((Step("alpha", "x"),)), NAMES, format)
+    blanks = [chr(code) for code in range(0x110000) if chr(code).isspace()]
+    assert [blank for blank in blanks if accepts(ebnf(format), plan.replace('"x"', f'"{blank}"'))] == []
+
+
+@both
 def test_a_sixth_step_is_not_accepted(format: Format) -> None:
     six = Plan((Step("alpha", "Do it."),) * 6)
     assert not accepts(ebnf(format), rendered(six, NAMES, format))
@@ -138,7 +156,7 @@ def test_whatever_is_written_under_the_grammar_is_a_plan_that_can_run(
     rules = compiled(ebnf(format, may_accept=may_accept, subtask_chars=6), PIECES)
 
     @given(st.integers(0, 2**32))
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     def holds(seed: int) -> None:
         text = written(xgrammar.GrammarMatcher(rules), PIECES, random.Random(seed))
         reading = parser(format, NAMES, 5)

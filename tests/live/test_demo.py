@@ -8,7 +8,7 @@ import sys
 import httpx2 as httpx
 import pytest
 
-from cluster.serve import Server, ServeError, free_port, tagged
+from cluster.serve import ServeError, Server, free_port, tagged
 from tests.conftest import ROOT
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
