@@ -178,6 +178,7 @@ class _Conducting:
             self._members = dict(random.sample(list(self._members.items()), len(self._members)))
         self._began = time.monotonic()
         self._plans = 0
+        self._kept: e.Answered | None = None
 
     def now_s(self) -> float:
         return time.monotonic() - self._began
@@ -195,13 +196,15 @@ class _Conducting:
         try:
             async with deadline:
                 answered = await self._rounds()
-            finish = answered.finish or FinishReason.STOP
-            self._note(e.Finished(self.now_s(), answered.output, finish))
-        except PodiumError as exc:
-            self._note(e.Failed(self.now_s(), exc))
         except Exception as exc:  # noqa: BLE001  (one of the two catchers, design section 6)
-            late = isinstance(exc, TimeoutError) and deadline.expired()
-            self._note(e.Failed(self.now_s(), self._late() if late else defect(exc)))
+            if self._kept is None or self._outbox.begun:
+                late = isinstance(exc, TimeoutError) and deadline.expired()
+                error = exc if isinstance(exc, PodiumError) else self._late() if late else defect(exc)
+                self._note(e.Failed(self.now_s(), error))
+                return
+            answered = self._kept  # a further round failed: the answer before it stands, the record has both
+            await self._show(answered)
+        self._note(e.Finished(self.now_s(), answered.output, answered.finish or FinishReason.STOP))
 
     def _late(self) -> DeadlineExceeded:
         message = f"The answer was not there within {self._task.deadline_s:g} s. Raise podium.deadline_s, or ask for less."
@@ -215,6 +218,7 @@ class _Conducting:
         rounds = 1 if self._task.plan is not None or self._task.plan_only else self._task.rounds
         outcome = await self._first(live=rounds == 1)
         for round in range(1, rounds):
+            self._kept = outcome.answered
             revised = await self._revised(outcome, round, live=round == rounds - 1)
             if revised is None:
                 await self._show(outcome.answered)

@@ -18,6 +18,8 @@ class Outbox:
     def __init__(self, room: int = ROOM) -> None:
         self._events: asyncio.Queue[Event] = asyncio.Queue()
         self._room = asyncio.Semaphore(room)
+        self.begun = False
+        """Whether a piece of the answer was put in: from then on it cannot be another answer."""
 
     def put(self, event: Event) -> None:
         """Pass on anything but a piece of the answer; never waits."""
@@ -25,6 +27,7 @@ class Outbox:
 
     async def put_delta(self, delta: AnswerDelta) -> None:
         """Pass on a piece of the answer; waits while the reader is behind."""
+        self.begun = True
         await self._room.acquire()
         self._events.put_nowait(delta)
 

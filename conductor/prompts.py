@@ -48,6 +48,8 @@ access_list = [[]]
 """
 
 FALLBACK_CARD = "a general language model"
+ANSWER = "Answer the question."
+"""The task of a step that has none and reads others."""
 NO_IMAGE = "[A picture is here that this model cannot see.]"
 _MARK = re.compile(r"<(?=\s*/?\s*(?:output|task)\b)", re.IGNORECASE)
 
@@ -112,7 +114,7 @@ def work(
     system = "\n\n".join(
         text for text in [member.system_prompt, *(m.text for m in conversation if m.role == "system")] if text
     )
-    if step.subtask:
+    if step.subtask or step.access:
         messages = _with_last_user(messages, _assignment(step, plan, outputs))
     if not member.sees_images:
         messages = [_without_images(message) for message in messages]
@@ -128,7 +130,7 @@ def _assignment(step: Step, plan: Sequence[Step], outputs: Mapping[int, str]) ->
     seen = "You work in a team on the question above. " + (
         f"What others found so far:\n\n{shown}" if shown else "You work on your own part.\n\n"
     )
-    return f"{seen}<task>\n{_escaped(step.subtask)}\n</task>"
+    return f"{seen}<task>\n{_escaped(step.subtask) or ANSWER}\n</task>"
 
 
 def _with_last_user(messages: Sequence[Message], text: str) -> list[Message]:

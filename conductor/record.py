@@ -68,7 +68,7 @@ class Record:
     status: RunStatus = "running"
     plans: tuple[PlanRecord, ...] = ()
     answer: str = ""
-    """What the user was shown."""
+    """The whole of it; empty where it did not come to that (what was said by then is in the steps)."""
     finish: FinishReason | None = None
     error: PodiumError | None = None
     wall_s: float = 0.0
@@ -107,9 +107,10 @@ class Record:
 
     @property
     def answering_plan(self) -> PlanRecord | None:
-        """The plan whose last step is the answer: the newest one that runs."""
+        """The plan whose last step is the answer: the newest one that gave one, or else that runs."""
         runs = [plan for plan in self.plans if plan.steps and plan.rejected is None and plan.error is None]
-        return runs[-1] if runs else None
+        answered = [plan for plan in runs if plan.steps[-1].status == "done"]
+        return (answered or runs or [None])[-1]
 
     @property
     def answering(self) -> e.Answered | None:

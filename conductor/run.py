@@ -28,7 +28,7 @@ class Scene:
     Args:
         pool: the members this request may use, by name.
         conversation: the user's.
-        sampling: what the user asked of the answer; `messages` is ignored. Inner steps take only its seed.
+        sampling: what the user asked of the answer; `messages` is ignored.
         ledger: the run's spending.
         note: takes every event but pieces of the answer.
         outbox: takes those.

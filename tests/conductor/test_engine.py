@@ -403,10 +403,27 @@ async def test_a_deadline_ends_a_run_whose_reader_stopped() -> None:
     assert sum(isinstance(event, e.AnswerDelta) for event in events) == ROOM
 
 
-async def test_a_deadline_ends_a_run_in_a_further_round() -> None:
+async def test_a_deadline_in_a_further_round_keeps_the_answer_that_was_there() -> None:
     engine = team(Player("a", "first"), conductor=Player("boss", line(0), [NEVER]))
     run = await seen(engine, ask_for(rounds=2, deadline_s=0.05))
+    assert (run.error, run.shown, run.record.answer) == (None, "first", "first")
+    assert run.record.answering_plan is run.record.plans[0]
+
+
+async def test_a_step_that_fails_in_a_further_round_keeps_the_answer_that_was_there() -> None:
+    worker = Player("a", "first", [WorkerUnavailable("gone")])
+    run = await seen(team(worker, conductor=Player("boss", line(0), line(0))), ask_for(rounds=2))
+    assert (run.shown, run.record.status, run.record.answering.output) == ("first", "finished", "first")
+    assert run.record.plans[1].steps[0].status == "failed"
+
+
+async def test_a_deadline_after_the_further_answer_has_begun_fails_because_it_cannot_be_taken_back() -> None:
+    worker = Player("a", "first", ["bet", NEVER])
+    run = await seen(
+        team(worker, conductor=Player("boss", line(0), line(0))), ask_for(rounds=2, deadline_s=0.05)
+    )
     assert isinstance(run.error, DeadlineExceeded)
+    assert run.shown == "bet"
 
 
 async def test_an_inner_run_has_the_outer_deadline() -> None:
