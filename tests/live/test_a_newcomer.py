@@ -1,4 +1,4 @@
-"""`make demo` and `make serve`, as a newcomer types them (set-up aside: these tests run in what it made)."""
+"""`make demo` and `make serve`, as a newcomer types them (set-up aside). Named to run before the shared engines are up."""
 
 import os
 import signal
