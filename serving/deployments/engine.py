@@ -25,6 +25,8 @@ from conductor.errors import ContextOverflow, WorkerError, WorkerRefused, Worker
 from serving.telemetry import outgoing_headers
 from serving.workers.vllm import Chunk, EngineCall
 
+MOST_CHARS_A_TOKEN = 128
+"""The longest tokens of today's vocabularies, which are runs of blanks."""
 Split = Callable[[RequestOutput], tuple[str, str]]
 
 
@@ -98,6 +100,13 @@ class Engine:
             raise WorkerUnavailable(f"The vLLM engine failed: {exc}") from exc
 
     async def _render(self, call: EngineCall) -> EngineInput:
+        chars = sum(len(part) for message in call.messages for part in _texts(message["content"]))
+        if (
+            chars > self._max_model_len * MOST_CHARS_A_TOKEN
+        ):  # tokenizing megabytes to refuse them takes gigabytes
+            raise ContextOverflow(
+                f"The prompt has {chars} characters; the model reads {self._max_model_len} tokens."
+            )
         _, prompts = await self._engine.renderer.render_chat_async([cast(Any, call.messages)], self._chat)
         return prompts[0]
 
@@ -141,6 +150,10 @@ class Engine:
             return (message.content or "", message.reasoning or "") if message else ("", "")
 
         return split
+
+
+def _texts(content: str | list[dict[str, Any]]) -> list[str]:
+    return [content] if isinstance(content, str) else [part.get("text", "") for part in content]
 
 
 def _finish(reason: str | None) -> str | None:

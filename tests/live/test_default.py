@@ -103,8 +103,9 @@ def test_a_client_that_leaves_aborts_the_request_in_vllm(local: Local) -> None:
             assert time.monotonic() - left < 5, "the engine goes on for a client that has left"
 
 
-async def test_a_prompt_longer_than_the_model_reads_is_a_400_that_says_so(local: Local) -> None:
-    body = {"model": "writer", "messages": [{"role": "user", "content": "word " * 6000}]}
+@pytest.mark.parametrize("n_words", [6_000, 400_000])
+async def test_a_prompt_longer_than_the_model_reads_is_a_400_that_says_so(local: Local, n_words: int) -> None:
+    body = {"model": "writer", "messages": [{"role": "user", "content": "word " * n_words}]}
     async with httpx.AsyncClient() as client:
         response = await client.post(f"{local.url}/v1/chat/completions", json=body, timeout=60)
     assert response.status_code == 400
