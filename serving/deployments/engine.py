@@ -4,6 +4,7 @@ The thin way to the engine (docs/decisions/0003): vLLM's own `AsyncLLM` in the r
 reasoning parsers around it, and nothing between. Knows vLLM; does not know plans, pools or HTTP.
 """
 
+import asyncio
 import os
 import uuid
 from collections.abc import AsyncGenerator, Callable
@@ -50,14 +51,23 @@ class Engine:
         self._max_model_len: int = config.model_config.max_model_len
         self._reasoning_parser: str = config.structured_outputs_config.reasoning_parser
         self._adapters: dict[str, int] = {}
+        self._warm: asyncio.Task[None] | None = None
 
     async def check_health(self) -> None:
         """Ray Serve restarts a replica whose engine is dead."""
         await self._engine.check_health()
 
     async def ready(self) -> bool:
-        """Asked through Serve, so that an answer means: a replica is up."""
+        """Asked through Serve: a replica is up, and has answered once. A fresh engine's first call takes seconds longer."""
+        if self._warm is None:
+            self._warm = asyncio.create_task(self._warm_up())
+        await asyncio.shield(self._warm)  # the asker may give up waiting and ask again
         return not self._engine.errored
+
+    async def _warm_up(self) -> None:
+        call = EngineCall([{"role": "user", "content": "Hello"}], max_tokens=2, ebnf='root ::= "a" "b"')
+        async for _ in self.generate(call):
+            pass
 
     async def unfinished(self) -> int:
         """Requests in the engine, waiting or running."""
