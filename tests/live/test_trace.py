@@ -26,8 +26,8 @@ def test_one_trace_joins_the_client_the_router_the_plan_the_calls_and_the_engine
     assert answer.json()["podium"]["trace_id"] == TRACE
 
     spans = local.spans.wait_for(
-        TRACE, lambda spans: sum(s.name == "llm_request" for s in spans) == 3 and _ended(spans)
-    )
+        TRACE, lambda spans: len(spans) >= 16
+    )  # of four processes, each in its own time
     assert {span.parent_id for span in spans if span.parent_id not in {s.span_id for s in spans}} == {CALLER}
     assert tree(spans) == snapshot("""\
 podium-proxy: proxy_http_request router POST /v1/chat/completions
@@ -37,15 +37,15 @@ podium-proxy: proxy_http_request router POST /v1/chat/completions
         podium-router: chat models/smollm2-135m step 0
           podium-router: route_to_replica vllm-writer generate
             podium-writer: replica_handle_request vllm-writer generate
-          podium-writer: llm_request
+              podium-writer: llm_request
         podium-router: chat models/smollm2-135m step 1
           podium-router: route_to_replica vllm-writer generate
             podium-writer: replica_handle_request vllm-writer generate
-          podium-writer: llm_request
+              podium-writer: llm_request
         podium-router: chat models/smollm2-135m step 2 reads [0, 1]
           podium-router: route_to_replica vllm-writer generate
             podium-writer: replica_handle_request vllm-writer generate
-          podium-writer: llm_request\
+              podium-writer: llm_request\
 """)
 
 
@@ -66,4 +66,6 @@ def test_the_conductors_call_is_a_plan_span_with_usage_and_its_engine_below(loca
 
 
 def _ended(spans: list) -> bool:
-    return any(span.name.startswith("proxy_http_request") for span in spans)
+    return any(span.name.startswith("invoke_workflow") for span in spans) and any(
+        s.name == "plan conductor" for s in spans
+    )
