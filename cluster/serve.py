@@ -336,8 +336,14 @@ def run_child(port: int, cpus: int, arguments: list[str]) -> int:
     from ray import serve
     from ray.serve.scripts import run as serve_run
 
-    import serving.app  # noqa: F401  sets the tracing variables that Ray's processes inherit
+    import serving.app  # sets the tracing variables that Ray's processes inherit
+    from serving.settings import SettingsError
 
+    try:
+        serving.app.build_app(dict(argument.split("=", 1) for argument in arguments))
+    except SettingsError as error:
+        print(error.message)  # before Ray is started, which takes a while
+        return 1
     ray.init(
         "local",
         namespace="serve",

@@ -6,7 +6,7 @@ from typing import Any
 
 from ray.serve import Application
 
-from serving.settings import SettingsError, load
+from serving.settings import SettingsError, absent_workers, load
 from serving.telemetry import EXPORTER
 from serving.worker_settings import VllmSettings
 
@@ -31,6 +31,9 @@ def build_app(args: dict[str, Any]) -> Application:
             f"build_app takes settings=FILE and model=NAME, not {sorted(unknown) or 'nothing'}."
         )
     settings = load(_found(Path(args["settings"])), args.get("model") or None)
+    absent_workers(
+        settings, os.environ
+    )  # a key that must be there is missed now, not in a replica a minute later
     owners = [w for w in settings.workers if isinstance(w, VllmSettings) and w.deployment is None]
     engines = {worker.name: engine_deployment(_with_local_folder(worker), settings) for worker in owners}
     return router_deployment(settings, engines)
