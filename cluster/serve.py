@@ -3,7 +3,7 @@
     with Server(port=0) as server:            # tests and the demo: a free port, ready when entered
         httpx2.get(f"{server.url}/v1/models")
 
-The child is `serve run serving.app:build_app settings=...` on a Ray of its own, loopback only. Every process it
+The child is `serve run serving.app:build_app settings=...` on a Ray of its own; its HTTP is loopback only. Every process it
 leads to (Ray, replicas, vLLM's engine cores, HAProxy) inherits an environment variable, `PODIUM_SERVER`, and is found
 again by it: nothing is ever looked up, or ended, by its name. A crash's left-overs are recognised the same way.
 
@@ -328,7 +328,7 @@ def watch_parent(parent_pid: int) -> None:
 
 
 def run_child(port: int, cpus: int, arguments: list[str]) -> int:
-    """`serve run serving.app:build_app ...` on a fresh loopback Ray, its HTTP port set first."""
+    """`serve run serving.app:build_app ...` on a fresh Ray, its HTTP port on loopback set first."""
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job starts with SIGINT ignored
         signal.signal(number, signal.default_int_handler)
     watch_parent(os.getppid())

@@ -251,7 +251,20 @@ class _Conducting:
             if outcome is not None:
                 return outcome
             why = "the conductor wrote no plan"
-        return await self._given(Plan((Step(self._one_worker(), ""),)), "fallback", live=live, why=why)
+        return await self._by_itself(why, live=live)
+
+    async def _by_itself(self, why: str, *, live: bool) -> _Outcome:
+        """One worker answers the user's own question; the next one, where it fails before it has said a word."""
+        first = self._one_worker()
+        others = [name for name in self._asked_for if name != first]
+        for name in [first, *others]:
+            try:
+                return await self._given(Plan((Step(name, ""),)), "fallback", live=live, why=why)
+            except WorkerError as exc:
+                if name == [first, *others][-1] or self._outbox.begun:
+                    raise
+                why = f"{why}; then {name} failed: {type(exc).__name__}"
+        raise AssertionError("there is at least one worker")
 
     async def _revised(self, outcome: _Outcome, round: int, *, live: bool) -> _Outcome | None:
         """A further round; None keeps the answer, because the conductor accepts it or cannot say otherwise."""

@@ -643,3 +643,10 @@ async def one(engine: Engine, number: int) -> Record:
     for plan in run.record.plans:
         assert all(f"question {number}" in step.prompt[-1].text for step in plan.steps)
     return run.record
+
+
+async def test_a_fallback_that_fails_before_a_word_goes_on_to_the_next_worker() -> None:
+    workers = Player("a", [WorkerUnavailable("gone")]), Player("b", "mine")
+    run = await seen(team(*workers, conductor=Player("boss", "rubbish")), ask_for())
+    assert (run.shown, run.record.status, run.record.answering.served_by) == ("mine", "finished", "b")
+    assert "a failed: WorkerUnavailable" in run.record.plans[-1].why
