@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import sys
-import time
 import urllib.request
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +20,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cluster.serve import SETTINGS, ServeError, Server, interrupted, serve_environment, starting_line
+from cluster.processes import ServeError
+from cluster.serve import SETTINGS, Server, interrupted, serve_environment
 
 QUESTION = "What is the capital of France, and what is it known for?"
 WORKFLOW_HEADER = "x-podium-workflow-id"
@@ -177,13 +177,9 @@ def show(server: Server, model: str, question: str) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Start, ask, stop; 0 only if all of it worked."""
-    started = time.monotonic()
-    server = Server(
-        settings=options.settings, port=options.port, model=options.model, progress=starting_line()
-    )
+    server = Server(settings=options.settings, port=options.port, model=options.model, progress=True)
     try:
         with server:
-            console.print(f"Ready on {server.url} after {time.monotonic() - started:.0f} s" + " " * 24)
             show(server, options.ask_model, options.question)
             console.print("Stopping ...")
     except (ServeError, DemoError, APIError, OSError) as error:

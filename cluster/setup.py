@@ -10,9 +10,7 @@ Knows pip, files and disks; knows nothing of Ray or models beyond calling `clust
 from __future__ import annotations
 
 import contextlib
-import csv
 import fcntl
-import hashlib
 import os
 import re
 import shutil
@@ -24,19 +22,28 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-VENV = ROOT / ".venv"
-PYTHON = VENV / "bin" / "python"
-LOCK = ROOT / "requirements" / "cpu.lock"
+from cluster.progress import Progress
+from cluster.venv import (
+    LOCK,
+    PYTHON,
+    ROOT,
+    STAMP,
+    VENV,
+    installed,
+    locked_names,
+    read_stamp,
+    repair,
+    site_packages,
+    wanted_stamp,
+)
+
 BUILD = ROOT / "build"
 LOG = BUILD / "setup.log"
-STAMP = VENV / "podium-stamp"
 
 OLDEST_PYTHON = (3, 11)
 VENV_BYTES = 4_500_000_000
 PIP_TEMP_BYTES = 800_000_000  # pip unpacks the largest wheel beside what it downloaded
 MODEL_BYTES = 700_000_000
-SAY_EVERY_S = 10.0  # when nobody watches: a line this often
 UNWANTED = (
     "torchvision",
     "torchaudio",
@@ -48,76 +55,7 @@ class SetupError(Exception):
     """Set-up cannot go on; the message says what failed and what to do."""
 
 
-# ------------------------------------------------------------------------------------------------ what is there
-
-
-def wanted_stamp() -> str:
-    """What `.venv` was made from: lock, project file, place and Python version, as one hash."""
-    digest = hashlib.sha256(f"{sys.version_info[:2]} {ROOT}".encode())
-    for path in (LOCK, ROOT / "pyproject.toml"):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
-
-
-def read_stamp() -> str:
-    """The stamp of a finished install, or an empty string."""
-    try:
-        return STAMP.read_text().strip() if PYTHON.exists() else ""
-    except OSError:
-        return ""
-
-
-def locked_names() -> list[str]:
-    """The packages in the lock file, normalised as dist-info folders are compared."""
-    lines = (line.split("#")[0].strip() for line in LOCK.read_text().splitlines())
-    return [normal(line.split("==")[0]) for line in lines if line]
-
-
-def normal(name: str) -> str:
-    """A package name in the one spelling all its spellings share."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def site_packages() -> Path:
-    """The folder that pip installs into."""
-    return VENV / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
-
-
-def installed() -> dict[str, Path]:
-    """Normalised name -> dist-info folder of everything that pip believes is installed."""
-    return {normal(info.name.split("-")[0]): info for info in site_packages().glob("*.dist-info")}
-
-
 # ------------------------------------------------------------------------------------------------ saying and doing
-
-
-class Progress:
-    """One phase: a live line on a terminal, a line every ten seconds in a log."""
-
-    def __init__(self, phase: str) -> None:
-        self.phase = phase
-        self.live = sys.stdout.isatty()
-        self.started = self.said = time.monotonic()
-        if not self.live:
-            print(f"set-up: {phase}", flush=True)
-
-    def show(self, text: str) -> None:
-        """Say how far it is; cheap, so call it as often as you like."""
-        elapsed_s = time.monotonic() - self.started
-        line = f"set-up: {self.phase}  {text}  {elapsed_s:.0f} s"
-        if self.live:
-            print(f"\r\033[K{line[: shutil.get_terminal_size().columns - 1]}", end="", flush=True)
-        elif time.monotonic() - self.said >= SAY_EVERY_S:
-            self.said = time.monotonic()
-            print(line, flush=True)
-
-    def done(self, text: str = "done") -> None:
-        """End the phase's line."""
-        elapsed_s = time.monotonic() - self.started
-        if self.live:
-            print(f"\r\033[K\033[32m✓\033[0m {self.phase}: {text} ({elapsed_s:.0f} s)", flush=True)
-        else:
-            print(f"set-up: {self.phase}: {text} ({elapsed_s:.0f} s)", flush=True)
 
 
 def run(
@@ -238,7 +176,7 @@ def make_venv() -> None:
     )
     if works:
         return
-    progress = Progress("making .venv")
+    progress = Progress("set-up: making .venv")
     shutil.rmtree(VENV, ignore_errors=True)
     try:
         run([sys.executable, "-m", "venv", str(VENV)], progress)
@@ -249,37 +187,10 @@ def make_venv() -> None:
     progress.done()
 
 
-def is_whole(info: Path) -> bool:
-    """Whether every file that the package's RECORD lists is there in the size it should have."""
-    try:
-        rows = list(csv.reader((info / "RECORD").read_text(encoding="utf-8").splitlines()))
-    except OSError:
-        return False
-    for name, _, size in (row for row in rows if len(row) == 3):
-        if name.endswith(".pyc"):
-            continue
-        try:
-            if size and (info.parent / name).stat().st_size != int(size):
-                return False
-        except OSError:
-            return False
-    return bool(rows)
-
-
-def repair() -> None:
-    """After an interrupted run: forget packages that are only half there, so that pip installs them again."""
-    for stash in site_packages().glob("~*"):  # what pip had moved aside
-        shutil.rmtree(stash, ignore_errors=True)
-    for name, info in installed().items():
-        if name not in ("pip", "podium") and not is_whole(info):
-            print(f"set-up: {name} was left half-installed; installing it again", flush=True)
-            shutil.rmtree(info)
-
-
 def install_lock() -> None:
     """Everything in the lock, at its version; live count while pip is silent."""
     names = set(locked_names())
-    progress = Progress("installing packages")
+    progress = Progress("set-up: installing packages")
     phase_start = LOG.stat().st_size if LOG.exists() else 0
 
     def tell() -> str:
@@ -326,7 +237,7 @@ def check_torch() -> None:
 
 def install_project() -> None:
     """Podium itself, editable: the checkout's folders are what is imported."""
-    progress = Progress("installing podium")
+    progress = Progress("set-up: installing podium")
     command = [
         *pip("install"),
         "--no-deps",
@@ -351,7 +262,7 @@ def make_model() -> None:
     with contextlib.suppress(OSError, ValueError):
         if model.is_ready(model.FOLDER):
             return
-    progress = Progress("making the local model")
+    progress = Progress("set-up: making the local model")
     run(
         [str(PYTHON), "-m", "cluster.model"],
         progress,

@@ -73,7 +73,7 @@ class Run:
         """
         return await self._outbox.get()
 
-    async def events(self) -> AsyncIterator[e.Event]:
+    async def events(self) -> AsyncGenerator[e.Event]:
         """Every event in order, the terminal one last."""
         while True:
             event = await self.next()

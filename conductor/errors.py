@@ -133,6 +133,8 @@ class WorkerRefused(WorkerError):
 class ContextOverflow(WorkerError):
     """The prompt, or the room asked for the answer, is more than the model can hold."""
 
+    param = "messages"
+
 
 class BudgetExceeded(PodiumError):
     """The next call could cost more than is left. It was not made; what was spent before it is in the record."""

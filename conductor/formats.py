@@ -123,11 +123,12 @@ class StepsParser:
             raise InvalidPlan("The plan's text ends in the middle.", reason=Reason.TRUNCATED, step=index)
         if self._accepted:
             if self._draft.steps:
-                raise InvalidPlan(
-                    "The text both accepts the answer and plans steps.", reason=Reason.MALFORMED
-                )
+                raise self._both()
             return None
         return self._draft.finish()
+
+    def _both(self) -> InvalidPlan:
+        return InvalidPlan("The text both accepts the answer and plans steps.", reason=Reason.MALFORMED)
 
     def _thinks(self, char: str) -> bool:
         """Whether `char`, outside of every object, stands inside `<think>`."""
@@ -148,6 +149,8 @@ class StepsParser:
                 f"Step {index} is not JSON: {exc}.", reason=Reason.MALFORMED, step=index
             ) from exc
         if fields.get("accept") is True:
+            if fields.get("steps"):
+                raise self._both()
             self._accepted = True
             return []
         for name in ("worker", "subtask", "access"):

@@ -130,6 +130,16 @@ class Record:
         return total([call.cost_usd for call in self.calls])
 
     @property
+    def unmetered_calls(self) -> int:
+        """Calls whose tokens nobody told: their streams were cut before the server said. Their tokens are in no sum."""
+        told_nothing = sum(call.usage is None for call in self.calls)
+        steps = [step for plan in self.plans for step in plan.steps]
+        unanswered = [
+            s for s in steps if s.started_s is not None and s.answered is None and s.status != "failed"
+        ]
+        return told_nothing + sum(step.status in ("cancelled", "not_needed") for step in unanswered)
+
+    @property
     def orchestration(self) -> Usage:
         """Tokens of every call but the answering one."""
         answering = self.answering

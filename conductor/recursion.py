@@ -1,17 +1,18 @@
 """The whole team as one worker of itself (arXiv 2512.04388, section 3.2: the conductor may call itself), bounded in depth."""
 
 from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from conductor import events as e
 from conductor.errors import PodiumError, WorkerError, WorkerUnavailable
 from conductor.money import Ledger, Usage
-from conductor.worker import Call, Delta, Reply, opened
+from conductor.worker import Call, Delta, FinishReason, Reply, opened
 
 if TYPE_CHECKING:
     from conductor.engine import Engine, Task
+    from conductor.record import Record
 
 ITSELF = "team"
 """The name under which the pool shows it."""
@@ -41,23 +42,22 @@ class Recursive:
             self._task, conversation=call.messages, sampling=replace(call, messages=(), step=None),
             depth=self._task.depth - 1, rounds=1, deadline_s=None,
         )  # fmt: skip
-        async with self._engine.running(inner, ledger=self._ledger) as run:
-            async for event in run.events():
+        async with self._engine.running(inner, ledger=self._ledger) as run, aclosing(run.events()) as events:
+            async for event in events:
                 match event:
                     case e.AnswerDelta(text=text, reasoning=reasoning):
                         yield Delta(text, reasoning)
                     case e.Finished(finish=finish):
-                        calls = [call.usage for call in run.record.calls if call.usage]
-                        yield Delta(
-                            finish=finish,
-                            usage=sum(calls, Usage()),
-                            cost_usd=run.record.cost_usd,
-                            inner=run.record,
-                        )
+                        yield self._told(run.record, finish)
                     case e.Failed(error=error):
+                        yield self._told(run.record, None)  # what it took, it took
                         raise self._failed(error)
                     case _:
                         pass
+
+    def _told(self, record: "Record", finish: FinishReason | None) -> Delta:
+        usage = sum((call.usage for call in record.calls if call.usage), Usage())
+        return Delta(finish=finish, usage=usage, cost_usd=record.cost_usd, inner=record)
 
     def _failed(self, error: PodiumError) -> PodiumError:
         if not isinstance(error, WorkerError):

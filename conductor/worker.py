@@ -247,7 +247,7 @@ async def opened(
         held: list[Delta] = []
         async for delta in deltas:
             held.append(delta)
-            if delta.text or delta.reasoning or delta.finish:
+            if delta.text or delta.reasoning or delta.finish or delta.inner:
                 break
         if not held:
             raise WorkerUnavailable(f"{worker} closed the stream without a word.", worker=worker)

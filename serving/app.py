@@ -1,6 +1,7 @@
 """What `serve run serving.app:build_app settings=cluster/local.yaml` starts."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ def build_app(args: dict[str, Any]) -> Application:
 
 
 ROOT = Path(__file__).parent.parent
+HUB_NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")
 
 
 def _found(path: Path) -> Path:
@@ -51,13 +53,17 @@ def _with_local_folder(worker: VllmSettings) -> VllmSettings:
     """A model that is a folder here is named by its whole path: replicas have another working folder.
 
     Raises:
-        SettingsError: it is under `models/`, where set-up puts it, and is not there.
+        SettingsError: it is under `models/`, where set-up puts it, or no hub's name, and is not there.
     """
-    folder = _found(Path(worker.model))
+    folder = _found(Path(worker.model).expanduser())
     if folder.is_dir():
         return worker.model_copy(update={"model": str(folder.resolve())})
     if worker.model.startswith("models/"):
         raise SettingsError(
             f"The model {worker.model} of worker {worker.name!r} is not there. Run `make setup` first."
+        )
+    if not HUB_NAME.fullmatch(worker.model):
+        raise SettingsError(
+            f"The model {worker.model} of worker {worker.name!r} is no folder here, and no hub's name such as Qwen/Qwen3-32B."
         )
     return worker

@@ -12,6 +12,7 @@ from typing import Any, Literal, Self, cast
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from conductor.errors import PodiumError
 from conductor.grammars import SUBTASK_CHARS
@@ -82,6 +83,8 @@ class LimitSettings(Frozen):
     """So long a stream waits for an early failure that can still be an HTTP status."""
     records: int = Field(default=1000, ge=1)
     """How many of the newest runs are kept."""
+    records_bytes: int = Field(default=64_000_000, ge=1)
+    """How much they may weigh together; the newest one is kept whatever it weighs."""
 
 
 class RouterSettings(Frozen):
@@ -255,9 +258,7 @@ def parse(data: Any, where: str = "settings") -> Settings:
     try:
         return Settings.model_validate(data)
     except ValidationError as exc:
-        faults = "; ".join(
-            f"{_place(fault['loc'])}: {_said(fault)}" for fault in exc.errors(include_url=False)[:8]
-        )
+        faults = "; ".join(": ".join(filter(None, (_place(f["loc"]), _said(f)))) for f in _faults(exc))
         raise SettingsError(f"{where} cannot be used: {faults}.") from exc
 
 
@@ -324,6 +325,13 @@ def patched(settings: Settings, patch: Mapping[str, Any]) -> Settings:
     return changed
 
 
+def _faults(exc: ValidationError) -> list[ErrorDetails]:
+    """The first few. A list that is too short only because its entries are faulty is not one of them."""
+    faults = exc.errors(include_url=False)
+    inner = [fault for fault in faults if fault["type"] != "too_short"]
+    return (inner or faults)[:8]
+
+
 def _place(loc: tuple[int | str, ...]) -> str:
     kinds = {"vllm", "openai", "anthropic", "gemini", "scripted"}
     return re.sub(
@@ -333,7 +341,7 @@ def _place(loc: tuple[int | str, ...]) -> str:
     )
 
 
-def _said(fault: Any) -> str:
+def _said(fault: ErrorDetails) -> str:
     return (
         "is not a known key"
         if fault["type"] == "extra_forbidden"

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from cluster.serve import free_port, serve_environment
+from cluster.processes import free_port
+from cluster.serve import serve_environment
 from tests.otlp import Receiver, receiving
 
 os.environ.update(serve_environment())  # before anything imports Ray, which reads some of it at import

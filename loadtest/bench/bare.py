@@ -17,7 +17,7 @@ def constant(size_bytes: int) -> bytes:
     return b'{"constant":"' + b"x" * (size_bytes - 15) + b'"}'
 
 
-@api.post("/{size_bytes}")
+@api.api_route("/{size_bytes}", methods=["GET", "POST"])
 async def answer(request: Request, size_bytes: int) -> Response:
     """The constant."""
     await request.body()

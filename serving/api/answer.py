@@ -4,7 +4,7 @@ Field names of the orchestration tokens are those that Sakana's Fugu sends and c
 """
 
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
 from conductor import events as e
 from conductor.money import Usage
@@ -60,9 +60,31 @@ def summary(record: Record, *, trace: bool) -> Json:
     return {
         "workflow_id": record.id, "rounds": record.rounds,
         "steps": steps(record) if trace else [_brief(step) for step in steps(record)],
-        "cost_usd": dollars(record.cost_usd), "wall_s": _seconds(record.wall_s),
-        "critical_path_s": _seconds(record.critical_path_s), "fallback": record.fallback, "trace_id": record.trace_id,
+        "cost_usd": dollars(record.cost_usd), "unmetered_calls": record.unmetered_calls,
+        "wall_s": _seconds(record.wall_s), "critical_path_s": _seconds(record.critical_path_s),
+        "fallback": record.fallback, "trace_id": record.trace_id,
     }  # fmt: skip
+
+
+LISTED_CHARS = 500
+"""No text in a list of records is longer; the whole of it is in the record."""
+
+
+def listed(record: Record) -> Json:
+    """A record in a list: the whole of it, but for long texts, which end in `… [N characters]`."""
+    return cast(Json, _shortened(workflow(record)))
+
+
+def _shortened(value: object) -> object:
+    match value:
+        case str() if len(value) > LISTED_CHARS:
+            return f"{value[:LISTED_CHARS]}… [{len(value)} characters]"
+        case list():
+            return [_shortened(each) for each in cast(list[object], value)]
+        case dict():
+            return {name: _shortened(each) for name, each in cast(Json, value).items()}
+        case _:
+            return value
 
 
 def workflow(record: Record) -> Json:
@@ -74,8 +96,8 @@ def workflow(record: Record) -> Json:
         "plan": [written(step) for step in plan.steps] if plan else [],
         "answer": record.answer, "finish_reason": record.finish.value if record.finish else None,
         "error": errors.body(record.error)["error"] if record.error else None,
-        "usage": usage(record), "cost_usd": dollars(record.cost_usd), "wall_s": _seconds(record.wall_s),
-        "critical_path_s": _seconds(record.critical_path_s),
+        "usage": usage(record), "cost_usd": dollars(record.cost_usd), "unmetered_calls": record.unmetered_calls,
+        "wall_s": _seconds(record.wall_s), "critical_path_s": _seconds(record.critical_path_s),
         "plans": [_plan(each) for each in record.plans], "steps": steps(record),
     }  # fmt: skip
 

@@ -7,7 +7,7 @@ limit with a typing error in it must not go unnoticed.
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError
 from pydantic_core import ErrorDetails
 
 from conductor.errors import BadTask
@@ -78,7 +78,7 @@ class PlannedStep(_Strict):
 
     worker: str
     subtask: str = ""
-    access: list[int] | Literal["all"] = Field(default_factory=list[int])
+    access: list[StrictInt] | Literal["all"] = Field(default_factory=list[int])
 
 
 class Podium(_Strict):
@@ -169,6 +169,6 @@ def _remedy(param: str) -> str:
     return {
         "messages": ' Send at least one message, such as {"role": "user", "content": "..."}.',
         "model": " GET /v1/models lists the names.",
-        "podium.max_cost_usd": " Leave it out for no limit; nothing can be answered for nothing.",
+        "podium.max_cost_usd": f" Give dollars above 0 and up to {MOST}, or leave it out for no limit.",
         "n": " One answer a request.",
     }.get(param, "")

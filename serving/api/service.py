@@ -1,5 +1,6 @@
 """What the routes share: the pool of the moment, the runs under way, the records of those before."""
 
+import heapq
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -21,7 +22,7 @@ class Service:
 
     def __init__(self, pool: Pool, store: RecordStore | None = None) -> None:
         self.pool = pool
-        self.store: RecordStore = store or MemoryStore(pool.settings.limits.records)
+        self.store: RecordStore = store or MemoryStore(lambda: self.pool.settings.limits)
         self._running: dict[str, Run] = {}
         self._in_use: list[Pool] = []
         self._retired: list[Pool] = []
@@ -75,9 +76,10 @@ class Service:
         return run.record if run else await self.store.get(id)
 
     async def newest(self, limit: int) -> list[Record]:
-        """The newest runs, those under way first."""
-        under_way = [run.record for run in reversed(self._running.values())]
-        return (under_way + await self.store.newest(limit))[:limit]
+        """The runs that began last, also those under way."""
+        under_way = [run.record for run in self._running.values()]
+        both = [*under_way, *await self.store.newest(limit)]
+        return heapq.nlargest(limit, both, key=lambda record: record.created)
 
     async def _close_unused(self) -> None:
         unused = [pool for pool in self._retired if pool not in self._in_use]

@@ -1,13 +1,18 @@
 """Where records of runs are kept. A small port: a database can take its place."""
 
+import heapq
+import sys
 from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from conductor.record import Record
+from conductor.worker import Message, Text
+from serving.settings import LimitSettings
 
 
 class RecordStore(Protocol):
-    """Keeps records, newest first."""
+    """Keeps records."""
 
     async def put(self, record: Record) -> None:
         """Keep `record`, in place of an earlier one of the same id."""
@@ -18,21 +23,32 @@ class RecordStore(Protocol):
         ...
 
     async def newest(self, limit: int) -> list[Record]:
-        """Up to `limit` records, the newest run first."""
+        """Up to `limit` records, the run that began last first."""
         ...
 
 
 class MemoryStore:
-    """The newest runs of this replica, in its memory; gone with it."""
+    """The newest runs of this replica, in its memory; gone with it.
 
-    def __init__(self, room: int) -> None:
-        self._room, self._records = room, OrderedDict[str, Record]()
+    Args:
+        limits: how many are kept, and how many bytes of them; asked at every `put`, because settings change.
+    """
+
+    def __init__(self, limits: Callable[[], LimitSettings]) -> None:
+        self._limits = limits
+        self._records = OrderedDict[str, Record]()
+        self._bytes = dict[str, int]()
 
     async def put(self, record: Record) -> None:
         """See `RecordStore.put`."""
-        self._records[record.id] = record
-        while len(self._records) > self._room:
-            self._records.popitem(last=False)
+        limits = self._limits()
+        self._records[record.id], self._bytes[record.id] = record, weight(record)
+        total_bytes = sum(self._bytes.values())
+        while len(self._records) > limits.records or (
+            len(self._records) > 1 and total_bytes > limits.records_bytes
+        ):
+            oldest, _ = self._records.popitem(last=False)
+            total_bytes -= self._bytes.pop(oldest)
 
     async def get(self, id: str) -> Record | None:
         """See `RecordStore.get`."""
@@ -40,4 +56,32 @@ class MemoryStore:
 
     async def newest(self, limit: int) -> list[Record]:
         """See `RecordStore.newest`."""
-        return list(reversed(self._records.values()))[:limit]
+        return heapq.nlargest(limit, self._records.values(), key=lambda record: record.created)
+
+
+BYTES_BESIDE_TEXT = 4_000
+"""Of a record: numbers, names, objects."""
+
+
+def weight(record: Record) -> int:
+    """About how many bytes of memory `record` holds. A text that several steps were shown is one object, and counts once."""
+    return BYTES_BESIDE_TEXT + sum({id(text): sys.getsizeof(text) for text in _texts(record)}.values())
+
+
+def _texts(record: Record) -> Iterator[str]:
+    yield record.answer
+    for call in record.calls:
+        yield from (call.output, call.reasoning)
+        if isinstance(call.inner, Record):
+            yield from _texts(call.inner)
+    for plan in record.plans:
+        yield from _of(plan.prompt)
+        for step in plan.steps:
+            yield step.subtask
+            yield from _of(step.prompt)
+
+
+def _of(prompt: tuple[Message, ...]) -> Iterator[str]:
+    for message in prompt:
+        for part in message.parts:
+            yield part.text if isinstance(part, Text) else part.url

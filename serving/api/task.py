@@ -54,7 +54,11 @@ def order(request: ChatRequest, pool: Pool, *, plan_only: bool = False) -> Order
         engine.allowed(task)
         return Order(task, engine)
     if name in settings.workflows:
-        return _checked(pool.open_engine, task, _fixed(settings.workflows[name]), "workflow")
+        fixed = _fixed(settings.workflows[name])
+        if podium.max_steps is not None and podium.max_steps < len(fixed.steps):
+            message = f"{name!r} has {len(fixed.steps)} steps; podium.max_steps allows {podium.max_steps}."
+            raise BadTask(message, param="podium.max_steps")
+        return _checked(pool.open_engine, task, fixed, "workflow")
     if name in pool.members:
         return _checked(pool.open_engine, task, Plan((Step(name, ""),)), "worker")
     _check_name(name, pool)

@@ -66,48 +66,54 @@ class Engine:
 
     async def _warm_up(self) -> None:
         call = EngineCall([{"role": "user", "content": "Hello"}], max_tokens=2, ebnf='root ::= "a" "b"')
-        async for _ in self.generate(call):
+        async for _ in self._answer(call):
             pass
 
     async def unfinished(self) -> int:
         """Requests in the engine, waiting or running."""
         return self._engine.get_num_unfinished_requests()
 
-    async def generate(self, call: EngineCall) -> AsyncGenerator[Chunk]:
+    async def generate(self, call: EngineCall) -> AsyncGenerator[Chunk | WorkerError]:
         """Answer `call`; closed or cancelled, the request is aborted in the engine.
 
+        A call that it does not take ends with the error as its last piece: raised, Ray Serve would log a fault of the caller's as
+        one of the replica's.
+
         Raises:
-            ContextOverflow: the prompt leaves no room for an answer.
-            WorkerRefused: the engine does not take the call.
             WorkerUnavailable: the engine failed.
         """
         try:
-            prompt = await self._render(call)
-            n_prompt = len(cast(Any, prompt)["prompt_token_ids"])
-            room = self._max_model_len - n_prompt
-            if room < 1:
-                raise ContextOverflow(
-                    f"The prompt has {n_prompt} tokens; the model reads {self._max_model_len}."
-                )
-            outputs = self._engine.generate(
-                prompt, self._sampling(call, room), uuid.uuid4().hex, lora_request=self._adapter(call.adapter),
-                trace_headers=outgoing_headers() or None,
-            )  # fmt: skip
-            split = self._splitter(call)
-            n_output, n_reasoning = 0, 0
-            async with aclosing(outputs):
-                async for output in outputs:
-                    completion = output.outputs[0]
-                    n_output += len(completion.token_ids)
-                    text, reasoning = split(output)
-                    n_reasoning += len(completion.token_ids) if reasoning else 0
-                    finish = _finish(completion.finish_reason)
-                    n_cached = output.num_cached_tokens or 0
-                    yield Chunk(text, reasoning, finish, n_prompt, n_cached, n_output, n_reasoning)
+            async with aclosing(self._answer(call)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        except ContextOverflow as exc:
+            yield exc
         except (VLLMClientError, ValueError) as exc:
-            raise _refused(exc) from exc
+            yield _refused(exc)
         except (EngineDeadError, EngineGenerateError) as exc:
             raise WorkerUnavailable(f"The vLLM engine failed: {exc}") from exc
+
+    async def _answer(self, call: EngineCall) -> AsyncGenerator[Chunk]:
+        prompt = await self._render(call)
+        n_prompt = len(cast(Any, prompt)["prompt_token_ids"])
+        room = self._max_model_len - n_prompt
+        if room < 1:
+            raise ContextOverflow(f"The prompt has {n_prompt} tokens; the model reads {self._max_model_len}.")
+        outputs = self._engine.generate(
+            prompt, self._sampling(call, room), uuid.uuid4().hex, lora_request=self._adapter(call.adapter),
+            trace_headers=outgoing_headers() or None,
+        )  # fmt: skip
+        split = self._splitter(call)
+        n_output, n_reasoning = 0, 0
+        async with aclosing(outputs):
+            async for output in outputs:
+                completion = output.outputs[0]
+                n_output += len(completion.token_ids)
+                text, reasoning = split(output)
+                n_reasoning += len(completion.token_ids) if reasoning else 0
+                finish = _finish(completion.finish_reason)
+                n_cached = output.num_cached_tokens or 0
+                yield Chunk(text, reasoning, finish, n_prompt, n_cached, n_output, n_reasoning)
 
     async def _render(self, call: EngineCall) -> EngineInput:
         chars = sum(len(part) for message in call.messages for part in _texts(message["content"]))
@@ -173,7 +179,8 @@ def _finish(reason: str | None) -> str | None:
 
 def _refused(error: Exception) -> WorkerError:
     text = str(error)
-    too_long = (
-        "maximum context length" in text or "max_model_len" in text or "longer than the maximum" in text
-    )
-    return (ContextOverflow if too_long else WorkerRefused)(f"vLLM refused the call: {text}")
+    if "maximum context length" in text or "max_model_len" in text or "longer than the maximum" in text:
+        return ContextOverflow(
+            f"The conversation and its answer are longer than the model reads. vLLM: {text}"
+        )
+    return WorkerRefused(f"vLLM refused the call: {text}")

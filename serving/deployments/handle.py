@@ -35,6 +35,8 @@ class EngineHandle:
         response = self._handle.remote(call)
         try:
             async for chunk in response:
+                if isinstance(chunk, PodiumError):
+                    raise chunk
                 yield chunk
         except BackPressureError as exc:
             raise WorkerBusy(f"Its queue is full: {exc}") from exc

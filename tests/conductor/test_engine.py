@@ -338,6 +338,30 @@ async def test_an_inner_run_that_fails_is_a_worker_s_error_of_the_step() -> None
     assert run.error.__cause__.worker == "a"
 
 
+async def test_what_a_failed_inner_run_took_is_in_the_record_and_in_the_bill() -> None:
+    broken = Player("a", ["half", WorkerUnavailable("gone", worker="a")], price=DEAR)
+    boss = Player("boss", [line(ITSELF), Usage(10, 1)], [line(0), Usage(20, 2)], price=DEAR)
+    task = ask_for(depth=1, budget=Budget(max_cost_usd=Decimal(10)))
+    run = await seen(deep(boss, broken), task)
+    inner = run.record.plans[0].steps[0].answered
+    assert inner.usage == Usage(20, 2), "what is known of it"
+    assert inner.inner.plans[0].steps[0].status == "failed"
+    assert run.record.cost_usd is None, "nobody told what the broken call took"
+    assert run.record.unmetered_calls == 0, (
+        "the outer run's calls are all told; the inner one's is in its own record"
+    )
+    assert inner.inner.unmetered_calls == 1
+
+
+async def test_calls_whose_tokens_nobody_told_are_counted() -> None:
+    cut, mute = Player("a", ["half", None]), Player("b", [NEVER])
+    run = await seen(team(cut, mute), ask_for(plan=a_plan(("b", ()), ("a", ()), ("a", (0, 1)))))
+    assert [step.status for step in run.record.plans[0].steps] == ["cancelled", "failed", "failed"]
+    assert run.record.unmetered_calls == 2
+    whole = await seen(team(Player("a", "all of it")), ask_for(plan=a_plan(("a", ()))))
+    assert whole.record.unmetered_calls == 0
+
+
 async def test_the_budget_holds_inside_an_inner_run() -> None:
     dear = Player("a", "x", price=DEAR)
     task = ask_for(depth=1, budget=Budget(max_cost_usd=Decimal("0.001")))

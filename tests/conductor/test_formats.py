@@ -155,7 +155,7 @@ def one(**fields: object) -> str:
         ("", Reason.NO_PLAN, None), ("The sky is blue.", Reason.NO_PLAN, None), ('{"steps": []}', Reason.NO_PLAN, None),
         ("{worker: 0}", Reason.MALFORMED, 0), ("{'worker': 0}", Reason.MALFORMED, 0), ("{}]" + "{1}", Reason.MISSING_FIELD, 0),
         (f"{ONE} {{]", Reason.MALFORMED, 1), (f'{ONE} {{"accept": true}}', Reason.MALFORMED, None),
-        (f'{{"accept": true}} {ONE}', Reason.MALFORMED, None),
+        (f'{{"accept": true}} {ONE}', Reason.MALFORMED, None), (f'{{"accept": true, "steps": [{ONE}]}}', Reason.MALFORMED, None),
         (ONE[:-1], Reason.TRUNCATED, 0), (ONE + TWO[:20], Reason.TRUNCATED, 1), ("{", Reason.TRUNCATED, 0),
         ('{"subtask": "a", "access": []}', Reason.MISSING_FIELD, 0), ('{"worker": 0, "access": []}', Reason.MISSING_FIELD, 0),
         ('{"worker": 0, "subtask": "a"}', Reason.MISSING_FIELD, 0), ('{"accept": false}', Reason.MISSING_FIELD, 0),

@@ -4,11 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx2 as httpx
 import pytest
 
-from cluster.serve import ServeError, Server, free_port, tagged
+from cluster.processes import ServeError, free_port, tagged
+from cluster.serve import Server
 from tests.conftest import ROOT
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
@@ -29,6 +32,25 @@ def test_a_port_in_use_is_named_with_the_process_that_holds_it_and_the_remedy() 
             Server(settings=ROOT / "cluster/scripted.yaml", port=server.port).__enter__()
         assert httpx.get(f"{server.url}/healthz").status_code == 200
     assert not tagged(server.tag)
+
+
+def test_of_two_servers_started_at_once_on_one_port_one_is_refused() -> None:
+    port = free_port()
+
+    def start(_: int) -> str | None:
+        try:
+            with Server(settings=ROOT / "cluster/scripted.yaml", port=port) as server:
+                other_is_told.wait(60)
+                return None if server.is_ready() else "it is not ready"
+        except ServeError as error:
+            other_is_told.set()
+            return str(error)
+
+    other_is_told = threading.Event()
+    with ThreadPoolExecutor() as both:
+        told = list(both.map(start, range(2)))
+    assert sorted(word is None for word in told) == [False, True], told
+    assert f"PORT={port + 1}" in next(filter(None, told))
 
 
 def test_settings_that_cannot_be_used_end_the_start_with_their_fault() -> None:

@@ -72,12 +72,26 @@ def test_rays_prefix_router_finds_the_prompt_in_what_crosses_to_an_engine() -> N
     assert router._extract_text_from_request(SimpleNamespace(args=[call])) == "Static.Why?"
 
 
-def test_a_model_that_set_up_has_not_made_is_named_with_the_remedy() -> None:
+@pytest.mark.parametrize(
+    ("model", "remedy"),
+    [("models/absent", "make setup"), ("/nowhere/model", "no folder here"), ("./absent", "no folder here"), ("~/absent", "no folder here"),
+     ("a/b/c", "no folder here")],
+)  # fmt: skip
+def test_a_model_that_is_not_there_is_named_with_the_remedy(model: str, remedy: str) -> None:
     from serving.app import _with_local_folder
 
-    worker = parse({"workers": [{"name": "w", "kind": "vllm", "model": "models/absent"}]}).workers[0]
-    with pytest.raises(SettingsError, match="make setup"):
+    worker = parse({"workers": [{"name": "w", "kind": "vllm", "model": model}]}).workers[0]
+    with pytest.raises(SettingsError, match=remedy) as caught:
         _with_local_folder(worker)  # type: ignore[arg-type]
+    assert model in caught.value.message
+
+
+@pytest.mark.parametrize("model", ["Qwen/Qwen2.5-1.5B-Instruct", "google/gemma-3-27b-it", "gpt2"])
+def test_a_hub_s_name_is_left_to_the_hub(model: str) -> None:
+    from serving.app import _with_local_folder
+
+    worker: Any = parse({"workers": [{"name": "w", "kind": "vllm", "model": model}]}).workers[0]
+    assert _with_local_folder(worker) == worker
 
 
 def test_an_argument_that_build_app_does_not_take_is_refused() -> None:

@@ -124,6 +124,15 @@ def test_what_cannot_be_served_is_refused_with_its_place(data: Any, said: str):
     assert isinstance(caught.value, PodiumError)
 
 
+def test_faults_are_told_without_empty_places_or_what_only_follows_from_them():
+    with pytest.raises(SettingsError) as caught:
+        parse({"workers": [A | {"x": 1}]})
+    assert caught.value.message == "settings cannot be used: workers[0].x: is not a known key."
+    with pytest.raises(SettingsError) as caught:
+        parse(None, "empty.yaml")
+    assert ": :" not in caught.value.message
+
+
 def test_several_faults_are_told_at_once():
     with pytest.raises(SettingsError, match=r"(?s)workers\[0\]\.x: .*limits\.y: "):
         parse({"workers": [A | {"x": 1}], "limits": {"y": 2}})

@@ -98,6 +98,10 @@ BAD_PODIUM: dict[str, tuple[Any, str]] = {
     "a plan with a number for a worker": ({"plan": [step(0)]}, "podium.plan[0].worker"),
     "a plan with a typing error": ({"plan": [{"worker": "a", "acces": []}]}, "podium.plan[0].acces"),
     "a plan that reads words": ({"plan": [step("a") | {"access": ["x"]}]}, "podium.plan[0].access[0]"),
+    "a plan that reads true": (
+        {"plan": [step("a"), step("a") | {"access": [True]}]},
+        "podium.plan[1].access[0]",
+    ),
     "a plan that reads some": ({"plan": [step("a", "x", "some")]}, "podium.plan[0].access"),
 }
 REQUESTS: dict[str, tuple[bytes, str]] = (

@@ -228,7 +228,7 @@ async def test_a_client_that_reads_nothing_slows_the_worker_and_can_still_leave(
         assert outbox._events.qsize() <= ROOM + 5
         writer.transport.abort()
         await api.quiet()
-        record = await api.newest()
+        record = await api.record((await api.newest())["id"])
     assert record["status"] == "cancelled"
     assert len(record["steps"][0]["output"]) < len(text)
 

@@ -61,6 +61,13 @@ async def test_max_steps_is_told_and_held():
     assert len(record["plan"]) == 1
 
 
+async def test_a_fixed_workflow_is_refused_rather_than_cut_where_it_has_too_many_steps():
+    async with served(team()) as api:
+        answer = await api.post({"model": "duo"}, max_steps=1)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "podium.max_steps")
+        assert len((await api.ok({"model": "duo"}, max_steps=2))["podium"]["steps"]) == 2
+
+
 async def test_rounds_are_the_callers_to_choose():
     async with served(team(ONE)) as api:
         assert [(await api.ok(rounds=n))["podium"]["rounds"] for n in (1, 2, 3)] == [1, 2, 3]

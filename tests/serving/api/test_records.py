@@ -1,0 +1,84 @@
+"""The records of runs: what is kept of them, and what a list of them shows."""
+
+from dataclasses import replace
+
+from conductor.events import Answered
+from conductor.money import Usage
+from conductor.record import PlanRecord, Record, StepRecord
+from conductor.worker import Message
+from serving.api.store import MemoryStore, weight
+from serving.settings import LimitSettings
+from tests.serving.api.served import scripted, served, team
+
+
+def record(id: str, *, created: float = 0, answer: str = "") -> Record:
+    return Record(id, "mini", created, answer=answer)
+
+
+async def kept(store: MemoryStore) -> list[str]:
+    return [record.id for record in await store.newest(100)]
+
+
+async def test_the_newest_are_kept_up_to_a_number_and_the_run_that_began_last_is_first() -> None:
+    store = MemoryStore(lambda: LimitSettings(records=3))
+    for id, began in (("a", 1), ("b", 2), ("d", 4), ("c", 3)):
+        await store.put(record(id, created=began))
+    assert await kept(store) == ["d", "c", "b"]
+    assert await store.get("a") is None
+    assert await store.newest(1) == [record("d", created=4)]
+
+
+async def test_the_newest_are_kept_up_to_a_weight_and_one_always_is() -> None:
+    store = MemoryStore(lambda: LimitSettings(records_bytes=100_000))
+    for n in range(10):
+        await store.put(record(f"r{n}", created=n, answer="x" * 30_000))
+    assert await kept(store) == ["r9", "r8"]
+    await store.put(record("huge", created=10, answer="x" * 300_000))
+    assert await kept(store) == ["huge"]
+    await store.put(record("small", created=11))
+    assert await kept(store) == ["small"]
+
+
+async def test_putting_a_record_again_replaces_it() -> None:
+    store = MemoryStore(lambda: LimitSettings(records_bytes=100_000))
+    for _ in range(10):
+        await store.put(record("same", answer="x" * 30_000))
+    await store.put(record("other", created=1))
+    assert await kept(store) == ["other", "same"]
+
+
+async def test_the_limits_of_the_moment_hold() -> None:
+    limits = LimitSettings(records=3)
+    store = MemoryStore(lambda: limits)
+    for n in range(3):
+        await store.put(record(f"r{n}", created=n))
+    limits = LimitSettings(records=1)
+    await store.put(record("r3", created=3))
+    assert await kept(store) == ["r3"]
+
+
+def test_a_text_that_every_step_was_shown_weighs_once() -> None:
+    prompt = (Message.of("user", "x" * 100_000),)
+    steps = tuple(StepRecord(n, "a", "", (), 0.0, prompt=prompt) for n in range(5))
+    one = replace(record("one"), plans=(PlanRecord(0, 0, "client", 0.0, steps=steps[:1]),))
+    five = replace(record("five"), plans=(PlanRecord(0, 0, "client", 0.0, steps=steps),))
+    assert weight(one) == weight(five) > 100_000
+
+
+def test_what_an_inner_run_said_weighs_too() -> None:
+    inner = record("inner", answer="x" * 50_000)
+    answered = Answered("", "team", "m", Usage(), None, None, inner=inner)
+    steps = (StepRecord(0, "team", "", (), 0.0, answered=answered),)
+    outer = replace(record("outer"), plans=(PlanRecord(0, 0, "client", 0.0, steps=steps),))
+    assert weight(outer) > 50_000
+
+
+async def test_a_list_cuts_long_texts_and_the_record_has_them_whole() -> None:
+    text = "word " * 1000
+    async with served(team(workers=[scripted("a", text)], workflows={})) as api:
+        id = (await api.ok({"model": "a"}))["podium"]["workflow_id"]
+        listed, whole = await api.newest(), await api.record(id)
+    assert whole["answer"] == whole["steps"][0]["output"] == text
+    assert listed["answer"].endswith(f"… [{len(text)} characters]")
+    assert len(str(listed)) < 5_000
+    assert listed.keys() == whole.keys()
