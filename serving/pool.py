@@ -9,7 +9,7 @@ import inspect
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from conductor.engine import Engine
 from conductor.money import FREE, Price
@@ -32,6 +32,9 @@ from serving.worker_settings import (
     WorkerSettings,
 )
 from serving.workers.vllm import EngineClient, VllmWorker
+
+if TYPE_CHECKING:
+    from serving.workers.account import Account
 
 logger = logging.getLogger("podium")
 
@@ -125,15 +128,15 @@ def _wire(
         case OpenAISettings():
             from serving.workers.openai import OpenAIWorker
 
-            return _api(OpenAIWorker, worker, environment)
+            return OpenAIWorker(_account(worker, environment))
         case AnthropicSettings():
             from serving.workers.anthropic import AnthropicWorker
 
-            return _api(AnthropicWorker, worker, environment)
+            return AnthropicWorker(_account(worker, environment))
         case GeminiSettings():
             from serving.workers.gemini import GeminiWorker
 
-            return _api(GeminiWorker, worker, environment)
+            return GeminiWorker(_account(worker, environment))
         case ScriptedSettings():
             from serving.workers.scripted import ScriptedReply, ScriptedWorker
 
@@ -146,13 +149,13 @@ def _wire(
             assert_never(worker)
 
 
-def _api(
-    kind: Callable[..., Worker],
-    worker: OpenAISettings | AnthropicSettings | GeminiSettings,
-    environment: Mapping[str, str],
-) -> Worker:
-    """A provider's worker. A server that wants no key gets a word that is none."""
-    return kind(
+def _account(
+    worker: OpenAISettings | AnthropicSettings | GeminiSettings, environment: Mapping[str, str]
+) -> "Account":
+    """Who pays at the provider. A server that wants no key gets a word that is none."""
+    from serving.workers.account import Account
+
+    return Account(
         name=worker.name,
         model=worker.model,
         api_key=environment[worker.api_key_env] if worker.api_key_env else "none",
@@ -160,7 +163,7 @@ def _api(
         price=_price(worker),
         stall_timeout_s=worker.stall_timeout_s,
         connect_timeout_s=worker.connect_timeout_s,
-        extra_body=worker.extra_body or None,
+        extra_body=worker.extra_body,
     )
 
 

@@ -14,19 +14,19 @@ The wire: https://platform.claude.com/docs/en/api/messages-streaming. What diffe
 """
 
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
 from itertools import groupby
 from typing import Any, cast
 
 import anthropic
-import httpx2
 from anthropic.types import MessageDeltaUsage, RawMessageStreamEvent
 from anthropic.types import Usage as MessageUsage
 
 from conductor.errors import WorkerError, WorkerUnavailable
-from conductor.money import Price, Usage
+from conductor.money import Usage
 from conductor.worker import Call, Delta, FinishReason, Image, Message, Part, Reply, opened
+from serving.workers.account import Account
 from serving.workers.faults import Faults, said
 from serving.workers.images import split_data_url
 
@@ -54,47 +54,26 @@ STATUS_OF = {
 class AnthropicWorker:
     """A Claude model."""
 
-    def __init__(
-        self,
-        name: str,
-        model: str,
-        api_key: str,
-        base_url: str | None = None,
-        price: Price | None = None,
-        stall_timeout_s: float = 120.0,
-        connect_timeout_s: float = 5.0,
-        extra_body: Mapping[str, object] | None = None,
-    ) -> None:
+    def __init__(self, account: Account) -> None:
         """Connects to nobody yet.
 
         Args:
-            name: in the pool.
-            model: as Anthropic knows it.
-            api_key: of the account that pays.
-            base_url: without `/v1`; None: Anthropic, or what the environment's ANTHROPIC_BASE_URL says.
-            price: per token; None where it is not known. Writing to the cache is counted as plain input.
-            stall_timeout_s: how long the server may send nothing, before the first token and between two.
-            connect_timeout_s: how long a connection may take.
-            extra_body: fields laid over every request's body.
+            account: its `base_url` is without `/v1`; None: Anthropic, or what the environment's ANTHROPIC_BASE_URL says. Its
+                price knows no price for writing to the cache, which is counted as plain input.
         """
-        self.name = name
-        self.model = model
-        self.price = price
-        self.extra_body = dict(extra_body or {})
+        self.name, self._account = account.name, account
         self._client = anthropic.AsyncAnthropic(
-            api_key=api_key,
-            base_url=base_url,
+            api_key=account.api_key,
+            base_url=account.base_url,
             max_retries=0,
-            timeout=httpx2.Timeout(stall_timeout_s, connect=connect_timeout_s),
+            timeout=account.timeout,
             open_telemetry=False,  # our span around the call is the one; the SDK would add a second
         )
-        url = self._client.base_url
-        address = f"{url.scheme}://{url.netloc.decode()}"
-        self._faults = Faults(name, model, "Anthropic", "ANTHROPIC_API_KEY", address, api_key)
+        self._faults = account.faults("Anthropic", "ANTHROPIC_API_KEY", self._client.base_url)
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         """See `conductor.worker.Worker.open`."""
-        return opened(self.name, self.model, self._deltas(call), self.price)
+        return opened(self.name, self._account.model, self._deltas(call), self._account.price)
 
     async def aclose(self) -> None:
         """Close every connection. The worker is of no use afterwards."""
@@ -139,7 +118,7 @@ class AnthropicWorker:
         if not turns:  # the API wants at least one turn
             turns.append({"role": "user", "content": [{"type": "text", "text": system}]})
             system = ""
-        thinking, effort = thinking_for(self.model, call.effort, max_tokens)
+        thinking, effort = thinking_for(self._account.model, call.effort, max_tokens)
         output = {"effort": effort, "format": _format(call)}
         extra = {"temperature": call.temperature, "top_p": call.top_p}
         optional: dict[str, object] = {
@@ -147,9 +126,10 @@ class AnthropicWorker:
             "stop_sequences": list(call.stop),
             "thinking": thinking,
             "output_config": {key: value for key, value in output.items() if value is not None},
-            "extra_body": {key: value for key, value in extra.items() if value is not None} | self.extra_body,
+            "extra_body": {key: value for key, value in extra.items() if value is not None}
+            | dict(self._account.extra_body),
         }
-        return {"model": self.model, "max_tokens": max_tokens, "messages": turns, "stream": True} | {
+        return {"model": self._account.model, "max_tokens": max_tokens, "messages": turns, "stream": True} | {
             key: value for key, value in optional.items() if value
         }
 

@@ -25,8 +25,9 @@ from google import genai
 from google.genai import errors, types
 
 from conductor.errors import WorkerError, WorkerUnavailable
-from conductor.money import Price, Usage
+from conductor.money import Usage
 from conductor.worker import Call, Delta, FinishReason, Image, Message, Part, Reply, opened
+from serving.workers.account import Account
 from serving.workers.faults import Faults
 from serving.workers.images import media_type_of, split_data_url
 
@@ -57,50 +58,27 @@ _responses: ContextVar[list[httpx2.Response] | None] = ContextVar("_responses", 
 class GeminiWorker:
     """A Gemini model."""
 
-    def __init__(
-        self,
-        name: str,
-        model: str,
-        api_key: str,
-        base_url: str | None = None,
-        price: Price | None = None,
-        stall_timeout_s: float = 120.0,
-        connect_timeout_s: float = 5.0,
-        extra_body: Mapping[str, object] | None = None,
-    ) -> None:
+    def __init__(self, account: Account) -> None:
         """Connects to nobody yet.
 
         Args:
-            name: in the pool.
-            model: as Google knows it.
-            api_key: of the Gemini API (not Vertex AI).
-            base_url: without the API's version; None: Google.
-            price: per token; None where it is not known.
-            stall_timeout_s: how long the server may send nothing, before the first token and between two.
-            connect_timeout_s: how long a connection may take.
-            extra_body: fields laid over every request's body.
+            account: of the Gemini API (not Vertex AI); its `base_url` is without the API's version.
         """
-        self.name = name
-        self.model = model
-        self.price = price
-        address = (base_url or DEFAULT_BASE_URL).rstrip("/")
-        self._timeout = httpx2.Timeout(stall_timeout_s, connect=connect_timeout_s)
+        self.name, self._account = account.name, account
+        address = (account.base_url or DEFAULT_BASE_URL).rstrip("/")
         self._http = httpx2.AsyncClient(
             limits=httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=100),
             event_hooks={"request": [self._set_timeout], "response": [_remember]},
         )
         options = types.HttpOptions(
-            base_url=address, httpx_async_client=self._http, extra_body=dict(extra_body or {}) or None
+            base_url=address, httpx_async_client=self._http, extra_body=dict(account.extra_body) or None
         )
-        self._client = genai.Client(vertexai=False, api_key=api_key, http_options=options)
-        url = httpx2.URL(address)
-        self._faults = Faults(
-            name, model, "Gemini", "GEMINI_API_KEY", f"{url.scheme}://{url.netloc.decode()}", api_key
-        )
+        self._client = genai.Client(vertexai=False, api_key=account.api_key, http_options=options)
+        self._faults = account.faults("Gemini", "GEMINI_API_KEY", httpx2.URL(address))
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         """See `conductor.worker.Worker.open`."""
-        return opened(self.name, self.model, self._deltas(call), self.price)
+        return opened(self.name, self._account.model, self._deltas(call), self._account.price)
 
     async def aclose(self) -> None:
         """Close every connection. The worker is of no use afterwards."""
@@ -108,7 +86,7 @@ class GeminiWorker:
         self._client.close()
 
     async def _set_timeout(self, request: httpx2.Request) -> None:
-        request.extensions["timeout"] = self._timeout.as_dict()
+        request.extensions["timeout"] = self._account.timeout.as_dict()
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
         contents, config = self._request(call)
@@ -117,7 +95,7 @@ class GeminiWorker:
         model: str | None = None
         responses: list[httpx2.Response] = []
         stream = await self._client.aio.models.generate_content_stream(
-            model=self.model, contents=cast(Any, contents), config=config
+            model=self._account.model, contents=cast(Any, contents), config=config
         )
         chunks = cast(AsyncGenerator[types.GenerateContentResponse], stream)
         try:
@@ -165,7 +143,7 @@ class GeminiWorker:
             seed=call.seed,
             response_mime_type="application/json" if schema else None,
             response_json_schema=schema,
-            thinking_config=thinking_for(self.model, call.effort),
+            thinking_config=thinking_for(self._account.model, call.effort),
             automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True),
             automatic_continuation=False,
         )

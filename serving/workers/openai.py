@@ -10,20 +10,20 @@ does not guess what is behind a `base_url`.
 * `effort` is `reasoning_effort`, in the words of the call: which of them a model takes is the model's business.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
 from decimal import Decimal
 from math import inf
 from typing import Any, cast
 
-import httpx2
 import openai
 from openai.types import CompletionUsage
 from openai.types.chat import ChatCompletionChunk
 
 from conductor.errors import WorkerError, WorkerUnavailable
-from conductor.money import Price, Usage
+from conductor.money import Usage
 from conductor.worker import Call, Delta, FinishReason, Image, Message, Part, Reply, opened
+from serving.workers.account import Account
 from serving.workers.faults import Faults
 from serving.workers.images import split_data_url
 
@@ -48,44 +48,23 @@ STATUS_OF = {
 class OpenAIWorker:
     """A model behind OpenAI's chat completions."""
 
-    def __init__(
-        self,
-        name: str,
-        model: str,
-        api_key: str,
-        base_url: str | None = None,
-        price: Price | None = None,
-        stall_timeout_s: float = 120.0,
-        connect_timeout_s: float = 5.0,
-        extra_body: Mapping[str, object] | None = None,
-    ) -> None:
+    def __init__(self, account: Account) -> None:
         """Connects to nobody yet.
 
         Args:
-            name: in the pool.
-            model: as the server knows it.
-            api_key: sent as a bearer token; some word that is not empty for servers that want none.
-            base_url: up to and with `/v1`; None: OpenAI, or what the environment's OPENAI_BASE_URL says.
-            price: per token; None where it is not known.
-            stall_timeout_s: how long the server may send nothing, before the first token and between two.
-            connect_timeout_s: how long a connection may take.
-            extra_body: fields laid over every request's body.
+            account: its `base_url` is up to and with `/v1`; None: OpenAI, or what the environment's OPENAI_BASE_URL says.
         """
-        self.name = name
-        self.model = model
-        self.price = price
-        self.extra_body = dict(extra_body or {})
-        timeout = httpx2.Timeout(stall_timeout_s, connect=connect_timeout_s)
-        self._client = openai.AsyncOpenAI(api_key=api_key, base_url=base_url, max_retries=0, timeout=timeout)
+        self.name, self._account = account.name, account
+        self._client = openai.AsyncOpenAI(
+            api_key=account.api_key, base_url=account.base_url, max_retries=0, timeout=account.timeout
+        )
         url = self._client.base_url
         self._is_openai = url.host == "api.openai.com" or url.host.endswith(".api.openai.com")
-        self._faults = Faults(
-            name, model, "OpenAI", "OPENAI_API_KEY", f"{url.scheme}://{url.netloc.decode()}", api_key
-        )
+        self._faults = account.faults("OpenAI", "OPENAI_API_KEY", url)
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         """See `conductor.worker.Worker.open`."""
-        return opened(self.name, self.model, self._deltas(call), self.price)
+        return opened(self.name, self._account.model, self._deltas(call), self._account.price)
 
     async def aclose(self) -> None:
         """Close every connection. The worker is of no use afterwards."""
@@ -130,10 +109,10 @@ class OpenAIWorker:
             "seed": call.seed,
             "reasoning_effort": call.effort,
             "response_format": _response_format(call),
-            "extra_body": self.extra_body or None,
+            "extra_body": dict(self._account.extra_body) or None,
         }
         return {
-            "model": self.model,
+            "model": self._account.model,
             "messages": [self._message(message) for message in call.messages],
             "stream": True,
             "stream_options": {"include_usage": True},

@@ -13,6 +13,7 @@ from typing import Literal
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
 from conductor.money import FREE, Usage
 from conductor.worker import FinishReason, Worker
+from serving.workers.account import Account
 from serving.workers.anthropic import AnthropicWorker
 from serving.workers.gemini import GeminiWorker
 from serving.workers.openai import OpenAIWorker
@@ -90,7 +91,7 @@ async def openai(behaviour: Behaviour) -> AsyncIterator[Subject]:
     finish = {"stop": "stop", "length": "length", "content_filter": "content_filter"}[behaviour.finish]
     async with serving(OpenAIWire()) as server:
         _prepare(server, _answer(behaviour, finish, words_start=1))
-        worker = OpenAIWorker("w", MODEL, SECRET, f"{server.url}/v1")
+        worker = OpenAIWorker(Account("w", MODEL, SECRET, f"{server.url}/v1"))
         yield _subject(worker, server)
         await worker.aclose()
 
@@ -100,7 +101,7 @@ async def anthropic(behaviour: Behaviour) -> AsyncIterator[Subject]:
     finish = {"stop": "end_turn", "length": "max_tokens", "content_filter": "refusal"}[behaviour.finish]
     async with serving(AnthropicWire()) as server:
         _prepare(server, _answer(behaviour, finish, words_start=3))
-        worker = AnthropicWorker("w", MODEL, SECRET, server.url)
+        worker = AnthropicWorker(Account("w", MODEL, SECRET, server.url))
         yield _subject(worker, server)
         await worker.aclose()
 
@@ -110,7 +111,7 @@ async def gemini(behaviour: Behaviour) -> AsyncIterator[Subject]:
     finish = {"stop": "STOP", "length": "MAX_TOKENS", "content_filter": "SAFETY"}[behaviour.finish]
     async with serving(GeminiWire()) as server:
         _prepare(server, _answer(behaviour, finish, words_start=0))
-        worker = GeminiWorker("w", MODEL, SECRET, server.url)
+        worker = GeminiWorker(Account("w", MODEL, SECRET, server.url))
         yield _subject(worker, server)
         await worker.aclose()
 

@@ -9,6 +9,7 @@ import pytest
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
 from conductor.money import Usage
 from conductor.worker import Call, Delta, Grammar, Image, Message, Text
+from serving.workers.account import Account
 from serving.workers.anthropic import AnthropicWorker, fault, thinking_for
 from serving.workers.faults import Faults
 from tests.wires.anthropic import AnthropicWire
@@ -23,7 +24,7 @@ def words(*texts: str) -> list[dict[str, str]]:
 
 
 async def ask(server: WireServer, call: Call = BARE, model: str = "claude-9", **settings: object):
-    worker = AnthropicWorker("w", model, "sk-ant-test", server.url, **settings)  # type: ignore[arg-type]
+    worker = AnthropicWorker(Account("w", model, "sk-ant-test", server.url, **settings))  # type: ignore[arg-type]
     try:
         async with worker.open(call) as reply:
             return [delta async for delta in reply]
@@ -40,7 +41,7 @@ async def test_a_bare_call_sends_only_what_it_must():
 
 
 def test_the_sdk_makes_no_spans_of_its_own():
-    assert AnthropicWorker("w", "claude-9", "sk-ant-test")._client._tracer is None
+    assert AnthropicWorker(Account("w", "claude-9", "sk-ant-test"))._client._tracer is None
 
 
 async def test_everything_a_call_says_is_sent_but_the_seed():

@@ -10,6 +10,7 @@ from google.genai import errors, types
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
 from conductor.money import Usage
 from conductor.worker import Call, FinishReason, Grammar, Image, Message, Text
+from serving.workers.account import Account
 from serving.workers.faults import GARBLED, Faults
 from serving.workers.gemini import FINISH, GeminiWorker, fault, thinking_for
 from tests.wires.gemini import GeminiWire
@@ -20,7 +21,7 @@ BARE = Call(messages=(USER,))
 
 
 async def ask(server: WireServer, call: Call = BARE, model: str = "gemini-2.5-pro", **settings: object):
-    worker = GeminiWorker("w", model, "AIza-test-key", server.url, **settings)  # type: ignore[arg-type]
+    worker = GeminiWorker(Account("w", model, "AIza-test-key", server.url, **settings))  # type: ignore[arg-type]
     try:
         async with worker.open(call) as reply:
             return [delta async for delta in reply]

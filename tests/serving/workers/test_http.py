@@ -14,6 +14,7 @@ import pytest
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
 from conductor.worker import Call, FinishReason, Image, Message, Reply
+from serving.workers.account import Account
 from serving.workers.anthropic import AnthropicWorker
 from serving.workers.faults import Faults, retry_after_s
 from serving.workers.gemini import GeminiWorker
@@ -38,7 +39,7 @@ class Provider:
     """How many events come before the first word."""
 
     def make(self, url: str, **settings: float) -> Worker:
-        return self.worker("w", MODEL, SECRET, url + self.path, **settings)  # type: ignore[arg-type]
+        return self.worker(Account("w", MODEL, SECRET, url + self.path, **settings))  # type: ignore[arg-type]
 
     @asynccontextmanager
     async def __call__(self, *answers: Answer, **settings: float) -> AsyncIterator[tuple[Worker, WireServer]]:

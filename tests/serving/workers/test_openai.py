@@ -9,6 +9,7 @@ import pytest
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
 from conductor.worker import Call, Delta, FinishReason, Grammar, Image, Message, Text
+from serving.workers.account import Account
 from serving.workers.faults import Faults
 from serving.workers.openai import OpenAIWorker, fault
 from tests.wires.openai import OpenAIWire
@@ -20,7 +21,7 @@ PNG = "data:image/png;base64,iVBORw0KGgo="
 
 
 async def ask(server: WireServer, call: Call = BARE, **settings: object) -> list[Delta]:
-    worker = OpenAIWorker("w", "gpt-9", "sk-test", f"{server.url}/v1", **settings)  # type: ignore[arg-type]
+    worker = OpenAIWorker(Account("w", "gpt-9", "sk-test", f"{server.url}/v1", **settings))  # type: ignore[arg-type]
     try:
         async with worker.open(call) as reply:
             return [delta async for delta in reply]
@@ -71,7 +72,7 @@ def test_only_openai_itself_gets_max_completion_tokens():
         ("https://openrouter.ai/api/v1", "max_tokens"),
         ("http://api.openai.com.evil.example/v1", "max_tokens"),
     ):
-        request = OpenAIWorker("w", "gpt-9", "sk-test", base_url)._request(call)
+        request = OpenAIWorker(Account("w", "gpt-9", "sk-test", base_url))._request(call)
         assert {key for key in request if key.startswith("max")} == {longest}
 
 
