@@ -8,10 +8,11 @@ import copy
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Literal
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
-from conductor.money import FREE, Usage
+from conductor.money import Price, Usage
 from conductor.worker import FinishReason, Worker
 from serving.workers.account import Account
 from serving.workers.anthropic import AnthropicWorker
@@ -45,6 +46,7 @@ class Behaviour:
 
 
 USAGE = Usage(input_tokens=12, output_tokens=7, cached_input_tokens=5, reasoning_tokens=2)
+PRICE = Price(Decimal(3), Decimal(15), Decimal("0.3"))
 """What every subject reports for a whole answer."""
 RETRY_AFTER_S = 3.0
 """What every subject asks for when it is busy."""
@@ -66,6 +68,8 @@ class Subject:
     """How many calls the model behind it still works on."""
     asked: Callable[[], int]
     """How many calls reached it."""
+    price: Price
+    """What it was told that the model takes."""
 
     async def nothing_open(self) -> None:
         """Wait until the model behind it works on nothing."""
@@ -82,8 +86,8 @@ async def scripted(behaviour: Behaviour) -> AsyncIterator[Subject]:
         error=behaviour.fails, retry_after_s=RETRY_AFTER_S, fail_after_tokens=behaviour.breaks_after_words,
         stall_after_tokens=behaviour.stalls_after_words,
     )  # fmt: skip
-    worker = ScriptedWorker("w", [reply], model=MODEL)
-    yield Subject(worker, lambda: worker.open_calls, lambda: len(worker.calls))
+    worker = ScriptedWorker("w", [reply], model=MODEL, price=PRICE)
+    yield Subject(worker, lambda: worker.open_calls, lambda: len(worker.calls), PRICE)
 
 
 @asynccontextmanager
@@ -91,7 +95,7 @@ async def openai(behaviour: Behaviour) -> AsyncIterator[Subject]:
     finish = {"stop": "stop", "length": "length", "content_filter": "content_filter"}[behaviour.finish]
     async with serving(OpenAIWire()) as server:
         _prepare(server, _answer(behaviour, finish, words_start=1))
-        worker = OpenAIWorker(Account("w", MODEL, SECRET, f"{server.url}/v1"))
+        worker = OpenAIWorker(Account("w", MODEL, SECRET, f"{server.url}/v1", PRICE))
         yield _subject(worker, server)
         await worker.aclose()
 
@@ -101,7 +105,7 @@ async def anthropic(behaviour: Behaviour) -> AsyncIterator[Subject]:
     finish = {"stop": "end_turn", "length": "max_tokens", "content_filter": "refusal"}[behaviour.finish]
     async with serving(AnthropicWire()) as server:
         _prepare(server, _answer(behaviour, finish, words_start=3))
-        worker = AnthropicWorker(Account("w", MODEL, SECRET, server.url))
+        worker = AnthropicWorker(Account("w", MODEL, SECRET, server.url, PRICE))
         yield _subject(worker, server)
         await worker.aclose()
 
@@ -111,7 +115,7 @@ async def gemini(behaviour: Behaviour) -> AsyncIterator[Subject]:
     finish = {"stop": "STOP", "length": "MAX_TOKENS", "content_filter": "SAFETY"}[behaviour.finish]
     async with serving(GeminiWire()) as server:
         _prepare(server, _answer(behaviour, finish, words_start=0))
-        worker = GeminiWorker(Account("w", MODEL, SECRET, server.url))
+        worker = GeminiWorker(Account("w", MODEL, SECRET, server.url, PRICE))
         yield _subject(worker, server)
         await worker.aclose()
 
@@ -166,8 +170,8 @@ ENGINE_ERRORS: dict[str, WorkerError] = {
 @asynccontextmanager
 async def vllm(behaviour: Behaviour) -> AsyncIterator[Subject]:
     engine = ScriptedEngine(behaviour)
-    worker = VllmWorker("w", MODEL, engine, FREE)
-    yield Subject(worker, lambda: engine.open_calls, lambda: engine.asked)
+    worker = VllmWorker("w", MODEL, engine, PRICE)
+    yield Subject(worker, lambda: engine.open_calls, lambda: engine.asked, PRICE)
 
 
 SUBJECTS: dict[str, MakeSubject] = {
@@ -180,7 +184,7 @@ SUBJECTS: dict[str, MakeSubject] = {
 
 
 def _subject(worker: Worker, server: WireServer) -> Subject:
-    return Subject(worker, lambda: server.open_requests, lambda: len(server.requests))
+    return Subject(worker, lambda: server.open_requests, lambda: len(server.requests), PRICE)
 
 
 def _prepare(server: WireServer, answer: Answer) -> None:

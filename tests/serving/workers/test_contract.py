@@ -54,7 +54,7 @@ async def test_the_reply_knows_who_answered_with_which_model_at_what_price(make:
     async with make(Behaviour()) as subject, subject.worker.open(CALL) as reply:
         await read(reply)
     assert (reply.worker, reply.model, reply.attempts) == ("w", MODEL, ())
-    assert reply.price == subject.worker.price  # type: ignore[attr-defined]
+    assert reply.price == subject.price
 
 
 async def test_usage_counts_cached_tokens_into_input_and_thoughts_into_output(make: MakeSubject):
