@@ -6,6 +6,7 @@ with `podium.`. Ray Serve makes the tracer provider of each process and carries 
 `span_processors` where spans go, which is the standard `OTEL_EXPORTER_OTLP_*` variables' business.
 """
 
+import logging
 import os
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -123,9 +124,15 @@ def span_processors() -> list[SpanProcessor]:
 
     `OTEL_EXPORTER_OTLP_ENDPOINT` or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, with the standard variables beside them, over gRPC.
     """
+    logging.getLogger("opentelemetry.sdk.trace").addFilter(_not_of_an_ended_span)
     if not any(os.environ.get(f"OTEL_EXPORTER_OTLP_{which}ENDPOINT") for which in ("", "TRACES_")):
         return []
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     return [BatchSpanProcessor(OTLPSpanExporter())]
+
+
+def _not_of_an_ended_span(record: logging.LogRecord) -> bool:
+    """Ray Serve sets attributes on the span of a cancelled call after the span has ended, and would log two lines each time."""
+    return "ended span" not in record.getMessage()

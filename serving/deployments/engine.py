@@ -89,7 +89,7 @@ class Engine:
         except ContextOverflow as exc:
             yield exc
         except (VLLMClientError, ValueError) as exc:
-            yield _refused(exc)
+            yield self._refused(exc)
         except (EngineDeadError, EngineGenerateError) as exc:
             raise WorkerUnavailable(f"The vLLM engine failed: {exc}") from exc
 
@@ -125,6 +125,14 @@ class Engine:
             )
         _, prompts = await self._engine.renderer.render_chat_async([cast(Any, call.messages)], self._chat)
         return prompts[0]
+
+    def _refused(self, error: Exception) -> WorkerError:
+        text = str(error)
+        if "maximum context length" in text or "max_model_len" in text or "longer than the maximum" in text:
+            return ContextOverflow(
+                f"The prompt is longer than the {self._max_model_len} tokens that the model reads."
+            )
+        return WorkerRefused(f"vLLM refused the call: {text}")
 
     def _sampling(self, call: EngineCall, room: int) -> SamplingParams:
         given = {"temperature": call.temperature, "top_p": call.top_p, "seed": call.seed}
@@ -175,12 +183,3 @@ def _texts(content: str | list[dict[str, Any]]) -> list[str]:
 def _finish(reason: str | None) -> str | None:
     """vLLM's word in ours: `abort` has none, so that the reader sees a stream that was cut."""
     return reason if reason in ("stop", "length") else None
-
-
-def _refused(error: Exception) -> WorkerError:
-    text = str(error)
-    if "maximum context length" in text or "max_model_len" in text or "longer than the maximum" in text:
-        return ContextOverflow(
-            f"The conversation and its answer are longer than the model reads. vLLM: {text}"
-        )
-    return WorkerRefused(f"vLLM refused the call: {text}")
