@@ -21,7 +21,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cluster.processes import ServeError
-from cluster.serve import SETTINGS, Server, interrupted, serve_environment
+from cluster.serve import SETTINGS, Server, interrupted, port_number, serve_environment
 
 QUESTION = "What is the capital of France, and what is it known for?"
 WORKFLOW_HEADER = "x-podium-workflow-id"
@@ -199,7 +199,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Ask Podium one question and show how it was answered.")
     parser.add_argument("question", nargs="?", default=QUESTION)
     parser.add_argument("--settings", default=SETTINGS)
-    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--port", type=port_number, default=8000)
     parser.add_argument("--model", default=None, help="a hub's name or a folder, for the local workers")
     parser.add_argument("--ask-model", default="podium-mini", help="the `model` of the request")
     os.environ.update(

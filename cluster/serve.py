@@ -331,11 +331,23 @@ def interrupted(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+def port_number(text: str) -> int:
+    """A port, for argparse.
+
+    Raises:
+        ValueError: it is none.
+    """
+    port = int(text)
+    if not 0 <= port < 2**16:
+        raise ValueError("no port")
+    return port
+
+
 def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(description="Serve Podium on this machine.")
     parser.add_argument("--settings", default=SETTINGS)
-    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--port", type=port_number, default=8000, help="on loopback; 0 takes a free one")
     parser.add_argument("--model", default=None, help="a hub's name or a folder, for the local workers")
     parser.add_argument("--cpus", type=int, default=2, help="logical CPUs that Ray may hand out")
     parser.add_argument("--stop", action="store_true", help="end what this checkout left running")

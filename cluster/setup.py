@@ -122,7 +122,7 @@ REMEDIES = (
 
 def explain(output: str, phase: str) -> str:
     """What the command said last, what that means, and where all of it is."""
-    tail = "\n".join(f"    {line}" for line in output.strip().splitlines()[-8:])
+    tail = "\n".join(f"    {line[:200]}" for line in output.strip().splitlines()[-8:])
     remedy = next(
         (text for pattern, text in REMEDIES if re.search(pattern, output)), "Run `make setup` again."
     )
