@@ -1,62 +1,26 @@
-"""The one entry point: plan, run, further rounds.
+"""The one entry point: a conductor and a pool, and the runs that they answer.
 
-A run is: a plan (given, or written by the conductor, repaired once, else one worker answers by itself), its steps, and for more
-than one round the conductor's verdict on the outcome. Everything that happens is an event; the record is their fold.
+Everything that happens in a run is an event; the record is their fold. How a run is driven is in `conducting.py`.
 """
 
 import asyncio
-import random
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
 
 from conductor import events as e
-from conductor.errors import BadTask, DeadlineExceeded, InvalidPlan, NoPlan, PodiumError, WorkerError, defect
-from conductor.money import Budget, Ledger, Usage
+from conductor.conducting import Conducting
+from conductor.errors import BadTask
+from conductor.money import Ledger
 from conductor.outbox import Outbox
-from conductor.plan import Plan, Step
-from conductor.planner import Conductor, Draft
+from conductor.planner import Conductor
 from conductor.prompts import Prompts
 from conductor.record import Record
-from conductor.recursion import Recursive
-from conductor.run import PlanRun, Scene, all_ended
-from conductor.worker import Call, FinishReason, Member, Message
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """What one request asks for.
-
-    Args:
-        conversation: the user's messages, at least one.
-        model: the name that was asked for.
-        sampling: what the user asked of the answer; its `messages` are ignored.
-        plan: run this one; None lets the conductor write it.
-        plan_source: who gave `plan`.
-        workers: the names that may be used, in the order the conductor sees them; None: the whole pool.
-        exclude_workers: names that may not.
-        max_steps, rounds, depth: of plans; `depth` above 0 lets a step be a whole run of its own, so deep.
-        budget: for everything together.
-        deadline_s: from now to the last byte.
-        plan_only: stop when the plan is there; no step is run.
-    """
-
-    conversation: tuple[Message, ...]
-    model: str = "podium"
-    sampling: Call = field(default_factory=lambda: Call(messages=()))
-    plan: Plan | None = None
-    plan_source: e.Source = "client"
-    workers: tuple[str, ...] | None = None
-    exclude_workers: tuple[str, ...] = ()
-    max_steps: int = 5
-    rounds: int = 1
-    depth: int = 0
-    budget: Budget = Budget()
-    deadline_s: float | None = None
-    plan_only: bool = False
+from conductor.run import all_ended
+from conductor.task import Task
+from conductor.worker import Member
 
 
 class Run:
@@ -80,9 +44,6 @@ class Run:
             yield event
             if isinstance(event, e.Terminal):
                 return
-
-
-SELF_CARD = "this whole team, asked anew: for a part that deserves a plan of its own"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +106,7 @@ class Engine:
         members = self.allowed(task)
         outbox = Outbox()
         run = Run(Record(id or f"wf_{uuid.uuid4().hex}", task.model, time.time()), outbox)
-        conducting = _Conducting(self, task, members, run, outbox, ledger or Ledger(task.budget))
+        conducting = Conducting(self, task, members, run, outbox, ledger or Ledger(task.budget))
         driver = asyncio.create_task(conducting.drive(), name=f"run {run.record.id}")
         try:
             yield run
@@ -156,237 +117,3 @@ class Engine:
             finally:
                 if run.record.status == "running":
                     run.record = replace(run.record, status="cancelled", wall_s=conducting.now_s())
-
-
-@dataclass(slots=True)
-class _Outcome:
-    """A round's answer and the text of the plan that made it."""
-
-    answered: e.Answered
-    plan_text: str
-
-
-class _Conducting:
-    """The driver of one run: the only code that decides about whole plans."""
-
-    def __init__(
-        self, engine: Engine, task: Task, members: dict[str, Member], run: Run, outbox: Outbox, ledger: Ledger
-    ) -> None:
-        self._engine, self._task, self._run, self._outbox, self._ledger = engine, task, run, outbox, ledger
-        self._asked_for, self._members = members, members | self._itself()
-        if engine.conductor is not None and engine.conductor.shuffle:
-            self._members = dict(random.sample(list(self._members.items()), len(self._members)))
-        self._began = time.monotonic()
-        self._plans = 0
-        self._kept: e.Answered | None = None
-
-    def now_s(self) -> float:
-        return time.monotonic() - self._began
-
-    def _itself(self) -> dict[str, Member]:
-        """The whole team as one more worker, where the task allows depth."""
-        if self._task.depth < 1 or self._task.plan is not None:
-            return {}
-        worker = Recursive(self._engine, self._task, self._ledger)
-        return {worker.name: Member(worker.name, worker, SELF_CARD, prepaid=True, sees_images=True)}
-
-    async def drive(self) -> None:
-        """Run to the terminal event. The one catcher of what nobody foresaw."""
-        deadline = asyncio.timeout(self._task.deadline_s)
-        try:
-            async with deadline:
-                answered = await self._rounds()
-        except Exception as exc:  # noqa: BLE001  (one of the two catchers, design section 6)
-            if self._kept is None or self._outbox.begun:
-                late = isinstance(exc, TimeoutError) and deadline.expired()
-                error = exc if isinstance(exc, PodiumError) else self._late() if late else defect(exc)
-                self._note(e.Failed(self.now_s(), error))
-                return
-            answered = self._kept  # a further round failed: the answer before it stands, the record has both
-            await self._show(answered)
-        self._note(e.Finished(self.now_s(), answered.output, answered.finish or FinishReason.STOP))
-
-    def _late(self) -> DeadlineExceeded:
-        message = f"The answer was not there within {self._task.deadline_s:g} s. Raise podium.deadline_s, or ask for less."
-        return DeadlineExceeded(message, param="podium.deadline_s", deadline_s=self._task.deadline_s)
-
-    def _note(self, event: e.Event) -> None:
-        self._run.record = self._run.record.after(event)
-        self._outbox.put(event)
-
-    async def _rounds(self) -> e.Answered:
-        rounds = 1 if self._task.plan is not None or self._task.plan_only else self._task.rounds
-        outcome = await self._first(live=rounds == 1)
-        for round in range(1, rounds):
-            self._kept = outcome.answered
-            revised = await self._revised(outcome, round, live=round == rounds - 1)
-            if revised is None:
-                await self._show(outcome.answered)
-                break
-            outcome = revised
-        return outcome.answered
-
-    async def _show(self, answered: e.Answered) -> None:
-        """An answer that was kept back until the conductor had read it."""
-        await self._outbox.put_delta(e.AnswerDelta(self.now_s(), answered.output, answered.reasoning))
-
-    async def _first(self, *, live: bool) -> _Outcome:
-        """The first round: the given plan; or the conductor's, repaired once; or one worker by itself."""
-        if self._task.plan is not None:
-            return await self._given(self._task.plan, self._task.plan_source, live=live)
-        conductor = self._conductor()
-        pool = list(self._members.values())
-        prompt = self._engine.prompts.plan(
-            conductor.format, pool, self._task.max_steps, self._task.conversation
-        )
-        try:
-            outcome = await self._written(prompt, "conductor", 0, live=live)
-        except InvalidPlan as exc:
-            why = f"the plan was refused twice, last as {exc.reason}: {exc.message}"
-        except WorkerError as exc:
-            if exc.step is not None:
-                raise
-            why = f"the conductor failed: {type(exc).__name__}: {exc.message}"
-        else:
-            if outcome is not None:
-                return outcome
-            why = "the conductor wrote no plan"
-        return await self._by_itself(why, live=live)
-
-    async def _by_itself(self, why: str, *, live: bool) -> _Outcome:
-        """One worker answers the user's own question; the next one, where it fails before it has said a word."""
-        first = self._one_worker()
-        others = [name for name in self._asked_for if name != first]
-        for name in [first, *others]:
-            try:
-                return await self._given(Plan((Step(name, ""),)), "fallback", live=live, why=why)
-            except WorkerError as exc:
-                if name == [first, *others][-1] or self._outbox.begun:
-                    raise
-                why = f"{why}; then {name} failed: {type(exc).__name__}"
-        raise AssertionError("there is at least one worker")
-
-    async def _revised(self, outcome: _Outcome, round: int, *, live: bool) -> _Outcome | None:
-        """A further round; None keeps the answer, because the conductor accepts it or cannot say otherwise."""
-        conductor, pool = self._conductor(), list(self._members.values())
-        prompts, task = self._engine.prompts, self._task
-        asked = prompts.plan(conductor.format, pool, task.max_steps, task.conversation)
-        prompt = prompts.revise(asked, outcome.plan_text, outcome.answered.output, conductor.format)
-        try:
-            return await self._written(prompt, "revision", round, live=live)
-        except InvalidPlan:
-            return None  # the record has both refusals
-        except WorkerError as exc:
-            if exc.step is not None:
-                raise
-            return None
-
-    async def _written(
-        self, prompt: list[Message], source: e.Source, round: int, *, live: bool
-    ) -> _Outcome | None:
-        """Run a plan that the conductor writes; complain once where it cannot run.
-
-        Raises:
-            InvalidPlan: the second one cannot run either.
-            WorkerError: the conductor's has no step, a worker's has one.
-        """
-        draft = self._draft(prompt, may_accept=round > 0)
-        try:
-            return await self._conducted(draft, source, round, prompt, live=live)
-        except InvalidPlan as exc:
-            written = draft.answered.output if draft.answered else ""
-            repair = self._engine.prompts.repair(prompt, written, exc)
-        return await self._conducted(
-            self._draft(repair, may_accept=round > 0), "repair", round, repair, live=live
-        )  # fmt: skip
-
-    def _draft(self, prompt: list[Message], *, may_accept: bool) -> Draft:
-        pool = list(self._members.values())
-        next_index = self._plans
-        return Draft(
-            self._conductor(),
-            pool,
-            self._task.max_steps,
-            prompt,
-            self._ledger,
-            index=next_index,
-            may_accept=may_accept,
-        )
-
-    async def _conducted(
-        self, draft: Draft, source: e.Source, round: int, prompt: list[Message], *, live: bool
-    ) -> _Outcome | None:
-        index = self._begin(source, round, self._conductor().member.name, tuple(prompt))
-
-        def ended() -> Plan | None:
-            self._note(e.PlanEnded(self.now_s(), index, draft.answered, accepted=draft.plan is None))
-            return draft.plan
-
-        try:
-            answered = await self._execute(index, draft, ended, live=live)
-        except InvalidPlan as exc:
-            self._note(e.PlanEnded(self.now_s(), index, draft.answered, rejected=exc.reason, why=exc.message))
-            raise
-        except BaseException as exc:
-            if (
-                self._run.record.plans[index].ended_s is None
-            ):  # the writer failed, or was stopped, in mid-text
-                error = exc if isinstance(exc, PodiumError) else None
-                why = error.message if error else ""
-                self._note(e.PlanEnded(self.now_s(), index, draft.answered, error=error, why=why))
-            raise
-        return _Outcome(answered, draft.answered.output if draft.answered else "") if answered else None
-
-    async def _given(self, plan: Plan, source: e.Source, *, live: bool, why: str = "") -> _Outcome:
-        index = self._begin(source, 0, None, ())
-
-        async def steps() -> AsyncIterator[Step]:
-            for step in plan.steps:
-                yield step
-
-        def ended() -> Plan:
-            self._note(e.PlanEnded(self.now_s(), index, why=why))
-            return plan
-
-        answered = await self._execute(index, steps(), ended, live=live)
-        assert answered is not None, "a plan has at least one step"
-        return _Outcome(answered, "")
-
-    async def _execute(
-        self, index: int, steps: AsyncIterable[Step], ended: Callable[[], Plan | None], *, live: bool
-    ) -> e.Answered | None:
-        if not self._task.plan_only:
-            return await PlanRun(self._scene(), index, live=live).run(steps, ended)
-        number = 0
-        async for step in steps:
-            self._note(e.StepPlanned(self.now_s(), index, number, step))
-            number += 1
-        ended()
-        return e.Answered("", "", "", Usage(), Decimal(0), FinishReason.STOP)
-
-    def _begin(self, source: e.Source, round: int, worker: str | None, prompt: tuple[Message, ...]) -> int:
-        index, self._plans = self._plans, self._plans + 1
-        self._note(e.PlanBegan(self.now_s(), index, round, source, worker, prompt))
-        return index
-
-    def _scene(self) -> Scene:
-        return Scene(
-            self._members,
-            self._task.conversation,
-            self._task.sampling,
-            self._ledger,
-            self._note,
-            self._outbox,
-            self.now_s,
-        )
-
-    def _conductor(self) -> Conductor:
-        if self._engine.conductor is None:
-            raise NoPlan(
-                "No conductor is set up, and the request brings no plan. Set `conductor` in the settings."
-            )
-        return self._engine.conductor
-
-    def _one_worker(self) -> str:
-        preferred = self._engine.fallback
-        return preferred if preferred in self._asked_for else next(iter(self._asked_for))

@@ -1,7 +1,7 @@
 """Ask the conductor for a plan, and read it while it is written.
 
 One plan text is one `Draft`ing: prompt, grammar, parser, the call. Repair and fallback are decisions about whole plans and
-live in `engine.py`.
+live in `conducting.py`.
 """
 
 from collections.abc import AsyncIterator, Sequence

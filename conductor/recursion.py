@@ -11,8 +11,9 @@ from conductor.money import Ledger, Usage
 from conductor.worker import Call, Delta, FinishReason, Reply, opened
 
 if TYPE_CHECKING:
-    from conductor.engine import Engine, Task
+    from conductor.engine import Engine
     from conductor.record import Record
+    from conductor.task import Task
 
 ITSELF = "team"
 """The name under which the pool shows it."""

@@ -52,6 +52,6 @@ async def _query(_: Request, exc: Exception) -> Response:
 
 
 async def _defect(_: Request, exc: Exception) -> Response:
-    """What nobody foresaw. The other catcher is the driver of a run (`conductor/engine.py`)."""
+    """What nobody foresaw. The other catcher is the driver of a run (`conductor/conducting.py`)."""
     logger.error("a defect", exc_info=exc)
     return failure(PodiumError(f"A defect of Podium's own: {type(exc).__name__}."))

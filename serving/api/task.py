@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Literal, TypeVar
 
-from conductor.engine import Engine, Task
+from conductor.engine import Engine
 from conductor.errors import BadTask, InvalidPlan, UnknownName
 from conductor.events import Source
 from conductor.money import Budget
 from conductor.plan import Plan, Step
+from conductor.task import Task
 from conductor.worker import Call, Image, Message, Part, Text
 from serving.api.schema import (
     EFFORT_ROUNDS,

@@ -11,12 +11,13 @@ from itertools import pairwise
 from typing import TypeVar
 
 from conductor import events as e
-from conductor.engine import Engine, Task
+from conductor.engine import Engine
 from conductor.formats import Format
 from conductor.money import FREE, Ledger, Price, Usage
 from conductor.plan import Plan, Step
 from conductor.planner import Conductor
 from conductor.record import Record
+from conductor.task import Task
 from conductor.worker import Call, Delta, FinishReason, Member, Message, Reply, opened
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conductor import events as e
-from conductor.engine import Engine, Task
+from conductor.engine import Engine
 from conductor.errors import (
     BudgetExceeded,
     DeadlineExceeded,
@@ -26,6 +26,7 @@ from conductor.planner import Conductor
 from conductor.preview import worst_case
 from conductor.record import Record, fold
 from conductor.recursion import ITSELF
+from conductor.task import Task
 from conductor.worker import Call, Delta, FinishReason, Image, Message, Text
 from tests.conductor.plans import NAMES, plans
 from tests.conductor.team import (
