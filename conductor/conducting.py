@@ -180,15 +180,20 @@ class Conducting:
 
     def _draft(self, prompt: list[Message], *, may_accept: bool) -> Draft:
         pool = list(self._members.values())
-        next_index = self._plans
+        conductor, next_index = self._conductor(), self._plans
+
+        def waiting(why: str) -> None:
+            self._note(e.Waits(self.now_s(), next_index, None, conductor.member.name, why))
+
         return Draft(
-            self._conductor(),
+            conductor,
             pool,
             self._task.max_steps,
             prompt,
             self._ledger,
             index=next_index,
             may_accept=may_accept,
+            waiting=waiting,
         )
 
     async def _conducted(

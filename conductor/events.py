@@ -73,6 +73,18 @@ class PlanEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class Waits:
+    """A call will be long in coming, for a reason that is nobody's failure."""
+
+    at_s: float
+    plan: int
+    step: int | None
+    """None: the conductor's."""
+    worker: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class StepBegan:
     """A worker is being called."""
 
@@ -153,6 +165,7 @@ Event = (
     PlanBegan
     | StepPlanned
     | PlanEnded
+    | Waits
     | StepBegan
     | StepSpoke
     | StepEnded

@@ -4,7 +4,7 @@ One plan text is one `Draft`ing: prompt, grammar, parser, the call. Repair and f
 live in `conducting.py`.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -49,7 +49,7 @@ class Draft:
 
     def __init__(
         self, conductor: Conductor, pool: Sequence[Member], max_steps: int, prompt: Sequence[Message],
-        ledger: Ledger, *, index: int, may_accept: bool,
+        ledger: Ledger, *, index: int, may_accept: bool, waiting: Callable[[str], None] | None = None,
     ) -> None:  # fmt: skip
         self._conductor, self._ledger, self._may_accept = conductor, ledger, may_accept
         self._parser = parser(conductor.format, [member.name for member in pool], max_steps)
@@ -61,7 +61,7 @@ class Draft:
             )
         self._call = Call(
             tuple(prompt), max_output_tokens=conductor.max_plan_tokens, temperature=conductor.temperature,
-            grammar=held_to, operation="plan", plan=index,
+            grammar=held_to, operation="plan", plan=index, waiting=waiting,
         )  # fmt: skip
         self.answered: Answered | None = None
         """The conductor's call, once it has begun; complete after iteration."""

@@ -82,8 +82,8 @@ class Record:
                     event.plan, event.round, event.source, event.at_s, event.worker, event.prompt
                 )
                 return replace(self, plans=(*self.plans, plan))
-            case e.AnswerDelta():
-                return self  # the answer is kept once, at the end: see `Finished`
+            case e.AnswerDelta() | e.Waits():
+                return self  # the answer is kept once, at the end: see `Finished`; what was waited for shows in the times
             case e.Finished():
                 return replace(
                     self, status="finished", answer=event.answer, finish=event.finish, wall_s=event.at_s
@@ -128,6 +128,12 @@ class Record:
     def cost_usd(self) -> Decimal | None:
         """All of it; None where one call's cost is unknown."""
         return total([call.cost_usd for call in self.calls])
+
+    @property
+    def open_calls(self) -> int:
+        """Calls begun and not ended, those that wait for a slot included."""
+        writing = sum(plan.ended_s is None and plan.worker is not None for plan in self.plans)
+        return writing + sum(step.status == "running" for plan in self.plans for step in plan.steps)
 
     @property
     def unmetered_calls(self) -> int:

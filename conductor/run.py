@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncIterable, Callable, Collection, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from conductor import events as e
@@ -178,8 +179,11 @@ class PlanRun:
             await self._ended.wait()
         return replace(
             sampling, messages=prompt, plan=self._index, step=index, access=step.access,
-            stop=sampling.stop if index == self._last else (),
+            stop=sampling.stop if index == self._last else (), waiting=partial(self._waits, index, step.worker),
         )  # fmt: skip
+
+    def _waits(self, index: int, worker: str, why: str) -> None:
+        self._scene.note(e.Waits(self._scene.now_s(), self._index, index, worker, why))
 
     async def _show(self, index: int, delta: e.AnswerDelta) -> None:
         if self._last not in (None, index):

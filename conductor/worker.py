@@ -4,7 +4,7 @@ A vLLM replica, a provider's API and a script look the same from here. So does a
 slots, spans): a layer is a `Worker` that holds a `Worker`. This file knows no model and no wire.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -93,6 +93,8 @@ class Call:
     """The steps that it reads."""
     attempt: int = 1
     """Counts up as the call is made again."""
+    waiting: Callable[[str], None] | None = field(default=None, compare=False)
+    """Told why, once it is known that the first token will be long in coming, such as a replica that must be started."""
 
 
 class FinishReason(StrEnum):

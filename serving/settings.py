@@ -18,7 +18,7 @@ from conductor.errors import PodiumError
 from conductor.grammars import SUBTASK_CHARS
 from conductor.planner import PLAN_TOKENS
 from conductor.recursion import ITSELF
-from serving.worker_settings import API_SETTINGS, Frozen, VllmSettings, WorkerSettings
+from serving.worker_settings import API_SETTINGS, Frozen, Scaling, VllmSettings, WorkerSettings
 
 
 class SettingsError(PodiumError):
@@ -87,13 +87,15 @@ class LimitSettings(Frozen):
     """How much they may weigh together; the newest one is kept whatever it weighs."""
 
 
-class RouterSettings(Frozen):
-    """How the HTTP ingress is sized."""
+class RouterSettings(Scaling):
+    """How the HTTP ingress is sized. Its requests are runs, most of which wait for models."""
 
     min_replicas: int = Field(default=1, ge=1)
-    max_replicas: int = Field(default=1, ge=1)
-    num_cpus: float = Field(default=0.5, ge=0)
+    target_ongoing_requests: float = Field(default=1000, gt=0)
     max_ongoing_requests: int = Field(default=4096, ge=1)
+    target_calls: float = Field(default=500, gt=0)
+    """As many calls to models at once, those that wait for a slot included, are meant for one replica."""
+    num_cpus: float = Field(default=0.5, ge=0)
 
 
 class TelemetrySettings(Frozen):

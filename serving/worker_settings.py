@@ -33,28 +33,56 @@ class RetrySettings(Frozen):
     longest_wait_s: float = Field(default=8.0, gt=0)
 
 
-class Scale(Frozen):
-    """How a vLLM deployment is sized. GPUs per replica follow from the engine's tensor parallelism."""
+class Scaling(Frozen):
+    """How many replicas a deployment has, and when that changes; see `serving/deployments/autoscaling.py`."""
 
     min_replicas: int = Field(default=1, ge=0)
     max_replicas: int = Field(default=1, ge=1)
     target_ongoing_requests: float = Field(default=16, gt=0)
+    """As many calls at once, those that wait included, are meant for one replica."""
     max_ongoing_requests: int = Field(default=256, ge=1)
-    num_cpus: float = Field(default=1.0, ge=0)
-    gpus: int = Field(default=0, ge=0)
-    """GPUs of one replica; at least the tensor parallelism. 0 runs on the CPU."""
-    accelerator_type: str | None = None
-    """Ray's name of the GPU, such as `H100`."""
-    drain_s: float = Field(default=30, gt=0)
-    """How long a replica that is taken away may go on with what it has begun."""
-    env: dict[str, str] = Field(default_factory=dict)
-    """Environment of the replica."""
+    """No replica is given more at once; further ones wait for a place."""
+    upscale_delay_s: float = Field(default=5, ge=0)
+    """So long more replicas must be wanted before they are started. The first one is started at once."""
+    downscale_delay_s: float = Field(default=300, ge=0)
+    """So long fewer must be wanted before one is taken away."""
+    to_zero_delay_s: float = Field(default=900, ge=0)
+    """The same for the last one, where `min_replicas` is 0."""
+    look_back_s: float = Field(default=15, gt=0)
+    """Loads are averaged over this."""
+    drain_s: float = Field(default=600, gt=0)
+    """How long a replica that is taken away may go on with what it has begun: as long as the longest stream."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         if self.max_replicas < self.min_replicas:
             raise ValueError("max_replicas is below min_replicas")
         return self
+
+
+class Scale(Scaling):
+    """How a vLLM deployment is sized. GPUs per replica follow from the engine's tensor parallelism."""
+
+    num_cpus: float = Field(default=1.0, ge=0)
+    gpus: int = Field(default=0, ge=0)
+    """GPUs of one replica; at least the tensor parallelism. 0 runs on the CPU."""
+    accelerator_type: str | None = None
+    """Ray's name of the GPU, such as `H100`."""
+    env: dict[str, str] = Field(default_factory=dict)
+    """Environment of the replica."""
+
+
+class StandInSettings(Frozen):
+    """A FAKE engine, with the times of a real one; see `serving.deployments.stand_in.StandIn`."""
+
+    start_s: float = Field(default=0.0, ge=0)
+    """Loading the weights."""
+    first_token_s: float = Field(default=0.05, ge=0)
+    tokens_per_s: float = Field(default=50.0, gt=0)
+    """Of one answer."""
+    slots: int = Field(default=16, ge=1)
+    """Answers at once; more wait, as in vLLM's queue."""
+    answer_tokens: int = Field(default=64, ge=1)
 
 
 class ScriptedReplySettings(Frozen):
@@ -101,6 +129,8 @@ class VllmSettings(_WorkerBase):
     adapter: str | None = None
     """A folder with a LoRA adapter, put over the model for this worker's calls."""
     scale: Scale = Scale()
+    stand_in: StandInSettings | None = None
+    """Serve a scripted engine in vLLM's place: scaling and routing can then be tried without a model."""
 
     @model_validator(mode="before")
     @classmethod

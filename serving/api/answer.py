@@ -143,6 +143,8 @@ def progress(event: e.Event) -> Json | None:
                 "rejected": event.rejected,
                 "why": event.why,
             }
+        case e.Waits():
+            told = {"type": "waits", "step": event.step, "worker": event.worker, "why": event.why}
         case e.StepBegan():
             told = {"type": "step_began", "step": event.step}
         case e.StepSpoke():

@@ -1,4 +1,4 @@
-"""`GET /healthz` and `GET /readyz`."""
+"""`GET /healthz`, `GET /readyz` and `GET /v1/replicas`."""
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -13,6 +13,16 @@ router = APIRouter()
 async def healthz() -> Response:
     """The router is alive."""
     return success({"status": "ok"})
+
+
+@router.get("/v1/replicas")
+async def replicas(request: Request) -> Response:
+    """How many replicas each deployment has, by state."""
+    service: Service = request.app.state.service
+    counts = await service.replicas()
+    return success(
+        {"object": "list", "data": [{"deployment": name, **states} for name, states in counts.items()]}
+    )
 
 
 @router.get("/readyz")

@@ -2,7 +2,7 @@
 
 import heapq
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -17,11 +17,22 @@ from serving.pool import Pool
 logger = logging.getLogger("podium")
 
 
+ReplicaCount = Callable[[], Awaitable[dict[str, dict[str, int]]]]
+"""Asks for the replicas of each deployment by their state; whoever runs the service on a cluster knows."""
+
+
+async def _no_replicas() -> dict[str, dict[str, int]]:
+    return {}
+
+
 class Service:
     """One router's state. A new pool serves new requests; those under way keep the one they began with."""
 
-    def __init__(self, pool: Pool, store: RecordStore | None = None) -> None:
+    def __init__(
+        self, pool: Pool, store: RecordStore | None = None, replicas: ReplicaCount | None = None
+    ) -> None:
         self.pool = pool
+        self.replicas: ReplicaCount = replicas or _no_replicas
         self.store: RecordStore = store or MemoryStore(lambda: self.pool.settings.limits)
         self._running: dict[str, Run] = {}
         self._in_use: list[Pool] = []
@@ -37,6 +48,11 @@ class Service:
     def running(self) -> int:
         """Runs under way."""
         return len(self._running)
+
+    @property
+    def calls(self) -> int:
+        """Calls to models of all runs together, under way or waiting for a slot."""
+        return sum(run.record.open_calls for run in self._running.values())
 
     @asynccontextmanager
     async def run(self, order: Order, id: str, headers: dict[str, str]) -> AsyncGenerator[Run]:

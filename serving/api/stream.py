@@ -194,6 +194,8 @@ def in_words(event: e.Event) -> str:
             return f"Step {step + 1}, {planned.worker}{reads}: {planned.subtask or 'answer the question'}\n"
         case e.PlanEnded(rejected=rejected, why=why) if rejected or why:
             return f"{why}\n"
+        case e.Waits(worker=worker, why=why):
+            return f"{worker}: {why}\n"
         case e.StepEnded(step=step):
             return f"Step {step + 1} is done.\n"
         case e.StepLost(step=step, loss=loss):

@@ -8,8 +8,9 @@ import os
 from typing import Any, cast
 
 from ray import serve
-from ray.serve.config import AutoscalingConfig, RequestRouterConfig
+from ray.serve.config import RequestRouterConfig
 
+from serving.deployments.autoscaling import autoscaling
 from serving.settings import Settings
 from serving.telemetry import EXPORTER
 from serving.worker_settings import API_SETTINGS, Scale, VllmSettings
@@ -22,18 +23,13 @@ PASSED_ON = ("OTEL_", "HF_", "RAY_SERVE_TRACING_", "VLLM_")
 
 def engine_deployment(worker: VllmSettings, settings: Settings) -> Any:
     """The deployment of a vllm worker that has an engine; `.bind`ed, ready to be handed to the router."""
-    from serving.deployments.engine import Engine
-
     scale = worker.scale
     options: dict[str, Any] = {
         "name": f"vllm-{worker.name}",
         "max_ongoing_requests": scale.max_ongoing_requests,
         "health_check_period_s": 10,
         "graceful_shutdown_timeout_s": scale.drain_s,
-        "autoscaling_config": AutoscalingConfig(
-            min_replicas=scale.min_replicas, max_replicas=scale.max_replicas, initial_replicas=max(scale.min_replicas, 1),
-            target_ongoing_requests=scale.target_ongoing_requests,
-        ),
+        "autoscaling_config": autoscaling(scale),
         **_machines(worker),
     }  # fmt: skip
     environment = (
@@ -42,6 +38,12 @@ def engine_deployment(worker: VllmSettings, settings: Settings) -> Any:
     options["ray_actor_options"]["runtime_env"] = {"env_vars": environment}
     if scale.max_replicas > 1:
         options["request_router_config"] = cast(Any, RequestRouterConfig)(request_router_class=PREFIX_ROUTER)
+    if worker.stand_in:
+        from serving.deployments.stand_in import StandIn
+
+        return _deployment(StandIn, options).bind(worker.stand_in.model_dump())
+    from serving.deployments.engine import Engine
+
     return _deployment(Engine, options).bind(worker.model, _engine_arguments(worker))
 
 
@@ -98,10 +100,8 @@ def router_deployment(settings: Settings, engines: dict[str, Any]) -> Any:
         "name": "router",
         "max_ongoing_requests": router.max_ongoing_requests,
         "ray_actor_options": {"num_cpus": router.num_cpus, "runtime_env": {"env_vars": environment}},
-        "autoscaling_config": AutoscalingConfig(
-            min_replicas=router.min_replicas, max_replicas=router.max_replicas, target_ongoing_requests=256
-        ),
-        "graceful_shutdown_timeout_s": 30,
+        "autoscaling_config": autoscaling(router),
+        "graceful_shutdown_timeout_s": router.drain_s,
     }
     ingress: Any = cast(Any, serve).ingress()(Router)
     return _deployment(ingress, options).bind(settings.model_dump(mode="json", exclude_unset=True), engines)

@@ -23,6 +23,8 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 from conductor.errors import ContextOverflow, WorkerError, WorkerRefused, WorkerUnavailable
+from serving.deployments.autoscaling import LOAD
+from serving.deployments.engine_load import EngineLoad
 from serving.telemetry import outgoing_headers
 from serving.workers.vllm import Chunk, EngineCall
 
@@ -46,7 +48,10 @@ class Engine:
         arguments: Any = {"model": model, "otlp_traces_endpoint": endpoint, **engine}
         template_kwargs = arguments.pop("chat_template_kwargs", {})
         self._chat = ChatParams(chat_template_kwargs={"add_generation_prompt": True, **template_kwargs})
-        self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+        self._load = EngineLoad()
+        self._engine = AsyncLLM.from_engine_args(
+            AsyncEngineArgs(**arguments), stat_loggers=[lambda _config, _index=0: self._load]
+        )
         config = self._engine.vllm_config
         self._max_model_len: int = config.model_config.max_model_len
         self._reasoning_parser: str = config.structured_outputs_config.reasoning_parser
@@ -68,6 +73,10 @@ class Engine:
         call = EngineCall([{"role": "user", "content": "Hello"}], max_tokens=2, ebnf='root ::= "a" "b"')
         async for _ in self._answer(call):
             pass
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """For `autoscaling.by_load`. An engine without requests carries nothing, whatever its last step said."""
+        return {LOAD: self._load.load if self._engine.get_num_unfinished_requests() else 0.0}
 
     async def unfinished(self) -> int:
         """Requests in the engine, waiting or running."""

@@ -1,25 +1,34 @@
 """Carries calls to an engine's replicas over Ray Serve, and its errors back."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any, cast
 
 from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
 
 from conductor.errors import PodiumError, WorkerBusy, WorkerUnavailable
+from serving.deployments.replicas import replicas_of
 from serving.workers.vllm import Chunk, EngineCall
 
 READY_WITHIN_S = 2.0
 """An engine that does not say within this that it is up, is not."""
+ASK_WHY_AFTER_S = 1.0
+"""So long a call to an engine that may have been scaled to zero waits before it asks whether that is why."""
 
 
 class EngineHandle:
-    """An `EngineClient` over a deployment handle, configured once: `.options()` a call would cost the controller."""
+    """An `EngineClient` over a deployment handle, configured once: `.options()` a call would cost the controller.
 
-    def __init__(self, handle: Any) -> None:
+    Args:
+        handle: of the deployment.
+        may_sleep: whether it may have no replica at all.
+    """
+
+    def __init__(self, handle: Any, *, may_sleep: bool = False) -> None:
         self._handle = handle.options(stream=True, method_name="generate")
         self._ready = handle.options(method_name="ready")
+        self._deployment, self._may_sleep = handle.deployment_id, may_sleep
 
     async def ready(self) -> bool:
         """See `EngineClient.ready`."""
@@ -30,11 +39,16 @@ class EngineHandle:
             asked.cancel()
             return False
 
-    async def generate(self, call: EngineCall) -> AsyncGenerator[Chunk]:
+    async def generate(
+        self, call: EngineCall, waiting: Callable[[str], None] | None = None
+    ) -> AsyncGenerator[Chunk]:
         """See `EngineClient.generate`."""
+        asking = asyncio.create_task(self._ask_why(waiting)) if waiting and self._may_sleep else None
         response = self._handle.remote(call)
         try:
             async for chunk in response:
+                if asking:
+                    asking.cancel()
                 if isinstance(chunk, PodiumError):
                     raise chunk
                 yield chunk
@@ -49,3 +63,12 @@ class EngineHandle:
             raise WorkerUnavailable(f"Its replica is gone: {type(exc).__name__}: {exc}") from exc
         finally:
             response.cancel()
+            if asking:
+                asking.cancel()
+
+    async def _ask_why(self, waiting: Callable[[str], None]) -> None:
+        """Tell of a replica that is being started: a cold start is progress, not an error."""
+        await asyncio.sleep(ASK_WHY_AFTER_S)
+        replicas = await replicas_of(self._deployment.app_name)
+        if not replicas.get(self._deployment.name, {}).get("running"):
+            waiting("no replica is up; the first one is being started")

@@ -4,7 +4,7 @@ Knows what crosses the border to an engine's replica; does not know Ray, nor vLL
 `serving/deployments/engine.py`, what carries it there `serving/deployments/handle.py`.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -46,8 +46,14 @@ class Chunk(NamedTuple):
 class EngineClient(Protocol):
     """Carries a call to one of an engine's replicas."""
 
-    def generate(self, call: EngineCall) -> AsyncGenerator[Chunk]:
+    def generate(
+        self, call: EngineCall, waiting: Callable[[str], None] | None = None
+    ) -> AsyncGenerator[Chunk]:
         """The chunks; closing the generator aborts the request in the engine.
+
+        Args:
+            call: what to answer.
+            waiting: told why, where the first chunk will be long in coming.
 
         Raises:
             WorkerError: without a worker's name.
@@ -89,7 +95,7 @@ class VllmWorker:
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
         try:
-            async with aclosing(self._engine.generate(self._across(call))) as chunks:
+            async with aclosing(self._engine.generate(self._across(call), call.waiting)) as chunks:
                 async for chunk in chunks:
                     usage = Usage(
                         chunk.input_tokens, chunk.output_tokens, chunk.cached_tokens, chunk.reasoning_tokens

@@ -99,7 +99,23 @@ def test_a_draining_router_outlives_the_longest_run(config: dict[str, Any], sett
     assert router["graceful_shutdown_timeout_s"] > settings.limits.default_deadline_s
 
 
+def test_every_scaled_deployment_scales_by_load(config: dict[str, Any]) -> None:
+    from serving.deployments.autoscaling import POLICY
+
+    scaled = [
+        d["autoscaling_config"] for d in config["applications"][0]["deployments"] if "autoscaling_config" in d
+    ]
+    assert {scaling["policy"]["policy_function"] for scaling in scaled} == {POLICY}
+
+
 def test_import_paths_lead_somewhere(config: dict[str, Any]) -> None:
-    for path in (config["applications"][0]["import_path"], config["tracing_config"]["exporter_import_path"]):
+    from serving.deployments.autoscaling import POLICY
+
+    named = (
+        config["applications"][0]["import_path"],
+        config["tracing_config"]["exporter_import_path"],
+        POLICY,
+    )
+    for path in named:
         module, name = path.split(":")
         assert callable(getattr(importlib.import_module(module), name))

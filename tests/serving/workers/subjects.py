@@ -131,7 +131,9 @@ class ScriptedEngine:
     async def ready(self) -> bool:
         return True
 
-    async def generate(self, call: EngineCall) -> AsyncGenerator[Chunk]:
+    async def generate(
+        self, call: EngineCall, waiting: Callable[[str], None] | None = None
+    ) -> AsyncGenerator[Chunk]:
         self.asked += 1
         self.open_calls += 1
         try:

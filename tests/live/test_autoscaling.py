@@ -1,0 +1,110 @@
+"""From no replica to several and back, on real Ray Serve with a stand-in for the engine: nothing that was asked is lost."""
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import httpx2
+import pytest
+
+from cluster.serve import Server
+from tests.conftest import ROOT
+
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
+OFTEN = {
+    "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "0.5",
+    "RAY_SERVE_HANDLE_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "0.5",
+}
+ASK: dict[str, Any] = {
+    "model": "writer",
+    "messages": [{"role": "user", "content": "Tell me."}],
+    "stream": True,
+}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with Server(settings=ROOT / "tests/live/scaled.yaml", port=0, env=OFTEN) as server:
+        yield server.url
+
+
+async def running(http: httpx2.AsyncClient) -> int:
+    """Replicas of the stand-in that are up."""
+    data = (await http.get("/v1/replicas")).json()["data"]
+    return next((each.get("running", 0) for each in data if each["deployment"] == "vllm-writer"), 0)
+
+
+async def until(what: Callable[[], Awaitable[bool]], within_s: float) -> None:
+    deadline = time.monotonic() + within_s
+    while not await what():
+        assert time.monotonic() < deadline, "that state never came"
+        await asyncio.sleep(0.2)
+
+
+async def stream(http: httpx2.AsyncClient, **more: Any) -> list[Any]:
+    async with http.stream("POST", "/v1/chat/completions", json=ASK | more) as answer:
+        assert answer.status_code == 200
+        lines = [
+            line.removeprefix("data: ") async for line in answer.aiter_lines() if line.startswith("data: ")
+        ]
+    assert lines[-1] == "[DONE]", lines[-1]
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def words(chunks: list[Any]) -> int:
+    texts = [choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"]]
+    return len("".join(texts).split())
+
+
+async def test_replicas_come_with_the_load_and_go_with_it_and_no_stream_is_cut(server: str) -> None:
+    async with httpx2.AsyncClient(base_url=server, timeout=120) as http:
+        assert await running(http) == 0
+
+        first = await stream(http, podium={"progress": "events"})
+        told = [chunk["podium"] for chunk in first if not chunk["choices"]]
+        assert [event["why"] for event in told if event["type"] == "waits"] == [
+            "no replica is up; the first one is being started"
+        ]
+        assert words(first) == 40
+
+        asked = [asyncio.create_task(stream(http)) for _ in range(16)]
+        await until(lambda: at_least(http, 2), 60)
+        answers = await asyncio.gather(*asked)
+        assert [words(chunks) for chunks in answers] == [40] * 16
+
+        while (
+            now := await running(http)
+        ) > 0:  # streams that run while replicas are taken away are whole too
+            if now > 1:
+                assert words(await stream(http)) == 40
+            await asyncio.sleep(0.5)
+
+
+async def at_least(http: httpx2.AsyncClient, count: int) -> bool:
+    return await running(http) >= count
+
+
+async def test_many_streams_that_a_queue_holds_up_ask_for_more_replicas_than_calls_alone_would() -> None:
+    from ray.serve.config import AutoscalingConfig, AutoscalingContext
+
+    from serving.deployments.autoscaling import LOAD, by_load
+
+    def wanted(calls: float, loads: list[float], replicas: int) -> float:
+        metrics: Any = {LOAD: dict(enumerate(loads))} if loads else {}
+        context = AutoscalingContext(
+            deployment_id=None, deployment_name="d", app_name="a", current_num_replicas=replicas, target_num_replicas=replicas,
+            running_replicas=[], total_num_requests=calls, total_queued_requests=0, aggregated_metrics=metrics, raw_metrics={},
+            capacity_adjusted_min_replicas=0, capacity_adjusted_max_replicas=9, policy_state={}, last_scale_up_time=None,
+            last_scale_down_time=None, current_time=0, config=AutoscalingConfig(target_ongoing_requests=10, max_replicas=9),
+        )  # type: ignore[arg-type]  # fmt: skip
+        return by_load(context)[0]
+
+    assert wanted(20, [0.5, 0.5], 2) == 2, "calls alone"
+    assert wanted(4, [1.5, 1.5], 2) == 3, (
+        "few calls, and each replica's queue is half as long again as what it serves"
+    )
+    assert wanted(4, [1.5], 2) == 3, "one that has not reported carries what the others do"
+    assert wanted(0, [0.0, 0.0], 2) == 0
+    assert wanted(30, [], 0) == 0, "from none, Serve's own rule starts the first one"
