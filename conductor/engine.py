@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from conductor import events as e
 from conductor.conducting import Conducting
-from conductor.errors import BadTask
+from conductor.errors import BadTask, shown
 from conductor.money import Ledger
 from conductor.outbox import Outbox
 from conductor.planner import Conductor
@@ -36,6 +36,10 @@ class Run:
         Cancelling the wait loses nothing, so a reader may do something else after a while of silence.
         """
         return await self._outbox.get()
+
+    async def next_all(self) -> list[e.Event]:
+        """As `next`, and whatever else has happened by then."""
+        return await self._outbox.get_all()
 
     async def events(self) -> AsyncGenerator[e.Event]:
         """Every event in order, the terminal one last."""
@@ -75,7 +79,7 @@ class Engine:
             unknown = [name for name in names if name not in self.pool]
             if unknown:
                 raise BadTask(
-                    f"No worker is called {unknown[0]!r}; the pool has: {', '.join(self.pool)}.",
+                    f"No worker is called {shown(unknown[0])}; the pool has: {', '.join(self.pool)}.",
                     param=f"podium.{name_of_field}",
                 )
         wanted = list(self.pool) if task.workers is None else list(dict.fromkeys(task.workers))
@@ -85,7 +89,7 @@ class Engine:
             raise BadTask("No worker is left for this request; allow at least one.", param=param)
         for step in task.plan.steps if task.plan else ():
             if step.worker not in members:
-                message = f"The plan asks {step.worker!r}; this request allows: {', '.join(members)}."
+                message = f"The plan asks {shown(step.worker)}; this request allows: {', '.join(members)}."
                 raise BadTask(message, param="podium.plan")
         return members
 

@@ -156,6 +156,17 @@ class Overloaded(PodiumError):
     retry_after_s: float = 1.0
 
 
+SHOWN_CHARS = 80
+
+
+def shown(value: object) -> str:
+    """What a stranger wrote, for a message about it: quoted, and cut where it is long."""
+    if isinstance(value, int):
+        return str(value) if value.bit_length() < 64 else f"a number of {value.bit_length()} bits"
+    text = str(value)
+    return repr(text) if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]!r}… ({len(text)} characters)"
+
+
 def defect(exc: Exception) -> PodiumError:
     """What nobody foresaw, as an error that a run can end with. `exc` is its cause."""
     error = PodiumError(f"A defect of Podium's own: {type(exc).__name__}: {exc}")

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, cast
 
-from conductor.errors import InvalidPlan, Reason
+from conductor.errors import InvalidPlan, Reason, shown
 from conductor.plan import Draft, Plan, Step
 
 Format = Literal["steps", "lists"]
@@ -307,7 +307,7 @@ def _step(index: int, worker: Any, subtask: Any, access: Any, workers: Sequence[
         raise InvalidPlan(message, reason=Reason.MALFORMED, step=index)
     if isinstance(worker, int) and not 0 <= worker < len(workers):
         raise InvalidPlan(
-            f"Step {index} names worker {worker}; the pool of this request has 0 to {len(workers) - 1}.",
+            f"Step {index} names worker {shown(worker)}; the pool of this request has 0 to {len(workers) - 1}.",
             reason=Reason.UNKNOWN_WORKER, step=index,
         )  # fmt: skip
     name = workers[worker] if isinstance(worker, int) else worker

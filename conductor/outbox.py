@@ -31,6 +31,13 @@ class Outbox:
         await self._room.acquire()
         self._events.put_nowait(delta)
 
+    async def get_all(self) -> list[Event]:
+        """The next event, waited for, and whatever else is there by then; cancelling the wait loses nothing."""
+        events = [await self.get()]
+        while not self._events.empty():
+            events.append(await self.get())  # does not wait
+        return events
+
     async def get(self) -> Event:
         """The next event; cancelling the wait loses nothing."""
         event = await self._events.get()

@@ -9,7 +9,7 @@ Source: arXiv 2512.04388, section 3.1; `access` as lists of positions is its app
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from conductor.errors import InvalidPlan, Reason
+from conductor.errors import InvalidPlan, Reason, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +83,13 @@ class Draft:
         if step.worker not in self.workers:
             known = ", ".join(self.workers)
             raise InvalidPlan(
-                f"Step {index} names the worker {step.worker!r}; the pool of this request has: {known}.",
+                f"Step {index} names the worker {shown(step.worker)}; the pool of this request has: {known}.",
                 reason=Reason.UNKNOWN_WORKER, step=index,
             )  # fmt: skip
         forward = [read for read in step.access if not 0 <= read < index]
         if forward:
             raise InvalidPlan(
-                f"Step {index} reads step {forward[0]}; a step can only read earlier ones.",
+                f"Step {index} reads step {shown(forward[0])}; a step can only read earlier ones.",
                 reason=Reason.READS_FORWARD, step=index,
             )  # fmt: skip
         self.steps.append(Step(step.worker, step.subtask, tuple(sorted(set(step.access)))))

@@ -3,7 +3,7 @@
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from conductor.errors import UnknownName
+from conductor.errors import UnknownName, shown
 from serving.api.respond import success
 from serving.api.service import Service
 from serving.api.task import names
@@ -26,7 +26,7 @@ async def model(request: Request, name: str) -> Response:
     service: Service = request.app.state.service
     known = names(service.pool)
     if name not in known:
-        raise UnknownName(f"No model is called {name!r}; there are: {', '.join(known)}.", param="model")
+        raise UnknownName(f"No model is called {shown(name)}; there are: {', '.join(known)}.", param="model")
     return success(_model(service, name, known[name]))
 
 

@@ -7,10 +7,19 @@ limit with a typing error in it must not go unnoticed.
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictInt,
+    ValidationError,
+    field_validator,
+)
 from pydantic_core import ErrorDetails
 
 from conductor.errors import BadTask
+from serving.workers.images import split_data_url
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 EFFORT_STEPS: dict[str, int] = {
@@ -41,6 +50,13 @@ class ImageUrl(_Ignoring):
 
     url: str = Field(pattern=r"^(https?://|data:image/)")
     detail: Literal["auto", "low", "high"] = "auto"
+
+    @field_validator("url")
+    @classmethod
+    def _holds_a_picture(cls, url: str) -> str:
+        if url.startswith("data:"):
+            split_data_url(url)  # what no provider could read is told here, by its place
+        return url
 
 
 class TextPart(_Ignoring):
@@ -115,7 +131,9 @@ class ChatRequest(_Ignoring):
     max_completion_tokens: int | None = Field(default=None, ge=1, le=MOST)
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
-    stop: Annotated[list[str], BeforeValidator(_list)] | None = Field(default=None, max_length=16)
+    stop: Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_list)] | None = Field(
+        default=None, max_length=16
+    )
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     n: Literal[1] | None = 1
     reasoning_effort: Effort | None = None
@@ -135,7 +153,11 @@ def read(body: bytes) -> ChatRequest:
         if fault["type"] == "json_invalid":
             raise BadTask(f"The body is not JSON: {fault['msg']}.", param="body") from exc
         param = place(fault["loc"]) or "body"
-        said = "is not a field of it" if fault["type"] == "extra_forbidden" else fault["msg"]
+        said = (
+            "is not a field of it"
+            if fault["type"] == "extra_forbidden"
+            else fault["msg"].removeprefix("Value error, ")
+        )
         raise BadTask(f"{param}: {said}.{_remedy(param)}", param=param) from exc
 
 

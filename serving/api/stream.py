@@ -85,20 +85,18 @@ class RunResponse(Response):
         early = await _first_events(run, limits.first_byte_s)
         chunks = Chunks(run, self._request)
         await wire.begin_stream()
-        await wire.send(chunks.role())
-        for event in early:
-            await wire.send(chunks.of(event))
+        await wire.send(chunks.role() + b"".join(map(chunks.of, early)))
         if early and isinstance(early[-1], e.Terminal):
             return await wire.end()
         while True:
-            try:
-                async with asyncio.timeout(limits.heartbeat_s):
-                    event = await run.next()
+            try:  # since the last byte, not since the last event: many events are told to nobody
+                async with asyncio.timeout_at(wire.sent_s + limits.heartbeat_s):
+                    events = await run.next_all()
             except TimeoutError:
                 await wire.send(HEARTBEAT)
                 continue
-            await wire.send(chunks.of(event))
-            if isinstance(event, e.Terminal):
+            await wire.send(b"".join(map(chunks.of, events)))  # what came together leaves together
+            if isinstance(events[-1], e.Terminal):
                 return await wire.end()
 
 
@@ -216,6 +214,8 @@ class _Wire:
         self.workflow_id: str | None = None
         """Told from the moment there is a run of that name."""
         self.begun = False
+        self.sent_s = 0.0
+        """When the newest byte of the stream was sent, by the loop's clock."""
 
     async def json(self, status: int, body: Json, extra: dict[str, str] | None = None) -> None:
         content = orjson.dumps(body)
@@ -238,6 +238,7 @@ class _Wire:
     async def send(self, data: bytes) -> None:
         if data:
             await self._send({"type": "http.response.body", "body": data, "more_body": True})
+            self.sent_s = asyncio.get_running_loop().time()
 
     async def end(self) -> None:
         await self._send({"type": "http.response.body", "body": b""})

@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Literal, TypeVar
 
 from conductor.engine import Engine
-from conductor.errors import BadTask, InvalidPlan, UnknownName
+from conductor.errors import BadTask, InvalidPlan, UnknownName, shown
 from conductor.events import Source
 from conductor.money import Budget
 from conductor.plan import Plan, Step
@@ -78,7 +78,7 @@ def names(pool: Pool) -> dict[str, str]:
 def _check_name(name: str, pool: Pool) -> None:
     known = names(pool)
     if name not in known:
-        raise UnknownName(f"No model is called {name!r}; there are: {', '.join(known)}.", param="model")
+        raise UnknownName(f"No model is called {shown(name)}; there are: {', '.join(known)}.", param="model")
 
 
 def _checked(engine: Engine, task: Task, plan: Plan, source: Source) -> Order:

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from conductor.errors import UnknownName
+from conductor.errors import UnknownName, shown
 from serving.api import answer
 from serving.api.respond import success
 from serving.api.service import Service
@@ -27,5 +27,5 @@ async def workflow(request: Request, id: str) -> Response:
     service: Service = request.app.state.service
     record = await service.record(id)
     if record is None:
-        raise UnknownName(f"No run {id!r} is kept here; the newest are at /v1/workflows.", param="id")
+        raise UnknownName(f"No run {shown(id)} is kept here; the newest are at /v1/workflows.", param="id")
     return success(answer.workflow(record))

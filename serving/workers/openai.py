@@ -10,23 +10,25 @@ does not guess what is behind a `base_url`.
 * `effort` is `reasoning_effort`, in the words of the call: which of them a model takes is the model's business.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from collections.abc import AsyncGenerator, Generator
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
 from decimal import Decimal
 from math import inf
 from typing import Any, cast
 
+import httpx2
+import msgspec
 import openai
-from openai.types import CompletionUsage
-from openai.types.chat import ChatCompletionChunk
 
 from conductor.errors import WorkerError, WorkerUnavailable
 from conductor.money import Usage
 from conductor.worker import Call, Delta, FinishReason, Image, Message, Part, Reply, opened
 from serving.workers.account import Account
-from serving.workers.faults import Faults
+from serving.workers.chat_chunks import ChatChunk, ChunkReader, ChunkUsage
+from serving.workers.faults import Faults, said
 from serving.workers.images import split_data_url
 
+CONNECTIONS = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
 FINISH = {
     "stop": FinishReason.STOP,
     "eos": FinishReason.STOP,
@@ -56,8 +58,9 @@ class OpenAIWorker:
         """
         self.name, self._account = account.name, account
         self._client = openai.AsyncOpenAI(
-            api_key=account.api_key, base_url=account.base_url, max_retries=0, timeout=account.timeout
-        )
+            api_key=account.api_key, base_url=account.base_url, max_retries=0, timeout=account.timeout,
+            http_client=openai.DefaultAioHttpClient(timeout=account.timeout, limits=CONNECTIONS),
+        )  # fmt: skip
         url = self._client.base_url
         self._is_openai = url.host == "api.openai.com" or url.host.endswith(".api.openai.com")
         self._faults = account.faults("OpenAI", "OPENAI_API_KEY", url)
@@ -74,30 +77,38 @@ class OpenAIWorker:
         request = self._request(call)
         last = Delta()
         try:
-            async with aclosing(self._chunks(request)) as chunks:
-                async for chunk in chunks:
-                    with self._mapped():
-                        delta = _delta(chunk)
-                        last = self._last(chunk, delta, last)
-                    if delta.text or delta.reasoning:
-                        yield delta
+            async with aclosing(self._arrivals(request)) as arrivals:
+                async for chunks in arrivals:
+                    for chunk in chunks:
+                        with self._mapped():
+                            last = self._last(chunk, last)
+                        text, reasoning = _words(chunk)
+                        if text or reasoning:
+                            yield Delta(text, reasoning, usage=last.usage, model=last.model)
         except WorkerUnavailable:
             if last.finish is None:  # else the answer is whole, and only the accounts were cut off
                 raise
         if last.finish is not None:
             yield last
 
-    async def _chunks(self, request: dict[str, Any]) -> AsyncGenerator[ChatCompletionChunk]:
+    async def _arrivals(self, request: dict[str, Any]) -> AsyncGenerator[list[ChatChunk]]:
+        """The chunks that came together, as the network brings them."""
+        reader = ChunkReader()
+        create: Any = self._client.chat.completions.with_streaming_response.create
         with self._mapped():
-            stream = cast(
-                openai.AsyncStream[ChatCompletionChunk],
-                await self._client.chat.completions.create(**request),
-            )
-            try:
-                async for chunk in cast(AsyncIterator[ChatCompletionChunk], stream):
-                    yield chunk
-            finally:
-                await stream.close()
+            async with create(**request) as response:
+                async for piece in response.iter_bytes():
+                    yield [self._checked(chunk, response.http_request) for chunk in reader.feed(piece)]
+
+    def _checked(self, chunk: ChatChunk, request: httpx2.Request) -> ChatChunk:
+        """As the SDK tells an error inside a stream.
+
+        Raises:
+            openai.APIError: it is one.
+        """
+        if not chunk.error:
+            return chunk
+        raise openai.APIError(said(chunk.error), request, body=chunk.error)
 
     def _request(self, call: Call) -> dict[str, Any]:
         longest = "max_completion_tokens" if self._is_openai else "max_tokens"
@@ -127,19 +138,20 @@ class OpenAIWorker:
         except ValueError as exc:
             raise self._faults.refused(f"was not asked: {exc}.") from exc
 
-    def _last(self, chunk: ChatCompletionChunk, delta: Delta, last: Delta) -> Delta:
+    def _last(self, chunk: ChatChunk, last: Delta) -> Delta:
         """What the last delta will say, as far as it is known with this chunk."""
         refused = (
             last.finish is FinishReason.CONTENT_FILTER
         )  # a refusal in words ends with "stop" all the same
+        cost_usd = _cost(chunk)
         return Delta(
             finish=last.finish if refused else self._finish(chunk) or last.finish,
-            usage=delta.usage or last.usage,
-            cost_usd=last.cost_usd if delta.cost_usd is None else delta.cost_usd,
-            model=delta.model or last.model,
+            usage=_usage(chunk.usage) or last.usage,
+            cost_usd=last.cost_usd if cost_usd is None else cost_usd,
+            model=chunk.model or last.model,
         )
 
-    def _finish(self, chunk: ChatCompletionChunk) -> FinishReason | None:
+    def _finish(self, chunk: ChatChunk) -> FinishReason | None:
         """Why the chunk says the model stopped; None where it goes on. A refusal in words is a filtered answer."""
         if not chunk.choices:
             return None
@@ -163,6 +175,8 @@ class OpenAIWorker:
                 yield
         except openai.OpenAIError as exc:
             raise fault(self._faults, exc) from exc
+        except msgspec.DecodeError as exc:
+            raise self._faults.garbled() from exc
 
 
 def fault(faults: Faults, exc: openai.OpenAIError) -> WorkerError:
@@ -172,8 +186,9 @@ def fault(faults: Faults, exc: openai.OpenAIError) -> WorkerError:
             return faults.by_status(exc.status_code, exc.message, exc.response.headers, _code(exc))
         case openai.APIResponseValidationError():
             return faults.garbled()
-        case openai.APITimeoutError():
-            return faults.stalled()
+        case openai.APITimeoutError():  # its aiohttp transport calls every failure to connect a ConnectTimeout
+            is_connecting = isinstance(exc.__cause__, httpx2.ConnectTimeout)
+            return faults.unreachable() if is_connecting else faults.stalled()
         case openai.APIConnectionError():
             return faults.unreachable()
         case openai.APIError():  # an `error` inside the stream
@@ -202,26 +217,24 @@ def _status_in_stream(exc: openai.APIError) -> int:
     return next((status for status in known if status), 500)
 
 
-def _delta(chunk: ChatCompletionChunk) -> Delta:
-    text = reasoning = ""
-    if chunk.choices:
-        delta = chunk.choices[0].delta
-        text = delta.content or delta.refusal or ""
-        thought: object = getattr(delta, "reasoning_content", None) or getattr(delta, "reasoning", None)
-        reasoning = thought if isinstance(thought, str) else ""
-    return Delta(text, reasoning, usage=_usage(chunk.usage), cost_usd=_cost(chunk), model=chunk.model or None)
+def _words(chunk: ChatChunk) -> tuple[str, str]:
+    """Of the answer, and of thoughts."""
+    delta = chunk.choices[0].delta if chunk.choices else None
+    if delta is None:
+        return "", ""
+    thought = delta.reasoning_content or delta.reasoning
+    return delta.content or delta.refusal or "", thought if isinstance(thought, str) else ""
 
 
-def _cost(chunk: ChatCompletionChunk) -> Decimal | None:
+def _cost(chunk: ChatChunk) -> Decimal | None:
     """What the server says the call cost so far: OpenRouter's `usage.cost`, or another Podium's `podium.cost_usd`."""
-    podium: object = getattr(chunk, "podium", None)
-    told: object = getattr(chunk.usage, "cost", None)
-    if told is None and isinstance(podium, dict):
-        told = cast(dict[str, object], podium).get("cost_usd")
+    told = chunk.usage.cost if chunk.usage else None
+    if told is None and isinstance(chunk.podium, dict):
+        told = cast(dict[str, object], chunk.podium).get("cost_usd")
     return Decimal(str(told)) if isinstance(told, int | float) and 0 <= told < inf else None
 
 
-def _usage(usage: CompletionUsage | None) -> Usage | None:
+def _usage(usage: ChunkUsage | None) -> Usage | None:
     if usage is None:
         return None
     read, written = usage.prompt_tokens_details, usage.completion_tokens_details

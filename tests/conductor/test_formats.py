@@ -145,6 +145,24 @@ def test_a_text_may_accept_the_answer() -> None:
     assert read("lists", ["All is well.\nmodel_id = []\nsubtasks = []\naccess_list = []"]) == ([], None)
 
 
+@pytest.mark.parametrize("number", ["0x" + "f" * 4000, "-0b" + "1" * 20_000])
+def test_a_number_that_is_too_long_to_print_is_refused_like_any_other(number: str) -> None:
+    for text, reason in (
+        (f'model_id = [{number}]\nsubtasks = ["a"]\naccess_list = [[]]', Reason.UNKNOWN_WORKER),
+        (f'model_id = [0]\nsubtasks = ["a"]\naccess_list = [[{number}]]', Reason.READS_FORWARD),
+    ):
+        with pytest.raises(InvalidPlan) as caught:
+            read("lists", [text])
+        assert caught.value.reason is reason
+        assert len(caught.value.message) < 200
+
+
+def test_a_long_name_is_not_repeated_whole() -> None:
+    with pytest.raises(InvalidPlan) as caught:
+        read("steps", [one(worker="x" * 500_000)])
+    assert len(caught.value.message) < 300
+
+
 def one(**fields: object) -> str:
     return json.dumps({"worker": 0, "subtask": "a", "access": []} | fields)
 

@@ -249,6 +249,7 @@ ENGINE_CHANGES: dict[str, dict[str, Any]] = {
     "its engine": {"name": "v", "engine": {"max_model_len": 1024}},
     "its GPUs": {"name": "v", "scale": {"gpus": 2}},
     "whose it is": {"name": "v2", "deployment": None, "model": "models/y"},
+    "its scale": {"name": "v", "scale": {"max_replicas": 4}},
     "a new one": {"name": "v3", "kind": "vllm", "model": "models/z"},
 }
 
@@ -257,6 +258,17 @@ ENGINE_CHANGES: dict[str, dict[str, Any]] = {
 def test_a_patch_cannot_change_an_engine(worker: dict[str, Any]):
     with pytest.raises(SettingsError, match="takes a redeploy"):
         patched(settings(), {"workers": [worker]})
+
+
+def test_a_patch_cannot_change_the_routers_size_but_what_is_meant_for_one():
+    with pytest.raises(SettingsError, match="autoscaling_config"):
+        patched(settings(), {"router": {"max_replicas": 3}})
+    assert patched(settings(), {"router": {"target_calls": 50}}).router.target_calls == 50
+
+
+def test_a_patch_can_add_one_more_worker_of_an_engine_that_is_there():
+    new = {"name": "v3", "kind": "vllm", "deployment": "v", "system_prompt": "You are brief."}
+    assert patched(settings(), {"workers": [new]}).pool[-1] == "v3"
 
 
 def test_a_patch_of_a_local_workers_card_is_no_change_of_its_engine():
@@ -272,6 +284,7 @@ def test_a_patch_of_a_local_workers_card_is_no_change_of_its_engine():
         {"nonsense": 1},
         {"workers": [{"name": "z"}]},
         {"workers": [{"card": "x"}]},
+        {"workers": [{"name": ["a"]}]},
         {"workers": None},
         {"workers": ["b"]},
     ],

@@ -330,6 +330,20 @@ async def test_the_role_comes_at_once_though_the_answer_takes_a_second_and_the_s
     assert rest.index(beats[-1]) < next(i for i, line in enumerate(rest) if "Late." in line)
 
 
+async def test_the_silence_is_filled_though_much_happens_that_is_told_to_nobody():
+    chain = [step("a", f"Part {n}.", [n - 1] if n else []) for n in range(5)]
+    settings = team(
+        workers=[scripted("a", "Done.", delay_s=0.3)],
+        workflows={},
+        limits={"heartbeat_s": 0.2, "first_byte_s": 0},
+    )
+    async with served(settings) as api:
+        body = ASK | {"stream": True, "podium": {"plan": chain}}
+        async with api.http.stream("POST", "/v1/chat/completions", json=body) as answer:
+            beats = [line async for line in answer.aiter_lines() if line.startswith(":")]
+    assert len(beats) >= 4, "1.5 s of nothing but inner steps, a beat for each 0.2 s"
+
+
 async def test_the_sdk_does_not_mind_heartbeats():
     settings = team(
         workers=[scripted("a", "Late.", delay_s=0.2)],
