@@ -19,18 +19,21 @@ from serving.api.task import Order
 router = APIRouter()
 
 
-@router.post("/v1/chat/completions")
 async def chat_completions(request: Request) -> Response:
     """Answer a conversation; streaming where `stream` is true."""
     service: Service = request.app.state.service
     return RunResponse(service, await _body(request, service), dict(request.headers))
 
 
-@router.post("/v1/plans")
 async def plans(request: Request) -> Response:
     """The plan that the same body would run, and what it may cost at worst. Only the conductor is asked, and paid."""
     service: Service = request.app.state.service
     return PlanResponse(service, await _body(request, service), dict(request.headers))
+
+
+# Plain routes: FastAPI's own would look for dependencies and a response model at every request, and there are none.
+router.add_route("/v1/chat/completions", chat_completions, methods=["POST"])
+router.add_route("/v1/plans", plans, methods=["POST"])
 
 
 class PlanResponse(RunResponse):

@@ -137,7 +137,7 @@ class ChatRequest(_Ignoring):
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     n: Literal[1] | None = 1
     reasoning_effort: Effort | None = None
-    podium: Annotated[Podium, BeforeValidator(_given)] = Podium()
+    podium: Annotated[Podium, BeforeValidator(_given)] = Field(default_factory=Podium)
 
 
 def read(body: bytes) -> ChatRequest:

@@ -1,16 +1,10 @@
 """The same call again, where it failed before its first token and may succeed."""
 
+import asyncio
+import random
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
-
-from tenacity import (
-    AsyncRetrying,
-    RetryCallState,
-    retry_if_exception,
-    stop_after_attempt,
-    wait_random_exponential,
-)
 
 from conductor.errors import WorkerBusy, WorkerError
 from conductor.worker import Attempt, Call, Reply, Worker
@@ -25,7 +19,7 @@ class Retrying:
 
     def __init__(self, worker: Worker, attempts: int, first_wait_s: float, longest_wait_s: float) -> None:
         self._worker, self._attempts, self._longest_wait_s = worker, attempts, longest_wait_s
-        self._jittered = wait_random_exponential(multiplier=first_wait_s, max=longest_wait_s)
+        self._first_wait_s = first_wait_s
 
     @property
     def name(self) -> str:
@@ -40,38 +34,30 @@ class Retrying:
 
     async def _opened(self, opened: AsyncExitStack, call: Call) -> Reply:
         failed: list[Attempt] = []
+        while True:
+            number = len(failed) + 1
+            try:
+                reply = await opened.enter_async_context(self._worker.open(replace(call, attempt=number)))
+            except WorkerError as exc:
+                if number == self._attempts or not self._may_help(exc):
+                    exc.attempts = (*failed, *exc.attempts)
+                    raise
+                wait_s = self._wait_s(number, exc)
+                failed.append(Attempt(self.name, type(exc).__name__, exc.message, wait_s))
+                await asyncio.sleep(wait_s)
+            else:
+                reply.attempts = (*failed, *reply.attempts)
+                return reply
 
-        def note(state: RetryCallState) -> None:
-            error, action = _error(state), state.next_action
-            waited_s = action.sleep if action else 0.0
-            failed.append(Attempt(self.name, type(error).__name__, str(error), waited_s))
+    def _may_help(self, error: WorkerError) -> bool:
+        return error.retryable and _told_s(error) <= self._longest_wait_s
 
-        retrying = AsyncRetrying(
-            stop=stop_after_attempt(self._attempts), wait=self._wait_s, retry=retry_if_exception(self._may_help),
-            before_sleep=note, reraise=True,
-        )  # fmt: skip
-        try:
-            async for attempt in retrying:
-                with attempt:
-                    number = attempt.retry_state.attempt_number
-                    reply = await opened.enter_async_context(self._worker.open(replace(call, attempt=number)))
-                    reply.attempts = (*failed, *reply.attempts)
-                    return reply
-        except WorkerError as exc:
-            exc.attempts = (*failed, *exc.attempts)
-            raise
-        raise AssertionError("the loop ends with a reply or an error")
-
-    def _may_help(self, error: BaseException) -> bool:
-        if isinstance(error, WorkerBusy) and (error.retry_after_s or 0.0) > self._longest_wait_s:
-            return False
-        return isinstance(error, WorkerError) and error.retryable
-
-    def _wait_s(self, state: RetryCallState) -> float:
-        error = _error(state)
-        told_s = (error.retry_after_s or 0.0) if isinstance(error, WorkerBusy) else 0.0
-        return max(told_s, self._jittered(state))
+    def _wait_s(self, number: int, error: WorkerError) -> float:
+        """Full jitter under a doubling bound (https://aws.amazon.com/builders-library/timeouts-retries-and-backoff-with-jitter)."""
+        bound_s = min(self._longest_wait_s, self._first_wait_s * 2 ** (number - 1))
+        return max(_told_s(error), random.uniform(0, bound_s))
 
 
-def _error(state: RetryCallState) -> BaseException | None:
-    return state.outcome.exception() if state.outcome else None
+def _told_s(error: WorkerError) -> float:
+    """How long the server asked us to wait."""
+    return (error.retry_after_s or 0.0) if isinstance(error, WorkerBusy) else 0.0
