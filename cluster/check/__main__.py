@@ -6,6 +6,7 @@ from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Column, Table
 
@@ -92,8 +93,8 @@ def _rate(text: str) -> Decimal:
 
 def engines_table(case: Case) -> Table:
     """What each engine takes of its GPUs."""
-    columns = ("replicas", "GPUs", "weights GiB", "usable GiB", "KV cache")
-    table = Table(Column("deployment", no_wrap=True), *columns, title="Engines (estimated)")
+    columns = ("replicas", "GPUs", "weights", "usable", "KV tokens")
+    table = _table("Engines (estimated; memory in GiB, over a replica's GPUs)", "deployment", *columns)
     for deployment in case.deployments:
         fit = memory.fit(case, deployment)
         table.add_row(
@@ -102,14 +103,14 @@ def engines_table(case: Case) -> Table:
             f"{fit.gpus} x {fit.gpu}" if fit else "",
             f"{fit.weights_gib:.0f}" if fit else "",
             f"{fit.usable_gib:.0f}" if fit else "",
-            f"{fit.kv_tokens:,} tokens" if fit else "",
+            f"{fit.kv_tokens:,}" if fit else "",
         )
     return table
 
 
 def machines_table(case: Case) -> Table:
     """What runs at the smallest and the largest, and its price."""
-    table = Table("node", "machine", "nodes", "each $/h", "$/h", title=f"Machines of {case.machines.file}")
+    table = _table(f"Machines of {case.machines.file}", "node", "machine", "nodes", "each $/h", "$/h")
     lines = cost.hourly(case)
     for line in lines:
         usd = line.usd_per_h
@@ -148,6 +149,10 @@ def findings_table(found: list[Finding]) -> Table:
         kind = "[red]fault[/red]" if each.fault else "remark"
         table.add_row(kind, f"{each.file}\n{each.field}", each.says, each.remedy)
     return table
+
+
+def _table(title: str, first: str, *others: str) -> Table:
+    return Table(Column(first, no_wrap=True), *others, title=title, box=SIMPLE_HEAD, pad_edge=False)
 
 
 def dollars(usd: Decimal | None) -> str:

@@ -45,33 +45,44 @@ def gpus(case: Case) -> list[Finding]:
 
 def nodes(case: Case) -> list[Finding]:
     """Every replica fits a node; all of them at once fit the nodes there may be."""
-    homeless = [d for d in case.deployments if home(d, case.machines.workers) is None]
-    found = [
+    return [*_homeless(case), *_crowded(case), *_head(case)]
+
+
+def _homeless(case: Case) -> list[Finding]:
+    return [
         Finding(case.machines.file, "available_node_types", f"none fits a replica of {d.name}: {shown(d.needs)}",
                 f"a node type with at least that, or other bundles in {case.serve.file}")
-        for d in homeless
+        for d in case.deployments
+        if home(d, case.machines.workers) is None
     ]  # fmt: skip
+
+
+def _crowded(case: Case) -> list[Finding]:
     wanted = nodes_wanted(case, largest=True)
-    for node in case.machines.workers:
-        if wanted.get(node.name, 0) > node.max_nodes:
-            found.append(
-                Finding(case.machines.file, f"{node.name}.max_workers",
-                        f"is {node.max_nodes}; all replicas at their largest take {wanted[node.name]} nodes",
-                        f"raise it, or lower max_replicas in {case.serve.file}")
-            )  # fmt: skip
+    found = [
+        Finding(case.machines.file, f"{node.name}.max_workers",
+                f"is {node.max_nodes}; all replicas at their largest take {wanted[node.name]} nodes",
+                f"raise it, or lower max_replicas in {case.serve.file}")
+        for node in case.machines.workers
+        if wanted[node.name] > node.max_nodes
+    ]  # fmt: skip
     total, most = sum(wanted.values()), case.machines.max_nodes
     if most is not None and total > most:
         found.append(
             Finding(case.machines.file, "max_workers", f"is {most}; all replicas at their largest take {total} nodes",
                     "raise it (more `worker_ips` on one's own machines)")
         )  # fmt: skip
-    if any(case.machines.head.resources.get(kind, 0) for kind in ("CPU", "GPU")):
-        found.append(
-            Finding(case.machines.file, f"{case.machines.head.name}.resources",
-                    f"the head can be given replicas: {shown(case.machines.head.resources)}",
-                    "CPU: 0 (num-cpus: \"0\" in KubeRay), so that the cluster's memory is not where the load is")
-        )  # fmt: skip
     return found
+
+
+def _head(case: Case) -> list[Finding]:
+    head = case.machines.head
+    if not any(head.resources.get(kind, 0) for kind in ("CPU", "GPU")):
+        return []
+    return [
+        Finding(case.machines.file, f"{head.name}.resources", f"the head can be given replicas: {shown(head.resources)}",
+                'CPU: 0 (num-cpus: "0" in KubeRay): a replica that takes its memory takes the cluster with it')
+    ]  # fmt: skip
 
 
 def home(deployment: Deployment, types: Iterable[NodeType]) -> NodeType | None:

@@ -82,6 +82,11 @@ def test_deployments_are_those_that_the_settings_make(config: dict[str, Any], se
     assert {deployment["name"] for deployment in config["applications"][0]["deployments"]} == made
 
 
+def test_no_deployment_loses_its_environment_to_the_serve_config(config: dict[str, Any]) -> None:
+    """Ray Serve takes `ray_actor_options` from here in the place of the code's, whose environment has the service's name in it."""
+    assert not any("ray_actor_options" in each for each in config["applications"][0]["deployments"])
+
+
 def test_replica_bounds_are_in_order(config: dict[str, Any]) -> None:
     for deployment in config["applications"][0]["deployments"]:
         scaling = deployment.get("autoscaling_config", {"min_replicas": 0, "max_replicas": 1})
