@@ -25,6 +25,7 @@ CHECKS: tuple[Callable[[Case], list[Finding]], ...] = (
     running.drains,
     running.spot,
     cost.unpriced,
+    cost.strangers,
 )
 
 
@@ -38,7 +39,8 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
     options = _parser().parse_args(arguments)
     out = console or Console()
     try:
-        case = case_of(options.settings, options.serve, options.cluster, options.prices)
+        files = (options.settings, options.serve, options.cluster, options.prices)
+        case = case_of(*map(_short, files))
         mix = cost.shares(options.mix, case.prices.requests)
         found = findings(case)
         out.print(engines_table(case), machines_table(case), *price_lines(case, mix, options.rps), sep="\n")
@@ -78,6 +80,11 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _short(path: Path) -> Path:
+    """As it is written in the repository, where the command is run from there."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
 def _rate(text: str) -> Decimal:
     try:
         rate = Decimal(text)
@@ -94,16 +101,23 @@ def _rate(text: str) -> Decimal:
 def engines_table(case: Case) -> Table:
     """What each engine takes of its GPUs."""
     columns = ("replicas", "GPUs", "weights", "usable", "KV tokens")
-    table = _table("Engines (estimated; memory in GiB, over a replica's GPUs)", "deployment", *columns)
+    table = _table("Engines (estimated; memory in GiB, over a replica's GPUs)", "worker", *columns)
     for deployment in case.deployments:
+        if deployment.worker is None:
+            continue
         fit = memory.fit(case, deployment)
+        known = (
+            (
+                f"{fit.gpus} x {fit.gpu}",
+                f"{fit.weights_gib:.0f}",
+                f"{fit.usable_gib:.0f}",
+                f"{fit.kv_tokens:,}",
+            )
+            if fit
+            else ()
+        )
         table.add_row(
-            deployment.name,
-            _range(deployment.min_replicas, deployment.max_replicas),
-            f"{fit.gpus} x {fit.gpu}" if fit else "",
-            f"{fit.weights_gib:.0f}" if fit else "",
-            f"{fit.usable_gib:.0f}" if fit else "",
-            f"{fit.kv_tokens:,}" if fit else "",
+            deployment.worker.name, _range(deployment.min_replicas, deployment.max_replicas), *known
         )
     return table
 
@@ -152,7 +166,7 @@ def findings_table(found: list[Finding]) -> Table:
 
 
 def _table(title: str, first: str, *others: str) -> Table:
-    return Table(Column(first, no_wrap=True), *others, title=title, box=SIMPLE_HEAD, pad_edge=False)
+    return Table(Column(first, no_wrap=True), *others, title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
 
 
 def dollars(usd: Decimal | None) -> str:

@@ -64,6 +64,7 @@ class Case:
     machines: Machines
     deployments: tuple[Deployment, ...]
     prices: Prices
+    prices_file: str
     models: dict[str, ModelSize]
 
 
@@ -85,6 +86,7 @@ def case_of(settings: Path, serve: Path, cluster: Path, prices: Path = PRICES, m
         machines=machines.read(cluster),
         deployments=tuple(deployments.made(served, config)),
         prices=_table(prices, TypeAdapter(Prices)),
+        prices_file=str(prices),
         models=_table(models, TypeAdapter(dict[str, ModelSize])),
     )
 

@@ -91,15 +91,11 @@ def billed_per_thousand(case: Case, mix: Mapping[str, Decimal]) -> Decimal | Non
 
 
 def billed(case: Case, kind: str) -> Decimal | None:
-    """Dollars that providers bill for one request of `kind`."""
+    """Dollars that providers bill for one request of `kind`; None where a price, or one of its workers, is unknown."""
+    prices = {worker.name: worker.price for worker in case.settings.workers}
     costs: list[Decimal | None] = []
     for call in case.prices.requests[kind]:
-        try:
-            price = case.settings.worker(call.worker).price
-        except KeyError:
-            raise CheckError(
-                f"requests.{kind}: {call.worker!r} is no worker of {case.settings_file}; pass --prices with your own `requests`."
-            ) from None
+        price = prices.get(call.worker)
         per_token = price and Price(
             price.input_usd_per_mtok, price.output_usd_per_mtok, price.cached_input_usd_per_mtok
         )
@@ -107,6 +103,18 @@ def billed(case: Case, kind: str) -> Decimal | None:
             cost_of(per_token, Usage(call.input_tokens, call.output_tokens, call.cached_input_tokens))
         )
     return total(costs)
+
+
+def strangers(case: Case) -> list[Finding]:
+    """Requests in the price table that call a worker which the settings do not have: a remark, their cost is unknown."""
+    names = {worker.name for worker in case.settings.workers}
+    return [
+        Finding(case.prices_file, f"requests.{kind}", f"{call.worker!r} is no worker of {case.settings_file}",
+                "pass --prices with requests of your own", fault=False)
+        for kind, calls in case.prices.requests.items()
+        for call in calls
+        if call.worker not in names
+    ]  # fmt: skip
 
 
 def _times_share(usd: Decimal | None, share: Decimal) -> Decimal | None:

@@ -337,6 +337,13 @@ def test_prices_can_be_ones_own(tmp_path: Path) -> None:
     assert "$10.00 billed by providers" in text
 
 
+def test_requests_of_other_settings_are_remarked_on_and_their_cost_is_unknown() -> None:
+    code, text = shown("--settings", str(ROOT / "cluster/local.yaml"))
+    assert "requests.ultra" in text
+    assert "? billed by providers" in text
+    assert code == 1, "and its deployments are not those of the Serve config"
+
+
 # ------------------------------------------------------------------------------------------------ bad input
 
 
