@@ -119,7 +119,7 @@ def test_every_other_object_is_kubernetes_own(name: str) -> None:
         (("spec", "containers", 0, "resources", "limit"), {}),
         (("spec", "containers", 0, "env", 0, "val"), "1"),
         (("spec", "containers", 0, "securityContext", "runAsRoot"), False),
-        (("spec", "terminationGracePeriodSeconds"), "long"),
+        (("spec", "activeDeadlineSeconds"), "long"),
     ],
 )
 def test_a_wrong_field_of_a_pod_is_found(spec: Data, place: tuple[str | int, ...], wrong: object) -> None:

@@ -215,6 +215,12 @@ def test_every_google_node_has_a_private_interface() -> None:
         assert [set(interface) for interface in node["node_config"]["networkInterfaces"]] == [{"subnetwork"}]
 
 
+def test_workers_may_read_the_keys_they_fetch() -> None:
+    for cloud, field in {"aws": "IamInstanceProfile", "gcp": "serviceAccounts"}.items():
+        nodes = node_types(read(cloud))
+        assert [name for name, node in nodes.items() if field not in node["node_config"]] == ["head"]
+
+
 def test_the_load_balancer_is_let_in_and_nobody_else_from_outside() -> None:
     rules = read("aws")["provider"]["security_group"]["IpPermissions"]
     assert {rule["FromPort"] for rule in rules} == {rule["ToPort"] for rule in rules} == {8000, 9091}
