@@ -9,7 +9,7 @@ SERVER   := --settings $(SETTINGS) --port $(PORT) $(if $(MODEL),--model $(MODEL)
 UNLOCKED := pip|wheel|podium|torchvision|torchaudio|torchcodec|triton
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve demo stop test check fix bench load lock clean
+.PHONY: help setup serve demo stop test check fix bench load check-cluster lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -48,6 +48,9 @@ bench: setup ## the figures of the README; written to build/bench.json too
 load: setup ## locust against a running server (PORT=8000), headless for a minute
 	@$(BIN)/locust -f loadtest/locustfile.py --headless --users 16 --spawn-rate 4 --run-time 60s \
 		--host http://127.0.0.1:$(PORT)
+
+check-cluster: setup ## do pool, Serve config and machines agree, and what do they cost
+	@$(BIN)/python -m cluster.check
 
 lock: ## make requirements/cpu.lock anew, in an environment of its own
 	@rm -rf build/lock && $(PYTHON) -m venv build/lock

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
+from cluster.processes import free_port, tagged
+from cluster.serve import Server
 from serving.settings import Settings, absent_workers, load, patched, without
 from serving.worker_settings import VllmSettings
 
@@ -80,6 +82,29 @@ def test_deployments_are_those_that_the_settings_make(config: dict[str, Any], se
     engines = [w.name for w in settings.workers if isinstance(w, VllmSettings) and not w.deployment]
     made = {"router", *(f"vllm-{name}" for name in engines)}
     assert {deployment["name"] for deployment in config["applications"][0]["deployments"]} == made
+
+
+def test_no_deployment_loses_its_environment_to_the_serve_config(config: dict[str, Any]) -> None:
+    """Ray Serve takes `ray_actor_options` from here in the place of the code's, whose environment has the service's name in it."""
+    assert not any("ray_actor_options" in each for each in config["applications"][0]["deployments"])
+
+
+@pytest.mark.ray
+def test_a_replica_in_a_placement_group_keeps_its_environment(tmp_path: Path) -> None:
+    """As the router of this file runs, on a real Ray; by `ray_actor_options` it would come up without its name in traces."""
+    port = free_port()
+    router = {"name": "router", "num_replicas": 1, "placement_group_bundles": [{"CPU": 1}]}
+    application = {
+        "name": "podium", "route_prefix": "/", "import_path": "serving.app:build_app",
+        "args": {"settings": "cluster/scripted.yaml"}, "deployments": [router],
+    }  # fmt: skip
+    path = tmp_path / "serve.yaml"
+    path.write_text(
+        yaml.safe_dump({"http_options": {"host": "127.0.0.1", "port": port}, "applications": [application]})
+    )
+    with Server(config=path, port=port) as server:
+        replicas = [p for p in tagged(server.tag) if "ServeReplica:podium:router" in " ".join(p.cmdline())]
+        assert [replica.environ()["OTEL_SERVICE_NAME"] for replica in replicas] == ["podium-router"]
 
 
 def test_replica_bounds_are_in_order(config: dict[str, Any]) -> None:

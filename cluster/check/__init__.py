@@ -1,0 +1,11 @@
+"""`python -m cluster.check`: whether the pool, the Serve config and the machines agree, and what they cost.
+
+Three files say what is served, by how many replicas, and on which machines; nothing at run time says that they contradict each
+other, except a replica that waits for ever. Reads files only: asks no cloud, starts no Ray.
+
+    case.py         the three files, read into one `Case`
+    machines.py     kinds of nodes, from `ray up`'s YAML or a RayService manifest
+    deployments.py  what a replica needs, from the settings and the Serve config
+    placing.py      names, GPUs, nodes             memory.py   weights and KV cache against GPU memory
+    running.py      keys, prices, draining, spot   cost.py     dollars an hour, and for a thousand requests
+"""

@@ -1,0 +1,186 @@
+"""The command: three tables, and an exit code that is 1 where something does not fit."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Column, Table
+
+from cluster.check import cost, memory, placing, running
+from cluster.check.case import PRICES, Case, case_of
+from cluster.check.findings import CheckError, Finding
+
+ROOT = Path(__file__).resolve().parents[2]
+CHECKS: tuple[Callable[[Case], list[Finding]], ...] = (
+    placing.names,
+    placing.gpus,
+    placing.nodes,
+    memory.memory,
+    running.keys,
+    running.prices,
+    running.drains,
+    running.spot,
+    cost.unpriced,
+    cost.strangers,
+)
+
+
+def findings(case: Case) -> list[Finding]:
+    """What every check has to say, faults first."""
+    return sorted((each for check in CHECKS for each in check(case)), key=lambda finding: not finding.fault)
+
+
+def main(arguments: list[str] | None = None, console: Console | None = None) -> int:
+    """Command line."""
+    options = _parser().parse_args(arguments)
+    out = console or Console()
+    try:
+        files = (options.settings, options.serve, options.cluster, options.prices)
+        case = case_of(*map(_short, files))
+        mix = cost.shares(options.mix, case.prices.requests)
+        found = findings(case)
+        out.print(engines_table(case), machines_table(case), *price_lines(case, mix, options.rps), sep="\n")
+    except CheckError as error:
+        out.print(f"[red]{error}[/red]")
+        return 1
+    if found:
+        out.print(findings_table(found))
+    faults = sum(finding.fault for finding in found)
+    out.print(
+        f"[red]{faults} faults[/red]" if faults else "[green]Pool, Serve config and machines agree.[/green]"
+    )
+    return 1 if faults else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m cluster.check",
+        description="Says whether pool, Serve config and machines agree, and what they cost. Reads files only.",
+        epilog="Exit code: 0 where they agree, 1 where they do not or a file cannot be read.",
+    )
+    parser.add_argument("--settings", type=Path, default=ROOT / "cluster/gpu.yaml", help="what is served")
+    parser.add_argument(
+        "--serve",
+        type=Path,
+        default=ROOT / "cluster/gpu.serve.yaml",
+        help="the Serve config, or a RayService",
+    )
+    parser.add_argument(
+        "--cluster", type=Path, default=ROOT / "ray_cluster.yaml", help="`ray up`'s YAML, or a RayService"
+    )
+    parser.add_argument("--prices", type=Path, default=PRICES, help="prices and tokens of your own")
+    parser.add_argument(
+        "--mix", default="chat=0.7,ultra=0.3", help="shares of the kinds of requests (default: %(default)s)"
+    )
+    parser.add_argument("--rps", type=_rate, default=None, help="requests a second that share the machines")
+    return parser
+
+
+def _short(path: Path) -> Path:
+    """As it is written in the repository, where the command is run from there."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _rate(text: str) -> Decimal:
+    try:
+        rate = Decimal(text)
+    except InvalidOperation as exc:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number") from exc
+    if not rate > 0:
+        raise argparse.ArgumentTypeError("must be above 0")
+    return rate
+
+
+# ------------------------------------------------------------------------------------------------ tables
+
+
+def engines_table(case: Case) -> Table:
+    """What each engine takes of its GPUs."""
+    columns = ("replicas", "GPUs", "weights", "usable", "KV tokens")
+    table = _table("Engines (estimated; memory in GiB, over a replica's GPUs)", "worker", *columns)
+    for deployment in case.deployments:
+        if deployment.worker is None:
+            continue
+        fit = memory.fit(case, deployment)
+        known = (
+            (
+                f"{fit.gpus} x {fit.gpu}",
+                f"{fit.weights_gib:.0f}",
+                f"{fit.usable_gib:.0f}",
+                f"{fit.kv_tokens:,}",
+            )
+            if fit
+            else ()
+        )
+        table.add_row(
+            deployment.worker.name, _range(deployment.min_replicas, deployment.max_replicas), *known
+        )
+    return table
+
+
+def machines_table(case: Case) -> Table:
+    """What runs at the smallest and the largest, and its price."""
+    table = _table(f"Machines of {case.machines.file}", "node", "machine", "nodes", "each $/h", "$/h")
+    lines = cost.hourly(case)
+    for line in lines:
+        usd = line.usd_per_h
+        table.add_row(
+            line.node.name,
+            (line.node.instance or "") + (" (spot)" if line.node.spot else ""),
+            _range(line.at_least, line.at_most),
+            dollars(usd),
+            _range_usd(usd and usd * line.at_least, usd and usd * line.at_most),
+        )
+    table.add_section()
+    table.add_row("all", "", "", "", _range_usd(*cost.sums(lines)))
+    return table
+
+
+def price_lines(case: Case, mix: dict[str, Decimal], rps: Decimal | None) -> list[str]:
+    """What a thousand requests cost."""
+    shown = ", ".join(f"{share:%} {kind}".replace(".000000", "") for kind, share in mix.items())
+    lines = [
+        f"A thousand requests ({shown}): {dollars(cost.billed_per_thousand(case, mix))} billed by providers"
+    ]
+    if rps is None:
+        return [*lines, "and the machines' share: pass --rps.", ""]
+    smallest, largest = (cost.machines_per_thousand(usd, rps) for usd in cost.sums(cost.hourly(case)))
+    return [
+        *lines,
+        f"and {_range_usd(smallest, largest)} of the machines, if they serve {rps} requests a second.",
+        "",
+    ]
+
+
+def findings_table(found: list[Finding]) -> Table:
+    """One row a finding: where, what, and what to write."""
+    table = Table("", "file and field", "what", "remedy", title="Findings", show_lines=True)
+    for each in found:
+        kind = "[red]fault[/red]" if each.fault else "remark"
+        table.add_row(kind, f"{each.file}\n{each.field}", each.says, each.remedy)
+    return table
+
+
+def _table(title: str, first: str, *others: str) -> Table:
+    return Table(Column(first, no_wrap=True), *others, title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+
+
+def dollars(usd: Decimal | None) -> str:
+    """`$1.25`; an unknown price is a question mark."""
+    return "?" if usd is None else f"${usd:,.2f}"
+
+
+def _range(least: int, most: int) -> str:
+    return f"{least}" if least == most else f"{least} to {most}"
+
+
+def _range_usd(least: Decimal | None, most: Decimal | None) -> str:
+    return dollars(least) if least == most else f"{dollars(least)} to {dollars(most)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""The files that must agree, read into one `Case`; and the two tables, of prices and of model sizes, that go with them."""
+
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import TypeVar
+
+import yaml
+from pydantic import Field, TypeAdapter, ValidationError
+
+from cluster.check import deployments, machines
+from cluster.check.deployments import Deployment, ServeConfig
+from cluster.check.findings import CheckError, Frozen
+from cluster.check.machines import Machines
+from serving.settings import Settings, SettingsError, load
+
+PRICES = Path(__file__).resolve().parents[1] / "prices.yaml"
+MODELS = Path(__file__).with_name("models.yaml")
+T = TypeVar("T")
+
+
+class InstancePrice(Frozen):
+    """One machine of a cloud."""
+
+    on_demand_usd_per_h: Decimal = Field(ge=0)
+    spot_usd_per_h: Decimal | None = Field(default=None, ge=0)
+
+
+class CallTokens(Frozen):
+    """One call of a request, as long as it usually is. Cached tokens are part of the input."""
+
+    worker: str
+    input_tokens: int = Field(ge=0)
+    output_tokens: int = Field(ge=0)
+    cached_input_tokens: int = Field(default=0, ge=0)
+
+
+class Prices(Frozen):
+    """cluster/prices.yaml."""
+
+    instances: dict[str, InstancePrice] = Field(default_factory=dict)
+    gpu_memory_gib: dict[str, float] = Field(default_factory=dict)
+    requests: dict[str, list[CallTokens]] = Field(default_factory=dict)
+
+
+class ModelSize(Frozen):
+    """What memory a model takes follows from these."""
+
+    parameters: int = Field(gt=0)
+    layers: int = Field(gt=0)
+    kv_heads: int = Field(gt=0)
+    head_dim: int = Field(gt=0)
+    weight_bytes: int | None = None
+    """Of the files, where they are there; else it follows from the parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Everything a check looks at."""
+
+    settings: Settings
+    settings_file: str
+    serve: ServeConfig
+    machines: Machines
+    deployments: tuple[Deployment, ...]
+    prices: Prices
+    prices_file: str
+    models: dict[str, ModelSize]
+
+
+def case_of(settings: Path, serve: Path, cluster: Path, prices: Path = PRICES, models: Path = MODELS) -> Case:
+    """Read the files.
+
+    Raises:
+        CheckError: one cannot be used; the message names it.
+    """
+    try:
+        served = load(settings)
+    except SettingsError as exc:
+        raise CheckError(exc.message) from exc
+    config = deployments.read(serve)
+    return Case(
+        settings=served,
+        settings_file=str(settings),
+        serve=config,
+        machines=machines.read(cluster),
+        deployments=tuple(deployments.made(served, config)),
+        prices=_table(prices, TypeAdapter(Prices)),
+        prices_file=str(prices),
+        models=_table(models, TypeAdapter(dict[str, ModelSize])),
+    )
+
+
+def _table(path: Path, adapter: TypeAdapter[T]) -> T:
+    try:
+        return adapter.validate_python(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (OSError, yaml.YAMLError) as exc:
+        raise CheckError(f"{path} cannot be read: {exc}") from exc
+    except ValidationError as exc:
+        fault = exc.errors(include_url=False)[0]
+        raise CheckError(f"{path}: {'.'.join(map(str, fault['loc']))}: {fault['msg']}") from exc

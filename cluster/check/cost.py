@@ -1,0 +1,126 @@
+"""Dollars: what the cluster takes an hour, at its smallest and its largest, and what a thousand requests of a mix take.
+
+The second is two parts that are not alike: what providers bill by the token, and the machines' share, which depends on how many
+requests share them. How many nodes a given load needs is not known here; `loadtest/` answers that.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+
+from cluster.check.case import Case
+from cluster.check.findings import CheckError, Finding
+from cluster.check.machines import NodeType
+from cluster.check.placing import nodes_wanted
+from conductor.money import Price, Usage, cost_of, total
+
+SECONDS_AN_HOUR = 3600
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One kind of node. A price of None is unknown, and so is every sum with it."""
+
+    node: NodeType
+    at_least: int
+    at_most: int
+    usd_per_h: Decimal | None
+
+
+def hourly(case: Case) -> list[Line]:
+    """The head and every kind of node, with how many of each run at the smallest and at the largest."""
+    least, most = nodes_wanted(case, largest=False), nodes_wanted(case, largest=True)
+    workers = [Line(n, least[n.name], most[n.name], price_of(case, n)) for n in case.machines.workers]
+    return [Line(case.machines.head, 1, 1, price_of(case, case.machines.head)), *workers]
+
+
+def price_of(case: Case, node: NodeType) -> Decimal | None:
+    """Dollars an hour of one node."""
+    price = case.prices.instances.get(node.instance or "")
+    if price is None:
+        return None
+    return price.spot_usd_per_h if node.spot else price.on_demand_usd_per_h
+
+
+def sums(lines: list[Line]) -> tuple[Decimal | None, Decimal | None]:
+    """Dollars an hour at the smallest and at the largest; None where a price is unknown."""
+    smallest = total([_times(line.usd_per_h, line.at_least) for line in lines])
+    return smallest, total([_times(line.usd_per_h, line.at_most) for line in lines])
+
+
+def _times(usd: Decimal | None, count: int) -> Decimal | None:
+    return None if usd is None else usd * count
+
+
+def unpriced(case: Case) -> list[Finding]:
+    """Nodes whose price is not in the table: a remark, since one's own machines have none."""
+    return [
+        Finding(case.machines.file, f"{line.node.name}", f"the price of {line.node.instance or 'this machine'} is not known",
+                "add it under `instances` in cluster/prices.yaml, or pass --prices", fault=False)
+        for line in hourly(case)
+        if line.usd_per_h is None and line.node.instance
+    ]  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------ requests
+
+
+def shares(text: str, kinds: Mapping[str, object]) -> dict[str, Decimal]:
+    """`chat=0.7,ultra=0.3` as shares.
+
+    Raises:
+        CheckError: it is no mix, names an unknown kind, or does not sum up to 1.
+    """
+    mix: dict[str, Decimal] = {}
+    for part in text.split(","):
+        kind, _, share = part.strip().partition("=")
+        try:
+            mix[kind] = Decimal(share)
+        except ArithmeticError as exc:
+            raise CheckError(f"--mix: {part.strip()!r} is no kind=share, such as chat=0.7.") from exc
+        if kind not in kinds:
+            raise CheckError(f"--mix: {kind!r} is none of the kinds under `requests`: {', '.join(kinds)}.")
+    if sum(mix.values()) != 1 or min(mix.values()) < 0:
+        raise CheckError(f"--mix: the shares of {text!r} must be positive and sum up to 1.")
+    return mix
+
+
+def billed_per_thousand(case: Case, mix: Mapping[str, Decimal]) -> Decimal | None:
+    """Dollars that providers bill for a thousand requests of `mix`; None where a worker's price is unknown."""
+    return total([_times_share(billed(case, kind), share * 1000) for kind, share in mix.items()])
+
+
+def billed(case: Case, kind: str) -> Decimal | None:
+    """Dollars that providers bill for one request of `kind`; None where a price, or one of its workers, is unknown."""
+    prices = {worker.name: worker.price for worker in case.settings.workers}
+    costs: list[Decimal | None] = []
+    for call in case.prices.requests[kind]:
+        price = prices.get(call.worker)
+        per_token = price and Price(
+            price.input_usd_per_mtok, price.output_usd_per_mtok, price.cached_input_usd_per_mtok
+        )
+        costs.append(
+            cost_of(per_token, Usage(call.input_tokens, call.output_tokens, call.cached_input_tokens))
+        )
+    return total(costs)
+
+
+def strangers(case: Case) -> list[Finding]:
+    """Requests in the price table that call a worker which the settings do not have: a remark, their cost is unknown."""
+    names = {worker.name for worker in case.settings.workers}
+    return [
+        Finding(case.prices_file, f"requests.{kind}", f"{call.worker!r} is no worker of {case.settings_file}",
+                "pass --prices with requests of your own", fault=False)
+        for kind, calls in case.prices.requests.items()
+        for call in calls
+        if call.worker not in names
+    ]  # fmt: skip
+
+
+def _times_share(usd: Decimal | None, share: Decimal) -> Decimal | None:
+    return None if usd is None else usd * share
+
+
+def machines_per_thousand(usd_per_h: Decimal | None, rps: Decimal) -> Decimal | None:
+    """The machines' share of a thousand requests, at `rps` of them a second."""
+    return None if usd_per_h is None else usd_per_h / (rps * SECONDS_AN_HOUR) * 1000

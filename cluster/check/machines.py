@@ -1,0 +1,160 @@
+"""The kinds of nodes of a cluster, from `ray up`'s YAML (AWS, GCP, local) or from a KubeRay RayService manifest.
+
+Knows where each of the four says what a node has, how many there may be and what it is in its cloud; knows no price and no model.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cluster.check.findings import CheckError, section
+
+HEAD = "head"
+ACCELERATOR = "accelerator_type:"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeType:
+    """One kind of node. `resources` are Ray's; `instance` is the cloud's name of the machine, where one is given."""
+
+    name: str
+    resources: Mapping[str, float]
+    min_nodes: int
+    max_nodes: int
+    instance: str | None = None
+    spot: bool = False
+
+    @property
+    def gpu(self) -> str | None:
+        """Ray's name of its GPU."""
+        names = [key.removeprefix(ACCELERATOR) for key in self.resources if key.startswith(ACCELERATOR)]
+        return names[0] if names else None
+
+
+@dataclass(frozen=True, slots=True)
+class Machines:
+    """All kinds of nodes of one cluster file, and the environment that its containers get."""
+
+    file: str
+    head: NodeType
+    workers: tuple[NodeType, ...]
+    max_nodes: int | None
+    """Worker nodes at most, all kinds together; None where nothing says so."""
+    environment: Mapping[str, str]
+    """Variables with the values written in the file; "" where the value comes from elsewhere."""
+
+
+def read(path: Path) -> Machines:
+    """The machines of `path`.
+
+    Raises:
+        CheckError: it is not there, not YAML, or neither kind of file.
+    """
+    try:
+        documents = [
+            each for each in yaml.safe_load_all(path.read_text(encoding="utf-8")) if isinstance(each, dict)
+        ]
+    except (OSError, yaml.YAMLError) as exc:
+        raise CheckError(f"{path} cannot be read: {exc}") from exc
+    for document in documents:
+        if document.get("kind") == "RayService":
+            return _of_rayservice(document, str(path))
+        if section(document, "provider"):
+            return _of_launcher(document, str(path))
+    raise CheckError(
+        f"{path} is neither a cluster file of `ray up` (no `provider`) nor a RayService manifest."
+    )
+
+
+# ------------------------------------------------------------------------------------------------ ray up
+
+
+def _of_launcher(data: dict[str, Any], file: str) -> Machines:
+    types = section(data, "available_node_types") or section(data["provider"], "node_types")
+    if not types:
+        raise CheckError(
+            f"{file}: no `available_node_types`; with the local provider, write them under `provider.node_types`."
+        )
+    head = data.get("head_node_type", HEAD)
+    nodes = [_launched(name, node) for name, node in types.items() if name != head]
+    ips = data["provider"].get("worker_ips")
+    return Machines(
+        file=file,
+        head=_launched(head, types.get(head, {"resources": {"CPU": 0}})),
+        workers=tuple(nodes),
+        max_nodes=len(ips) if ips is not None else data.get("max_workers"),
+        environment=_launched_environment(data),
+    )
+
+
+def _launched(name: str, node: dict[str, Any]) -> NodeType:
+    config = section(node, "node_config")
+    spot = "spot" in str(section(config, "InstanceMarketOptions").get("MarketType", "")).lower() or (
+        section(config, "scheduling").get("provisioningModel") == "SPOT"
+    )
+    return NodeType(
+        name=name,
+        resources={key: float(amount) for key, amount in section(node, "resources").items()},
+        min_nodes=int(node.get("min_workers", 0)),
+        max_nodes=int(node.get("max_workers", 0)),
+        instance=config.get("InstanceType") or config.get("machineType"),
+        spot=spot,
+    )
+
+
+def _launched_environment(data: dict[str, Any]) -> dict[str, str]:
+    options = " ".join(section(data, "docker").get("run_options", []))
+    fetched = " ".join(data.get("initialization_commands", []))
+    given = dict(re.findall(r"-e ([A-Z][A-Z0-9_]+)=(\S+)", options))
+    return dict.fromkeys(re.findall(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b", fetched), "") | given
+
+
+# ------------------------------------------------------------------------------------------------ KubeRay
+
+
+def _of_rayservice(data: dict[str, Any], file: str) -> Machines:
+    config = section(section(data, "spec"), "rayClusterConfig")
+    head = section(config, "headGroupSpec")
+    groups = config.get("workerGroupSpecs", [])
+    return Machines(
+        file=file,
+        head=_pod(HEAD, head, 1, 1),
+        workers=tuple(
+            _pod(g["groupName"], g, g.get("minReplicas", 0), g.get("maxReplicas", 0)) for g in groups
+        ),
+        max_nodes=None,
+        environment={
+            entry["name"]: entry.get("value", "")
+            for entry in _container(head).get("env", [])
+            if "name" in entry
+        },
+    )
+
+
+def _pod(name: str, group: dict[str, Any], least: int, most: int) -> NodeType:
+    limits = section(_container(group).get("resources", {}), "limits")
+    given = section(group, "rayStartParams")
+    custom = json.loads(str(given.get("resources", "{}")).strip("'\"").replace('\\"', '"') or "{}")
+    pod = section(section(group, "template"), "spec")
+    selector = section(pod, "nodeSelector")
+    resources = {"CPU": float(given.get("num-cpus", limits.get("cpu", 0)))}
+    if gpus := float(limits.get("nvidia.com/gpu", 0)):
+        resources["GPU"] = gpus
+    return NodeType(
+        name=name,
+        resources=resources | {key: float(amount) for key, amount in custom.items()},
+        min_nodes=least,
+        max_nodes=most,
+        instance=selector.get("node.kubernetes.io/instance-type"),
+        spot="spot" in " ".join(map(str, selector.values())).lower(),
+    )
+
+
+def _container(group: dict[str, Any]) -> dict[str, Any]:
+    containers = section(section(group, "template"), "spec").get("containers", [])
+    return containers[0] if containers else {}

@@ -1,0 +1,136 @@
+"""Weights and KV cache against the memory of the GPUs they are to run on. An estimate: vLLM measures it at start-up.
+
+Weights are parameters times bytes; a token's keys and values are 2 x layers x kv_heads x head_dim x bytes. What activations and CUDA
+graphs take is an allowance (`OVERHEAD_GIB` on every GPU). vLLM does not start unless one request of `max_model_len` fits the cache.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cluster.check.case import Case, ModelSize
+from cluster.check.deployments import Deployment
+from cluster.check.findings import Finding
+from cluster.check.placing import home
+from serving.deployments.build import gpus_of
+from serving.worker_settings import VllmSettings
+
+GIB = 2**30
+OVERHEAD_GIB = 2.0
+UTILIZATION = 0.92
+"""vLLM's own `gpu_memory_utilization` where the settings say none (vllm/config/cache.py, 0.29)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """One engine's memory, over all GPUs of a replica."""
+
+    deployment: str
+    gpu: str
+    gpus: int
+    weights_gib: float
+    usable_gib: float
+    kv_gib: float
+    kv_tokens: int
+    context_tokens: int
+
+
+def fit(case: Case, deployment: Deployment) -> Fit | None:
+    """The memory of `deployment`'s engine; None where no GPU, no node or no size is known."""
+    worker, node = deployment.worker, home(deployment, case.machines.workers)
+    if worker is None or node is None or node.gpu is None or not gpus_of(worker):
+        return None
+    size, memory_gib = size_of(worker.model, case.models), case.prices.gpu_memory_gib.get(node.gpu)
+    if size is None or memory_gib is None:
+        return None
+    gpus = gpus_of(worker)
+    weights_gib = (size.weight_bytes or size.parameters * _weight_bytes(worker)) / GIB
+    usable_gib = memory_gib * gpus * float(worker.engine.get("gpu_memory_utilization", UTILIZATION))
+    kv_gib = usable_gib - weights_gib - OVERHEAD_GIB * gpus
+    return Fit(
+        deployment=deployment.name,
+        gpu=node.gpu,
+        gpus=gpus,
+        weights_gib=weights_gib,
+        usable_gib=usable_gib,
+        kv_gib=kv_gib,
+        kv_tokens=max(0, int(kv_gib * GIB / _token_bytes(size, worker))),
+        context_tokens=int(worker.engine.get("max_model_len", 0)),
+    )
+
+
+def memory(case: Case) -> list[Finding]:
+    """Every engine's weights and one whole context fit its GPUs."""
+    found: list[Finding] = []
+    for deployment in case.deployments:
+        worker = deployment.worker
+        if worker is None or not gpus_of(worker) or home(deployment, case.machines.workers) is None:
+            continue
+        fitted = fit(case, deployment)
+        if fitted is None:
+            found.append(_unknown(case, deployment, worker))
+        elif fitted.kv_gib <= 0:
+            found.append(
+                Finding(case.settings_file, f"worker {worker.name!r}: engine",
+                        f"{fitted.weights_gib:.0f} GiB of weights and {OVERHEAD_GIB * fitted.gpus:.0f} for the rest do not fit "
+                        f"{fitted.usable_gib:.0f} GiB on {fitted.gpus} {fitted.gpu}",
+                        "a larger tensor_parallel_size, larger GPUs, or `quantization: fp8`")
+            )  # fmt: skip
+        elif fitted.kv_tokens < fitted.context_tokens:
+            found.append(
+                Finding(case.settings_file, f"worker {worker.name!r}: engine.max_model_len",
+                        f"is {fitted.context_tokens}; the KV cache has room for {fitted.kv_tokens} tokens",
+                        "lower it, or give the model more or larger GPUs; vLLM does not start otherwise")
+            )  # fmt: skip
+    return found
+
+
+def _unknown(case: Case, deployment: Deployment, worker: VllmSettings) -> Finding:
+    node = home(deployment, case.machines.workers)
+    gpu = node.gpu if node else None
+    if size_of(worker.model, case.models) is None:
+        return Finding(
+            case.settings_file, f"worker {worker.name!r}: model", f"the size of {worker.model} is not known",
+            "add it to cluster/check/models.yaml, or name a folder with its config.json", fault=False,
+        )  # fmt: skip
+    return Finding(
+        case.machines.file, f"{node.name if node else '?'}.resources", f"the memory of its GPU ({gpu}) is not known",
+        "name it as `accelerator_type:<Ray's name>`, with its size under `gpu_memory_gib` in cluster/prices.yaml", fault=False,
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------ sizes
+
+
+def size_of(model: str, known: dict[str, ModelSize]) -> ModelSize | None:
+    """The size of `model`: of its folder, where it is one, else from the table."""
+    folder = Path(model)
+    return _of_folder(folder) if (folder / "config.json").is_file() else known.get(model)
+
+
+def _of_folder(folder: Path) -> ModelSize | None:
+    weights = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    text = config.get("text_config", config)
+    heads = text.get("num_attention_heads")
+    if not weights or not heads:
+        return None
+    return ModelSize(
+        parameters=weights // 2,
+        layers=text["num_hidden_layers"],
+        kv_heads=text.get("num_key_value_heads") or heads,
+        head_dim=text.get("head_dim") or text["hidden_size"] // heads,
+        weight_bytes=weights,
+    )
+
+
+def _weight_bytes(worker: VllmSettings) -> int:
+    return {"float32": 4, "float": 4}.get(
+        worker.engine.get("dtype", ""), 1 if worker.engine.get("quantization") else 2
+    )
+
+
+def _token_bytes(size: ModelSize, worker: VllmSettings) -> int:
+    value_bytes = 1 if str(worker.engine.get("kv_cache_dtype", "")).startswith("fp8") else 2
+    return 2 * size.layers * size.kv_heads * size.head_dim * value_bytes

@@ -1,0 +1,276 @@
+"""cluster/kuberay/ without a cluster: core objects by Kubernetes' own client models, which refuse unknown fields; the RayService by
+KubeRay's field names, by the autoscaler in Ray's wheel, and by Ray Serve's schema."""
+
+import copy
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from cluster.check import machines
+from serving.settings import load
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "cluster" / "kuberay"
+Data = dict[str, Any]
+
+# KubeRay's fields, of those that a RayService may have: `json` tags of RayServiceSpec, ClusterUpgradeOptions, RayClusterSpec,
+# AuthOptions, GcsFaultToleranceOptions, RedisCredential, AutoscalerOptions, HeadGroupSpec and WorkerGroupSpec in ray-operator/apis/ray/v1/
+# rayservice_types.go and raycluster_types.go of ray-project/kuberay (1.7; read 2026-11-21). Its CRD is in no package.
+SPEC = {
+    "upgradeStrategy", "rayClusterDeletionDelaySeconds", "excludeHeadPodFromServeSvc", "serveService", "serveConfigV2",
+    "rayClusterConfig",
+}  # fmt: skip
+UPGRADE = {"gatewayClassName", "maxSurgePercent", "stepSizePercent", "intervalSeconds"}
+CLUSTER = {
+    "upgradeStrategy", "authOptions", "suspend", "managedBy", "autoscalerOptions", "headServiceAnnotations",
+    "enableInTreeAutoscaling", "gcsFaultToleranceOptions", "networkPolicy", "tlsOptions", "headGroupSpec", "rayVersion",
+    "workerGroupSpecs", "historyServerOptions",
+}  # fmt: skip
+AUTH = {"mode", "secretName", "enableK8sTokenAuth"}
+GCS = {"backend", "redisAddress", "redisUsername", "redisPassword", "externalStorageNamespace", "storage"}
+AUTOSCALER = {
+    "version", "idleTimeoutSeconds", "upscalingMode", "resources", "image", "imagePullPolicy", "securityContext", "env",
+    "envFrom", "volumeMounts",
+}  # fmt: skip
+HEAD = {"rayStartParams", "template", "headService", "enableIngress", "serviceType", "labels", "resources"}
+WORKER = {
+    "groupName", "replicas", "minReplicas", "maxReplicas", "numOfHosts", "idleTimeoutSeconds", "rayStartParams", "template",
+    "scaleStrategy", "suspend", "labels", "resources",
+}  # fmt: skip
+
+
+def documents(name: str) -> list[Data]:
+    return list(yaml.safe_load_all((FOLDER / name).read_text()))
+
+
+@pytest.fixture
+def spec() -> Data:
+    (service,) = documents("rayservice.yaml")
+    assert (service["apiVersion"], service["kind"]) == ("ray.io/v1", "RayService")
+    return service["spec"]
+
+
+def groups(spec: Data) -> list[Data]:
+    return [spec["rayClusterConfig"]["headGroupSpec"], *spec["rayClusterConfig"]["workerGroupSpecs"]]
+
+
+def container(group: Data) -> Data:
+    (only,) = group["template"]["spec"]["containers"]
+    return only
+
+
+def known(data: Data, fields: set[str]) -> None:
+    assert data.keys() <= fields, data.keys() - fields
+
+
+def model(kind: str) -> Any:
+    from kubernetes import client
+
+    return getattr(client, f"V1{kind}")
+
+
+# ------------------------------------------------------------------------------------------------ fields
+
+
+def test_the_rayservice_has_no_field_that_kuberay_does_not_know(spec: Data) -> None:
+    cluster = spec["rayClusterConfig"]
+    known(spec, SPEC)
+    known(spec["upgradeStrategy"], {"type", "clusterUpgradeOptions"})
+    known(spec["upgradeStrategy"]["clusterUpgradeOptions"], UPGRADE)
+    known(cluster, CLUSTER)
+    known(cluster["authOptions"], AUTH)
+    known(cluster["gcsFaultToleranceOptions"], GCS)
+    known(cluster["gcsFaultToleranceOptions"]["redisPassword"], {"value", "valueFrom"})
+    known(cluster["autoscalerOptions"], AUTOSCALER)
+    known(cluster["headGroupSpec"], HEAD)
+    for group in cluster["workerGroupSpecs"]:
+        known(group, WORKER)
+
+
+def test_pods_and_services_in_it_are_kubernetes_own(spec: Data) -> None:
+    for group in groups(spec):
+        model("PodTemplateSpec").model_validate(group["template"])
+    model("Service").model_validate(spec["serveService"])
+    model("ResourceRequirements").model_validate(spec["rayClusterConfig"]["autoscalerOptions"]["resources"])
+    password = spec["rayClusterConfig"]["gcsFaultToleranceOptions"]["redisPassword"]
+    model("EnvVarSource").model_validate(password["valueFrom"])
+
+
+@pytest.mark.parametrize("name", ["redis.yaml", "support.yaml"])
+def test_every_other_object_is_kubernetes_own(name: str) -> None:
+    versions = {
+        "Service": "v1", "PersistentVolumeClaim": "v1", "StatefulSet": "apps/v1", "PodDisruptionBudget": "policy/v1",
+        "NetworkPolicy": "networking.k8s.io/v1",
+    }  # fmt: skip
+    for each in documents(name):
+        assert each["apiVersion"] == versions[each["kind"]]
+        model(each["kind"]).model_validate(each)
+
+
+@pytest.mark.parametrize(
+    ("place", "wrong"),
+    [
+        (("spec", "nodeSelectors"), {}),
+        (("spec", "containers", 0, "resources", "limit"), {}),
+        (("spec", "containers", 0, "env", 0, "val"), "1"),
+        (("spec", "containers", 0, "securityContext", "runAsRoot"), False),
+        (("spec", "activeDeadlineSeconds"), "long"),
+    ],
+)
+def test_a_wrong_field_of_a_pod_is_found(spec: Data, place: tuple[str | int, ...], wrong: object) -> None:
+    template = copy.deepcopy(groups(spec)[1]["template"])
+    inner: Any = template
+    for part in place[:-1]:
+        inner = inner[part]
+    inner[place[-1]] = wrong
+    with pytest.raises(ValidationError):
+        model("PodTemplateSpec").model_validate(template)
+
+
+def test_rays_autoscaler_reads_the_groups_as_the_check_does(spec: Data) -> None:
+    from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
+
+    cluster = {"metadata": {"name": "podium", "namespace": "podium"}, "spec": spec["rayClusterConfig"]}
+    derived = _derive_autoscaling_config_from_ray_cr(cluster)
+    types = derived["available_node_types"]
+    ours = machines.read(FOLDER / "rayservice.yaml")
+    assert types[derived["head_node_type"]]["resources"]["CPU"] == 0
+    for node in ours.workers:
+        read = types[node.name]
+        assert (read["min_workers"], read["max_workers"]) == (node.min_nodes, node.max_nodes)
+        resources = {key: amount for key, amount in read["resources"].items() if key != "memory"}
+        assert resources == {key: int(amount) for key, amount in node.resources.items()}
+
+
+# ------------------------------------------------------------------------------------------------ Serve
+
+
+def test_its_serve_config_is_that_of_the_other_clusters(spec: Data) -> None:
+    text = spec["serveConfigV2"]
+    assert yaml.safe_load(text) == yaml.safe_load((ROOT / "cluster" / "gpu.serve.yaml").read_text())
+    assert not re.search(r"[&*]\w|<<:", text), (
+        "anchors are written out: another YAML reader parses this string"
+    )
+
+
+def test_ray_serve_takes_it(spec: Data) -> None:
+    from ray.serve.schema import ServeDeploySchema
+
+    parsed = ServeDeploySchema.model_validate(yaml.safe_load(spec["serveConfigV2"]))
+    assert [application.name for application in parsed.applications] == ["podium"]
+
+
+def test_the_old_cluster_outlives_its_longest_run(spec: Data) -> None:
+    assert spec["upgradeStrategy"]["type"] == "NewClusterWithIncrementalUpgrade"
+    assert spec["rayClusterConfig"]["enableInTreeAutoscaling"], "the incremental upgrade wants the autoscaler"
+    assert spec["rayClusterDeletionDelaySeconds"] > load(ROOT / "cluster/gpu.yaml").limits.default_deadline_s
+
+
+# ------------------------------------------------------------------------------------------------ what it must be
+
+
+def test_the_head_runs_no_replicas(spec: Data) -> None:
+    assert groups(spec)[0]["rayStartParams"]["num-cpus"] == "0"
+    assert spec["excludeHeadPodFromServeSvc"]
+
+
+def test_variables_are_those_of_the_other_clusters_on_head_and_workers(spec: Data) -> None:
+    given = [container(group)["env"] for group in groups(spec)]
+    assert all(each == given[0] for each in given)
+    here = {entry["name"]: entry.get("value") for entry in given[0]}
+    there = machines.read(ROOT / "ray_cluster.yaml").environment
+    assert here.keys() - {"RAY_USAGE_STATS_ENABLED"} == there.keys() - {"RAY_AUTH_MODE"}
+    assert all(here[name] == value for name, value in there.items() if value and name in here)
+    assert spec["rayClusterConfig"]["authOptions"]["mode"] == "token"
+
+
+def test_secrets_are_referred_to_and_never_written(spec: Data) -> None:
+    entries = [entry for group in groups(spec) for entry in container(group)["env"]]
+    secret = [entry for entry in entries if entry["name"].endswith(("_KEY", "_TOKEN"))]
+    assert len(secret) == 4 * len(groups(spec))
+    assert all("secretKeyRef" in entry["valueFrom"] and "value" not in entry for entry in secret)
+    text = "".join(path.read_text() for path in FOLDER.iterdir())
+    assert "kind: Secret" not in text
+    assert not re.search(r"(AKIA|sk-|hf_|AIza)\w{8}", text)
+
+
+def test_nobody_is_root_and_images_are_pinned(spec: Data) -> None:
+    pods = [group["template"]["spec"] for group in groups(spec)]
+    pods += [
+        each["spec"]["template"]["spec"] for each in documents("redis.yaml") if each["kind"] == "StatefulSet"
+    ]
+    for pod in pods:
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert pod["securityContext"]["runAsUser"] > 0
+        for each in pod["containers"]:
+            assert each["securityContext"]["allowPrivilegeEscalation"] is False
+            assert re.search(r":\d+\.\d+\.\d+(-\w+)?$", each["image"])
+            assert (
+                each["resources"]["requests"]["memory"] == each["resources"]["limits"]["memory"]
+                or "redis" in each["image"]
+            )
+
+
+def test_gpu_pods_ask_for_gpus_tolerate_their_nodes_and_keep_weights(spec: Data) -> None:
+    gpu = [group for group in groups(spec) if "nvidia.com/gpu" in container(group)["resources"]["limits"]]
+    claims = {
+        each["metadata"]["name"]
+        for each in documents("support.yaml")
+        if each["kind"] == "PersistentVolumeClaim"
+    }
+    assert len(gpu) == 2
+    for group in gpu:
+        pod = group["template"]["spec"]
+        assert group["minReplicas"] == 0
+        assert "nvidia.com/gpu" in {each["key"] for each in pod["tolerations"]}
+        assert pod["nodeSelector"]
+        volumes = {each["name"]: each for each in pod["volumes"]}
+        mounted = {each["mountPath"]: volumes[each["name"]] for each in container(group)["volumeMounts"]}
+        assert mounted["/models"]["persistentVolumeClaim"]["claimName"] in claims
+        assert mounted["/dev/shm"]["emptyDir"]["medium"] == "Memory"  # tensor parallelism talks through it
+
+
+def test_every_pool_has_a_disruption_budget_that_selects_it(spec: Data) -> None:
+    budgets = [each for each in documents("support.yaml") if each["kind"] == "PodDisruptionBudget"]
+    chosen = [each["spec"]["selector"]["matchLabels"] for each in budgets]
+    for group in groups(spec):
+        labels = group["template"]["metadata"]["labels"]
+        assert sum(selector.items() <= labels.items() for selector in chosen) == 1, labels
+    router = next(each["spec"] for each in budgets if each["metadata"]["name"] == "podium-router")
+    least = next(group["minReplicas"] for group in groups(spec)[1:] if group["groupName"] == "router")
+    assert router["minAvailable"] < least, "a drain must be able to go on"
+
+
+def test_nothing_is_open_to_the_outside(spec: Data) -> None:
+    services = [
+        spec["serveService"],
+        *(each for each in documents("redis.yaml") if each["kind"] == "Service"),
+    ]
+    assert all(each["spec"].get("type", "ClusterIP") == "ClusterIP" for each in services)
+    policies = {
+        each["metadata"]["name"]: each["spec"]
+        for each in documents("support.yaml")
+        if each["kind"] == "NetworkPolicy"
+    }
+    open_ports = {
+        port["port"]
+        for rule in policies["podium"]["ingress"]
+        if rule["from"] == [{"namespaceSelector": {}}]
+        for port in rule["ports"]
+    }
+    assert open_ports == {8000, 9091}
+    assert "8265" not in json.dumps(policies["podium-redis"])
+
+
+def test_redis_is_where_the_head_looks_for_it(spec: Data) -> None:
+    options = spec["rayClusterConfig"]["gcsFaultToleranceOptions"]
+    service = documents("redis.yaml")[0]
+    assert options["redisAddress"] == f"{service['metadata']['name']}:{service['spec']['ports'][0]['port']}"
+    server = next(each for each in documents("redis.yaml") if each["kind"] == "StatefulSet")
+    (env,) = server["spec"]["template"]["spec"]["containers"][0]["env"]
+    assert env["valueFrom"] == options["redisPassword"]["valueFrom"]
