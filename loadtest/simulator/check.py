@@ -1,0 +1,170 @@
+"""`python -m loadtest.simulator.check --url ...`: a real, scripted server under open-loop load, as a section for `inputs.yaml`.
+
+The server must be `python -m cluster.serve --settings cluster/scripted.yaml` on this machine: what its script says, and how fast,
+is in `STEPS` here. CPU times are read from the processes behind the URL's port. The simulation is later given the same arrivals,
+and the CPU of a request as it was at the lowest rate; the other rates it must foretell.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+import time
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import numpy as np
+import psutil
+import yaml
+from rich.console import Console
+
+from loadtest.simulator.arrivals import poisson
+from loadtest.simulator.cluster import percentile
+
+BODY = {"model": "podium-mini", "messages": [{"role": "user", "content": "What is it?"}]}
+CONDUCTOR_TOKEN_MS = 5.0
+STEPS: list[dict[str, Any]] = [
+    {"worker": "a", "written_tokens": 10, "first_token_s": 0.3, "output_tokens": 1, "token_ms": 0},
+    {"worker": "b", "written_tokens": 10, "first_token_s": 0.3, "output_tokens": 1, "token_ms": 0},
+    {"worker": "c", "written_tokens": 8, "first_token_s": 0.3, "output_tokens": 16, "token_ms": 10},
+    {"worker": "c", "reads": [0, 1, 2], "written_tokens": 15, "first_token_s": 0.3, "output_tokens": 16, "token_ms": 10},
+]
+"""`cluster/scripted.yaml`: its conductor's plan, counted in words, and what its workers take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One rate's requests: seconds each took, how many ended a second, CPU seconds of router and proxy for each."""
+
+    rate_rps: float
+    seed: int
+    took_s: list[float]
+    done_rps: float
+    router_cpu_s: float
+    proxy_cpu_s: float
+
+
+def processes(port: int) -> tuple[psutil.Process, psutil.Process]:
+    """The router replica and the proxy behind `port`.
+
+    Raises:
+        ValueError: they are not found, as behind HAProxy or on another machine.
+    """
+    listening = (c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN and c.laddr.port == port)
+    proxy = next((psutil.Process(c.pid) for c in listening if c.pid), None)
+    if proxy is None or proxy.pid == os.getpid():
+        raise ValueError(f"nothing on this machine listens on port {port}")
+    beside = psutil.Process(proxy.ppid()).children(recursive=True)
+    router = next((p for p in beside if "ServeReplica" in "".join(p.cmdline()) and "router" in "".join(p.cmdline())), None)
+    if router is None:
+        raise ValueError(f"no router replica runs beside the proxy on port {port}")
+    return router, proxy
+
+
+def cpu_s(process: psutil.Process) -> float:
+    """CPU that it has used, its threads included."""
+    used = process.cpu_times()
+    return used.user + used.system
+
+
+async def ask(session: aiohttp.ClientSession, url: str) -> float:
+    """Seconds of one request.
+
+    Raises:
+        ValueError: the status is not 200.
+    """
+    began_s = time.monotonic()
+    async with session.post(f"{url}/v1/chat/completions", json=BODY) as response:
+        content = await response.read()
+    if response.status != 200:
+        raise ValueError(f"{response.status} {content[:200]!r}")
+    return time.monotonic() - began_s
+
+
+async def at_rate(session: aiohttp.ClientSession, url: str, rate_rps: float, duration_s: float, seed: int) -> Seen:
+    """Ask at Poisson times, whether or not earlier answers are there."""
+    arrivals = poisson(rate_rps, duration_s, np.random.default_rng(seed))
+    watched = processes(urlsplit(url).port or 80)
+    before = [cpu_s(process) for process in watched]
+    began_s = time.monotonic()
+    ended_s: list[float] = []
+
+    async def one(at_s: float) -> float:
+        await asyncio.sleep(began_s + at_s - time.monotonic())
+        took_s = await ask(session, url)
+        ended_s.append(time.monotonic() - began_s)
+        return took_s
+
+    took_s = await asyncio.gather(*(one(float(at_s)) for at_s in arrivals))
+    router_s, proxy_s = ((cpu_s(p) - was) / len(took_s) for p, was in zip(watched, before, strict=True))
+    return Seen(rate_rps, seed, list(took_s), rate_of(ended_s, duration_s), router_s, proxy_s)
+
+
+def rate_of(ended_s: list[float], duration_s: float) -> float:
+    """Answers a second in the later half of the arrivals' time, when the pace has settled."""
+    return sum(duration_s / 2 <= at_s < duration_s for at_s in ended_s) / (duration_s / 2)
+
+
+async def measure(url: str, rates: list[float], duration_s: float, console: Console) -> tuple[list[Seen], float]:
+    """Every rate, and the milliseconds of HTTP around one request at a time."""
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        alone_s = [await ask(session, url) for _ in range(8)][3:]
+        seen: list[Seen] = []
+        for number, rate_rps in enumerate(rates):
+            seen.append(await at_rate(session, url, rate_rps, duration_s, seed=number + 1))
+            last = seen[-1]
+            console.print(
+                f"{rate_rps:g}/s: p50 {1000 * percentile(last.took_s, 0.5):.0f} ms, p95 {1000 * percentile(last.took_s, 0.95):.0f} ms, "
+                f"{last.done_rps:.1f}/s done, CPU {1000 * last.router_cpu_s:.1f} ms router, {1000 * last.proxy_cpu_s:.1f} ms proxy"
+            )
+    return seen, 1000 * percentile(alone_s, 0.5) - scripted_ms()
+
+
+def scripted_ms() -> float:
+    """What the script alone takes: the third step's last word, and then the fourth step."""
+    written_ms = CONDUCTOR_TOKEN_MS * (sum(step["written_tokens"] for step in STEPS[:3]) - 1)
+    return written_ms + sum(1000 * s["first_token_s"] + s["token_ms"] * (s["output_tokens"] - 1) for s in STEPS[2:])
+
+
+def section(seen: list[Seen], http_ms: float, duration_s: float) -> dict[str, Any]:
+    """The section `checked`; the CPU of a request is the lowest rate's."""
+    lowest = min(seen, key=lambda each: each.rate_rps)
+    cpu_ms = [round(1000 * used, 2) for used in (lowest.router_cpu_s, lowest.proxy_cpu_s)]
+    rates = [
+        {
+            "rate_rps": each.rate_rps, "seed": each.seed, "p50_ms": round(1000 * percentile(each.took_s, 0.5), 1),
+            "p95_ms": round(1000 * percentile(each.took_s, 0.95), 1), "done_rps": round(each.done_rps, 2),
+        }
+        for each in seen
+    ]  # fmt: skip
+    return {
+        "source": f"python -m loadtest.simulator.check, cluster/scripted.yaml, {os.cpu_count()} cores, client included",
+        "date": date.today(), "kind": "measured", "duration_s": duration_s, "conductor_token_ms": CONDUCTOR_TOKEN_MS,
+        "steps": STEPS, "http_ms": round(max(0.0, http_ms - sum(cpu_ms)), 1),
+        "router_cpu_ms": cpu_ms[0], "proxy_cpu_ms": cpu_ms[1], "rates": rates,
+    }  # fmt: skip
+
+
+def main() -> int:
+    """Command line."""
+    parser = argparse.ArgumentParser(prog="python -m loadtest.simulator.check", description=__doc__)
+    parser.add_argument("--url", required=True, help="of the server")
+    parser.add_argument("--rates", default="4,10,20,30,45", help="requests a second (default: %(default)s)")
+    parser.add_argument("--duration-s", type=float, default=15.0, help="at each rate (default: %(default)s)")
+    args = parser.parse_args()
+    console = Console(stderr=True)
+    try:
+        rates = [float(rate) for rate in args.rates.split(",")]
+        seen, http_ms = asyncio.run(measure(args.url.rstrip("/"), rates, args.duration_s, console))
+    except (ValueError, OSError, aiohttp.ClientError, psutil.Error) as exc:
+        console.print(f"[red]could not be measured:[/] {exc}")
+        return 1
+    print(yaml.safe_dump({"checked": section(seen, http_ms, args.duration_s)}, sort_keys=False, width=120))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""Where a request spends its time: cores, a vLLM engine, a provider's API. Knows time and tokens, not plans.
+
+An engine is continuous batching as a fluid: every decoding sequence gets tokens at the same pace, which the number of them
+sets; prompts are read one after another, a chunk in each step, and slow the others meanwhile (vLLM's chunked prefill).
+"""
+
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Generator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import simpy
+
+from loadtest.simulator import inputs
+
+Process = Generator[simpy.Event, Any, None]
+
+
+class Caller(Protocol):
+    """Whoever can be asked for tokens."""
+
+    def call(self, prompt_tokens: int, marks: Sequence[int]) -> list[simpy.Event]:
+        """Events, one for each count of output tokens in `marks`, ascending; the last one ends the call."""
+        ...
+
+
+class Cores:
+    """Equal cores with one queue; `busy_s` is the work they have done."""
+
+    def __init__(self, env: simpy.Environment, count: int = 1) -> None:
+        self.env, self.busy_s, self.done = env, 0.0, 0
+        self._cores = simpy.Resource(env, count)
+
+    @property
+    def ongoing(self) -> int:
+        """Running and queued."""
+        return self._cores.count + len(self._cores.queue)
+
+    def work(self, seconds: float) -> Process:
+        """Take a core for so long; a process waits for it with `yield from`."""
+        if seconds <= 0:
+            return
+        with self._cores.request() as core:
+            yield core
+            yield self.env.timeout(seconds)
+        self.busy_s += seconds
+        self.done += 1
+
+
+class Engine:
+    """A vLLM replica.
+
+    Attributes:
+        ongoing: calls running and queued.
+        sequence_s: integral of the calls in the batch over time.
+        busy_s: time in which there was any.
+    """
+
+    def __init__(self, env: simpy.Environment, spec: inputs.Engine) -> None:
+        self.env, self.spec = env, spec
+        self.ongoing, self.sequence_s, self.busy_s, self.tokens = 0, 0.0, 0.0, 0
+        self._counts = np.array(sorted(spec.step_ms))
+        self._steps_s = np.array([spec.step_ms[count] for count in self._counts]) / 1000
+        self._table_s = np.interp(np.arange(spec.max_num_seqs + 1), self._counts, self._steps_s)
+        self._chunk_s = spec.chunk_tokens / spec.prefill_tokens_per_s
+        self._queue: deque[tuple[float, Sequence[int], list[simpy.Event]]] = deque()
+        self._prompts: deque[tuple[float, Sequence[int], list[simpy.Event]]] = deque()
+        self._due: list[tuple[float, int, bool, simpy.Event]] = []
+        self._order = itertools.count()
+        self._decoding, self._paced, self._at_s, self._plan = 0, 0.0, env.now, 0
+
+    def call(self, prompt_tokens: int, marks: Sequence[int]) -> list[simpy.Event]:
+        """See `Caller.call`."""
+        self._advance()
+        events = [self.env.event() for _ in marks]
+        self.ongoing += 1
+        self._queue.append((float(max(prompt_tokens, 1)), marks, events))
+        self._admit()
+        self._next()
+        return events
+
+    def _admit(self) -> None:
+        while self._queue and self._decoding + len(self._prompts) < self.spec.max_num_seqs:
+            self._prompts.append(self._queue.popleft())
+
+    def _step_s(self) -> float:
+        """One step of the engine as it is now."""
+        decode_s = float(self._table_s[self._decoding]) if self._decoding else 0.0
+        return decode_s + (self._chunk_s if self._prompts else 0.0)
+
+    def _advance(self) -> None:
+        """Bring tokens and prompts to the present."""
+        passed_s = self.env.now - self._at_s
+        self._at_s = self.env.now
+        if not (self._decoding or self._prompts) or passed_s <= 0:
+            return
+        self.busy_s += passed_s
+        self.sequence_s += passed_s * (self._decoding + len(self._prompts))
+        steps = passed_s / self._step_s()
+        self._paced += steps
+        if self._prompts:
+            left, marks, events = self._prompts[0]
+            self._prompts[0] = (left - steps * self.spec.chunk_tokens, marks, events)
+
+    def _next(self) -> None:
+        """Wake at what comes first; whatever was planned before is void."""
+        self._plan += 1
+        steps = [max(0.0, self._due[0][0] - self._paced)] if self._due else []
+        if self._prompts:
+            steps.append(max(0.0, self._prompts[0][0]) / self.spec.chunk_tokens)
+        if steps:
+            wake = self.env.timeout(min(steps) * self._step_s(), value=self._plan)
+            wake.callbacks.append(self._woken)
+
+    def _woken(self, event: simpy.Event) -> None:
+        if event.value != self._plan:
+            return
+        self._advance()
+        tiny = 1e-9
+        if self._prompts and self._prompts[0][0] <= tiny * self.spec.chunk_tokens:
+            _, marks, events = self._prompts.popleft()
+            self._decoding += 1
+            for mark, said in zip(marks, events, strict=True):
+                due = (self._paced + mark, next(self._order), said is events[-1], said)
+                heapq.heappush(self._due, due)
+        while self._due and self._due[0][0] - self._paced <= tiny:
+            _, _, last, said = heapq.heappop(self._due)
+            said.succeed()
+            if last:
+                self._decoding -= 1
+                self.ongoing -= 1
+                self.tokens += 1
+        self._admit()
+        self._next()
+
+
+class Api:
+    """A provider's model: lognormal until the first token, then an even pace; a call over the quota waits for its turn.
+
+    The quota is a pace at which calls may begin (the generic cell rate algorithm with a minute's burst), a token being charged
+    when its call begins.
+    """
+
+    def __init__(self, env: simpy.Environment, spec: inputs.Api, rng: np.random.Generator, quota: float = 1.0) -> None:
+        self.env, self.spec, self.rng = env, spec, rng
+        self.ongoing, self.waited_s, self.calls = 0, 0.0, 0
+        per_minute = spec.requests_per_minute, spec.tokens_per_minute
+        self._per_call_s, self._per_token_s = (60 / (limit * quota) if limit else 0.0 for limit in per_minute)
+        self._free_s = [-60.0, -60.0]
+
+    def call(self, prompt_tokens: int, marks: Sequence[int]) -> list[simpy.Event]:
+        """See `Caller.call`."""
+        counted = marks[-1] + (prompt_tokens if self.spec.counted == "all" else 0)
+        costs_s = (self._per_call_s, counted * self._per_token_s)
+        begin_s = self.env.now
+        for index, cost_s in enumerate(costs_s):
+            self._free_s[index] = max(self._free_s[index], self.env.now - 60) + cost_s
+            begin_s = max(begin_s, self._free_s[index])
+        self.waited_s += begin_s - self.env.now
+        self.calls += 1
+        self.ongoing += 1
+        first_s = begin_s - self.env.now + self._first_token_s()
+        events = [self.env.timeout(first_s + (mark - 1) * self.spec.token_ms / 1000) for mark in marks]
+        events[-1].callbacks.append(self._ended)
+        return list(events)
+
+    def _first_token_s(self) -> float:
+        return float(self.rng.lognormal(np.log(self.spec.first_token_s), self.spec.first_token_sigma))
+
+    def _ended(self, _: simpy.Event) -> None:
+        self.ongoing -= 1
