@@ -35,9 +35,9 @@ class Pool:
         return sum(replica.ongoing for replica in self.replicas)
 
     @property
-    def utilisation_s(self) -> float:
-        """Sequence-seconds so far, over what the batches have room for."""
-        return sum(replica.sequence_s for replica in self.replicas) / self.spec.max_num_seqs
+    def work_s(self) -> float:
+        """What has been done; see `stations.Engine.work_s`."""
+        return sum(replica.work_s for replica in (*self.replicas, *self.leaving))
 
     def call(self, prompt_tokens: int, marks: Sequence[int]) -> list[simpy.Event]:
         """See `stations.Caller.call`."""

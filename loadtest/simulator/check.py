@@ -23,6 +23,7 @@ from rich.console import Console
 
 from loadtest.simulator.arrivals import poisson
 from loadtest.simulator.cluster import percentile
+from loadtest.simulator.real import rate_of
 
 BODY = {"model": "podium-mini", "messages": [{"role": "user", "content": "What is it?"}]}
 CONDUCTOR_TOKEN_MS = 5.0
@@ -101,11 +102,6 @@ async def at_rate(session: aiohttp.ClientSession, url: str, rate_rps: float, dur
     took_s = await asyncio.gather(*(one(float(at_s)) for at_s in arrivals))
     router_s, proxy_s = ((cpu_s(p) - was) / len(took_s) for p, was in zip(watched, before, strict=True))
     return Seen(rate_rps, seed, list(took_s), rate_of(ended_s, duration_s), router_s, proxy_s)
-
-
-def rate_of(ended_s: list[float], duration_s: float) -> float:
-    """Answers a second in the later half of the arrivals' time, when the pace has settled."""
-    return sum(duration_s / 2 <= at_s < duration_s for at_s in ended_s) / (duration_s / 2)
 
 
 async def measure(url: str, rates: list[float], duration_s: float, console: Console) -> tuple[list[Seen], float]:

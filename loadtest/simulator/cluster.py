@@ -15,6 +15,10 @@ from loadtest.simulator.schedulers import Scheduler
 from loadtest.simulator.stations import Api, Caller, Cores, Process
 
 
+CHUNK_TOKENS = 64
+"""The router's work on an answer is done in pieces of so many tokens, while it streams."""
+
+
 @dataclass(frozen=True, slots=True)
 class Served:
     """One request, in seconds of the simulated clock."""
@@ -93,14 +97,22 @@ class Cluster:
         yield self.env.all_of([ended[read] for read in step.reads])
         if scheduler != "sequential" and written[-1].processed and index not in plan.needed:
             return  # a dead step that has not begun when that is known
-        yield from core.work((router.cpu_ms_per_step + step.written_tokens * router.cpu_ms_per_token) / 1000)
-        said = self.workers[step.worker].call(step.input_tokens, _marks(step.output_tokens))
-        if step is plan.steps[-1]:
+        written_ms = step.written_tokens * router.cpu_ms_per_inner_token
+        yield from core.work((router.cpu_ms_per_step + written_ms) / 1000)
+        last = index == len(plan.steps) - 1
+        marks = marked(step.output_tokens, CHUNK_TOKENS if last else step.output_tokens)
+        said = self.workers[step.worker].call(step.input_tokens, marks)
+        if last:
             yield said[0]
             yield written[-1]  # only then is it known to be the answer
             spoke.succeed()
-        yield said[-1]
-        yield from core.work(step.output_tokens * router.cpu_ms_per_token / 1000)
+        token_ms = router.cpu_ms_per_answer_token if last else router.cpu_ms_per_inner_token
+        before = 0
+        for mark, event in zip(marks, said, strict=True):
+            yield event
+            reading = self.env.process(core.work((mark - before) * token_ms / 1000))
+            before = mark
+        yield reading
         ended[index].succeed()
 
     def _router(self) -> Cores:
@@ -108,8 +120,9 @@ class Cluster:
         return min((self.routers[int(index)] for index in two), key=lambda core: core.ongoing)
 
 
-def _marks(output_tokens: int) -> list[int]:
-    return [1, output_tokens] if output_tokens > 1 else [1]
+def marked(tokens: int, every: int) -> list[int]:
+    """The counts of tokens to be told of: the first, each `every`, and the last."""
+    return sorted({1, *range(every, tokens, every), tokens})
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,18 +136,22 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a simulation left."""
+    """What a simulation left.
+
+    Args:
+        served: every request.
+        busy: utilisation by station while requests came; of an engine, its work over what full batches would do.
+        seen: replicas of each engine over time, where they were scaled; see `autoscaling.Pool.seen`.
+    """
 
     served: list[Served]
-    pools: Mapping[str, Pool]
-    apis: Mapping[str, Api]
-    routers: list[Cores]
-    duration_s: float
+    busy: Mapping[str, float]
+    seen: Mapping[str, list[tuple[float, int, int]]]
 
 
 def simulate(
     given: inputs.Inputs, sizes: Sizes, times: Times, plans: Iterable[Plan], *,
-    scheduler: Scheduler = "podium", seed: int = 0, scale: bool = False,
+    scheduler: Scheduler = "podium", seed: int = 0, scale: bool = False, since_s: float = 0.0,
 ) -> Run:  # fmt: skip
     """Serve `plans`, which come at `times`, until all have ended.
 
@@ -146,6 +163,7 @@ def simulate(
         scheduler: which of the three.
         seed: of everything that is drawn on the way.
         scale: let Serve's autoscaling change the engines' replicas.
+        since_s: utilisation is counted from here to the last arrival.
     """
     env = simpy.Environment()
     seeds = np.random.SeedSequence(seed).spawn(2 + len(given.engines) + len(given.apis))
@@ -162,10 +180,22 @@ def simulate(
     for name, pool in pools.items() if scale else ():
         env.process(pool.scaled(policy, policy.target_ongoing_requests[name], 10**6))
     coming = env.process(cluster.run(zip(times.tolist(), plans, strict=True), given.plans, scheduler))
+    if since_s:
+        env.run(until=since_s)
+    before = _work_s(pools, routers)
     env.run(until=coming)
+    count = {"router": len(routers)} | {name: len(pool.replicas) for name, pool in pools.items()}
+    busy = {
+        name: (work_s - before[name]) / (env.now - since_s) / count[name]
+        for name, work_s in _work_s(pools, routers).items()
+    }
     while len(cluster.served) < len(times):
         env.step()
-    return Run(cluster.served, pools, apis, routers, env.now)
+    return Run(cluster.served, busy, {name: pool.seen for name, pool in pools.items()})
+
+
+def _work_s(pools: Mapping[str, Pool], routers: list[Cores]) -> dict[str, float]:
+    return {"router": sum(core.busy_s for core in routers)} | {name: pool.work_s for name, pool in pools.items()}
 
 
 def percentile(values: Iterable[float], share: float) -> float:

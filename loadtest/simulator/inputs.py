@@ -7,6 +7,7 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
+import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -72,7 +73,10 @@ class Router(Sourced):
 
     cpu_ms_per_request: AtLeast0
     cpu_ms_per_step: AtLeast0
-    cpu_ms_per_token: AtLeast0
+    cpu_ms_per_inner_token: AtLeast0
+    """Of the conductor's text and of inner steps: read, and not sent on."""
+    cpu_ms_per_answer_token: AtLeast0
+    """Sent on to the client, each as a chunk of its own."""
     http_ms: AtLeast0
     """On the way in and out, with nobody else there; waiting, not work of the router's."""
     machine: str
@@ -101,6 +105,11 @@ class Engine(Sourced):
         if 1 not in self.step_ms or max(self.step_ms) < self.max_num_seqs:
             raise ValueError("`step_ms` must say what 1 sequence takes, and what `max_num_seqs` take")
         return self
+
+    def step_s(self, sequences: int) -> float:
+        """Seconds of a step with so many sequences in it."""
+        counts = sorted(self.step_ms)
+        return float(np.interp(sequences, counts, [self.step_ms[count] for count in counts])) / 1000
 
 
 class Api(Sourced):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from loadtest.simulator.cluster import Sizes
 from loadtest.simulator.inputs import Engine, Inputs
 from loadtest.simulator.plans import Plan
+from loadtest.simulator.stations import full_batch_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +64,15 @@ class Sized:
 def router_s(inputs: Inputs, plans: Sequence[Plan]) -> float:
     """A router's CPU seconds for a request, in the mean."""
     router = inputs.router
-    steps = sum(len(plan.steps) for plan in plans) / len(plans)
-    tokens = sum(step.written_tokens + step.output_tokens for plan in plans for step in plan.steps) / len(plans)
-    cpu_ms = router.cpu_ms_per_request + steps * router.cpu_ms_per_step + tokens * router.cpu_ms_per_token
-    return cpu_ms / 1000
+
+    def one(plan: Plan) -> float:
+        answer_tokens = plan.steps[-1].output_tokens
+        inner_tokens = sum(plan.steps[index].output_tokens for index in plan.needed) - answer_tokens
+        inner_tokens += sum(step.written_tokens for step in plan.steps)
+        tokens_ms = inner_tokens * router.cpu_ms_per_inner_token + answer_tokens * router.cpu_ms_per_answer_token
+        return router.cpu_ms_per_request + len(plan.needed) * router.cpu_ms_per_step + tokens_ms
+
+    return sum(one(plan) for plan in plans) / len(plans) / 1000
 
 
 def loads(inputs: Inputs, plans: Sequence[Plan]) -> dict[str, Load]:
@@ -87,8 +93,7 @@ def loads(inputs: Inputs, plans: Sequence[Plan]) -> dict[str, Load]:
 
 def engine_s(engine: Engine, load: Load) -> float:
     """Seconds of one replica for a request's load, where its batch is full."""
-    step_s = engine.step_ms.get(engine.max_num_seqs, max(engine.step_ms.values())) / 1000
-    return load.output_tokens * step_s / engine.max_num_seqs + load.input_tokens / engine.prefill_tokens_per_s
+    return full_batch_s(engine, load.input_tokens, load.output_tokens)
 
 
 def sized(inputs: Inputs, rate_rps: float, plans: Sequence[Plan]) -> Sized:

@@ -8,6 +8,7 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Generator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,6 +17,8 @@ import simpy
 from loadtest.simulator import inputs
 
 Process = Generator[simpy.Event, Any, None]
+TINY = 1e-9
+"""Of a step: what floating point leaves over."""
 
 
 class Caller(Protocol):
@@ -49,34 +52,50 @@ class Cores:
         self.done += 1
 
 
+def full_batch_s(spec: inputs.Engine, prompt_tokens: float, output_tokens: float) -> float:
+    """Seconds of a replica for so many tokens, where its batch is full."""
+    token_s = spec.step_s(spec.max_num_seqs) / spec.max_num_seqs
+    return output_tokens * token_s + prompt_tokens / spec.prefill_tokens_per_s
+
+
+@dataclass(slots=True)
+class _Prompt:
+    """A call whose prompt is not read to its end."""
+
+    left_tokens: float
+    work_s: float
+    marks: Sequence[int]
+    events: list[simpy.Event]
+
+
 class Engine:
     """A vLLM replica.
 
     Attributes:
         ongoing: calls running and queued.
         sequence_s: integral of the calls in the batch over time.
-        busy_s: time in which there was any.
+        work_s: what the calls that have ended would have taken in full batches.
     """
 
     def __init__(self, env: simpy.Environment, spec: inputs.Engine) -> None:
         self.env, self.spec = env, spec
-        self.ongoing, self.sequence_s, self.busy_s, self.tokens = 0, 0.0, 0.0, 0
-        self._counts = np.array(sorted(spec.step_ms))
-        self._steps_s = np.array([spec.step_ms[count] for count in self._counts]) / 1000
-        self._table_s = np.interp(np.arange(spec.max_num_seqs + 1), self._counts, self._steps_s)
+        self.ongoing, self.sequence_s, self.work_s = 0, 0.0, 0.0
+        self._step_s = [0.0, *(spec.step_s(count + 1) for count in range(spec.max_num_seqs))]
+        self._token_s = full_batch_s(spec, 0, 1)
         self._chunk_s = spec.chunk_tokens / spec.prefill_tokens_per_s
-        self._queue: deque[tuple[float, Sequence[int], list[simpy.Event]]] = deque()
-        self._prompts: deque[tuple[float, Sequence[int], list[simpy.Event]]] = deque()
-        self._due: list[tuple[float, int, bool, simpy.Event]] = []
+        self._queue: deque[_Prompt] = deque()
+        self._prompts: deque[_Prompt] = deque()
+        self._due: list[tuple[float, int, float | None, simpy.Event]] = []
         self._order = itertools.count()
-        self._decoding, self._paced, self._at_s, self._plan = 0, 0.0, env.now, 0
+        self._decoding, self._paced, self._at_s, self._wakes = 0, 0.0, env.now, 0
 
     def call(self, prompt_tokens: int, marks: Sequence[int]) -> list[simpy.Event]:
         """See `Caller.call`."""
         self._advance()
         events = [self.env.event() for _ in marks]
         self.ongoing += 1
-        self._queue.append((float(max(prompt_tokens, 1)), marks, events))
+        work_s = marks[-1] * self._token_s + prompt_tokens / self.spec.prefill_tokens_per_s
+        self._queue.append(_Prompt(float(max(prompt_tokens, 1)), work_s, marks, events))
         self._admit()
         self._next()
         return events
@@ -85,10 +104,9 @@ class Engine:
         while self._queue and self._decoding + len(self._prompts) < self.spec.max_num_seqs:
             self._prompts.append(self._queue.popleft())
 
-    def _step_s(self) -> float:
+    def _now_s(self) -> float:
         """One step of the engine as it is now."""
-        decode_s = float(self._table_s[self._decoding]) if self._decoding else 0.0
-        return decode_s + (self._chunk_s if self._prompts else 0.0)
+        return self._step_s[self._decoding] + (self._chunk_s if self._prompts else 0.0)
 
     def _advance(self) -> None:
         """Bring tokens and prompts to the present."""
@@ -96,44 +114,43 @@ class Engine:
         self._at_s = self.env.now
         if not (self._decoding or self._prompts) or passed_s <= 0:
             return
-        self.busy_s += passed_s
         self.sequence_s += passed_s * (self._decoding + len(self._prompts))
-        steps = passed_s / self._step_s()
+        steps = passed_s / self._now_s()
         self._paced += steps
         if self._prompts:
-            left, marks, events = self._prompts[0]
-            self._prompts[0] = (left - steps * self.spec.chunk_tokens, marks, events)
+            self._prompts[0].left_tokens -= steps * self.spec.chunk_tokens
 
     def _next(self) -> None:
         """Wake at what comes first; whatever was planned before is void."""
-        self._plan += 1
+        self._wakes += 1
         steps = [max(0.0, self._due[0][0] - self._paced)] if self._due else []
         if self._prompts:
-            steps.append(max(0.0, self._prompts[0][0]) / self.spec.chunk_tokens)
+            steps.append(max(0.0, self._prompts[0].left_tokens) / self.spec.chunk_tokens)
         if steps:
-            wake = self.env.timeout(min(steps) * self._step_s(), value=self._plan)
+            wake = self.env.timeout(min(steps) * self._now_s(), value=self._wakes)
             wake.callbacks.append(self._woken)
 
     def _woken(self, event: simpy.Event) -> None:
-        if event.value != self._plan:
+        if event.value != self._wakes:
             return
         self._advance()
-        tiny = 1e-9
-        if self._prompts and self._prompts[0][0] <= tiny * self.spec.chunk_tokens:
-            _, marks, events = self._prompts.popleft()
-            self._decoding += 1
-            for mark, said in zip(marks, events, strict=True):
-                due = (self._paced + mark, next(self._order), said is events[-1], said)
-                heapq.heappush(self._due, due)
-        while self._due and self._due[0][0] - self._paced <= tiny:
-            _, _, last, said = heapq.heappop(self._due)
+        if self._prompts and self._prompts[0].left_tokens <= TINY * self.spec.chunk_tokens:
+            self._decode(self._prompts.popleft())
+        while self._due and self._due[0][0] - self._paced <= TINY:
+            _, _, work_s, said = heapq.heappop(self._due)
             said.succeed()
-            if last:
+            if work_s is not None:
                 self._decoding -= 1
                 self.ongoing -= 1
-                self.tokens += 1
+                self.work_s += work_s
         self._admit()
         self._next()
+
+    def _decode(self, read: _Prompt) -> None:
+        self._decoding += 1
+        for mark, said in zip(read.marks, read.events, strict=True):
+            work_s = read.work_s if said is read.events[-1] else None
+            heapq.heappush(self._due, (self._paced + mark, next(self._order), work_s, said))
 
 
 class Api:
