@@ -95,7 +95,9 @@ def draw(walls: Sequence[Walls]) -> None:
     """The three distributions, as build/bench/schedulers.png."""
     from loadtest.simulator.plots import distributions
 
-    samples = {name: [getattr(each, name) for each in walls] for name in ("podium", "plan_then_run", "sequential")}
+    samples = {
+        name: [getattr(each, name) for each in walls] for name in ("podium", "plan_then_run", "sequential")
+    }
     title = f"{len(walls)} plans, real server, scripted workers"
     distributions(samples, title, "seconds to the answer's end", SAMPLES.with_suffix(".png"))
 

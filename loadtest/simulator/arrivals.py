@@ -18,7 +18,9 @@ def poisson(rate_rps: float, duration_s: float, rng: np.random.Generator) -> Tim
     return np.sort(rng.uniform(0, duration_s, rng.poisson(rate_rps * duration_s)))
 
 
-def thinned(rate_rps: float, share: NDArray[np.float64], duration_s: float, rng: np.random.Generator) -> Times:
+def thinned(
+    rate_rps: float, share: NDArray[np.float64], duration_s: float, rng: np.random.Generator
+) -> Times:
     """Poisson traffic whose rate is `share` of `rate_rps` in each of equal pieces of the time (Lewis and Shedler, 1979)."""
     times = poisson(rate_rps, duration_s, rng)
     piece = np.minimum((times / duration_s * len(share)).astype(int), len(share) - 1)
@@ -56,7 +58,9 @@ def from_csv(path: Path) -> Times:
         InputsError: no file, no such column, or what stands there is no number from 0 on.
     """
     if not path.is_file():
-        raise InputsError(f"no traffic is called {str(path)!r}: {', '.join(KINDS)}, or a CSV file with a column `arrival_s`")
+        raise InputsError(
+            f"no traffic is called {str(path)!r}: {', '.join(KINDS)}, or a CSV file with a column `arrival_s`"
+        )
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
     try:

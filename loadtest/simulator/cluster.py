@@ -14,7 +14,6 @@ from loadtest.simulator.plans import Plan
 from loadtest.simulator.schedulers import Scheduler
 from loadtest.simulator.stations import Api, Caller, Cores, Process
 
-
 CHUNK_TOKENS = 64
 """The router's work on an answer is done in pieces of so many tokens, while it streams."""
 
@@ -195,7 +194,9 @@ def simulate(
 
 
 def _work_s(pools: Mapping[str, Pool], routers: list[Cores]) -> dict[str, float]:
-    return {"router": sum(core.busy_s for core in routers)} | {name: pool.work_s for name, pool in pools.items()}
+    return {"router": sum(core.busy_s for core in routers)} | {
+        name: pool.work_s for name, pool in pools.items()
+    }
 
 
 def percentile(values: Iterable[float], share: float) -> float:

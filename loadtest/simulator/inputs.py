@@ -227,13 +227,27 @@ class Inputs(Frozen):
 
     @model_validator(mode="after")
     def _names(self) -> Self:
-        named = [("conductor", self.conductor, self.engines), ("router.machine", self.router.machine, self.machines)]
-        named += [(f"engines.{name}.machine", engine.machine, self.machines) for name, engine in self.engines.items()]
+        named = [
+            ("conductor", self.conductor, self.engines),
+            ("router.machine", self.router.machine, self.machines),
+        ]
+        named += [
+            (f"engines.{name}.machine", engine.machine, self.machines)
+            for name, engine in self.engines.items()
+        ]
         for name, worker in self.workers.items():
-            named.append((f"workers.{name}", worker.engine or worker.api or "", self.engines if worker.engine else self.apis))
+            named.append(
+                (
+                    f"workers.{name}",
+                    worker.engine or worker.api or "",
+                    self.engines if worker.engine else self.apis,
+                )
+            )
         for where, name, known in named:
             if name not in known:
-                raise ValueError(f"`{where}` names {name!r}, which is not there; there are: {', '.join(known)}")
+                raise ValueError(
+                    f"`{where}` names {name!r}, which is not there; there are: {', '.join(known)}"
+                )
         if abs(sum(worker.share for worker in self.workers.values()) - 1) > 1e-6:
             raise ValueError("the shares of `workers` must make 1")
         return self
@@ -248,7 +262,9 @@ def load(path: Path = INPUTS) -> Inputs:
     try:
         return Inputs.model_validate(yaml.safe_load(path.read_text()))
     except OSError as exc:
-        raise InputsError(f"{path} cannot be read: {exc.strerror}. Name an inputs file, or leave --inputs away.") from exc
+        raise InputsError(
+            f"{path} cannot be read: {exc.strerror}. Name an inputs file, or leave --inputs away."
+        ) from exc
     except yaml.YAMLError as exc:
         raise InputsError(f"{path} is no YAML: {exc}") from exc
     except ValidationError as exc:

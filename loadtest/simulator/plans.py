@@ -79,7 +79,9 @@ def sample(inputs: Inputs, rng: np.random.Generator) -> Plan:
     steps: list[Step] = []
     for index in range(count):
         read = reads(shape, index, index == count - 1, rng)
-        seen = round(mix.system_tokens) + question_tokens + sum(steps[earlier].output_tokens for earlier in read)
+        seen = (
+            round(mix.system_tokens) + question_tokens + sum(steps[earlier].output_tokens for earlier in read)
+        )
         written, output = tokens(mix.step_written_tokens, rng), tokens(mix.step_output_tokens, rng)
         steps.append(Step(pick(shares, rng), read, written, seen, output))
     return Plan(tuple(steps), question_tokens)

@@ -8,6 +8,7 @@ import matplotlib
 matplotlib.use("Agg")  # files only: no display is needed
 
 from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 
 
 def distributions(samples: Mapping[str, Sequence[float]], title: str, axis: str, path: Path) -> None:
@@ -23,7 +24,9 @@ def distributions(samples: Mapping[str, Sequence[float]], title: str, axis: str,
     _saved(figure, path)
 
 
-def scaling(seen: Sequence[tuple[float, int, int]], arrivals: Sequence[float], title: str, path: Path) -> None:
+def scaling(
+    seen: Sequence[tuple[float, int, int]], arrivals: Sequence[float], title: str, path: Path
+) -> None:
     """Replicas over time, and the requests a second that came meanwhile."""
     figure, axes = plt.subplots(figsize=(7, 4))
     at_s = [each[0] for each in seen]
@@ -37,7 +40,7 @@ def scaling(seen: Sequence[tuple[float, int, int]], arrivals: Sequence[float], t
     _saved(figure, path)
 
 
-def _saved(figure: "plt.Figure", path: Path) -> None:
+def _saved(figure: Figure, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.tight_layout()
     figure.savefig(path, dpi=120)

@@ -48,7 +48,11 @@ def compared(given: inputs.Inputs, real: inputs.Checked, at: inputs.CheckedRate)
     served = served_like(given, real, times)
     took_ms = [1000 * (each.end_s - each.arrived_s) for each in served]
     done_rps = rate_of([each.end_s for each in served], real.duration_s)
-    simulated = {"p50_ms": percentile(took_ms, 0.5), "p95_ms": percentile(took_ms, 0.95), "done_rps": done_rps}
+    simulated = {
+        "p50_ms": percentile(took_ms, 0.5),
+        "p95_ms": percentile(took_ms, 0.95),
+        "done_rps": done_rps,
+    }
     row = {"rate_rps": at.rate_rps}
     for name, value in simulated.items():
         was = float(getattr(at, name))

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -63,7 +64,12 @@ def answered(given: inputs.Inputs, rate_rps: float, *, traffic: str = "poisson",
     kept = [each for each in run.served if given.sizing.warm_up_s <= each.arrived_s < until_s]
     first_s = percentiles([each.first_token_s - each.arrived_s for each in kept])
     return Answer(
-        answer, simulated_rps, len(kept), first_s, percentiles([each.end_s - each.arrived_s for each in kept]), run.busy
+        answer,
+        simulated_rps,
+        len(kept),
+        first_s,
+        percentiles([each.end_s - each.arrived_s for each in kept]),
+        run.busy,
     )
 
 
@@ -110,7 +116,9 @@ def scheduled(given: inputs.Inputs, count: int = 1000, seed: int = 0) -> dict[st
 def timed(given: inputs.Inputs, plan: Plan, rng: np.random.Generator) -> tuple[list[Timed], float]:
     """What each step takes where every engine is alone with it, and when the plan's text ends."""
     conductor = given.engines[given.conductor]
-    prompt_tokens = given.plans.conductor_prompt_tokens * (1 - given.plans.prefix_cached) + plan.question_tokens
+    prompt_tokens = (
+        given.plans.conductor_prompt_tokens * (1 - given.plans.prefix_cached) + plan.question_tokens
+    )
     ends = np.cumsum([step.written_tokens for step in plan.steps]) * conductor.step_ms[1] / 1000
     written_s = (prompt_tokens / conductor.prefill_tokens_per_s + ends).tolist()
     steps = zip(plan.steps, written_s, strict=True)
@@ -140,14 +148,19 @@ class Scaled:
     def replica_hours(self, engine: str) -> float:
         """Paid for."""
         seen = self.seen[engine]
-        return sum(now[2] * (then[0] - now[0]) for now, then in zip(seen, seen[1:], strict=False)) / 3600
+        return sum(now[2] * (then[0] - now[0]) for now, then in pairwise(seen)) / 3600
 
 
-def scaled(given: inputs.Inputs, rate_rps: float, traffic: str, *, duration_s: float = 3600, seed: int = 0) -> Scaled:
+def scaled(
+    given: inputs.Inputs, rate_rps: float, traffic: str, *, duration_s: float = 3600, seed: int = 0
+) -> Scaled:
     """Begin with what the first tenth of the time needs, and let Serve do the rest; `rate_rps` is the peak."""
     times = made(traffic, rate_rps, duration_s, np.random.default_rng(seed))
     plans = samples(given, len(times), seed + 1)
     first_rps = max(0.1, float((times < duration_s / 10).sum()) / (duration_s / 10))
-    begin, peak = sized(given, first_rps, means(given, seed)).sizes, sized(given, rate_rps, means(given, seed)).sizes
+    begin, peak = (
+        sized(given, first_rps, means(given, seed)).sizes,
+        sized(given, rate_rps, means(given, seed)).sizes,
+    )
     run = simulate(given, replace(peak, engines=begin.engines), times, plans, seed=seed, scale=True)
     return Scaled(times.tolist(), run.served, run.seen)

@@ -69,7 +69,9 @@ def router_s(inputs: Inputs, plans: Sequence[Plan]) -> float:
         answer_tokens = plan.steps[-1].output_tokens
         inner_tokens = sum(plan.steps[index].output_tokens for index in plan.needed) - answer_tokens
         inner_tokens += sum(step.written_tokens for step in plan.steps)
-        tokens_ms = inner_tokens * router.cpu_ms_per_inner_token + answer_tokens * router.cpu_ms_per_answer_token
+        tokens_ms = (
+            inner_tokens * router.cpu_ms_per_inner_token + answer_tokens * router.cpu_ms_per_answer_token
+        )
         return router.cpu_ms_per_request + len(plan.needed) * router.cpu_ms_per_step + tokens_ms
 
     return sum(one(plan) for plan in plans) / len(plans) / 1000
@@ -81,7 +83,13 @@ def loads(inputs: Inputs, plans: Sequence[Plan]) -> dict[str, Load]:
     mix = inputs.plans
     uncached_tokens = mix.conductor_prompt_tokens * (1 - mix.prefix_cached)
     for plan in plans:
-        asked = [(inputs.conductor, uncached_tokens + plan.question_tokens, sum(s.written_tokens for s in plan.steps))]
+        asked = [
+            (
+                inputs.conductor,
+                uncached_tokens + plan.question_tokens,
+                sum(s.written_tokens for s in plan.steps),
+            )
+        ]
         for index in plan.needed:
             step, worker = plan.steps[index], inputs.workers[plan.steps[index].worker]
             asked.append((worker.engine or worker.api or "", step.input_tokens, step.output_tokens))
@@ -105,7 +113,9 @@ def sized(inputs: Inputs, rate_rps: float, plans: Sequence[Plan]) -> Sized:
         for name, engine in inputs.engines.items()
     }
     needs = [*_engine_needs(inputs, engines), *_api_needs(inputs, rate_rps, asked)]
-    quotas = {name: max([1.0, *(2 * need.ratio for need in needs if need.name == name)]) for name in inputs.apis}
+    quotas = {
+        name: max([1.0, *(2 * need.ratio for need in needs if need.name == name)]) for name in inputs.apis
+    }
     machines = _machines(inputs, routers, engines)
     gpus = sum(inputs.engines[name].gpus * count for name, count in engines.items())
     needs += [
@@ -145,16 +155,23 @@ def _api_needs(inputs: Inputs, rate_rps: float, asked: Mapping[str, Load]) -> li
         load = asked[name]
         tokens = load.output_tokens + (load.input_tokens if api.counted == "all" else 0)
         if api.tokens_per_minute:
-            needs.append(Need(name, rate_rps * tokens * 60, api.tokens_per_minute, "tokens a minute, its quota"))
+            needs.append(
+                Need(name, rate_rps * tokens * 60, api.tokens_per_minute, "tokens a minute, its quota")
+            )
         if api.requests_per_minute:
-            needs.append(Need(name, rate_rps * load.calls * 60, api.requests_per_minute, "requests a minute, its quota"))
+            needs.append(
+                Need(
+                    name, rate_rps * load.calls * 60, api.requests_per_minute, "requests a minute, its quota"
+                )
+            )
     return needs
 
 
 def _apis_usd(inputs: Inputs, asked: Mapping[str, Load]) -> float:
     """Of one request."""
     return sum(
-        (asked[name].input_tokens * api.usd_per_mtok_in + asked[name].output_tokens * api.usd_per_mtok_out) / 1e6
+        (asked[name].input_tokens * api.usd_per_mtok_in + asked[name].output_tokens * api.usd_per_mtok_out)
+        / 1e6
         for name, api in inputs.apis.items()
     )
 
