@@ -23,16 +23,17 @@ CHECKED_RPS = 10
 PLANS = 1000
 
 
-def capacity(answers: list[report.Answer]) -> Table:
+def capacity(answers: list[report.Answer], conductor: str) -> Table:
     """Each rate, what it needs, costs and feels like."""
     drawn = Table(title="What a rate needs, and what its users feel")
     for heading in ("requests/s", "routers", "conductors", "workers", "GPUs", "machines $/h", "APIs $/h", "$ per 1,000",
                     "first token p50/p95/p99 s", "end p50/p95/p99 s", "first to give way"):  # fmt: skip
         drawn.add_column(heading, justify="left" if heading.startswith("first to") else "right")
     for each in answers:
-        sized, (conductor, *workers) = each.sized, each.sized.sizes.engines.values()
+        sized = each.sized
+        workers = sum(count for name, count in sized.sizes.engines.items() if name != conductor)
         drawn.add_row(
-            f"{sized.rate_rps:,g}", f"{sized.sizes.routers:,}", f"{conductor:,}", f"{sum(workers):,}", f"{sized.gpus:,}",
+            f"{sized.rate_rps:,g}", f"{sized.sizes.routers:,}", f"{sized.sizes.engines[conductor]:,}", f"{workers:,}", f"{sized.gpus:,}",
             f"{sized.machines_usd_per_hour:,.0f}", f"{sized.apis_usd_per_hour:,.0f}",
             f"{1000 * each.usd_per_hour / 3600 / sized.rate_rps:,.2f}",
             " / ".join(f"{value:.0f}" for value in each.first_token_s.values()),
@@ -168,7 +169,7 @@ def run(given: Inputs, rates: list[float], traffic: str, seed: int, out: Path, c
         for rate in rates:
             status.update(f"simulating {rate:,g} requests/s ...")
             answers.append(report.answered(given, rate, traffic=traffic, seed=seed))
-        console.print(capacity(answers), ceilings(answers[-1]))
+        console.print(capacity(answers, given.conductor), ceilings(answers[-1]))
         status.update("simulating autoscaling ...")
         scaled, scaled_plain = scaling(given, CHECKED_RPS, out)
         ends_s = report.scheduled(given, PLANS, seed)
