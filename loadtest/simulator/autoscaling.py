@@ -1,7 +1,7 @@
 """A pool of engines that Ray Serve scales: the mean of ongoing requests over a look-back, a target for each replica, delays.
 
 After `ray.serve.config.AutoscalingConfig` and its default policy: the wish must hold for the whole of a delay before it is
-granted, a new replica serves after its cold start, and one that goes finishes what it has. Two are looked at for each call, and
+granted, a new replica serves after its cold start, and one that goes finishes what it has, which no longer counts. Two are looked at for each call, and
 the one with less to do gets it (Serve's power of two choices).
 """
 
@@ -60,10 +60,11 @@ class Pool:
             wish = (want > have) - (want < have)
             wished_s = wished_s + policy.interval_s if wish and wish == wish_before else 0.0
             wish_before = wish
-            if wish > 0 and wished_s >= policy.upscale_delay_s:
+            delay_s = policy.upscale_delay_s if wish > 0 else policy.downscale_delay_s
+            if wish and wished_s >= delay_s:
                 self._grow(want - have)
-            elif wish < 0 and wished_s >= policy.downscale_delay_s:
                 self._shrink(min(have - want, len(self.replicas) - 1))
+                wished_s = 0.0
             yield self.env.timeout(policy.interval_s)
 
     def _grow(self, by: int) -> None:
