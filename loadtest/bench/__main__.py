@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from loadtest.bench import dag, disconnects, first_call, passthrough, streams, tokens, upstream
+from loadtest.bench import dag, disconnects, first_call, passthrough, schedulers, streams, tokens, upstream
 from loadtest.bench.client import Client
 from loadtest.bench.figures import Figure, flat
 from loadtest.bench.server import ROOT, BenchError, Server
@@ -48,6 +48,8 @@ def parts(
     """All of it, in the order in which it is measured: those that leave much behind come last."""
     return [
         Part("dag", dag.PAIRS, lambda tick: dag.measure(client, tick)),
+        Part("schedulers", schedulers.PLANS,
+             lambda tick: schedulers.measure(Client(client.session, f"{server.url}/schedulers"), tick)),
         Part("first_call", first_call.RUNS, lambda tick: first_call.measure(client, tick)),
         Part(
             "tokens", tokens.WARM_UP + tokens.STREAMS, lambda tick: tokens.measure(client, served, up, tick)
@@ -55,10 +57,10 @@ def parts(
         Part("passthrough", passthrough.ROUNDS, lambda tick: passthrough.measure(client, tick)),
         Part("disconnects", disconnects.EACH * 3, lambda tick: disconnects.measure(served, up, tick)),
         Part("streams", streams.STREAMS, lambda tick: streams.measure(client, server, tick, say)),
-    ]
+    ]  # fmt: skip
 
 
-PARTS = ("dag", "first_call", "tokens", "passthrough", "disconnects", "streams")
+PARTS = ("dag", "schedulers", "first_call", "tokens", "passthrough", "disconnects", "streams")
 
 
 @asynccontextmanager

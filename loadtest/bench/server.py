@@ -32,7 +32,7 @@ class Server:
         config = BUILD / "serve.yaml"
         config.write_text(yaml.safe_dump(_config(port, upstream)))
         self.log = BUILD / "server.log"
-        ready = ("/readyz", "/upstream/readyz", "/bare/100")
+        ready = ("/readyz", "/schedulers/readyz", "/upstream/readyz", "/bare/100")
         self._serve = Serve(config=config, port=port, ready=ready, log=self.log)
         self.url = self._serve.url
 
@@ -75,6 +75,7 @@ def _config(port: int, upstream: str) -> dict[str, Any]:
         "http_options": {"host": HOST, "port": port},
         "applications": [
             application("podium", "/", APP, {"settings": str(HERE / "settings.yaml")}),
+            application("schedulers", "/schedulers", APP, {"settings": str(HERE / "schedulers.yaml")}),
             application("upstream", "/upstream", APP, {"settings": str(settings)}),
             application("bare", "/bare", "loadtest.bench.bare:build", {}),
         ],

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 import yaml
 
-from loadtest.bench import dag, disconnects, first_call, passthrough, streams, tokens, upstream
+from loadtest.bench import dag, disconnects, first_call, passthrough, schedulers, streams, tokens, upstream
 from loadtest.bench.__main__ import PARTS, parts, table
 from loadtest.bench.figures import BLOCKS, CATALOGUE, Figure, Known, counted, figure, flat, p95
 
@@ -36,7 +36,7 @@ def everything() -> list[Figure]:
     pairs = [dag.Pair({"wall_s": 0.63, "critical_path_s": 0.6}, 0.64, 1.28)]
     left = [disconnects.Leaving(stage, 10.0, 0) for stage in disconnects.STAGES]
     return [
-        *dag.figures(pairs), *first_call.figures([a_conductors_record()]), *tokens.figures([4.0], [114.0], [8.0]),
+        *dag.figures(pairs), *schedulers.figures([schedulers.Walls(2, 0.7, 0.8, 1.0)]), *first_call.figures([a_conductors_record()]), *tokens.figures([4.0], [114.0], [8.0]),
         *passthrough.figures([(150.0, 200.0)]), *disconnects.figures(left, 0), *streams.figures([streams.TEXT], 1, 0, 2**20),
     ]  # fmt: skip
 
