@@ -29,7 +29,7 @@ def run(scenario: Scenario, url: str, asking: Asking, recording: Recording) -> N
         host=url,
         shape_class=CLASSES[scenario.shape](),
         stop_timeout=asking.deadline_s,
-        parsed_options=Namespace(num_users=scenario.users, run_time=scenario.duration_s),
+        parsed_options=Namespace(num_users=scenario.users, run_time=scenario.duration_s, headless=False),
     )
     vars(environment).update(recording=recording, asking=asking)
     runner = environment.create_local_runner()
@@ -38,7 +38,6 @@ def run(scenario: Scenario, url: str, asking: Asking, recording: Recording) -> N
     assert shaping is not None
     try:
         shaping.join()
-        runner.stop()
     except KeyboardInterrupt:
         environment.stop_timeout = 0
         raise

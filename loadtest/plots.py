@@ -69,7 +69,7 @@ def over_time(axes: Axes, answered: Sequence[Sample]) -> None:
         due_s, took_s = [s.due_s for s in chosen], [s.phases_ms[phase] / 1000 for s in chosen]
         label = phase.replace("_", " ")
         axes.scatter(due_s, took_s, s=6, alpha=0.6, color=COLOURS[phase], label=label, rasterized=True)
-    axes.set(xlabel="seconds since the run began", ylabel="seconds", ylim=(0, None))
+    axes.set(xlabel="seconds since the run began", ylabel="seconds", xlim=(0, None), ylim=(0, None))
     axes.legend()
 
 
@@ -93,8 +93,12 @@ def rates(axes: Axes, samples: Sequence[Sample], ran_s: float) -> None:
 
 def efficiency(axes: Axes, answered: Sequence[Sample]) -> None:
     """How many answers had which."""
-    axes.hist(_efficiencies(answered), bins=40, color="#0072b2")
-    axes.set(xlabel="critical path over wall (1: no step waited needlessly)", ylabel="answers")
+    values = _efficiencies(answered)
+    lowest = min(0.9, *values)
+    axes.hist(values, bins=50, range=(lowest, 1.0), color="#0072b2")
+    axes.set(
+        xlabel="critical path over wall (1: no step waited needlessly)", ylabel="answers", xlim=(lowest, 1.0)
+    )
 
 
 def _efficiencies(answered: Sequence[Sample]) -> list[float]:
@@ -105,5 +109,5 @@ def stairs(axes: Axes, series: Series) -> None:
     """Numbers that hold until the next look."""
     for name, points in series.items():
         axes.step([at_s for at_s, _ in points], [number for _, number in points], where="post", label=name)
-    axes.set(xlabel="seconds since the run began", ylim=(0, None))
+    axes.set(xlabel="seconds since the run began", xlim=(0, None), ylim=(0, None))
     axes.legend()

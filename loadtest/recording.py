@@ -46,6 +46,8 @@ class Sample:
             PHASES, (seen.plan_ms, seen.steps_ms, seen.first_token_ms, seen.done_ms), strict=True
         )  # fmt: skip
         self.phases_ms = {phase: ms for phase, ms in marks if ms is not None}
+        if seen.calls < 2:
+            self.phases_ms.pop("steps", None)  # one call: nothing came before it
         self.token_gaps_ms = seen.token_gaps_ms
         self.calls = seen.calls or None
         self.tokens = seen.total_tokens

@@ -35,7 +35,7 @@ def complete(sample: Sample, record: dict[str, Any]) -> bool:
     started_s = [step["started_s"] for step in record["steps"] if step["started_s"] is not None]
     if plans and plans[0]["ended_s"] is not None:
         sample.phases_ms["plan"] = plans[0]["ended_s"] * 1000
-    if started_s:
-        sample.phases_ms["steps"] = max(started_s) * 1000
     sample.calls = len(plans) + len(started_s)
+    if started_s and sample.calls > 1:
+        sample.phases_ms["steps"] = max(started_s) * 1000
     return True
