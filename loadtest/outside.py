@@ -1,9 +1,10 @@
 """`python -m loadtest.outside --url http://127.0.0.1:8000`: the same load by our open loop and by AIPerf, and whether they agree.
 
 AIPerf (https://github.com/ai-dynamo/aiperf) is NVIDIA's load generator for language models. It is installed into an environment of
-its own, `build/aiperf`, at its first use (1.2 GB), and counts tokens with its builtin tokenizer, so no hub is asked. Both send
-Poisson arrivals of streamed questions at the same rate to the same model; compared are the medians of the time to the first
-token and of the whole request. Ours is run before and after it: how far the two differ says what the machine's noise is.
+its own, `build/aiperf`, at its first use (1.2 GB). It makes its questions with the tokenizer in a folder, so that no hub is asked (its
+builtin one is fetched at first use too). Both send Poisson arrivals of streamed questions at the same rate to the same model;
+compared are the medians of the time to the first token and of the whole request. Ours is run before and after it: how far
+the two differ says what the machine's noise is.
 
 Exit codes: 0 they agree within the tolerance; 1 they do not; 2 one of them could not be run.
 """
@@ -45,6 +46,9 @@ def main() -> int:
     parser.add_argument("--duration", default="30s", help="of each of the three runs (%(default)s)")
     parser.add_argument(
         "--tolerance", type=float, default=0.05, help="part by which medians may differ (%(default)s)"
+    )
+    parser.add_argument(
+        "--tokenizer", default="models/smollm2-135m", help="a folder with one, for AIPerf (%(default)s)"
     )
     parser.add_argument("--out", type=Path, default=Path("build/load/outside"), help="folder (%(default)s)")
     asked = parser.parse_args()
@@ -189,7 +193,7 @@ def _theirs(asked: argparse.Namespace, tool: Path) -> dict[str, Json]:
         "--benchmark-duration",
         str(asked.duration_s),
         "--tokenizer",
-        "builtin",
+        str(Path(asked.tokenizer).resolve()),
         "--use-server-token-count",
     ]
     command += [

@@ -48,6 +48,7 @@ def summary(
         "phases_ms": {kind: phases(chosen) for kind, chosen in by_kind(samples).items()},
         "between_tokens_ms": spread(gap for each in samples for gap in each.token_gaps_ms),
         "sent_late_ms": spread((s.sent_s - s.due_s) * 1000 for s in samples if s.outcome != NOT_STARTED),
+        "outside_run_ms": spread(map(outside_run_ms, samples)),
         "per_request": per_request([each for each in samples if each.outcome == OK]),
     }
 
@@ -99,6 +100,13 @@ def by_kind(samples: Sequence[Sample]) -> dict[str, list[Sample]]:
 def phases(samples: Sequence[Sample]) -> Json:
     """Milliseconds to each mark."""
     return {phase: spread(each.phases_ms.get(phase) for each in samples) for phase in PHASES}
+
+
+def outside_run_ms(sample: Sample) -> float | None:
+    """From due to end, less what the run took by the server's clock: network, proxy and every queue before the run."""
+    if sample.outcome != OK or sample.wall_s is None:
+        return None
+    return sample.phases_ms["end"] - sample.wall_s * 1000
 
 
 def critical_path_over_wall(sample: Sample) -> float | None:

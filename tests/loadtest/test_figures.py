@@ -71,7 +71,10 @@ def test_goodput_judges_what_was_wanted_to_the_end() -> None:
 def test_unknown_cost_is_counted_and_not_taken_for_nothing() -> None:
     known, unknown = sample(end=1), sample(end=1)
     known.cost_usd, known.wall_s, known.critical_path_s = 0.25, 2.0, 1.5
-    told = summary([known, unknown], 1, LIMITS_MS, interrupted=False)["per_request"]
+    known.phases_ms["end"] = 2250
+    figures = summary([known, unknown], 1, LIMITS_MS, interrupted=False)
+    told = figures["per_request"]
+    assert (figures["outside_run_ms"]["n"], figures["outside_run_ms"]["max"]) == (1, 250)
     assert (told["cost_usd_sum"], told["cost_unknown"]) == (0.25, 1)
     assert told["critical_path_over_wall"]["p50"] == 0.75
     assert summary([unknown], 1, LIMITS_MS, interrupted=False)["per_request"]["cost_usd_sum"] is None
