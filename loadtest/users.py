@@ -23,6 +23,9 @@ from loadtest.recording import LEFT, OK, Recording, Sample
 from loadtest.sse import BrokenStreamError, Felt, Reader
 
 
+PATIENCE = random.Random()
+
+
 class Failure(Exception):
     """A failed request; its text is the kind alone, so that Locust counts kinds and not messages."""
 
@@ -161,7 +164,7 @@ class CancellingUser(_User):
     @task
     def cancel(self) -> None:
         """One question to a conductor, and away."""
-        self.streamed("cancel", leaves_after=patience(random))
+        self.streamed("cancel", leaves_after=patience(PATIENCE))
 
 
 class PassThroughUser(_User):
