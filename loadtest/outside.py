@@ -155,17 +155,14 @@ def installed() -> Path:
 def _ours(asked: argparse.Namespace, folder: Path, duration: str) -> dict[str, Json]:
     """Our phases: in a process of its own, as AIPerf is."""
     print(f"Ours, {duration} ...", flush=True)
-    command = [
-        sys.executable,
-        "-m",
-        "loadtest.run",
-        "open-stream",
-        "--url",
-        asked.url,
-        "--model",
-        asked.model,
-    ]
-    command += ["--rate", str(asked.rate), "--duration", duration, "--out", str(folder)]
+    options = {
+        "url": asked.url,
+        "model": asked.model,
+        "rate": asked.rate,
+        "duration": duration,
+        "out": folder,
+    }
+    command = [sys.executable, "-m", "loadtest.run", "open-stream", *_flags(options)]
     folder.mkdir(parents=True, exist_ok=True)
     _run(command, folder / "run.log")
     report = json.loads((folder / "report.json").read_text())
@@ -177,37 +174,19 @@ def _theirs(asked: argparse.Namespace, tool: Path) -> dict[str, Json]:
     folder = asked.out / "aiperf"
     folder.mkdir(parents=True, exist_ok=True)
     print(f"AIPerf, {asked.duration} (starts slowly) ...", flush=True)
-    command = [
-        str(tool),
-        "profile",
-        "--model",
-        asked.model,
-        "--url",
-        asked.url,
-        "--endpoint-type",
-        "chat",
-        "--streaming",
-    ]
-    command += ["--request-rate", str(asked.rate), "--arrival-pattern", "poisson", "--random-seed", "0"]
-    command += [
-        "--benchmark-duration",
-        str(asked.duration_s),
-        "--tokenizer",
-        str(Path(asked.tokenizer).resolve()),
-        "--use-server-token-count",
-    ]
-    command += [
-        "--synthetic-input-tokens-mean",
-        "16",
-        "--output-tokens-mean",
-        "64",
-        "--ui",
-        "none",
-        "--no-gpu-telemetry",
-    ]
-    command += ["--no-server-metrics", "--warmup-request-count", "4", "--output-artifact-dir", str(folder)]
+    options = {
+        "url": asked.url, "model": asked.model, "endpoint-type": "chat", "request-rate": asked.rate, "arrival-pattern": "poisson",
+        "random-seed": 0, "benchmark-duration": asked.duration_s, "warmup-request-count": 4, "synthetic-input-tokens-mean": 16,
+        "output-tokens-mean": 64, "tokenizer": Path(asked.tokenizer).resolve(), "output-artifact-dir": folder, "ui": "none",
+    }  # fmt: skip
+    switches = ["--streaming", "--use-server-token-count", "--no-gpu-telemetry", "--no-server-metrics"]
+    command = [str(tool), "profile", *_flags(options), *switches]
     _run(command, folder / "run.log")
     return json.loads((folder / "profile_export_aiperf.json").read_text())
+
+
+def _flags(options: Mapping[str, object]) -> list[str]:
+    return [text for name, value in options.items() for text in (f"--{name}", str(value))]
 
 
 def _run(command: list[str], log: Path) -> None:
@@ -216,11 +195,8 @@ def _run(command: list[str], log: Path) -> None:
     Raises:
         OutsideError: it failed.
     """
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "no_proxy": "*", "NO_PROXY": "*"}
-    if "pip" in command[0]:
-        environment = dict(os.environ)
     with log.open("w") as output:
-        done = subprocess.run(command, env=environment, stdout=output, stderr=subprocess.STDOUT, check=False)
+        done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False)
     if done.returncode:
         said = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
         raise OutsideError(f"{Path(command[0]).name} ended with {done.returncode}; {log} ends:\n{said}")

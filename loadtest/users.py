@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, cast
 
+import gevent
 from geventhttpclient.response import HTTPConnectionClosed, HTTPParseError
 from locust import FastHttpUser, between, tag, task
 from locust.contrib.fasthttp import ResponseContextManager
@@ -21,7 +22,6 @@ from locust.contrib.fasthttp import ResponseContextManager
 from loadtest.asking import CHAT, Asking, failure, first_worker, patience
 from loadtest.recording import LEFT, OK, Recording, Sample
 from loadtest.sse import BrokenStreamError, Felt, Reader
-
 
 PATIENCE = random.Random()
 
@@ -46,6 +46,9 @@ class _User(FastHttpUser):
 
     def whole(self, kind: str) -> None:
         """Wait for the whole answer."""
+        gevent.sleep(
+            0
+        )  # Locust stops those who wait; one that wakes just then is stopped here, before it asks
         body = self.asking.body(kind)
         with (
             self.recording.request(kind) as sample,
@@ -61,6 +64,7 @@ class _User(FastHttpUser):
 
     def streamed(self, kind: str, leaves_after: int | None = None) -> Felt | None:
         """Read along; None where there was no whole answer."""
+        gevent.sleep(0)  # as in `whole`
         seen = None
         with (
             self.recording.request(kind) as sample,
