@@ -6,6 +6,7 @@ send, because too many are open, is recorded as not started.
 
 import asyncio
 import random
+from typing import Any
 
 import aiohttp
 import orjson
@@ -83,8 +84,8 @@ class _Loop:
                     elif kind in STREAMED:
                         await self._read(response, sample, leaves_after)
                     else:
-                        answer = orjson.loads(await response.read())
-                        sample.answered(answer, self._recording.took_ms(sample))
+                        content = await response.read()
+                        sample.answered(_json(content), self._recording.took_ms(sample))
             except BrokenStreamError as broken:
                 sample.outcome = broken.kind
             except TimeoutError:
@@ -104,3 +105,11 @@ class _Loop:
                 return
         sample.heard(reader.end())
         sample.outcome = OK
+
+
+def _json(content: bytes) -> Any:
+    """What a whole answer says; None where it is no JSON."""
+    try:
+        return orjson.loads(content)
+    except ValueError:
+        return None

@@ -53,8 +53,9 @@ class Sample:
         self.tokens = seen.total_tokens
         self.sums(seen.sums)
 
-    def answered(self, answer: dict[str, Any], took_ms: float) -> None:
+    def answered(self, answer: Any, took_ms: float) -> None:
         """Take over what a whole answer tells."""
+        answer = answer if isinstance(answer, dict) else {}
         self.outcome = OK if answer.get("choices") else "no_choice"
         self.phases_ms = {"end": took_ms}
         self.tokens = (answer.get("usage") or {}).get("total_tokens")

@@ -73,7 +73,7 @@ class Reader:
         """Note what `line` tells.
 
         Raises:
-            BrokenStreamError: it holds an error.
+            BrokenStreamError: it holds an error, or no JSON.
         """
         for payload in payloads((line,)):
             now_ms = (self._clock() - self._began) * 1000
@@ -83,7 +83,7 @@ class Reader:
             if payload == "[DONE]":
                 self.seen.done_ms = now_ms
             else:
-                self._chunk(json.loads(payload), now_ms)
+                self._chunk(_object(payload), now_ms)
 
     def end(self) -> Felt:
         """What was felt, now that no line follows.
@@ -136,6 +136,16 @@ class Reader:
             case "step_began":
                 seen.calls += 1
                 seen.steps_ms = at_ms
+
+
+def _object(payload: str) -> dict[str, Any]:
+    try:
+        chunk = json.loads(payload)
+    except ValueError:
+        chunk = None
+    if not isinstance(chunk, dict):
+        raise BrokenStreamError("no_json", f"an event is no JSON object: {payload[:80]!r}")
+    return chunk
 
 
 def payloads(lines: Iterable[bytes]) -> Iterator[str]:

@@ -211,13 +211,12 @@ def lines(response: ResponseContextManager) -> Iterator[bytes]:
         yield line
 
 
-def answer_of(response: ResponseContextManager) -> dict[str, Any]:
-    """A whole answer; empty where the body is none."""
+def answer_of(response: ResponseContextManager) -> Any:
+    """What a whole answer says; None where it is no JSON."""
     try:
-        answer = json.loads(response.content or b"{}")
+        return json.loads(response.content or b"{}")
     except ValueError:
-        return {}
-    return answer if isinstance(answer, dict) else {}
+        return None
 
 
 def failure_of(response: ResponseContextManager) -> str | None:

@@ -149,3 +149,11 @@ def test_replicas_are_seen_where_the_server_tells_of_them() -> None:
         "replicas of conductor": 1,
     }
     assert numbers(["not", "an", "object"]) == {}
+
+
+def test_an_answer_without_choices_is_a_failure() -> None:
+    for answer in (None, [], {"choices": []}, "<html>"):
+        told = Sample("chat", 0.0, 0.0)
+        told.answered(answer, 5)
+        assert told.failed
+        assert told.outcome == "no_choice"
