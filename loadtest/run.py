@@ -98,9 +98,10 @@ def ordered(arguments: list[str] | None = None) -> Order:
     )
 
 
-def main() -> int:
-    """Command line."""
-    order = ordered()
+def main(arguments: list[str] | None = None) -> int:
+    """Command line; `arguments` in place of the shell's."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    order = ordered(arguments)
     loop = importlib.import_module(f"loadtest.{order.scenario.loop}_loop")  # first: Locust patches threads
     from loadtest import report
     from loadtest.console import Show
@@ -120,7 +121,7 @@ def main() -> int:
     ran_s = min(recording.ended_s, order.scenario.duration_s)
     looked_for, found = fill(recording.samples, order.url)
     figures = summary(recording.samples, ran_s, order.limits_ms, interrupted=interrupted)
-    told = _told(order, served) | {
+    told = _told(order, served, arguments) | {
         "interrupted": interrupted,
         "records": {"looked_for": looked_for, "found": found},
         "figures": figures,
@@ -184,12 +185,12 @@ def _found(order: Order) -> tuple[list[str], Asking]:
     return names, asking
 
 
-def _told(order: Order, served: list[str]) -> dict[str, Any]:
+def _told(order: Order, served: list[str], arguments: list[str]) -> dict[str, Any]:
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     return {
         "title": f"Podium under load: {order.name}",
         "date": time.strftime("%Y-%m-%d %H:%M:%S %z"),
-        "command": shlex.join(["python", "-m", "loadtest.run", *sys.argv[1:]]),
+        "command": shlex.join(["python", "-m", "loadtest.run", *arguments]),
         "machine": f"{os.cpu_count()} cores, {memory_gb:.0f} GB, {platform.system()} {platform.machine()}, "
         f"Python {platform.python_version()}, load {os.getloadavg()[0]:.1f} at the end",
         "url": order.url,
