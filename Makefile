@@ -4,12 +4,14 @@ PYTHON   ?= python3
 PORT     ?= 8000
 SETTINGS ?= cluster/local.yaml
 MODEL    ?=
+SCENARIO ?= mixed
+DURATION ?=
 BIN      := .venv/bin
 SERVER   := --settings $(SETTINGS) --port $(PORT) $(if $(MODEL),--model $(MODEL))
 UNLOCKED := pip|wheel|podium|torchvision|torchaudio|torchcodec|triton
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve demo stop test check fix bench load check-cluster lock clean
+.PHONY: help setup serve demo stop test check fix bench load load-outside capacity check-cluster lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -45,9 +47,14 @@ bench: setup ## the figures of the README; written to build/bench.json too
 	@mkdir -p build
 	@$(BIN)/python -m loadtest.bench
 
-load: setup ## locust against a running server (PORT=8000), headless for a minute
-	@$(BIN)/locust -f loadtest/locustfile.py --headless --users 16 --spawn-rate 4 --run-time 60s \
-		--host http://127.0.0.1:$(PORT)
+load: setup ## load a running server (PORT=8000): SCENARIO=open-mixed DURATION=10m; report in build/load/SCENARIO
+	@$(BIN)/python -m loadtest.run $(SCENARIO) --url http://127.0.0.1:$(PORT) $(if $(DURATION),--duration $(DURATION))
+
+load-outside: setup ## the same load by ours and by AIPerf, and whether they agree
+	@$(BIN)/python -m loadtest.outside --url http://127.0.0.1:$(PORT)
+
+capacity: setup ## replicas, GPUs and dollars for a rate, simulated
+	@$(BIN)/python -m loadtest.simulator
 
 check-cluster: setup ## do pool, Serve config and machines agree, and what do they cost
 	@$(BIN)/python -m cluster.check

@@ -19,10 +19,7 @@ async def healthz() -> Response:
 async def replicas(request: Request) -> Response:
     """How many replicas each deployment has, by state."""
     service: Service = request.app.state.service
-    counts = await service.replicas()
-    return success(
-        {"object": "list", "data": [{"deployment": name, **states} for name, states in counts.items()]}
-    )
+    return success({"object": "replicas", "replicas": await service.replicas()})
 
 
 @router.get("/readyz")

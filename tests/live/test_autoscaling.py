@@ -32,8 +32,8 @@ def server() -> Iterator[str]:
 
 async def running(http: httpx2.AsyncClient) -> int:
     """Replicas of the stand-in that are up."""
-    data = (await http.get("/v1/replicas")).json()["data"]
-    return next((each.get("running", 0) for each in data if each["deployment"] == "vllm-writer"), 0)
+    replicas = (await http.get("/v1/replicas")).json()["replicas"]
+    return replicas["vllm-writer"].get("running", 0)
 
 
 async def until(what: Callable[[], Awaitable[bool]], within_s: float) -> None:

@@ -56,3 +56,10 @@ def test_an_error_in_the_stream_is_counted_by_its_code() -> None:
     with pytest.raises(BrokenStreamError, match=r"Too late\.") as caught:
         felt([delta("Par"), data(error=error)], began=0.0)
     assert caught.value.kind == "deadline_exceeded"
+
+
+@pytest.mark.parametrize("line", [b"data: <html>\n", b"data: [1]\n"])
+def test_an_event_that_is_no_json_object_breaks_the_stream(line: bytes) -> None:
+    with pytest.raises(BrokenStreamError, match="no JSON object") as caught:
+        felt([line], began=0.0)
+    assert caught.value.kind == "no_json"

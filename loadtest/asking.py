@@ -1,0 +1,77 @@
+"""What each kind of user asks for, as a request's body. Knows Podium's wire, not how it is sent."""
+
+import itertools
+import json
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+Json = dict[str, Any]
+CHAT = "/v1/chat/completions"
+KINDS = ("chat", "stream", "ultra", "cancel", "pass-through")
+STREAMED = ("stream", "ultra", "cancel")
+QUESTIONS = itertools.cycle([
+    "What is the capital of France?",
+    "Explain in two sentences why the sky is blue.",
+    "Name three differences between a list and a tuple in Python.",
+    "A train goes 120 km in 80 minutes. How fast is it?",
+    "Write a polite refusal of an invitation to dinner.",
+])  # fmt: skip
+MOST_PATIENT_EVENTS = 20
+"""A plan of four steps is told in some 16 events before the answer's first words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Who is asked, and for how much.
+
+    Args:
+        model: the conductor that chat, stream and cancelling users ask.
+        ultra: the one that ultra users ask.
+        worker: whom pass-through users ask; empty: nobody.
+        answer_tokens: the longest answer.
+        deadline_s: sent as `podium.deadline_s`.
+    """
+
+    model: str = "podium-mini"
+    ultra: str = "podium-ultra"
+    worker: str = ""
+    answer_tokens: int = 64
+    deadline_s: float = 60.0
+
+    def name(self, kind: str) -> str:
+        """The `model` that a user of `kind` asks."""
+        return {"ultra": self.ultra, "pass-through": self.worker}.get(kind, self.model)
+
+    def body(self, kind: str) -> Json:
+        """A request that is bounded in length and time."""
+        body: Json = {
+            "model": self.name(kind),
+            "messages": [{"role": "user", "content": next(QUESTIONS)}],
+            "max_tokens": self.answer_tokens,
+            "podium": {"deadline_s": self.deadline_s},
+        }
+        if kind in STREAMED:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+            body["podium"]["progress"] = "events"
+        return body
+
+
+def patience(source: random.Random) -> int:
+    """After how many events of its stream a cancelling user leaves: at any stage of a run."""
+    return source.randint(1, MOST_PATIENT_EVENTS)
+
+
+def first_worker(models: Iterable[Json]) -> str:
+    """The first of `GET /v1/models` that is a worker of the pool; empty where there is none."""
+    return next((model["id"] for model in models if (model.get("podium") or {}).get("in_pool")), "")
+
+
+def failure(status: int, content: bytes) -> str:
+    """The kind of failure that an HTTP answer tells."""
+    try:
+        code = json.loads(content or b"{}")["error"]["code"]
+    except (ValueError, KeyError, TypeError):
+        code = ""
+    return f"http_{status} {code or ''}".strip()

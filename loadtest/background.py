@@ -1,0 +1,24 @@
+"""Does something now and then while a run goes on: a thread, or a greenlet where Locust has patched threads."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def every(seconds: float, do: Callable[[], None]) -> Iterator[None]:
+    """Call `do` every so many seconds inside the block, and once more at its end."""
+    over = threading.Event()
+
+    def repeat() -> None:
+        while not over.wait(seconds):
+            do()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(timeout=10)
+        do()

@@ -1,0 +1,46 @@
+"""What a good answer is: `first_token=2s,end=30s`. Pure."""
+
+import math
+import re
+from collections.abc import Mapping
+
+from loadtest.recording import OK, PHASES, Sample
+
+UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def seconds(text: str) -> float:
+    """`500ms`, `60s`, `10m`, `1h` or a bare number of seconds.
+
+    Raises:
+        ValueError: it is none of these, or not above 0.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)?", text.strip())
+    value = float(match[1]) * UNITS_S[match[2] or "s"] if match else 0.0
+    if not 0 < value < math.inf:
+        raise ValueError(f"{text!r} is no duration; write 500ms, 60s, 10m or 1h")
+    return value
+
+
+def objective(text: str) -> dict[str, float]:
+    """Phase to the milliseconds within which it has to come.
+
+    Raises:
+        ValueError: a phase that there is none of, or no duration.
+    """
+    limits_ms: dict[str, float] = {}
+    for part in text.split(","):
+        phase, _, limit = part.partition("=")
+        if phase.strip() not in PHASES:
+            raise ValueError(f"{phase!r} is no phase; an objective is of {', '.join(PHASES)}")
+        limits_ms[phase.strip()] = seconds(limit) * 1000
+    return limits_ms
+
+
+def good(sample: Sample, limits_ms: Mapping[str, float]) -> bool:
+    """Answered, and each phase in time that the request came to: a whole answer has no first token of its own."""
+    return sample.outcome == OK and all(
+        sample.phases_ms[phase] <= limit_ms
+        for phase, limit_ms in limits_ms.items()
+        if phase in sample.phases_ms
+    )

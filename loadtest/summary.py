@@ -1,0 +1,129 @@
+"""From samples to figures. Pure numbers: knows neither the report nor how the samples came.
+
+Percentiles are by nearest rank: at least that part of the samples is no higher. None where nothing was measured.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from loadtest.objective import good
+from loadtest.recording import LEFT, NOT_STARTED, OK, PHASES, UNFINISHED, Sample
+
+Json = dict[str, Any]
+PERCENTILES = (50, 90, 95, 99)
+
+
+def percentile(ordered: Sequence[float], percent: int) -> float:
+    """The nearest-rank percentile of what is in order already, and not empty."""
+    return ordered[max(0, -(-percent * len(ordered) // 100) - 1)]
+
+
+def spread(values: Iterable[float | None]) -> Json | None:
+    """How many, mean, percentiles and highest of those that are known; None where none is."""
+    ordered = sorted(value for value in values if value is not None)
+    if not ordered:
+        return None
+    ranks = {f"p{percent}": percentile(ordered, percent) for percent in PERCENTILES}
+    told = {"mean": sum(ordered) / len(ordered), **ranks, "max": ordered[-1]}
+    return {"n": len(ordered)} | {name: round(value, 6) for name, value in told.items()}
+
+
+def summary(
+    samples: Sequence[Sample], ran_s: float, limits_ms: Mapping[str, float], *, interrupted: bool
+) -> Json:
+    """Every figure of a run.
+
+    Args:
+        samples: all requests that were due.
+        ran_s: how long requests were begun for.
+        limits_ms: the objective.
+        interrupted: requests that were open then are nobody's failure.
+    """
+    return {
+        "ran_s": round(ran_s, 3),
+        "requests": requests(samples, ran_s),
+        "errors": dict(Counter(each.outcome for each in samples if each.failed).most_common()),
+        "goodput": goodput(samples, ran_s, limits_ms, interrupted=interrupted),
+        "phases_ms": {kind: phases(chosen) for kind, chosen in by_kind(samples).items()},
+        "between_tokens_ms": spread(gap for each in samples for gap in each.token_gaps_ms),
+        "sent_late_ms": spread((s.sent_s - s.due_s) * 1000 for s in samples if s.outcome != NOT_STARTED),
+        "outside_run_ms": spread(map(outside_run_ms, samples)),
+        "per_request": per_request([each for each in samples if each.outcome == OK]),
+    }
+
+
+def requests(samples: Sequence[Sample], ran_s: float) -> Json:
+    """What became of them."""
+
+    def count(of: Callable[[Sample], bool]) -> int:
+        return sum(map(of, samples))
+
+    answered = count(lambda s: s.outcome == OK)
+    return {
+        "due": len(samples),
+        "answered": answered,
+        "failed": count(lambda s: s.failed),
+        "left": count(lambda s: s.outcome == LEFT),
+        "not_started": count(lambda s: s.outcome == NOT_STARTED),
+        "unfinished": count(lambda s: s.outcome == UNFINISHED),
+        "fallbacks": count(lambda s: s.fallback),
+        "due_per_s": round(len(samples) / ran_s, 3) if ran_s else None,
+        "answered_per_s": round(answered / ran_s, 3) if ran_s else None,
+    }
+
+
+def goodput(
+    samples: Sequence[Sample], ran_s: float, limits_ms: Mapping[str, float], *, interrupted: bool
+) -> Json:
+    """Good answers a second, and their part of what was due and wanted to the end."""
+    excused = {LEFT, UNFINISHED} if interrupted else {LEFT}
+    judged = [each for each in samples if each.outcome not in excused]
+    kept = sum(good(each, limits_ms) for each in judged)
+    return {
+        "objective_ms": dict(limits_ms),
+        "judged": len(judged),
+        "good": kept,
+        "part": round(kept / len(judged), 4) if judged else None,
+        "per_s": round(kept / ran_s, 3) if ran_s else None,
+    }
+
+
+def by_kind(samples: Sequence[Sample]) -> dict[str, list[Sample]]:
+    """The answered ones: all of them first, then by kind where there is more than one."""
+    answered = [each for each in samples if each.outcome == OK]
+    kinds = sorted({each.kind for each in answered})
+    split = {kind: [each for each in answered if each.kind == kind] for kind in kinds}
+    return {"all": answered} | (split if len(kinds) > 1 else {})
+
+
+def phases(samples: Sequence[Sample]) -> Json:
+    """Milliseconds to each mark."""
+    return {phase: spread(each.phases_ms.get(phase) for each in samples) for phase in PHASES}
+
+
+def outside_run_ms(sample: Sample) -> float | None:
+    """From due to end, less what the run took by the server's clock: network, proxy and every queue before the run."""
+    if sample.outcome != OK or sample.wall_s is None:
+        return None
+    return sample.phases_ms["end"] - sample.wall_s * 1000
+
+
+def critical_path_over_wall(sample: Sample) -> float | None:
+    """1: no moment in which a step waited for anything but what it reads."""
+    if not sample.wall_s or sample.critical_path_s is None:
+        return None
+    return sample.critical_path_s / sample.wall_s
+
+
+def per_request(answered: Sequence[Sample]) -> Json:
+    """What an answer took. A cost that the server does not know is left out of the sum, and counted."""
+    known = [each.cost_usd for each in answered if each.cost_usd is not None]
+    return {
+        "critical_path_over_wall": spread(map(critical_path_over_wall, answered)),
+        "calls": spread(each.calls for each in answered),
+        "tokens": spread(each.tokens for each in answered),
+        "cost_usd": spread(known),
+        "cost_usd_sum": round(sum(known), 9) if known else None,
+        "cost_unknown": len(answered) - len(known),
+    }

@@ -1,0 +1,159 @@
+"""From samples to figures: percentiles, phases, goodput, records; all by hand-made samples."""
+
+import pytest
+
+from loadtest.objective import good, objective, seconds
+from loadtest.recording import LEFT, NOT_STARTED, OK, UNFINISHED, Recording, Sample
+from loadtest.records import fill
+from loadtest.server_state import numbers
+from loadtest.sse import Reader
+from loadtest.summary import percentile, spread, summary
+from tests.loadtest.test_sse import data, delta
+
+LIMITS_MS = {"first_token": 2000.0, "end": 30_000.0}
+
+
+def sample(kind: str = "stream", outcome: str = OK, **phases_ms: float) -> Sample:
+    return Sample(kind, 0.0, 0.0, outcome, phases_ms)
+
+
+def test_a_percentile_is_the_nearest_rank() -> None:
+    hundred = [float(number) for number in range(1, 101)]
+    assert [percentile(hundred, percent) for percent in (50, 90, 95, 99)] == [50, 90, 95, 99]
+    assert percentile([7.0], 50) == percentile([7.0], 99) == 7.0
+    assert percentile([1.0, 2.0, 3.0], 50) == 2.0
+
+
+def test_a_spread_counts_what_is_known_only() -> None:
+    assert spread([None, 2.0, 4.0]) == {"n": 2, "mean": 3.0, "p50": 2, "p90": 4, "p95": 4, "p99": 4, "max": 4}
+    assert spread([None]) is None
+
+
+def test_phases_are_of_answered_requests_by_kind() -> None:
+    samples = [
+        sample("ultra", plan=200, steps=500, first_token=900, end=1000),
+        sample("stream", first_token=100, end=300),
+        sample("stream", "cut", first_token=1, end=1),
+    ]
+    phases = summary(samples, 10, LIMITS_MS, interrupted=False)["phases_ms"]
+    assert list(phases) == ["all", "stream", "ultra"]
+    assert (phases["all"]["end"]["n"], phases["all"]["end"]["p50"], phases["all"]["end"]["max"]) == (
+        2,
+        300,
+        1000,
+    )
+    assert phases["stream"]["plan"] is None
+    assert phases["ultra"]["steps"]["p50"] == 500
+
+
+def test_goodput_judges_what_was_wanted_to_the_end() -> None:
+    samples = [
+        sample(first_token=1900, end=29_000),
+        sample(first_token=2100, end=3000),
+        sample("chat", end=5000),
+        sample(outcome="http_503 worker_busy"),
+        sample(outcome=NOT_STARTED),
+        sample(outcome=LEFT),
+        sample(outcome=UNFINISHED),
+    ]
+    told = summary(samples, 10, LIMITS_MS, interrupted=False)
+    assert told["goodput"] | {"objective_ms": None} == {
+        "objective_ms": None, "judged": 6, "good": 2, "part": 0.3333, "per_s": 0.2,
+    }  # fmt: skip
+    assert summary(samples, 10, LIMITS_MS, interrupted=True)["goodput"]["judged"] == 5
+    assert told["errors"] == {"http_503 worker_busy": 1}
+    counted = told["requests"]
+    assert [counted[name] for name in ("due", "answered", "failed", "left", "not_started", "unfinished")] == [
+        7, 3, 1, 1, 1, 1,
+    ]  # fmt: skip
+
+
+def test_unknown_cost_is_counted_and_not_taken_for_nothing() -> None:
+    known, unknown = sample(end=1), sample(end=1)
+    known.cost_usd, known.wall_s, known.critical_path_s = 0.25, 2.0, 1.5
+    known.phases_ms["end"] = 2250
+    figures = summary([known, unknown], 1, LIMITS_MS, interrupted=False)
+    told = figures["per_request"]
+    assert (figures["outside_run_ms"]["n"], figures["outside_run_ms"]["max"]) == (1, 250)
+    assert (told["cost_usd_sum"], told["cost_unknown"]) == (0.25, 1)
+    assert told["critical_path_over_wall"]["p50"] == 0.75
+    assert summary([unknown], 1, LIMITS_MS, interrupted=False)["per_request"]["cost_usd_sum"] is None
+
+
+def test_an_objective_names_phases_and_durations() -> None:
+    assert objective("first_token=500ms, end=1m") == {"first_token": 500, "end": 60_000}
+    assert [seconds(text) for text in ("500ms", "60s", "10m", "1h", "2.5")] == [0.5, 60, 600, 3600, 2.5]
+    with pytest.raises(ValueError, match="'middle' is no phase; an objective is of plan, steps"):
+        objective("middle=2s")
+    for wrong in ("soon", "0s", "-1s", "", "2 weeks"):
+        with pytest.raises(ValueError, match="is no duration; write 500ms"):
+            seconds(wrong)
+    assert not good(sample(outcome="cut", end=1.0), objective("end=1s"))
+
+
+def test_a_stream_tells_its_phases_calls_tokens_and_sums() -> None:
+    reader = Reader(began=0.0)
+    for line in [
+        data(choices=[], podium={"type": "plan_began", "worker": "conductor", "at_s": 0.0}),
+        data(choices=[], podium={"type": "step_began", "step": 0, "at_s": 0.1}),
+        data(choices=[], podium={"type": "plan_ended", "at_s": 0.2}),
+        data(choices=[], podium={"type": "step_began", "step": 1, "at_s": 0.5}),
+        delta("Yes."),
+        data(
+            choices=[], podium={"workflow_id": "wf_1", "cost_usd": 0.5, "wall_s": 2.0, "critical_path_s": 1.0}
+        ),
+        data(choices=[], usage={"total_tokens": 9}),
+        b"data: [DONE]\n",
+    ]:
+        reader.take(line)
+    heard = Sample("ultra", 0.0, 0.0)
+    heard.heard(reader.end())
+    assert (heard.phases_ms["plan"], heard.phases_ms["steps"]) == (200, 500)
+    assert list(heard.phases_ms) == ["plan", "steps", "first_token", "end"]
+    assert (heard.calls, heard.tokens, heard.cost_usd, heard.workflow_id) == (3, 9, 0.5, "wf_1")
+    assert (heard.wall_s, heard.critical_path_s, heard.fallback) == (2.0, 1.0, False)
+
+
+def test_a_whole_answer_is_completed_from_its_record_and_a_missing_one_is_told() -> None:
+    whole, lost = Sample("chat", 0.0, 0.0), Sample("chat", 0.0, 0.0)
+    for each, name in ((whole, "wf_1"), (lost, "wf_2")):
+        each.answered({"choices": [1], "usage": {"total_tokens": 5}, "podium": {"workflow_id": name}}, 1000)
+    record = {
+        "status": "finished",
+        "plans": [{"worker": "conductor", "ended_s": 0.25}],
+        "steps": [{"started_s": 0.1}, {"started_s": 0.5}, {"started_s": None}],
+    }
+
+    def read(url: str) -> object:
+        if url.endswith("wf_2"):
+            raise OSError
+        return record
+
+    assert fill([whole, lost], "http://podium", read) == (2, 1)
+    assert (whole.phases_ms, whole.calls) == ({"end": 1000, "plan": 250, "steps": 500}, 3)
+    assert lost.calls is None
+
+
+def test_a_request_stays_in_the_recording_whatever_ends_it() -> None:
+    recording = Recording()
+    with pytest.raises(KeyboardInterrupt), recording.request("chat"):
+        raise KeyboardInterrupt
+    assert [each.outcome for each in recording.samples] == [UNFINISHED]
+    assert recording.in_flight == 0
+
+
+def test_replicas_are_seen_where_the_server_tells_of_them() -> None:
+    assert numbers({"running": 3}) == {"runs under way": 3}
+    assert numbers({"replicas": {"router": 2, "conductor": {"running": 1, "target": 4}, "odd": "many"}}) == {
+        "replicas of router": 2,
+        "replicas of conductor": 1,
+    }
+    assert numbers(["not", "an", "object"]) == {}
+
+
+def test_an_answer_without_choices_is_a_failure() -> None:
+    for answer in (None, [], {"choices": []}, "<html>"):
+        told = Sample("chat", 0.0, 0.0)
+        told.answered(answer, 5)
+        assert told.failed
+        assert told.outcome == "no_choice"
