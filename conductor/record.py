@@ -72,6 +72,10 @@ class Record:
     finish: FinishReason | None = None
     error: PodiumError | None = None
     wall_s: float = 0.0
+    answer_began_s: float | None = None
+    """When the answer's first piece was there for the reader; seconds since the run began."""
+    max_cost_usd: Decimal | None = None
+    """What it was allowed to cost, where the caller or the settings said so."""
     trace_id: str | None = None
 
     def after(self, event: e.Event) -> "Record":
@@ -83,7 +87,10 @@ class Record:
                 )
                 return replace(self, plans=(*self.plans, plan))
             case e.AnswerDelta():
-                return self  # the answer is kept once, at the end: see `Finished`
+                began_s = event.at_s if self.answer_began_s is None else self.answer_began_s
+                return replace(
+                    self, answer_began_s=began_s
+                )  # its text is kept once, at the end: see `Finished`
             case e.Finished():
                 return replace(
                     self, status="finished", answer=event.answer, finish=event.finish, wall_s=event.at_s

@@ -5,9 +5,11 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from serving import logs
 from serving.api.app import build_api
 from serving.api.service import Service
 from serving.deployments.handle import EngineHandle
+from serving.deployments.metrics import RayMeter, sample
 from serving.pool import build_pool
 from serving.settings import parse, patched
 
@@ -23,7 +25,10 @@ class Router:
     def __init__(self, settings: dict[str, Any], engines: dict[str, Any]) -> None:
         self._settings = parse(settings)
         self._engines = {name: EngineHandle(handle) for name, handle in engines.items()}
-        self._service = Service(build_pool(self._settings, os.environ, self._engines))
+        logs.to_stdout()
+        meter = RayMeter()
+        self._service = Service(build_pool(self._settings, os.environ, self._engines), meter=meter)
+        sample(meter, self._service.levels)
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Pool, prices, prompts and limits of `user_config` from now on; runs under way keep what they began with.
