@@ -25,7 +25,7 @@ class Service:
 
     def __init__(self, pool: Pool, store: RecordStore | None = None, meter: Meter | None = None) -> None:
         self.pool = pool
-        self._meter = meter
+        self.meter = meter
         self.store: RecordStore = store or MemoryStore(lambda: self.pool.settings.limits)
         self._running: dict[str, Run] = {}
         self._in_use: list[Pool] = []
@@ -80,7 +80,7 @@ class Service:
             if run is not None:
                 await self.store.put(run.record)
                 _log(run.record)
-                report(self._meter, of_run(run.record, pool.providers))
+                report(self.meter, of_run(run.record, pool.providers))
             await self._close_unused()
 
     async def record(self, id: str) -> Record | None:
