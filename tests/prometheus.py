@@ -35,6 +35,14 @@ def promtool(*arguments: str | Path) -> str:
     return done.stdout + done.stderr
 
 
+def wait_until_none(missing: Callable[[], Any], timeout_s: float = 60) -> None:
+    """Until nothing is `missing` any more; fails with what still is."""
+    deadline = time.monotonic() + timeout_s
+    while left := missing():
+        assert time.monotonic() < deadline, f"missing after {timeout_s} s: {left}"
+        time.sleep(0.2)
+
+
 @dataclass(frozen=True)
 class Prometheus:
     """A running one."""
@@ -49,12 +57,6 @@ class Prometheus:
 
     def query(self, expression: str) -> list[Any]:
         return self.get("query", query=expression)["result"]
-
-    def wait_for(self, enough: Callable[[], bool], what: str, timeout_s: float = 60) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not enough():
-            assert time.monotonic() < deadline, what
-            time.sleep(0.2)
 
 
 @contextmanager
@@ -71,7 +73,7 @@ def running(config: Any, folder: Path) -> Iterator[Prometheus]:
         process = subprocess.Popen([program("prometheus"), *flags], stdout=log, stderr=subprocess.STDOUT)
     try:
         server = Prometheus(f"http://127.0.0.1:{port}")
-        server.wait_for(lambda: _is_ready(server), (folder / "prometheus.log").read_text())
+        wait_until_none(lambda: not _is_ready(server) and (folder / "prometheus.log").read_text()[-2000:])
         yield server
     finally:
         process.terminate()

@@ -74,13 +74,13 @@ async def test_a_run_is_measured_whole_from_its_record() -> None:
 async def test_refused_plans_failed_attempts_retries_and_failing_over_are_told_apart() -> None:
     quick = {"attempts": 2, "first_wait_s": 0.001}
     workers = [
-        scripted("a", {"error": "busy"}, "fine", retry=quick, price=PRICE),
+        scripted("a", {"error": "busy"}, "fine", "fine", "fine", retry=quick, price=PRICE),
         scripted("b", {"error": "refused"}, fallbacks=["a"], retry=quick),
         scripted("c", {"error": "unavailable"}, retry=quick),
     ]
     async with served(team("no plan", GOOD, workers=workers)) as api:
         kept = metered(api)
-        assert (await api.post()).status_code == 502
+        assert (await api.post()).status_code == 503
         await until(lambda: kept.taken, "the run is measured")
     assert kept.sums(i.PLANS) == {("conductor", "rejected", "no_plan"): 1, ("repair", "run", ""): 1}
     errors = kept.sums(i.WORKER_ERRORS)
