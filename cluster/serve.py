@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -87,6 +88,7 @@ class Server:
         config: a Serve config file to run instead; it says for itself on which port.
         port: HTTP port on loopback; 0 takes a free one.
         model: a hub's name or a folder, passed on as `model=` (the local workers' model).
+        metrics_port: where Prometheus finds this node's metrics; 0 takes a free one.
         ready: the paths that answer 200 once all is up.
         env: more environment for every process of it; wins over `serve_environment()`.
         log: file that gets all output; `build/serve-<port>.log` by default.
@@ -102,6 +104,7 @@ class Server:
         config: Path | None = None,
         port: int = 8000,
         model: str | None = None,
+        metrics_port: int = 0,
         ready: Sequence[str] = ("/readyz",),
         env: Mapping[str, str] | None = None,
         log: Path | None = None,
@@ -111,6 +114,8 @@ class Server:
     ) -> None:
         self.port = port or free_port()
         self.url = f"http://{HOST}:{self.port}"
+        self.metrics_port = metrics_port or free_port()
+        self.targets = ROOT / "build" / "prometheus" / f"{self.port}.json"
         self.log = log or ROOT / "build" / f"serve-{self.port}.log"
         self.tag = f"{ROOT}:{self.port}:{uuid.uuid4().hex}"
         self.environment = {**os.environ, **serve_environment(), **(env or {}), TAG: self.tag}
@@ -131,6 +136,7 @@ class Server:
         try:
             self._start()
             self._wait_until_ready()
+            self._tell_prometheus()
         except BaseException:
             self.stop()
             raise
@@ -138,7 +144,8 @@ class Server:
 
     def _start(self) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        child = ["-m", "cluster.serve", "--child", "--port", str(self.port), "--cpus", str(self._cpus)]
+        ports = ["--port", str(self.port), "--metrics-port", str(self.metrics_port)]
+        child = ["-m", "cluster.serve", "--child", *ports, "--cpus", str(self._cpus)]
         with self.log.open("wb") as output:
             self._child = subprocess.Popen(
                 [sys.executable, *child, *self._target],
@@ -170,6 +177,12 @@ class Server:
         if line:
             line.done("ready")
 
+    def _tell_prometheus(self) -> None:
+        """A file that `cluster/prometheus.yaml` watches. Ray writes one itself only where its dashboard runs."""
+        self.targets.parent.mkdir(parents=True, exist_ok=True)
+        target = {"targets": [f"{HOST}:{self.metrics_port}"], "labels": {"job": "ray"}}
+        self.targets.write_text(json.dumps([target]))
+
     def is_running(self) -> bool:
         """Whether the child still runs."""
         return self._child is not None and self._child.poll() is None
@@ -194,6 +207,7 @@ class Server:
     def stop(self) -> bool:
         """SIGINT, wait, then look that nothing is left; whether it ended by itself. May be called twice."""
         child, self._child = self._child, None
+        self.targets.unlink(missing_ok=True)
         with self._claim:
             if child is not None:
                 self._end(child)
@@ -228,7 +242,7 @@ def watch_parent(parent_pid: int) -> None:
     threading.Thread(target=look, daemon=True, name="watch-parent").start()
 
 
-def run_child(port: int, cpus: int, target: list[str]) -> int:
+def run_child(port: int, metrics_port: int, cpus: int, target: list[str]) -> int:
     """`serve run TARGET` on a fresh Ray, its HTTP port on loopback set first."""
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job starts with SIGINT ignored
         signal.signal(number, signal.default_int_handler)
@@ -253,6 +267,7 @@ def run_child(port: int, cpus: int, target: list[str]) -> int:
         include_dashboard=False,
         object_store_memory=256 * 1024 * 1024,
         _node_ip_address=HOST,
+        _metrics_export_port=metrics_port,
     )
     serve.start(proxy_location="HeadOnly", http_options={"host": HOST, "port": port})
     # It catches Ctrl-C, shuts Serve down, and exits 0 also after an error: whether it was ready is the parent's to see.
@@ -264,7 +279,7 @@ def run_child(port: int, cpus: int, target: list[str]) -> int:
 
 
 READY = """
-Podium answers on {url}  (Ctrl-C stops it; log: {log})
+Podium answers on {url}  (Ctrl-C stops it; log: {log}; metrics: {metrics})
 
   curl {url}/v1/chat/completions -H 'content-type: application/json' \\
     -d '{{"model": "podium-mini", "messages": [{{"role": "user", "content": "What is the capital of France?"}}]}}'
@@ -292,7 +307,9 @@ def serve_until_interrupted(server: Server) -> int:
     """Run in the foreground; 0 when it ended because it was asked to, and ended clean."""
     try:
         with server:
-            print(READY.format(url=server.url, log=server.log.relative_to(ROOT)), flush=True)
+            metrics = f"http://{HOST}:{server.metrics_port}/metrics"
+            log = server.log.relative_to(ROOT)
+            print(READY.format(url=server.url, log=log, metrics=metrics), flush=True)
             follow(server)
             print(f"\nThe server ended by itself.\n{server.log_tail()}", file=sys.stderr)
             return 1
@@ -348,6 +365,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Serve Podium on this machine.")
     parser.add_argument("--settings", default=SETTINGS)
     parser.add_argument("--port", type=port_number, default=8000, help="on loopback; 0 takes a free one")
+    parser.add_argument(
+        "--metrics-port", type=port_number, default=0, help="for Prometheus; 0 takes a free one"
+    )
     parser.add_argument("--model", default=None, help="a hub's name or a folder, for the local workers")
     parser.add_argument("--cpus", type=int, default=2, help="logical CPUs that Ray may hand out")
     parser.add_argument("--stop", action="store_true", help="end what this checkout left running")
@@ -355,7 +375,7 @@ def main() -> int:
     parser.add_argument("target", nargs="*", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        return run_child(options.port, options.cpus, options.target)
+        return run_child(options.port, options.metrics_port, options.cpus, options.target)
     signal.signal(signal.SIGINT, interrupted)
     signal.signal(signal.SIGTERM, interrupted)
     if options.stop:
@@ -363,6 +383,7 @@ def main() -> int:
     server = Server(
         settings=options.settings,
         port=options.port,
+        metrics_port=options.metrics_port,
         model=options.model,
         cpus=options.cpus,
         progress=True,

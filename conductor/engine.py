@@ -35,7 +35,10 @@ class Run:
 
         Cancelling the wait loses nothing, so a reader may do something else after a while of silence.
         """
-        return await self._outbox.get()
+        event = await self._outbox.get()
+        if isinstance(event, e.AnswerDelta) and self.record.answer_began_s is None:
+            self.record = self.record.after(event)
+        return event
 
     async def next_all(self) -> list[e.Event]:
         """As `next`, and whatever else has happened by then."""
@@ -109,7 +112,10 @@ class Engine:
         """
         members = self.allowed(task)
         outbox = Outbox()
-        run = Run(Record(id or f"wf_{uuid.uuid4().hex}", task.model, time.time()), outbox)
+        record = Record(
+            id or f"wf_{uuid.uuid4().hex}", task.model, time.time(), max_cost_usd=task.budget.max_cost_usd
+        )
+        run = Run(record, outbox)
         conducting = Conducting(self, task, members, run, outbox, ledger or Ledger(task.budget))
         driver = asyncio.create_task(conducting.drive(), name=f"run {run.record.id}")
         try:

@@ -72,6 +72,10 @@ class Record:
     finish: FinishReason | None = None
     error: PodiumError | None = None
     wall_s: float = 0.0
+    answer_began_s: float | None = None
+    """When the answer's first piece was there for the reader; seconds since the run began."""
+    max_cost_usd: Decimal | None = None
+    """What it was allowed to cost, where the caller or the settings said so."""
     trace_id: str | None = None
 
     def after(self, event: e.Event) -> "Record":
@@ -82,8 +86,10 @@ class Record:
                     event.plan, event.round, event.source, event.at_s, event.worker, event.prompt
                 )
                 return replace(self, plans=(*self.plans, plan))
-            case e.AnswerDelta() | e.Waits():
-                return self  # the answer is kept once, at the end: see `Finished`; what was waited for shows in the times
+            case e.Waits():
+                return self  # it shows in the times
+            case e.AnswerDelta():  # its text is kept once, at the end: see `Finished`
+                return self if self.answer_began_s is not None else replace(self, answer_began_s=event.at_s)
             case e.Finished():
                 return replace(
                     self, status="finished", answer=event.answer, finish=event.finish, wall_s=event.at_s
@@ -128,12 +134,6 @@ class Record:
     def cost_usd(self) -> Decimal | None:
         """All of it; None where one call's cost is unknown."""
         return total([call.cost_usd for call in self.calls])
-
-    @property
-    def open_calls(self) -> int:
-        """Calls begun and not ended, those that wait for a slot included."""
-        writing = sum(plan.ended_s is None and plan.worker is not None for plan in self.plans)
-        return writing + sum(step.status == "running" for plan in self.plans for step in plan.steps)
 
     @property
     def unmetered_calls(self) -> int:

@@ -51,6 +51,8 @@ class Pool:
     members: Mapping[str, Member]
     """All of them, those outside the plans' pool too."""
     wires: tuple[Worker, ...]
+    slots: Mapping[str, Limited]
+    """Each worker's places, for who wants to know how many calls wait."""
     engines: Engines
 
     @property
@@ -69,6 +71,11 @@ class Pool:
             chosen.max_plan_tokens, chosen.subtask_chars, chosen.shuffle,
         )  # fmt: skip
         return Engine(conductor, in_pool, Prompts(**texts), chosen.fallback)
+
+    @property
+    def providers(self) -> dict[str, str]:
+        """The conventions' name of each worker's provider."""
+        return {worker.name: PROVIDERS[worker.kind] for worker in self.settings.workers}
 
     @property
     def open_engine(self) -> Engine:
@@ -111,9 +118,10 @@ def build_pool(settings: Settings, environment: Mapping[str, str], engines: Engi
         logger.warning("Worker %s is left out: %s is not set.", name, variable)
     settings = without(settings, set(absent))
     wires = {worker.name: _wire(worker, settings, environment, engines) for worker in settings.workers}
-    stacked = {worker.name: _stacked(worker, wires[worker.name], settings) for worker in settings.workers}
+    slots = {worker.name: _limited(worker, wires[worker.name], settings) for worker in settings.workers}
+    stacked = {worker.name: _retrying(worker, slots[worker.name]) for worker in settings.workers}
     members = {worker.name: _member(worker, stacked, settings) for worker in settings.workers}
-    return Pool(settings, members, tuple(wires.values()), engines)
+    return Pool(settings, members, tuple(wires.values()), slots, engines)
 
 
 def _wire(
@@ -178,11 +186,14 @@ def _model(worker: WorkerSettings, settings: Settings) -> str:
             return worker.model
 
 
-def _stacked(worker: WorkerSettings, wire: Worker, settings: Settings) -> Worker:
+def _limited(worker: WorkerSettings, wire: Worker, settings: Settings) -> Limited:
     traced = Traced(
         wire, PROVIDERS[worker.kind], _model(worker, settings), content=settings.telemetry.content
     )
-    limited = Limited(traced, worker.max_concurrency)
+    return Limited(traced, worker.max_concurrency)
+
+
+def _retrying(worker: WorkerSettings, limited: Limited) -> Worker:
     return Retrying(limited, worker.retry.attempts, worker.retry.first_wait_s, worker.retry.longest_wait_s)
 
 

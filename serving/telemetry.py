@@ -1,4 +1,4 @@
-"""Names of spans and attributes, in one table, and where spans go.
+"""Names of spans and attributes, in one table, and where spans go. Metrics are in the table beside it, `instruments.py`.
 
 The names are those of the OpenTelemetry GenAI conventions where they have one
 (https://github.com/open-telemetry/semantic-conventions-genai, `docs/gen-ai`, development status as of 2026-11), ours start
@@ -32,6 +32,7 @@ REASONING_TOKENS = "gen_ai.usage.reasoning.output_tokens"
 INPUT_MESSAGES = "gen_ai.input.messages"
 OUTPUT_MESSAGES = "gen_ai.output.messages"
 WORKFLOW = "gen_ai.workflow.name"
+TOKEN_TYPE = "gen_ai.token.type"  # noqa: S105 (no password)
 ERROR_TYPE = "error.type"
 
 WORKFLOW_ID = "podium.workflow_id"
@@ -44,6 +45,9 @@ COST_USD = "podium.cost_usd"
 FALLBACK = "podium.fallback"
 ROUNDS = "podium.rounds"
 STATUS = "podium.status"
+SOURCE = "podium.source"
+REASON = "podium.reason"
+THEN = "podium.then"
 
 PROVIDERS: Mapping[str, str] = {
     "openai": "openai", "anthropic": "anthropic", "gemini": "gcp.gemini", "vllm": "vllm", "scripted": "podium.scripted",

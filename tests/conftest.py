@@ -26,6 +26,7 @@ class Local:
 
     url: str
     spans: Receiver
+    metrics_port: int
 
     def unfinished(self, deployment: str) -> int:
         """Requests in the engine of `deployment`, as the engine counts them."""
@@ -48,14 +49,19 @@ def local() -> Iterator[Local]:
         )
         from serving.app import build_app
 
-        port = free_port()
+        port, metrics_port = free_port(), free_port()
         ray.init(
-            "local", namespace="serve", num_cpus=2, include_dashboard=False, _node_ip_address="127.0.0.1"
+            "local",
+            namespace="serve",
+            num_cpus=2,
+            include_dashboard=False,
+            _node_ip_address="127.0.0.1",
+            _metrics_export_port=metrics_port,
         )
         try:
             serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
             serve.run(build_app({"settings": str(ROOT / "cluster/local.yaml")}))
-            yield Local(f"http://127.0.0.1:{port}", spans)
+            yield Local(f"http://127.0.0.1:{port}", spans, metrics_port)
         finally:
             serve.shutdown()
             ray.shutdown()

@@ -2,16 +2,19 @@
 
 import heapq
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from conductor.engine import Run
 from conductor.errors import Overloaded
+from conductor.money import Usage
 from conductor.record import Record
-from serving import telemetry
+from serving import instruments, telemetry
 from serving.api.store import MemoryStore, RecordStore
 from serving.api.task import Order
+from serving.logs import FIELDS
+from serving.metrics import Measurement, Meter, of_run, report
 from serving.pool import Pool
 
 logger = logging.getLogger("podium")
@@ -29,9 +32,14 @@ class Service:
     """One router's state. A new pool serves new requests; those under way keep the one they began with."""
 
     def __init__(
-        self, pool: Pool, store: RecordStore | None = None, replicas: ReplicaCount | None = None
+        self,
+        pool: Pool,
+        store: RecordStore | None = None,
+        meter: Meter | None = None,
+        replicas: ReplicaCount | None = None,
     ) -> None:
         self.pool = pool
+        self.meter = meter
         self.replicas: ReplicaCount = replicas or _no_replicas
         self.store: RecordStore = store or MemoryStore(lambda: self.pool.settings.limits)
         self._running: dict[str, Run] = {}
@@ -52,7 +60,15 @@ class Service:
     @property
     def calls(self) -> int:
         """Calls to models of all runs together, under way or waiting for a slot."""
-        return sum(run.record.open_calls for run in self._running.values())
+        return sum(slots.queued + slots.open_calls for slots in self.pool.slots.values())
+
+    def levels(self) -> Iterator[Measurement]:
+        """What is under way at this moment."""
+        yield Measurement(instruments.RUNNING, self.running)
+        yield Measurement(instruments.ROOM, self.pool.settings.limits.max_running)
+        for name, slots in self.pool.slots.items():
+            yield Measurement(instruments.QUEUED, slots.queued, (name,))
+            yield Measurement(instruments.OPEN, slots.open_calls, (name,))
 
     @asynccontextmanager
     async def run(self, order: Order, id: str, headers: dict[str, str]) -> AsyncGenerator[Run]:
@@ -84,6 +100,7 @@ class Service:
             if run is not None:
                 await self.store.put(run.record)
                 _log(run.record)
+                report(self.meter, of_run(run.record, pool.providers))
             await self._close_unused()
 
     async def record(self, id: str) -> Record | None:
@@ -115,7 +132,18 @@ def _describe(span: telemetry.Span, record: Record) -> None:
 
 
 def _log(record: Record) -> None:
-    logger.info(
-        "workflow %s %s model=%s plans=%d cost_usd=%s wall_s=%.3f trace=%s%s", record.id, record.status, record.model,
-        len(record.plans), record.cost_usd, record.wall_s, record.trace_id, f" error={record.error}" if record.error else "",
-    )  # fmt: skip
+    """One line a run: numbers and names, no prompt and no answer."""
+    steps = [step for plan in record.plans for step in plan.steps]
+    used = sum((call.usage for call in record.calls if call.usage), Usage())
+    fields = {
+        "id": record.id, "model": record.model, "status": record.status, "plans": len(record.plans), "steps": len(steps),
+        "workers": sorted({call.served_by for call in record.calls}), "input_tokens": used.input_tokens,
+        "output_tokens": used.output_tokens, "cached_input_tokens": used.cached_input_tokens,
+        "cost_usd": None if record.cost_usd is None else float(record.cost_usd), "wall_s": round(record.wall_s, 4),
+        "critical_path_s": round(record.critical_path_s, 4), "answer_began_s": record.answer_began_s and round(record.answer_began_s, 4),
+        "fallback": record.fallback is not None,
+        "rejected": [plan.rejected for plan in record.plans if plan.rejected],
+        "error_type": type(record.error).__name__ if record.error else None,
+        "trace_id": record.trace_id,
+    }  # fmt: skip
+    logger.info("workflow %s", record.status, extra={FIELDS: fields})

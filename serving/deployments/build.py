@@ -59,7 +59,8 @@ def _parallel(worker: VllmSettings) -> int:
 
 
 def _engine_arguments(worker: VllmSettings) -> dict[str, Any]:
-    arguments = {"enable_prefix_caching": True, **worker.engine}
+    # By its worker's name it is known in metrics: several engines may have the same model.
+    arguments = {"enable_prefix_caching": True, "served_model_name": worker.name, **worker.engine}
     if gpus_of(worker) > 1:
         arguments.setdefault("distributed_executor_backend", "ray")
     if worker.adapter:

@@ -21,6 +21,7 @@ from vllm.renderers.params import ChatParams
 from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+from vllm.v1.metrics.ray_wrappers import RayPrometheusStatLogger
 
 from conductor.errors import ContextOverflow, WorkerError, WorkerRefused, WorkerUnavailable
 from serving.deployments.autoscaling import LOAD
@@ -49,9 +50,8 @@ class Engine:
         template_kwargs = arguments.pop("chat_template_kwargs", {})
         self._chat = ChatParams(chat_template_kwargs={"add_generation_prompt": True, **template_kwargs})
         self._load = EngineLoad()
-        self._engine = AsyncLLM.from_engine_args(
-            AsyncEngineArgs(**arguments), stat_loggers=[lambda _config, _index=0: self._load]
-        )
+        loggers: list[Any] = [self._load.for_engine, RayPrometheusStatLogger]
+        self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), stat_loggers=loggers)
         config = self._engine.vllm_config
         self._max_model_len: int = config.model_config.max_model_len
         self._reasoning_parser: str = config.structured_outputs_config.reasoning_parser

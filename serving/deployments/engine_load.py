@@ -15,6 +15,10 @@ class EngineLoad(StatLoggerBase):
     def __init__(self) -> None:
         self._stats = SchedulerStats()
 
+    def for_engine(self, config: object, index: int = 0) -> "EngineLoad":
+        """Itself: vLLM asks for a logger by a factory."""
+        return self
+
     def record(
         self, scheduler_stats: SchedulerStats | None, iteration_stats: Any = None, mm_cache_stats: Any = None, engine_idx: int = 0
     ) -> None:  # fmt: skip

@@ -6,10 +6,12 @@ from typing import Any
 from fastapi import FastAPI
 from ray import serve
 
+from serving import logs
 from serving.api.app import build_api
 from serving.api.service import Service
 from serving.deployments.autoscaling import LOAD
 from serving.deployments.handle import EngineHandle
+from serving.deployments.metrics import RayMeter, sample
 from serving.deployments.replicas import replicas_of
 from serving.pool import build_pool
 from serving.settings import Settings, parse, patched
@@ -30,9 +32,12 @@ class Router:
             name: EngineHandle(handle, may_sleep=_may_sleep(self._settings, name))
             for name, handle in engines.items()
         }
+        logs.to_stdout()
+        meter = RayMeter()
         application = serve.get_replica_context().app_name
         pool = build_pool(self._settings, os.environ, self._engines)
-        self._service = Service(pool, replicas=lambda: replicas_of(application))
+        self._service = Service(pool, meter=meter, replicas=lambda: replicas_of(application))
+        sample(meter, self._service.levels)
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Pool, prices, prompts and limits of `user_config` from now on; runs under way keep what they began with.

@@ -12,6 +12,10 @@ class Limited:
 
     def __init__(self, worker: Worker, slots: int) -> None:
         self._worker, self._slots = worker, asyncio.Semaphore(slots)
+        self.queued = 0
+        """Calls that wait for a place now."""
+        self.open_calls = 0
+        """Calls that hold one now."""
 
     @property
     def name(self) -> str:
@@ -21,5 +25,19 @@ class Limited:
     @asynccontextmanager
     async def open(self, call: Call) -> AsyncGenerator[Reply]:
         """See `Worker.open`."""
-        async with self._slots, self._worker.open(call) as reply:
+        async with self._place(), self._worker.open(call) as reply:
             yield reply
+
+    @asynccontextmanager
+    async def _place(self) -> AsyncGenerator[None]:
+        self.queued += 1
+        try:
+            await self._slots.acquire()
+        finally:
+            self.queued -= 1
+        self.open_calls += 1
+        try:
+            yield
+        finally:
+            self.open_calls -= 1
+            self._slots.release()

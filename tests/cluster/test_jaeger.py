@@ -1,13 +1,26 @@
 """cluster/jaeger.yaml: what can be known without the binary."""
 
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from serving import telemetry
+from serving.settings import LimitSettings
+
 PATH = Path(__file__).resolve().parents[2] / "cluster" / "jaeger.yaml"
+SAMPLING = PATH.with_name("jaeger.sampling.yaml")
+
+# What the collector's processor takes, as far as we use it: processor/tailsamplingprocessor/config.schema.yaml of
+# github.com/open-telemetry/opentelemetry-collector-contrib, read on 2026-11-21.
+PROCESSOR = {"decision_wait", "decision_wait_after_root_received", "num_traces", "decision_cache", "policies"}
+POLICIES = {
+    "status_code": {"status_codes"},
+    "latency": {"threshold_ms", "upper_threshold_ms"},
+    "string_attribute": {"key", "values", "enabled_regex_matching", "cache_max_size", "invert_match"},
+    "probabilistic": {"sampling_percentage", "hash_salt"},
+}
 
 
 @pytest.fixture
@@ -48,12 +61,26 @@ def test_every_trace_is_kept_by_default(text: str) -> None:
     assert yaml.safe_load(text)["service"]["pipelines"]["traces"]["processors"] == ["batch"]
 
 
-def test_the_commented_alternative_is_a_configuration_too(text: str) -> None:
-    uncommented = re.sub(r"(?m)^  # (?=tail_sampling:|  )", "  ", text).replace(
-        "processors: [batch]", "processors: [tail_sampling, batch]"
-    )
-    config = yaml.safe_load(uncommented)
+def merged(base: Any, over: Any) -> Any:
+    """As the collector merges its `--config` files: maps key by key, anything else replaced."""
+    if not (isinstance(base, dict) and isinstance(over, dict)):
+        return over
+    return {**base, **{key: merged(base.get(key), value) for key, value in over.items()}}
+
+
+def test_laid_over_it_the_sampling_file_keeps_errors_slow_runs_fallbacks_and_a_share(text: str) -> None:
+    config = merged(yaml.safe_load(text), yaml.safe_load(SAMPLING.read_text()))
     parts_exist(config)
-    policies = config["processors"]["tail_sampling"]["policies"]
-    assert {policy["type"] for policy in policies} >= {"status_code", "latency"}
-    assert all(policy["type"] in policy for policy in policies)
+    assert config["service"]["pipelines"]["traces"]["processors"] == ["tail_sampling", "batch"]
+    sampling = config["processors"]["tail_sampling"]
+    assert sampling.keys() <= PROCESSOR
+    for policy in sampling["policies"]:
+        assert policy.keys() == {"name", "type", policy["type"]}
+        assert policy[policy["type"]].keys() <= POLICIES[policy["type"]]
+    assert [policy["type"] for policy in sampling["policies"]] == list(POLICIES)
+    assert sampling["policies"][2]["string_attribute"]["key"] == telemetry.FALLBACK
+
+
+def test_a_trace_is_not_decided_on_before_the_longest_run_has_ended() -> None:
+    sampling = yaml.safe_load(SAMPLING.read_text())["processors"]["tail_sampling"]
+    assert float(sampling["decision_wait"].removesuffix("s")) > LimitSettings().default_deadline_s

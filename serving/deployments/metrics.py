@@ -1,0 +1,67 @@
+"""Measurements into Ray's metrics, which each node's agent shows to Prometheus; and what is sampled rather than counted.
+
+Ray gives every series its process (`WorkerId`) and its node (`NodeAddress`), so replicas need no label of ours.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any
+
+from ray.util import metrics
+
+from serving.instruments import INSTRUMENTS, Instrument, exported
+from serving.metrics import Measurement, Meter, report
+
+SAMPLED_EVERY_S = 5.0
+"""Ray reports to its agent every 10 s by default."""
+
+
+class RayMeter:
+    """A `Meter` over `ray.util.metrics`."""
+
+    def __init__(self) -> None:
+        self._metrics: dict[str, Any] = {each.name: _metric(each) for each in INSTRUMENTS}
+
+    def take(self, measurement: Measurement) -> None:
+        """See `Meter.take`."""
+        instrument, value, labels = measurement
+        metric, tags = self._metrics[instrument.name], _tags(instrument, labels)
+        match instrument.kind:
+            case "counter":
+                if value > 0:  # Ray refuses to count by 0
+                    metric.inc(value, tags)
+            case "histogram":
+                metric.observe(value, tags)
+            case "gauge":
+                metric.set(value, tags)
+
+
+@cache  # there are no more of them than series
+def _tags(instrument: Instrument, labels: tuple[str, ...]) -> dict[str, str]:
+    return dict(zip(map(exported, instrument.labels), labels, strict=True))
+
+
+def _metric(instrument: Instrument) -> Any:
+    keys = tuple(map(exported, instrument.labels))
+    match instrument.kind:
+        case "counter":
+            return metrics.Counter(instrument.exported_name, instrument.text, keys)
+        case "histogram":
+            return metrics.Histogram(
+                instrument.exported_name, instrument.text, list(instrument.buckets), keys
+            )
+        case "gauge":
+            return metrics.Gauge(instrument.exported_name, instrument.text, keys)
+
+
+def sample(meter: Meter, levels: Callable[[], Iterable[Measurement]]) -> None:
+    """Report `levels` every few seconds as long as the process lives, from a thread: also while its event loop is busy."""
+
+    def forever() -> None:
+        while True:
+            report(meter, levels())
+            time.sleep(SAMPLED_EVERY_S)
+
+    threading.Thread(target=forever, name="levels", daemon=True).start()

@@ -1,0 +1,109 @@
+"""Every metric that Podium measures: name, unit, labels, buckets. One table, beside the spans' names in `telemetry.py`.
+
+Names are those of the OpenTelemetry GenAI conventions where they have one (`docs/gen-ai/gen-ai-metrics.md` of
+https://github.com/open-telemetry/semantic-conventions-genai, development status as of 2026-11, buckets included), ours start
+with `podium.`. A label holds a name from the settings or a word of a closed set, never an id and never a caller's words, so
+there are no more series than workers times models times kinds of errors.
+
+Ray's agent rebuilds histograms from bucket counts, so their `_sum` is a guess: what must add up (tokens, money) is a counter.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from serving import telemetry as t
+
+SUFFIXES = {"s": "_seconds", "USD": "_usd"}
+SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+LONG_SECONDS = (*SECONDS[3:], 163.84, 327.68, 655.36)
+"""For whole runs, which take up to ten minutes by default."""
+TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576)
+COUNTS = (1, 2, 3, 4, 5, 8, 13, 20)
+
+Kind = Literal["counter", "histogram", "gauge"]
+
+
+@dataclass(frozen=True, slots=True)
+class Instrument:
+    """One metric. Units are UCUM's, as the conventions write them."""
+
+    kind: Kind
+    name: str
+    unit: str
+    text: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+    @property
+    def exported_name(self) -> str:
+        """As it is given to Ray, which puts `ray_` before it, and `_total` behind a counter."""
+        return exported(self.name) + SUFFIXES.get(self.unit, "")
+
+
+def exported(name: str) -> str:
+    """`name` as Prometheus spells it."""
+    return name.replace(".", "_")
+
+
+CALL = (t.OPERATION, t.PROVIDER, t.WORKER)
+
+WORKFLOW_DURATION = Instrument(
+    "histogram", "gen_ai.workflow.duration", "s", "A whole run, from the request to its end.",
+    (t.WORKFLOW, t.STATUS, t.ERROR_TYPE), LONG_SECONDS,
+)  # fmt: skip
+CALL_DURATION = Instrument(
+    "histogram", "gen_ai.client.operation.duration", "s",
+    "A call to a model: waiting for budget, a slot or a retry included.", (*CALL, t.ERROR_TYPE), SECONDS,
+)  # fmt: skip
+CALL_FIRST_CHUNK = Instrument(
+    "histogram", "gen_ai.client.operation.time_to_first_chunk", "s", "Until a called model said something.", CALL, SECONDS,
+)  # fmt: skip
+CALL_TOKENS = Instrument(
+    "histogram", "gen_ai.client.token.usage", "{token}", "How long prompts and answers are.", (*CALL, t.TOKEN_TYPE), TOKENS,
+)  # fmt: skip
+
+FIRST_ANSWER = Instrument(
+    "histogram", "podium.workflow.time_to_first_chunk", "s", "Until the answer's first piece.", (t.WORKFLOW,), LONG_SECONDS,
+)  # fmt: skip
+OVER_CRITICAL_PATH = Instrument(
+    "histogram", "podium.workflow.wall_over_critical_path", "1",
+    "How much longer than its longest chain of steps a run took: what orchestration adds.", (t.WORKFLOW,),
+    (1, 1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2, 5),
+)  # fmt: skip
+COST = Instrument("counter", "podium.workflow.cost", "USD", "Dollars spent.", (t.WORKFLOW,))
+COST_UNKNOWN = Instrument(
+    "counter", "podium.workflow.cost_unknown", "{run}", "Runs with a call whose cost nobody knows.", (t.WORKFLOW,),
+)  # fmt: skip
+BUDGET_USED = Instrument(
+    "histogram", "podium.workflow.budget_used", "1", "Share of `max_cost_usd` that a run spent.", (t.WORKFLOW,),
+    (0.1, 0.25, 0.5, 0.75, 0.9, 1),
+)  # fmt: skip
+PLANS = Instrument(
+    "counter", "podium.plans", "{plan}", "Plan texts, by who wrote them, what became of them, and why they were refused.",
+    (t.SOURCE, t.STATUS, t.REASON),
+)  # fmt: skip
+PLAN_STEPS = Instrument(
+    "histogram", "podium.plan.steps", "{step}", "Steps of the plan that answered.", (t.WORKFLOW,), COUNTS
+)
+PLAN_DEPTH = Instrument(
+    "histogram", "podium.plan.depth", "{step}", "Its longest chain of reads.", (t.WORKFLOW,), COUNTS
+)
+STEPS = Instrument("counter", "podium.steps", "{step}", "Steps, by how they ended.", (t.WORKER, t.STATUS))
+WORKER_TOKENS = Instrument(
+    "counter", "podium.worker.tokens", "{token}",
+    "Tokens, exactly; `cached_input` is a part of `input`, `reasoning` one of `output`.",
+    (t.OPERATION, t.WORKER, t.TOKEN_TYPE),
+)  # fmt: skip
+WORKER_ERRORS = Instrument(
+    "counter", "podium.worker.errors", "{error}", "Attempts that failed, by what was done then: retried, failed_over, gave_up.",
+    (t.WORKER, t.ERROR_TYPE, t.THEN),
+)  # fmt: skip
+
+RUNNING = Instrument("gauge", "podium.workflow.running", "{run}", "Runs under way in a router replica.")
+ROOM = Instrument("gauge", "podium.workflow.room", "{run}", "Most runs that a router replica takes.")
+QUEUED = Instrument(
+    "gauge", "podium.worker.queued", "{call}", "Calls that wait for one of the worker's slots.", (t.WORKER,)
+)
+OPEN = Instrument("gauge", "podium.worker.open", "{call}", "Calls that hold one.", (t.WORKER,))
+
+INSTRUMENTS = tuple(value for value in globals().values() if isinstance(value, Instrument))

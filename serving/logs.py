@@ -1,0 +1,40 @@
+"""Logs as JSON, one object a line, on standard output: what log shippers take as it is.
+
+Knows how a line looks; what is in it comes with the call, as `extra={"fields": {...}}`. Ray Serve's own lines are Serve's.
+"""
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+FIELDS = "fields"
+
+
+class JsonLines(logging.Formatter):
+    """`time` (UTC), `level`, `message`, the call's fields, and the traceback of an exception."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter.format`."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "message": record.getMessage(),
+            **getattr(record, FIELDS, {}),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def to_stdout() -> None:
+    """Podium's lines on this process's standard output from now on, which Ray keeps in a file and shows the driver."""
+    logger = logging.getLogger("podium")
+    if logger.handlers:
+        return
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(JsonLines())
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False

@@ -1,0 +1,87 @@
+"""The real Prometheus and its `promtool`, from the distribution's package."""
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+
+from cluster.processes import free_port
+
+INSTALL = ["apt-get", "install", "-y", "--no-install-recommends", "prometheus"]
+
+
+def program(name: str) -> str:
+    """Path of `prometheus` or `promtool`; installed first where it is missing and we may."""
+    if shutil.which(name) is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        subprocess.run(["apt-get", "update"], check=False, capture_output=True)
+        subprocess.run(INSTALL, check=False, capture_output=True)
+    found = shutil.which(name)
+    assert found, f"{name} is not installed: run `sudo {' '.join(INSTALL)}`"
+    return found
+
+
+def promtool(*arguments: str | Path) -> str:
+    """What it says; fails where it finds fault."""
+    done = subprocess.run([program("promtool"), *map(str, arguments)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def wait_until_none(missing: Callable[[], Any], timeout_s: float = 60) -> None:
+    """Until nothing is `missing` any more; fails with what still is."""
+    deadline = time.monotonic() + timeout_s
+    while left := missing():
+        assert time.monotonic() < deadline, f"missing after {timeout_s} s: {left}"
+        time.sleep(0.2)
+
+
+@dataclass(frozen=True)
+class Prometheus:
+    """A running one."""
+
+    url: str
+
+    def get(self, path: str, **params: Any) -> Any:
+        """The `data` of an answer of its HTTP API."""
+        answer = httpx.get(f"{self.url}/api/v1/{path}", params=params, timeout=10)
+        assert answer.status_code == 200, answer.text
+        return answer.json()["data"]
+
+    def query(self, expression: str) -> list[Any]:
+        return self.get("query", query=expression)["result"]
+
+
+@contextmanager
+def running(config: Any, folder: Path) -> Iterator[Prometheus]:
+    """Prometheus with `config` on a free port of the loopback, its data and its output in `folder`."""
+    file, port = folder / "prometheus.json", free_port()  # JSON is YAML
+    file.write_text(json.dumps(config))
+    flags = [
+        f"--config.file={file}",
+        f"--storage.tsdb.path={folder / 'tsdb'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
+    with (folder / "prometheus.log").open("wb") as log:
+        process = subprocess.Popen([program("prometheus"), *flags], stdout=log, stderr=subprocess.STDOUT)
+    try:
+        server = Prometheus(f"http://127.0.0.1:{port}")
+        wait_until_none(lambda: not _is_ready(server) and (folder / "prometheus.log").read_text()[-2000:])
+        yield server
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def _is_ready(server: Prometheus) -> bool:
+    try:
+        return httpx.get(f"{server.url}/-/ready", timeout=1).status_code == 200
+    except httpx.TransportError:
+        return False

@@ -1,0 +1,159 @@
+"""What is measured of a run, and that measuring never harms it."""
+
+import json
+import logging
+import re
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from serving import instruments as i
+from serving.logs import JsonLines
+from serving.metrics import Measurement
+from tests.serving.api.served import ASK, PRICE, Served, plan, scripted, served, step, team
+from tests.serving.states import until
+
+GOOD = plan(step("a"), step("b"), step("c", access=[0, 1]))
+
+
+class Kept:
+    """A meter that keeps what it takes."""
+
+    def __init__(self) -> None:
+        self.taken: list[Measurement] = []
+
+    def take(self, measurement: Measurement) -> None:
+        self.taken.append(measurement)
+
+    def sums(self, instrument: i.Instrument) -> dict[tuple[str, ...], float]:
+        """By labels."""
+        sums = Counter[tuple[str, ...]]()
+        for measurement in self.taken:
+            if measurement.instrument is instrument:
+                sums[measurement.labels] += measurement.value
+        return dict(sums)
+
+
+def metered(running: Served) -> Kept:
+    running.service.meter = kept = Kept()
+    return kept
+
+
+def test_every_instrument_has_a_name_that_prometheus_takes_and_no_label_of_endless_values() -> None:
+    assert len({each.exported_name for each in i.INSTRUMENTS}) == len(i.INSTRUMENTS) > 15
+    for each in i.INSTRUMENTS:
+        assert re.fullmatch(r"(gen_ai|podium)_[a-z_]+", each.exported_name)
+        assert not set(each.labels) & {"podium.workflow_id", "podium.step", "podium.plan"}
+        assert (each.kind == "histogram") == bool(each.buckets)
+        assert list(each.buckets) == sorted(each.buckets)
+    assert i.WORKFLOW_DURATION.exported_name == "gen_ai_workflow_duration_seconds"
+
+
+async def test_a_run_is_measured_whole_from_its_record() -> None:
+    async with served(team(GOOD)) as api:
+        kept = metered(api)
+        answer = await api.ok(max_cost_usd=1)
+        await until(lambda: kept.taken, "the run is measured")
+    assert list(kept.sums(i.WORKFLOW_DURATION)) == [("mini", "finished", "")]
+    assert kept.sums(i.PLANS) == {("conductor", "run", ""): 1}
+    assert kept.sums(i.PLAN_STEPS) == {("mini",): 3}
+    assert kept.sums(i.PLAN_DEPTH) == {("mini",): 2}
+    assert kept.sums(i.STEPS) == {("a", "done"): 1, ("b", "done"): 1, ("c", "done"): 1}
+    assert kept.sums(i.COST) == {("mini",): pytest.approx(answer["podium"]["cost_usd"])}
+    assert kept.sums(i.BUDGET_USED) == {("mini",): pytest.approx(answer["podium"]["cost_usd"])}
+    tokens = kept.sums(i.WORKER_TOKENS)
+    assert tokens["chat", "c", "output"] == answer["usage"]["completion_tokens"]
+    assert ("plan", "podium.scripted", "conductor", "") in kept.sums(i.CALL_DURATION)
+    (began_s,) = kept.sums(i.FIRST_ANSWER).values()
+    assert 0 < began_s <= kept.sums(i.WORKFLOW_DURATION)["mini", "finished", ""]
+    assert kept.sums(i.OVER_CRITICAL_PATH)["mini",] >= 1
+    assert {m.instrument.name for m in kept.taken if len(m.labels) != len(m.instrument.labels)} == set()
+
+
+async def test_refused_plans_failed_attempts_retries_and_failing_over_are_told_apart() -> None:
+    quick = {"attempts": 2, "first_wait_s": 0.001}
+    workers = [
+        scripted("a", {"error": "busy"}, "fine", "fine", "fine", retry=quick, price=PRICE),
+        scripted("b", {"error": "refused"}, fallbacks=["a"], retry=quick),
+        scripted("c", {"error": "unavailable"}, retry=quick),
+    ]
+    async with served(team("no plan", GOOD, workers=workers)) as api:
+        kept = metered(api)
+        assert (await api.post()).status_code == 502
+        await until(lambda: kept.taken, "the run is measured")
+    assert kept.sums(i.PLANS) == {("conductor", "rejected", "no_plan"): 1, ("repair", "run", ""): 1}
+    errors = kept.sums(i.WORKER_ERRORS)
+    assert errors["b", "WorkerRefused", "failed_over"] == 1
+    assert errors["a", "WorkerBusy", "retried"] >= 1
+    assert errors["c", "WorkerUnavailable", "retried"] == errors["c", "WorkerUnavailable", "gave_up"] == 1
+    assert kept.sums(i.WORKFLOW_DURATION).keys() == {("mini", "failed", "WorkerUnavailable")}
+
+
+async def test_a_plan_that_is_only_asked_for_is_not_counted_as_an_answer() -> None:
+    async with served(team(GOOD)) as api:
+        kept = metered(api)
+        await api.ok(path="/v1/plans")
+        await until(lambda: kept.taken, "the run is measured")
+    assert kept.sums(i.WORKFLOW_DURATION).keys() == {("mini", "planned", "")}
+    assert kept.sums(i.FIRST_ANSWER) == {}
+
+
+async def test_calls_that_hold_a_slot_and_calls_that_wait_for_one_are_seen() -> None:
+    stalling = scripted("a", {"text": "x y", "stall_after_tokens": 1}, max_concurrency=1)
+    async with served(team(workers=[stalling], workflows={})) as api:
+
+        def level(instrument: i.Instrument) -> float:
+            return sum(m.value for m in api.service.levels() if m.instrument is instrument)
+
+        body = ASK | {"model": "a", "stream": True}
+        async with (
+            api.http.stream("POST", "/v1/chat/completions", json=body),
+            api.http.stream("POST", "/v1/chat/completions", json=body),
+        ):
+            await until(lambda: (level(i.OPEN), level(i.QUEUED)) == (1, 1), "one waits for the other")
+            assert level(i.RUNNING) == 2
+        await until(lambda: (level(i.OPEN), level(i.QUEUED)) == (0, 0), "both are gone")
+
+
+async def test_a_meter_that_breaks_costs_a_line_in_the_log_and_no_answer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Broken:
+        def take(self, measurement: Measurement) -> None:
+            raise RuntimeError("no agent")
+
+    async with served(team(GOOD)) as api:
+        api.service.meter = Broken()
+        await api.ok()
+        await until(lambda: "could not be measured" in caplog.text, "it is told")
+
+
+async def test_a_run_is_one_line_of_json_with_its_trace_and_without_anybodys_words(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "podium")
+    async with served(team("no plan", GOOD)) as api:
+        answer = await api.ok()
+        await until(lambda: "workflow finished" in caplog.text, "it is logged")
+    text = JsonLines().format(next(r for r in caplog.records if r.getMessage() == "workflow finished"))
+    line: dict[str, Any] = json.loads(text)
+    assert "\n" not in text
+    assert "sky" not in text, "what was asked"
+    assert line["id"] == answer["podium"]["workflow_id"]
+    assert (line["level"], line["plans"], line["steps"], line["rejected"]) == ("INFO", 2, 3, ["no_plan"])
+    assert line["workers"] == ["a", "b", "c", "conductor"]
+    assert line["wall_s"] >= line["critical_path_s"] > 0
+    assert re.fullmatch(r"[0-9a-f]{32}", line["trace_id"])
+
+
+def test_an_exception_stays_on_its_line() -> None:
+    try:
+        raise ValueError("one\ntwo")
+    except ValueError as exc:
+        record = logging.makeLogRecord(
+            {"msg": "a defect", "levelname": "ERROR", "exc_info": (ValueError, exc, None)}
+        )
+    text = JsonLines().format(record)
+    assert "\n" not in text
+    assert json.loads(text)["exception"] == "ValueError: one\ntwo"
