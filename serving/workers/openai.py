@@ -29,6 +29,8 @@ from serving.workers.faults import Faults, said
 from serving.workers.images import split_data_url
 
 CONNECTIONS = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
+UNREAD: Any = {"headers": {"X-Stainless-Raw-Response": "stream"}}
+"""What `with_streaming_response` sends: the SDK hands over the response before anything of it is read."""
 FINISH = {
     "stop": FinishReason.STOP,
     "eos": FinishReason.STOP,
@@ -94,11 +96,15 @@ class OpenAIWorker:
     async def _arrivals(self, request: dict[str, Any]) -> AsyncGenerator[list[ChatChunk]]:
         """The chunks that came together, as the network brings them."""
         reader = ChunkReader()
-        create: Any = self._client.chat.completions.with_streaming_response.create
         with self._mapped():
-            async with create(**request) as response:
+            response: Any = await self._client.post(
+                "/chat/completions", cast_to=object, body=request, options=UNREAD, stream=True, stream_cls=openai.AsyncStream[object]
+            )  # fmt: skip
+            try:
                 async for piece in response.iter_bytes():
                     yield [self._checked(chunk, response.http_request) for chunk in reader.feed(piece)]
+            finally:
+                await response.close()
 
     def _checked(self, chunk: ChatChunk, request: httpx2.Request) -> ChatChunk:
         """As the SDK tells an error inside a stream.
@@ -120,14 +126,18 @@ class OpenAIWorker:
             "seed": call.seed,
             "reasoning_effort": call.effort,
             "response_format": _response_format(call),
-            "extra_body": dict(self._account.extra_body) or None,
         }
-        return {
+        request: dict[str, object] = {
             "model": self._account.model,
             "messages": [self._message(message) for message in call.messages],
             "stream": True,
             "stream_options": {"include_usage": True},
-        } | {key: value for key, value in optional.items() if value is not None}
+        }
+        return (
+            request
+            | {key: value for key, value in optional.items() if value is not None}
+            | dict(self._account.extra_body)
+        )
 
     def _message(self, message: Message) -> dict[str, object]:
         """Words as a plain string, which every server takes; parts only where the user shows a picture."""
