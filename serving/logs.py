@@ -33,7 +33,8 @@ def to_stdout() -> None:
     logger = logging.getLogger("podium")
     if logger.handlers:
         return
-    handler = logging.StreamHandler(sys.stdout)
+    # The process's own stream: Ray Serve wraps `sys.stdout` in a logger of its own that walks the stack at every line.
+    handler = logging.StreamHandler(sys.__stdout__)
     handler.setFormatter(JsonLines())
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
