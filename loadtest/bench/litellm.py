@@ -6,6 +6,7 @@ and that the proxy starts without. A stamp makes it quick the second time. Nothi
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,8 @@ from loadtest.bench.server import BUILD, BenchError
 LOCK = Path(__file__).with_name("litellm.lock")
 VENV = ROOT / "build" / "litellm"
 SAY_EVERY_S = 10.0
+FOUND = re.compile(r"^(?:Collecting|Processing) ", re.MULTILINE)
+"""What pip says of each package that it has found, before it installs any."""
 MODEL = "m"
 ENVIRONMENT = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it asks GitHub for prices when it starts
@@ -61,9 +64,9 @@ def build(say: Callable[[str], None], lock: Path = LOCK, venv: Path = VENV) -> N
     venv.parent.mkdir(parents=True, exist_ok=True)
     log = venv.with_name("litellm-pip.log")
     with log.open("wb") as output:
-        _run([sys.executable, "-m", "venv", str(venv)], output, log, say)
-        pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "--no-input", "--no-deps"]
-        _run([*pip, "-r", str(lock)], output, log, say)
+        _run([sys.executable, "-m", "venv", "--without-pip", str(venv)], output, log, say)
+        pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin" / "python")]
+        _run([*pip, "install", "--no-input", "--no-deps", "-r", str(lock)], output, log, say)
     (venv / "podium-stamp").write_text(wanted_stamp(lock, venv))
 
 
@@ -76,7 +79,7 @@ def _run(command: list[str], output: IO[bytes], log: Path, say: Callable[[str], 
             try:
                 process.wait(SAY_EVERY_S)
             except subprocess.TimeoutExpired:
-                found = log.read_text(errors="replace").count("Collecting ")
+                found = len(FOUND.findall(log.read_text(errors="replace")))
                 say(f"  {found} packages found, {time.monotonic() - began_s:.0f} s")
     finally:
         process.kill()
