@@ -84,6 +84,7 @@ def fast_environment() -> dict[str, str]:
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",  # of 30: no other machine's HAProxy has to hear of it
+        "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "660",  # a reload must not cut a run: longer than limits.default_deadline_s
         "RAY_SERVE_HAPROXY_BINARY_PATH": str(ROOT / "cluster" / "haproxy_on_loopback.sh"),
         "PODIUM_HAPROXY": get_haproxy_binary(),
     }
