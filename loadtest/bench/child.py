@@ -11,8 +11,7 @@ from pathlib import Path
 
 import aiohttp
 
-from cluster.processes import HOST, ROOT, free_port
-from loadtest.bench.server import BUILD, BenchError
+from loadtest.bench.server import BUILD, HOST, ROOT, BenchError, free_port
 
 END_WITHIN_S = 10.0
 

@@ -14,8 +14,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from cluster.processes import HOST
-
+HOST = "127.0.0.1"
 CHUNKS = 20
 TEXT = "".join(f"word-{number} " for number in range(CHUNKS))
 """The whole answer. No two of its words are alike, so that a lost or doubled one shows."""

@@ -18,9 +18,8 @@ from typing import IO
 
 import yaml
 
-from cluster.processes import HOST, ROOT, free_port
 from loadtest.bench.child import running
-from loadtest.bench.server import BUILD, BenchError
+from loadtest.bench.server import BUILD, HOST, ROOT, BenchError, free_port
 
 LOCK = Path(__file__).with_name("litellm.lock")
 VENV = ROOT / "build" / "litellm"
