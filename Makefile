@@ -4,6 +4,7 @@ PYTHON   ?= python3
 PORT     ?= 8000
 SETTINGS ?= cluster/local.yaml
 MODEL    ?=
+FAST     ?=
 SCENARIO ?= mixed
 DURATION ?=
 BIN      := .venv/bin
@@ -16,13 +17,13 @@ UNLOCKED := pip|wheel|podium|torchvision|torchaudio|torchcodec|triton
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
 	@echo
-	@echo "  make serve takes MODEL=Qwen/Qwen2.5-1.5B-Instruct (a hub's name or a folder), SETTINGS=file.yaml, PORT=8000"
+	@echo "  make serve takes MODEL=Qwen/Qwen2.5-1.5B-Instruct (a hub's name or a folder), SETTINGS=file.yaml, PORT=8000, FAST=1 (HAProxy in front)"
 
 setup: ## build .venv and the local model; quick when nothing changed
 	@$(PYTHON) -m cluster.setup
 
 serve: setup ## serve on http://127.0.0.1:8000 until Ctrl-C
-	@exec $(BIN)/python -m cluster.serve $(SERVER)
+	@exec $(BIN)/python -m cluster.serve $(SERVER) $(if $(filter-out 0,$(FAST)),--fast)
 
 demo: setup ## start it, ask one question, show plan, answer, cost and trace, stop it
 	@exec $(BIN)/python -m cluster.demo $(SERVER)

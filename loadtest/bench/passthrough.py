@@ -4,11 +4,9 @@ Both run in the same Serve behind the same proxy; 32 clients ask without a pause
 changes from round to round. The client's work is the same for both.
 """
 
-import asyncio
-import time
 from collections.abc import Callable, Sequence
 
-from loadtest.bench.client import CHAT, Client, Json, chat
+from loadtest.bench.client import CHAT, Client, chat, per_s
 from loadtest.bench.figures import Figure, figure
 
 ROUNDS = 6
@@ -25,31 +23,20 @@ def figures(rounds: Sequence[tuple[float, float]]) -> list[Figure]:
     ]
 
 
-async def per_s(client: Client, path: str, body: Json, seconds: float) -> float:
-    """Requests per second of `CLIENTS` clients for so long."""
-    began_s = time.monotonic()
-    done = 0
-
-    async def ask() -> None:
-        nonlocal done
-        while time.monotonic() - began_s < seconds:
-            await client.post(path, body)
-            done += 1
-
-    await asyncio.gather(*(ask() for _ in range(CLIENTS)))
-    return done / (time.monotonic() - began_s)
-
-
 async def measure(client: Client, tick: Callable[[], None]) -> list[Figure]:
     """`ROUNDS` rounds of each side, after one of a second that does not count."""
     body = chat("instant")
     sides = {"ours": CHAT, "bare": f"/bare/{len(await client.post(CHAT, body))}"}
-    for path in sides.values():
-        await per_s(client, path, body, 1.0)
+
+    async def rate(side: str, seconds: float) -> float:
+        return await per_s(lambda: client.post(sides[side], body), CLIENTS, seconds)
+
+    for side in sides:
+        await rate(side, 1.0)
     rounds: list[tuple[float, float]] = []
     for number in range(ROUNDS):
         order = sorted(sides, reverse=number % 2 == 0)
-        rates = {side: await per_s(client, sides[side], body, ROUND_S) for side in order}
+        rates = {side: await rate(side, ROUND_S) for side in order}
         rounds.append((rates["ours"], rates["bare"]))
         tick()
     return figures(rounds)

@@ -1,5 +1,8 @@
-"""The Ray Serve under test: the router over scripted workers, the router over the bench's own upstream, and a bare ingress."""
+"""The Ray Serves under test: the default one behind Serve's proxy, and one that is served as in production."""
 
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from string import Template
 from typing import Any, Self
@@ -7,12 +10,13 @@ from typing import Any, Self
 import psutil
 import yaml
 
-from cluster.processes import HOST, ROOT, ServeError, free_port, named, tagged
-from cluster.serve import APP
+from cluster.processes import HAPROXY_PORTS, HOST, ROOT, ServeError, free_port, named, tagged
+from cluster.serve import APP, fast_environment
 from cluster.serve import Server as Serve
 
 HERE = Path(__file__).resolve().parent
 BUILD = ROOT / "build" / "bench"
+Json = dict[str, Any]
 
 
 class BenchError(Exception):
@@ -20,20 +24,23 @@ class BenchError(Exception):
 
 
 class Server:
-    """The Serve under test, as a context manager.
+    """A Serve under test, as a context manager.
 
     Args:
-        upstream: base address of the server in the bench's process that speaks OpenAI's wire.
+        name: of its config and its log.
+        applications: what it serves, as in a Serve config.
+        env: more environment for every process of it.
     """
 
-    def __init__(self, upstream: str) -> None:
+    def __init__(self, name: str, applications: list[Json], env: Mapping[str, str] | None = None) -> None:
         BUILD.mkdir(parents=True, exist_ok=True)
         port = free_port()
-        config = BUILD / "serve.yaml"
-        config.write_text(yaml.safe_dump(_config(port, upstream)))
-        self.log = BUILD / "server.log"
-        ready = ("/readyz", "/schedulers/readyz", "/upstream/readyz", "/bare/100")
-        self._serve = Serve(config=config, port=port, ready=ready, log=self.log)
+        config = BUILD / f"{name}.serve.yaml"
+        http = {"proxy_location": "HeadOnly", "http_options": {"host": HOST, "port": port}}
+        config.write_text(yaml.safe_dump(http | {"applications": applications}))
+        self.log = BUILD / f"{name}.log"
+        ready = [_ready(application) for application in applications]
+        self._serve = Serve(config=config, port=port, ready=ready, env=env, log=self.log)
         self.url = self._serve.url
 
     def __enter__(self) -> Self:
@@ -63,20 +70,53 @@ class Server:
         return found[0]
 
 
-def _config(port: int, upstream: str) -> dict[str, Any]:
-    settings = BUILD / "upstream.yaml"
-    settings.write_text(Template((HERE / "upstream.yaml").read_text()).substitute(UPSTREAM=upstream))
+def default(upstream: str) -> Server:
+    """Behind Serve's own proxy: the router, the router over `upstream`, a base address that speaks OpenAI's wire, a bare ingress."""
+    return Server("server", [
+        _router("podium", "/", HERE / "settings.yaml"),
+        _router("schedulers", "/schedulers", HERE / "schedulers.yaml"),
+        _router("upstream", "/upstream", _filled("upstream.yaml", upstream)),
+        _application("bare", "/bare", "loadtest.bench.bare:build", {}),
+    ])  # fmt: skip
 
-    def application(name: str, route: str, import_path: str, args: dict[str, str]) -> dict[str, Any]:
-        return {"name": name, "route_prefix": route, "import_path": import_path, "args": args}
 
-    return {
-        "proxy_location": "HeadOnly",
-        "http_options": {"host": HOST, "port": port},
-        "applications": [
-            application("podium", "/", APP, {"settings": str(HERE / "settings.yaml")}),
-            application("schedulers", "/schedulers", APP, {"settings": str(HERE / "schedulers.yaml")}),
-            application("upstream", "/upstream", APP, {"settings": str(settings)}),
-            application("bare", "/bare", "loadtest.bench.bare:build", {}),
-        ],
-    }
+def fast(upstream: str) -> Server:
+    """Behind HAProxy, as in production: the router over `upstream`, and a bare ingress."""
+    ports = {name: str(free_port()) for name in HAPROXY_PORTS}  # the usual ones may be another server's
+    applications = [
+        _router("podium", "/", _filled("fast.yaml", upstream)),
+        _application("bare", "/bare", "loadtest.bench.bare:build", {}),
+    ]
+    return Server("fast", applications, fast_environment() | ports)
+
+
+@asynccontextmanager
+async def entered(server: Server) -> AsyncIterator[Server]:
+    """Start and stop it in a thread: meanwhile an upstream in this process can answer. Stopped, a start under way gives up."""
+    try:
+        await asyncio.to_thread(server.__enter__)
+        yield server
+    finally:
+        await asyncio.to_thread(server.stop)
+
+
+def _filled(name: str, upstream: str) -> Path:
+    settings = BUILD / name
+    BUILD.mkdir(parents=True, exist_ok=True)
+    settings.write_text(Template((HERE / name).read_text()).substitute(UPSTREAM=upstream))
+    return settings
+
+
+def _router(name: str, route: str, settings: Path) -> Json:
+    return _application(name, route, APP, {"settings": str(settings)})
+
+
+def _application(name: str, route: str, import_path: str, args: dict[str, str]) -> Json:
+    return {"name": name, "route_prefix": route, "import_path": import_path, "args": args}
+
+
+def _ready(application: Json) -> str:
+    """The path that answers 200 once the application is up."""
+    return application["route_prefix"].rstrip("/") + (
+        "/readyz" if application["import_path"] == APP else "/100"
+    )

@@ -8,15 +8,33 @@ import aiohttp
 import pytest
 import yaml
 
-from loadtest.bench import dag, disconnects, first_call, passthrough, schedulers, streams, tokens, upstream
+from loadtest.bench import (
+    dag,
+    disconnects,
+    first_call,
+    passthrough,
+    peer,
+    schedulers,
+    steps,
+    streams,
+    tokens,
+    upstream,
+)
 from loadtest.bench.__main__ import PARTS, parts, table
 from loadtest.bench.figures import BLOCKS, CATALOGUE, Figure, Known, counted, figure, flat, p95
 
 BENCH = Path(dag.__file__).parent
 PROMISED = {
     "dag_wall_over_critical_path", "dag_speedup_over_sequential", "first_call_after_step_ms", "answer_token_added_p50_ms",
-    "passthrough_over_bare_serve", "open_streams_lost", "disconnect_to_closed_p95_ms",
+    "passthrough_over_bare_serve", "open_streams_lost", "disconnect_to_closed_p95_ms", "passthrough_rps_over_litellm",
+    "added_p50_over_litellm", "streams_over_litellm",
 }  # fmt: skip
+
+A_ROUND = peer.Round(
+    podium=peer.Side(p50_ms=3.0, rps=500.0, streams_per_s=300.0),
+    litellm=peer.Side(p50_ms=7.0, rps=200.0, streams_per_s=60.0),
+    upstream=peer.Side(p50_ms=0.5, rps=5000.0, streams_per_s=3000.0),
+)
 
 
 def values(figures: list[Figure]) -> dict[str, float]:
@@ -38,6 +56,7 @@ def everything() -> list[Figure]:
     return [
         *dag.figures(pairs), *schedulers.figures([schedulers.Walls(2, 0.7, 0.8, 1.0)]), *first_call.figures([a_conductors_record()]), *tokens.figures([4.0], [114.0], [8.0]),
         *passthrough.figures([(150.0, 200.0)]), *disconnects.figures(left, 0), *streams.figures([streams.TEXT], 1, 0, 2**20),
+        *peer.figures([A_ROUND]), *steps.figures([(2.0, 5.0, 11.0)]),
     ]  # fmt: skip
 
 
