@@ -22,7 +22,21 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from loadtest.bench import dag, disconnects, first_call, passthrough, schedulers, streams, tokens, upstream
+from loadtest.bench import (
+    autoscaling,
+    dag,
+    disconnects,
+    engine,
+    first_call,
+    passthrough,
+    replicas,
+    schedulers,
+    streams,
+    tokens,
+    two_engines,
+    upstream,
+)
+from loadtest.bench.alone import entered, session
 from loadtest.bench.client import Client
 from loadtest.bench.figures import Figure, flat
 from loadtest.bench.server import ROOT, BenchError, Server
@@ -60,7 +74,15 @@ def parts(
     ]  # fmt: skip
 
 
-PARTS = ("dag", "schedulers", "first_call", "tokens", "passthrough", "disconnects", "streams")
+ALONE = [
+    Part("replicas", replicas.ROUNDS * len(replicas.REPLICAS), replicas.measure),
+    Part("autoscaling", 150, autoscaling.measure),
+    Part("vllm", engine.ROUNDS * len(engine.LINES), engine.measure),
+    Part("two_engines", 150, two_engines.measure),
+]
+"""Each starts a Serve of its own, when the shared one is gone."""
+SHARED = ("dag", "schedulers", "first_call", "tokens", "passthrough", "disconnects", "streams")
+PARTS = (*SHARED, *(part.name for part in ALONE))
 
 
 @asynccontextmanager
@@ -72,47 +94,43 @@ async def ready(console: Console) -> AsyncIterator[list[Part]]:
             "Starting Ray Serve: the router, the router over an upstream of ours, a bare ingress ..."
         )
         began_s = time.monotonic()
-        async with _entered(server):
+        async with entered(server):
             console.print(
                 f"ready after {time.monotonic() - began_s:.0f} s (log: {server.log.relative_to(ROOT)})"
             )
-            connector = aiohttp.TCPConnector(limit=0)
-            timeout = aiohttp.ClientTimeout(total=None, sock_connect=60, sock_read=120)
-            async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
-                client, served = Client(session, server.url), Client(session, f"{server.url}/upstream")
+            async with session() as made:
+                client, served = Client(made, server.url), Client(made, f"{server.url}/upstream")
                 yield parts(client, served, server, up, console.print)
-
-
-@asynccontextmanager
-async def _entered(server: Server) -> AsyncIterator[None]:
-    """Start and stop it in a thread: meanwhile the upstream must be able to answer. Stopped, a start under way gives up."""
-    try:
-        await asyncio.to_thread(server.__enter__)
-        yield
-    finally:
-        await asyncio.to_thread(server.stop)
 
 
 async def run(only: set[str], console: Console) -> tuple[list[Figure], list[str]]:
     """The figures that could be measured, and why others could not."""
     figures: list[Figure] = []
     failures: list[str] = []
-    columns = (TextColumn("{task.description:12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    async with ready(console) as every:
-        with Progress(*columns, console=console, transient=True) as progress:
-            for part in (part for part in every if part.name in only):
-                task = progress.add_task(part.name, total=part.ticks)
-                began_s = time.monotonic()
-                try:
-                    measured = await part.measure(lambda task=task: progress.advance(task))
-                except FAILURES as exc:
-                    failures.append(f"{part.name}: {type(exc).__name__}: {exc}")
-                    progress.console.print(f"{part.name} could not be measured: {exc}")
-                    continue
-                figures += measured
-                progress.console.print(f"{part.name} measured in {time.monotonic() - began_s:.0f} s")
-                progress.remove_task(task)
+    if only & set(SHARED):
+        async with ready(console) as shared:
+            await _measure(shared, only, console, figures, failures)
+    await _measure(ALONE, only, console, figures, failures)
     return figures, failures
+
+
+async def _measure(
+    every: list[Part], only: set[str], console: Console, figures: list[Figure], failures: list[str]
+) -> None:
+    columns = (TextColumn("{task.description:12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        for part in (part for part in every if part.name in only):
+            task = progress.add_task(part.name, total=part.ticks)
+            began_s = time.monotonic()
+            try:
+                measured = await part.measure(lambda task=task: progress.advance(task))
+            except FAILURES as exc:
+                failures.append(f"{part.name}: {type(exc).__name__}: {exc}")
+                progress.console.print(f"{part.name} could not be measured: {exc}")
+                continue
+            figures += measured
+            progress.console.print(f"{part.name} measured in {time.monotonic() - began_s:.0f} s")
+            progress.remove_task(task)
 
 
 def table(figures: list[Figure]) -> Table:

@@ -1,5 +1,6 @@
 """The Ray Serve under test: the router over scripted workers, the router over the bench's own upstream, and a bare ingress."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from string import Template
 from typing import Any, Self
@@ -11,6 +12,7 @@ from cluster.processes import HOST, ROOT, ServeError, free_port, named, tagged
 from cluster.serve import APP
 from cluster.serve import Server as Serve
 
+Json = dict[str, Any]
 HERE = Path(__file__).resolve().parent
 BUILD = ROOT / "build" / "bench"
 
@@ -27,10 +29,7 @@ class Server:
     """
 
     def __init__(self, upstream: str) -> None:
-        BUILD.mkdir(parents=True, exist_ok=True)
-        port = free_port()
-        config = BUILD / "serve.yaml"
-        config.write_text(yaml.safe_dump(_config(port, upstream)))
+        config, port = serve_config("serve", _applications(upstream))
         self.log = BUILD / "server.log"
         ready = ("/readyz", "/schedulers/readyz", "/upstream/readyz", "/bare/100")
         self._serve = Serve(config=config, port=port, ready=ready, log=self.log)
@@ -56,27 +55,40 @@ class Server:
         Raises:
             BenchError: there is not exactly one.
         """
-        name = "ray::ServeReplica:podium:router"
-        found = [p for p in tagged(self._serve.tag) if named(p).startswith(name)]
+        found = replica_processes(self._serve, "router")
         if len(found) != 1:
             raise BenchError(f"found {len(found)} router replicas where there must be one")
         return found[0]
 
 
-def _config(port: int, upstream: str) -> dict[str, Any]:
+def replica_processes(serve: Serve, deployment: str) -> list[psutil.Process]:
+    """The replicas of a deployment of the application `podium`, or of the only one, which Serve calls `default`."""
+    names = tuple(f"ray::ServeReplica:{name}:{deployment}" for name in ("podium", "default"))
+    return [process for process in tagged(serve.tag) if named(process).startswith(names)]
+
+
+def serve_config(name: str, applications: Sequence[Json]) -> tuple[Path, int]:
+    """A Serve config of `applications` on a free port, as build/bench/NAME.yaml, and the port."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    port, path = free_port(), BUILD / f"{name}.yaml"
+    http = {"host": HOST, "port": port}
+    config = {"proxy_location": "HeadOnly", "http_options": http, "applications": list(applications)}
+    path.write_text(yaml.safe_dump(config))
+    return path, port
+
+
+def application(name: str, route: str, import_path: str, **args: str) -> Json:
+    """An entry of a Serve config."""
+    return {"name": name, "route_prefix": route, "import_path": import_path, "args": args}
+
+
+def _applications(upstream: str) -> list[Json]:
     settings = BUILD / "upstream.yaml"
+    settings.parent.mkdir(parents=True, exist_ok=True)
     settings.write_text(Template((HERE / "upstream.yaml").read_text()).substitute(UPSTREAM=upstream))
-
-    def application(name: str, route: str, import_path: str, args: dict[str, str]) -> dict[str, Any]:
-        return {"name": name, "route_prefix": route, "import_path": import_path, "args": args}
-
-    return {
-        "proxy_location": "HeadOnly",
-        "http_options": {"host": HOST, "port": port},
-        "applications": [
-            application("podium", "/", APP, {"settings": str(HERE / "settings.yaml")}),
-            application("schedulers", "/schedulers", APP, {"settings": str(HERE / "schedulers.yaml")}),
-            application("upstream", "/upstream", APP, {"settings": str(settings)}),
-            application("bare", "/bare", "loadtest.bench.bare:build", {}),
-        ],
-    }
+    return [
+        application("podium", "/", APP, settings=str(HERE / "settings.yaml")),
+        application("schedulers", "/schedulers", APP, settings=str(HERE / "schedulers.yaml")),
+        application("upstream", "/upstream", APP, settings=str(settings)),
+        application("bare", "/bare", "loadtest.bench.bare:build"),
+    ]

@@ -25,11 +25,14 @@ from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 from conductor.errors import ContextOverflow, WorkerError, WorkerRefused, WorkerUnavailable
 from serving.deployments.autoscaling import LOAD
 from serving.deployments.engine_load import EngineLoad
+from serving.deployments.gathering import gathered
 from serving.telemetry import outgoing_headers
 from serving.workers.vllm import Chunk, EngineCall
 
 MOST_CHARS_A_TOKEN = 128
 """The longest tokens of today's vocabularies, which are runs of blanks."""
+MESSAGES_PER_S = 400
+"""A replica's process sends about 1,000 a second through Ray and does nothing else by then; see docs/decisions/0003."""
 Split = Callable[[RequestOutput], tuple[str, str]]
 
 
@@ -92,15 +95,19 @@ class Engine:
             WorkerUnavailable: the engine failed.
         """
         try:
-            async with aclosing(self._answer(call)) as chunks:
-                async for chunk in chunks:
-                    yield chunk
+            async with aclosing(gathered(self._answer(call), lambda: self._gap_s(call))) as messages:
+                async for message in messages:
+                    yield message
         except ContextOverflow as exc:
             yield exc
         except (VLLMClientError, ValueError) as exc:
             yield self._refused(exc)
         except (EngineDeadError, EngineGenerateError) as exc:
             raise WorkerUnavailable(f"The vLLM engine failed: {exc}") from exc
+
+    def _gap_s(self, call: EngineCall) -> float:
+        """Between two messages of one answer: as many answers as there are share what a replica can send."""
+        return max(call.gap_s, self._engine.get_num_unfinished_requests() / MESSAGES_PER_S)
 
     async def _answer(self, call: EngineCall) -> AsyncGenerator[Chunk]:
         prompt = await self._render(call)
