@@ -15,8 +15,14 @@ from serving.settings import Settings
 from serving.telemetry import EXPORTER
 from serving.worker_settings import API_SETTINGS, Scale, VllmSettings
 
-PREFIX_ROUTER = "ray.serve.llm.request_router:PrefixCacheAffinityRouter"
-"""Calls that begin alike go to the replica whose cache holds their beginning; a conductor's do."""
+PREFIX_ROUTER = (
+    "ray.llm._internal.serve.routing_policies.prefix_aware.prefix_aware_router:PrefixCacheAffinityRouter"
+)
+"""Calls that begin alike go to the replica whose cache holds their beginning; a conductor's do.
+
+The class under its public name, `ray.serve.llm.request_router`, is the same; but that module's package imports torch, transformers
+and vLLM: 7 s and 600 MB in every process that reads the deployment's configuration, as a router does for `serve.status()`.
+"""
 PASSED_ON = ("OTEL_", "HF_", "RAY_SERVE_TRACING_", "VLLM_")
 """Variables of the process that builds the application which its replicas take over, keys of the pool aside."""
 
