@@ -56,7 +56,9 @@ def engine_deployment(worker: VllmSettings, settings: Settings, engine: type | N
         return _deployment(StandIn, options).bind(worker.stand_in.model_dump())
     from serving.deployments.engine import Engine
 
-    return _deployment(engine or Engine, options).bind(worker.model, _engine_arguments(worker))
+    return _deployment(engine or Engine, options).bind(
+        worker.model, _engine_arguments(worker), scale.messages_per_s
+    )
 
 
 def by_prefix_and_load(scale: Scale) -> RequestRouterConfig:

@@ -31,8 +31,8 @@ from serving.workers.vllm import Chunk, EngineCall
 
 MOST_CHARS_A_TOKEN = 128
 """The longest tokens of today's vocabularies, which are runs of blanks."""
-MESSAGES_PER_S = 400
-"""A replica's process sends about 1,000 a second through Ray and does nothing else by then; see docs/decisions/0003."""
+LONGEST_GAP_S = 0.25
+"""Between two messages of an answer that somebody reads, however many answers there are."""
 Split = Callable[[RequestOutput], tuple[str, str]]
 
 
@@ -42,9 +42,11 @@ class Engine:
     Args:
         model: a folder, or a hub's name.
         engine: vLLM's engine arguments; and `chat_template_kwargs`, such as `{enable_thinking: false}`.
+        messages_per_s: see `Scale.messages_per_s`.
     """
 
-    def __init__(self, model: str, engine: dict[str, Any]) -> None:
+    def __init__(self, model: str, engine: dict[str, Any], messages_per_s: float = 400) -> None:
+        self._messages_per_s = messages_per_s
         endpoint = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or os.environ.get(
             "OTEL_EXPORTER_OTLP_ENDPOINT"
         )
@@ -106,8 +108,9 @@ class Engine:
             raise WorkerUnavailable(f"The vLLM engine failed: {exc}") from exc
 
     def _gap_s(self, call: EngineCall) -> float:
-        """Between two messages of one answer: as many answers as there are share what a replica can send."""
-        return max(call.gap_s, self._engine.get_num_unfinished_requests() / MESSAGES_PER_S)
+        """Between two messages of one answer: all answers share what a replica may send."""
+        fair_s = self._engine.get_num_unfinished_requests() / self._messages_per_s
+        return max(call.gap_s, min(fair_s, LONGEST_GAP_S))
 
     async def _answer(self, call: EngineCall) -> AsyncGenerator[Chunk]:
         prompt = await self._render(call)

@@ -42,7 +42,7 @@ def test_a_model_of_two_gpus_takes_a_bundle_each_on_one_machine_and_rays_executo
     assert [bundle["GPU"] for bundle in bundles] == [1, 1]
     assert deepseek._replica_config.placement_group_strategy == "STRICT_PACK"
     assert not deepseek.ray_actor_options.get("num_gpus")
-    _, arguments = deepseek.init_args
+    _, arguments, _ = deepseek.init_args
     assert arguments["tensor_parallel_size"] == 2
     assert arguments["distributed_executor_backend"] == "ray"
 
