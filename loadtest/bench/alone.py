@@ -66,9 +66,9 @@ async def alone(
         raise BenchError(str(error)) from error
 
 
-def settings_file(name: str, **values: object) -> Path:
-    """A copy of the settings file `name` here, its `${...}` filled in."""
+def settings_file(template: str, name: str, **values: object) -> Path:
+    """The settings file `template` here with its `${...}` filled in, as build/bench/NAME."""
     BUILD.mkdir(parents=True, exist_ok=True)
     path = BUILD / name
-    path.write_text(Template((HERE / name).read_text()).substitute(values))
+    path.write_text(Template((HERE / template).read_text()).substitute(values))
     return path

@@ -20,7 +20,7 @@ from loadtest.bench.client import Client, Json, chat
 from loadtest.bench.figures import Figure, figure
 from loadtest.bench.server import HERE, BenchError, application
 
-ROUNDS = 4
+ROUNDS = 3
 LINES = {1: 4, 8: 2, 32: 1}
 """At once: questions of each line in a round."""
 TOKENS = 32

@@ -7,14 +7,15 @@ replica makes another's work dearer.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import psutil
 
 from loadtest.bench.alone import alone, settings_file
-from loadtest.bench.client import CHAT, chat
+from loadtest.bench.client import CHAT, Client, chat
 from loadtest.bench.figures import Figure, figure
 from loadtest.bench.passthrough import per_s
-from loadtest.bench.server import BenchError, replica_processes
+from loadtest.bench.server import APP, BenchError, Serve, application, replica_processes
 
 REPLICAS = (1, 2, 4)
 ROUNDS = 5
@@ -38,23 +39,31 @@ def cpu_s(processes: Sequence[psutil.Process]) -> float:
 
 
 async def measure(tick: Callable[[], None]) -> list[Figure]:
-    """`ROUNDS` rounds of 32 clients on a Serve for each number of replicas; about two minutes."""
-    return figures({replicas: await _rounds(replicas, tick) for replicas in REPLICAS})
-
-
-async def _rounds(replicas: int, tick: Callable[[], None]) -> list[tuple[float, float]]:
-    measured: list[tuple[float, float]] = []
-    settings = settings_file("replicas.yaml", REPLICAS=replicas)
-    async with alone(f"replicas_{replicas}", settings, env=PRODUCTION) as (client, serve):
-        body = chat("instant")
-        await per_s(client, CHAT, body, 2.0)
-        processes = replica_processes(serve, "router")
-        if len(processes) != replicas:
-            raise BenchError(f"found {len(processes)} router replicas where {replicas} were asked for")
+    """`ROUNDS` rounds of 32 clients for each number of replicas, in turns, on one Serve; about two minutes."""
+    served = [
+        application(f"of{count}", f"/of{count}", APP, settings=str(_settings(count))) for count in REPLICAS
+    ]
+    rounds: dict[int, list[tuple[float, float]]] = {count: [] for count in REPLICAS}
+    ready = [f"/of{count}/readyz" for count in REPLICAS]
+    async with alone("replicas", served, ready=ready, env=PRODUCTION) as (client, serve):
+        for count in REPLICAS:
+            await per_s(client, f"/of{count}{CHAT}", chat("instant"), 2.0)
         for _ in range(ROUNDS):
-            began_s, before_s = time.monotonic(), cpu_s(processes)
-            rps = await per_s(client, CHAT, body, ROUND_S)
-            answered = rps * (time.monotonic() - began_s)
-            measured.append((rps, 1000 * (cpu_s(processes) - before_s) / answered))
-            tick()
-    return measured
+            for count in REPLICAS:
+                rounds[count].append(await _round(client, serve, count))
+                tick()
+    return figures(rounds)
+
+
+def _settings(count: int) -> Path:
+    return settings_file("replicas.yaml", f"of{count}.yaml", REPLICAS=count)
+
+
+async def _round(client: Client, serve: Serve, count: int) -> tuple[float, float]:
+    processes = replica_processes(serve, "router", f"of{count}")
+    if len(processes) != count:
+        raise BenchError(f"found {len(processes)} router replicas where {count} were asked for")
+    began_s, before_s = time.monotonic(), cpu_s(processes)
+    rps = await per_s(client, f"/of{count}{CHAT}", chat("instant"), ROUND_S)
+    answered = rps * (time.monotonic() - began_s)
+    return rps, 1000 * (cpu_s(processes) - before_s) / answered

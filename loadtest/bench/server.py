@@ -55,16 +55,16 @@ class Server:
         Raises:
             BenchError: there is not exactly one.
         """
-        found = replica_processes(self._serve, "router")
+        found = replica_processes(self._serve, "router", "podium")
         if len(found) != 1:
             raise BenchError(f"found {len(found)} router replicas where there must be one")
         return found[0]
 
 
-def replica_processes(serve: Serve, deployment: str) -> list[psutil.Process]:
-    """The replicas of a deployment of the application `podium`, or of the only one, which Serve calls `default`."""
-    names = tuple(f"ray::ServeReplica:{name}:{deployment}" for name in ("podium", "default"))
-    return [process for process in tagged(serve.tag) if named(process).startswith(names)]
+def replica_processes(serve: Serve, deployment: str, application: str = "default") -> list[psutil.Process]:
+    """The replicas of a deployment; Serve calls an application that has no name `default`."""
+    name = f"ray::ServeReplica:{application}:{deployment}"
+    return [process for process in tagged(serve.tag) if named(process).startswith(name)]
 
 
 def serve_config(name: str, applications: Sequence[Json]) -> tuple[Path, int]:

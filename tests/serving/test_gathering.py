@@ -2,9 +2,11 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 
+from conductor.worker import Call, Message
 from serving.deployments.gathering import gathered
-from serving.workers.vllm import Chunk
+from serving.workers.vllm import UNREAD_GAP_S, Chunk, EngineCall, VllmWorker
 
 
 class Tokens:
@@ -52,3 +54,22 @@ async def test_whoever_leaves_closes_the_answer() -> None:
     async with aclosing(gathered(tokens.chunks(), lambda: 60, lambda: tokens.now_s)) as messages:
         await anext(messages)
     assert tokens.closed
+
+
+async def test_an_engine_is_told_of_an_answer_that_nobody_reads_along() -> None:
+    asked: list[EngineCall] = []
+
+    class Client:
+        async def generate(self, call: EngineCall, waiting: object = None) -> AsyncGenerator[Chunk]:
+            asked.append(call)
+            yield Chunk("all of it", "", "stop", 7, 0, 3, 0)
+
+        async def ready(self) -> bool:
+            return True
+
+    worker = VllmWorker("w", "m", Client())
+    call = Call((Message.of("user", "Why?"),))
+    for each in (call, replace(call, read_along=False)):
+        async with worker.open(each) as reply:
+            assert [delta.text async for delta in reply] == ["all of it"]
+    assert [each.gap_s for each in asked] == [0, UNREAD_GAP_S]
