@@ -12,7 +12,7 @@ import aiohttp
 import psutil
 
 from loadtest.bench.alone import alone
-from loadtest.bench.autoscaling import OFTEN, replicas
+from loadtest.bench.autoscaling import replicas
 from loadtest.bench.client import Client, chat
 from loadtest.bench.figures import Figure, counted
 from loadtest.bench.server import HERE, BenchError, Serve, replica_processes
@@ -46,7 +46,7 @@ def figures(whole: Sequence[bool], up_s: float, worked_s: Mapping[int, float]) -
 async def measure(tick: Callable[[], None]) -> list[Figure]:
     """One run on a Serve of its own; about two minutes."""
     whole: list[bool] = []
-    async with alone("two_engines", HERE / "two_engines.yaml", env=OFTEN) as (client, serve):
+    async with alone("two_engines", HERE / "two_engines.yaml") as (client, serve):
         enough = asyncio.Event()
         began_s = time.monotonic()
         lines = [asyncio.create_task(_line(client, number, whole, enough, tick)) for number in range(STREAMS)]
