@@ -12,6 +12,9 @@ import aiohttp
 from loadtest.bench.client import Client, Json
 from loadtest.bench.server import BUILD, HERE, BenchError, Serve, ServeError, serve_config
 
+PRODUCTION = {"RAY_SERVE_ENABLE_HA_PROXY": "1", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}
+"""Serve as a cluster runs it."""
+
 
 class Stoppable(Protocol):
     """A server as a context manager."""

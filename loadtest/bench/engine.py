@@ -1,8 +1,8 @@
 """What the way to an engine takes away: tokens per second and first token through the router, over vLLM by itself.
 
 Both sides ask the same engine, in the same replica: two would take each other's cores. Bare vLLM is driven inside that replica
-(`bare_engine.py`), where no token leaves its process; the router's side goes through HTTP, Serve's proxy, the router, its handle
-and the replica. The client of that side runs on the same machine, and its work counts against the router.
+(`bare_engine.py`), where no token leaves its process; the router's side goes through HTTP, HAProxy, the router, its handle and
+the replica, in Serve's mode for production. The client of that side runs on the same machine, and its work counts against the router.
 
 Each side asks `at_once` lines of questions, one after another in a line, every answer as long as `TOKENS`. Sides take turns, and
 which begins changes from round to round. No question is asked twice, so that no answer is found in the cache.
@@ -15,13 +15,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from loadtest.bench.alone import alone
+from loadtest.bench.alone import PRODUCTION, alone
 from loadtest.bench.client import Client, Json, chat
 from loadtest.bench.figures import Figure, figure
 from loadtest.bench.server import HERE, BenchError, application
 
 ROUNDS = 3
-LINES = {1: 4, 8: 2, 32: 1}
+LINES = {1: 4, 8: 2, 32: 2}
 """At once: questions of each line in a round."""
 TOKENS = 32
 BUILDERS = "loadtest.bench.bare_engine"
@@ -79,7 +79,7 @@ async def measure(tick: Callable[[], None]) -> list[Figure]:
         application("podium", "/", f"{BUILDERS}:build", settings=str(HERE / "engine.yaml")),
         application("door", DOOR, f"{BUILDERS}:build_door"),
     ]
-    async with alone("engine", served, ready=("/readyz", f"{DOOR}/")) as (client, _):
+    async with alone("engine", served, ready=("/readyz", f"{DOOR}/"), env=PRODUCTION) as (client, _):
         for at_once in LINES:
             await _round(client, at_once, 1, router_first=True)
         rounds: dict[int, list[Round]] = {at_once: [] for at_once in LINES}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from loadtest.bench.alone import alone, settings_file
+from loadtest.bench.alone import PRODUCTION, alone, settings_file
 from loadtest.bench.client import CHAT, Client, chat
 from loadtest.bench.figures import Figure, figure
 from loadtest.bench.passthrough import per_s
@@ -20,7 +20,6 @@ from loadtest.bench.server import APP, BenchError, Serve, application, replica_p
 REPLICAS = (1, 2, 4)
 ROUNDS = 5
 ROUND_S = 4.0
-PRODUCTION = {"RAY_SERVE_ENABLE_HA_PROXY": "1", "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1"}
 
 
 def figures(rounds: Mapping[int, Sequence[tuple[float, float]]]) -> list[Figure]:
