@@ -179,8 +179,13 @@ class PlanRun:
             await self._ended.wait()
         return replace(
             sampling, messages=prompt, plan=self._index, step=index, access=step.access,
-            stop=sampling.stop if index == self._last else (), waiting=partial(self._waits, index, step.worker),
+            stop=sampling.stop if index == self._last else (), read_along=self._may_show(index),
+            waiting=partial(self._waits, index, step.worker),
         )  # fmt: skip
+
+    def _may_show(self, index: int) -> bool:
+        """Whether this step's words may go to the client: the last step's do, and a step before another is not the last."""
+        return self._live and index == len(self._steps) - 1
 
     def _waits(self, index: int, worker: str, why: str) -> None:
         self._scene.note(e.Waits(self._scene.now_s(), self._index, index, worker, why))

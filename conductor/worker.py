@@ -83,6 +83,8 @@ class Call:
     effort: str | None = None
     """OpenAI's `reasoning_effort`, passed on to models that reason."""
     grammar: Grammar | None = None
+    read_along: bool = True
+    """Somebody reads the answer while it is written; where nobody does, it may come in larger pieces."""
     operation: Literal["chat", "plan"] = "chat"
     """What the call is for: a step of a plan, or the plan itself."""
     plan: int = 0

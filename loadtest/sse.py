@@ -46,6 +46,8 @@ class Felt:
     """The run's `podium` object: cost, wall, critical path."""
     total_tokens: int | None = None
     """Of all calls, where the request asked for usage."""
+    output_tokens: int | None = None
+    """Of those, what was written."""
 
 
 class Reader:
@@ -109,6 +111,7 @@ class Reader:
                 seen.sums = podium
         if usage := chunk.get("usage"):
             seen.total_tokens = usage.get("total_tokens")
+            seen.output_tokens = usage.get("completion_tokens")
         for choice in chunk.get("choices", ()):
             self._words(choice.get("delta", {}).get("content") or "", now_ms)
             seen.finish_reason = choice.get("finish_reason") or seen.finish_reason

@@ -24,6 +24,19 @@ def build_app(args: dict[str, Any]) -> Application:
     Raises:
         SettingsError: the arguments or the file cannot be used.
     """
+    return application(args)
+
+
+def application(args: dict[str, Any], engine: type | None = None) -> Application:
+    """The same with another class for the engines: Serve wants builders of one argument.
+
+    Args:
+        args: see `build_app`.
+        engine: takes the arguments of `serving.deployments.engine.Engine`, which it is where None.
+
+    Raises:
+        SettingsError: the arguments or the file cannot be used.
+    """
     from serving.deployments.build import engine_deployment, router_deployment
 
     unknown = args.keys() - {"settings", "model"}
@@ -36,7 +49,9 @@ def build_app(args: dict[str, Any]) -> Application:
         settings, os.environ
     )  # a key that must be there is missed now, not in a replica a minute later
     owners = [w for w in settings.workers if isinstance(w, VllmSettings) and w.deployment is None]
-    engines = {worker.name: engine_deployment(_with_local_folder(worker), settings) for worker in owners}
+    engines = {
+        worker.name: engine_deployment(_with_local_folder(worker), settings, engine) for worker in owners
+    }
     return router_deployment(settings, engines)
 
 

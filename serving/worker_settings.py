@@ -68,6 +68,9 @@ class Scale(Scaling):
     """GPUs of one replica; at least the tensor parallelism. 0 runs on the CPU."""
     accelerator_type: str | None = None
     """Ray's name of the GPU, such as `H100`."""
+    messages_per_s: float = Field(default=400, gt=0)
+    """Pieces of answers that a replica sends, all answers together. Each costs CPU time on its way to the client, whatever its
+    length: with more answers at once the pieces grow, never to more than a quarter of a second. First words do not wait."""
     env: dict[str, str] = Field(default_factory=dict)
     """Environment of the replica."""
 

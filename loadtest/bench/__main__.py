@@ -23,17 +23,22 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from loadtest.bench import (
+    autoscaling,
     dag,
     disconnects,
+    engine,
     first_call,
     passthrough,
     peer,
+    replicas,
     schedulers,
     steps,
     streams,
     tokens,
+    two_engines,
     upstream,
 )
+from loadtest.bench.alone import session
 from loadtest.bench.client import Client
 from loadtest.bench.figures import Figure, flat
 from loadtest.bench.server import ROOT, BenchError, Server, default, entered
@@ -73,7 +78,14 @@ def parts(
     ]  # fmt: skip
 
 
-PARTS = (
+ALONE = [
+    Part("replicas", replicas.ROUNDS * len(replicas.REPLICAS), replicas.measure),
+    Part("autoscaling", 150, autoscaling.measure),
+    Part("vllm", engine.ROUNDS * len(engine.LINES), engine.measure),
+    Part("two_engines", 150, two_engines.measure),
+]
+"""Each starts a Serve of its own, when the shared one is gone."""
+SHARED = (
     "dag",
     "schedulers",
     "first_call",
@@ -84,6 +96,7 @@ PARTS = (
     "disconnects",
     "streams",
 )
+PARTS = (*SHARED, *(part.name for part in ALONE))
 
 
 @asynccontextmanager
@@ -99,10 +112,8 @@ async def ready(console: Console) -> AsyncIterator[list[Part]]:
             console.print(
                 f"ready after {time.monotonic() - began_s:.0f} s (log: {server.log.relative_to(ROOT)})"
             )
-            connector = aiohttp.TCPConnector(limit=0)
-            timeout = aiohttp.ClientTimeout(total=None, sock_connect=60, sock_read=120)
-            async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
-                client, served = Client(session, server.url), Client(session, f"{server.url}/upstream")
+            async with session() as made:
+                client, served = Client(made, server.url), Client(made, f"{server.url}/upstream")
                 yield parts(client, served, server, up, console.print)
 
 
@@ -110,22 +121,30 @@ async def run(only: set[str], console: Console) -> tuple[list[Figure], list[str]
     """The figures that could be measured, and why others could not."""
     figures: list[Figure] = []
     failures: list[str] = []
-    columns = (TextColumn("{task.description:12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    async with ready(console) as every:
-        with Progress(*columns, console=console, transient=True) as progress:
-            for part in (part for part in every if part.name in only):
-                task = progress.add_task(part.name, total=part.ticks)
-                began_s = time.monotonic()
-                try:
-                    measured = await part.measure(lambda task=task: progress.advance(task))
-                except FAILURES as exc:
-                    failures.append(f"{part.name}: {type(exc).__name__}: {exc}")
-                    progress.console.print(f"{part.name} could not be measured: {exc}")
-                    continue
-                figures += measured
-                progress.console.print(f"{part.name} measured in {time.monotonic() - began_s:.0f} s")
-                progress.remove_task(task)
+    if only & set(SHARED):
+        async with ready(console) as shared:
+            await _measure(shared, only, console, figures, failures)
+    await _measure(ALONE, only, console, figures, failures)
     return figures, failures
+
+
+async def _measure(
+    every: list[Part], only: set[str], console: Console, figures: list[Figure], failures: list[str]
+) -> None:
+    columns = (TextColumn("{task.description:12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        for part in (part for part in every if part.name in only):
+            task = progress.add_task(part.name, total=part.ticks)
+            began_s = time.monotonic()
+            try:
+                measured = await part.measure(lambda task=task: progress.advance(task))
+            except FAILURES as exc:
+                failures.append(f"{part.name}: {type(exc).__name__}: {exc}")
+                progress.console.print(f"{part.name} could not be measured: {exc}")
+                continue
+            figures += measured
+            progress.console.print(f"{part.name} measured in {time.monotonic() - began_s:.0f} s")
+            progress.remove_task(task)
 
 
 def table(figures: list[Figure]) -> Table:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import aiohttp
+import orjson
 
-from loadtest.bench.server import BenchError
+from loadtest.bench.server import BenchError, Json
 from loadtest.sse import Felt, felt
 
-Json = dict[str, Any]
 CHAT = "/v1/chat/completions"
 
 
@@ -44,6 +44,14 @@ class Client:
                 raise BenchError(f"POST {path}: {response.status} {content[:300]!r}")
             return content
 
+    async def answered(self, path: str, body: Json) -> Json:
+        """The JSON of the answer.
+
+        Raises:
+            BenchError: the status is not 200.
+        """
+        return cast(Json, orjson.loads(await self.post(path, body)))
+
     async def get(self, path: str) -> Json:
         """The JSON there."""
         async with self.session.get(self.url + path) as response:
@@ -51,11 +59,9 @@ class Client:
 
     async def answer(self, body: Json) -> tuple[Json, float]:
         """An answer's `podium`, and the seconds from asking to having it."""
-        import orjson
-
         began_s = time.monotonic()
-        content = await self.post(CHAT, body)
-        return orjson.loads(content)["podium"], time.monotonic() - began_s
+        told = await self.answered(CHAT, body)
+        return told["podium"], time.monotonic() - began_s
 
     async def record(self, workflow_id: str) -> Json:
         """The record of a run that has answered; it is stored a moment after its answer is out."""

@@ -1,11 +1,11 @@
 """The Ray Serves under test: the default one behind Serve's proxy, and one that is served as in production."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from string import Template
-from typing import Any, Self
+from typing import Any, Protocol, Self, TypeVar
 
 import psutil
 import yaml
@@ -33,11 +33,7 @@ class Server:
     """
 
     def __init__(self, name: str, applications: list[Json], env: Mapping[str, str] | None = None) -> None:
-        BUILD.mkdir(parents=True, exist_ok=True)
-        port = free_port()
-        config = BUILD / f"{name}.serve.yaml"
-        http = {"proxy_location": "HeadOnly", "http_options": {"host": HOST, "port": port}}
-        config.write_text(yaml.safe_dump(http | {"applications": applications}))
+        config, port = serve_config(name, applications)
         self.log = BUILD / f"{name}.log"
         ready = [_ready(application) for application in applications]
         self._serve = Serve(config=config, port=port, ready=ready, env=env, log=self.log)
@@ -63,11 +59,30 @@ class Server:
         Raises:
             BenchError: there is not exactly one.
         """
-        name = "ray::ServeReplica:podium:router"
-        found = [p for p in tagged(self._serve.tag) if named(p).startswith(name)]
+        found = replica_processes(self._serve, "router", "podium")
         if len(found) != 1:
             raise BenchError(f"found {len(found)} router replicas where there must be one")
         return found[0]
+
+
+def replica_processes(serve: Serve, deployment: str, application: str = "default") -> list[psutil.Process]:
+    """The replicas of a deployment; Serve calls an application that has no name `default`."""
+    name = f"ray::ServeReplica:{application}:{deployment}"
+    return [process for process in tagged(serve.tag) if named(process).startswith(name)]
+
+
+def serve_config(name: str, applications: Sequence[Json]) -> tuple[Path, int]:
+    """A Serve config of `applications` on a free port, as build/bench/NAME.serve.yaml, and the port."""
+    BUILD.mkdir(parents=True, exist_ok=True)
+    port, path = free_port(), BUILD / f"{name}.serve.yaml"
+    http = {"proxy_location": "HeadOnly", "http_options": {"host": HOST, "port": port}}
+    path.write_text(yaml.safe_dump(http | {"applications": list(applications)}))
+    return path, port
+
+
+def application(name: str, route: str, import_path: str, **args: str) -> Json:
+    """An entry of a Serve config."""
+    return {"name": name, "route_prefix": route, "import_path": import_path, "args": args}
 
 
 def default(upstream: str) -> Server:
@@ -76,22 +91,36 @@ def default(upstream: str) -> Server:
         _router("podium", "/", HERE / "settings.yaml"),
         _router("schedulers", "/schedulers", HERE / "schedulers.yaml"),
         _router("upstream", "/upstream", _filled("upstream.yaml", upstream)),
-        _application("bare", "/bare", "loadtest.bench.bare:build", {}),
+        application("bare", "/bare", "loadtest.bench.bare:build"),
     ])  # fmt: skip
+
+
+def production() -> dict[str, str]:
+    """The environment of Serve as a cluster runs it; HAProxy's own ports are free ones, since the usual may be another server's."""
+    return fast_environment() | {name: str(free_port()) for name in HAPROXY_PORTS}
 
 
 def fast(upstream: str) -> Server:
     """Behind HAProxy, as in production: the router over `upstream`, and a bare ingress."""
-    ports = {name: str(free_port()) for name in HAPROXY_PORTS}  # the usual ones may be another server's
     applications = [
         _router("podium", "/", _filled("fast.yaml", upstream)),
-        _application("bare", "/bare", "loadtest.bench.bare:build", {}),
+        application("bare", "/bare", "loadtest.bench.bare:build"),
     ]
-    return Server("fast", applications, fast_environment() | ports)
+    return Server("fast", applications, production())
+
+
+class Stoppable(Protocol):
+    """A server as a context manager."""
+
+    def __enter__(self) -> object: ...
+    def stop(self) -> object: ...
+
+
+Started = TypeVar("Started", bound=Stoppable)
 
 
 @asynccontextmanager
-async def entered(server: Server) -> AsyncIterator[Server]:
+async def entered(server: Started) -> AsyncIterator[Started]:
     """Start and stop it in a thread: meanwhile an upstream in this process can answer. Stopped, a start under way gives up."""
     try:
         await asyncio.to_thread(server.__enter__)
@@ -108,11 +137,7 @@ def _filled(name: str, upstream: str) -> Path:
 
 
 def _router(name: str, route: str, settings: Path) -> Json:
-    return _application(name, route, APP, {"settings": str(settings)})
-
-
-def _application(name: str, route: str, import_path: str, args: dict[str, str]) -> Json:
-    return {"name": name, "route_prefix": route, "import_path": import_path, "args": args}
+    return application(name, route, APP, settings=str(settings))
 
 
 def _ready(application: Json) -> str:

@@ -14,6 +14,11 @@ from serving.worker_settings import Scaling
 
 LOAD = "load"
 """The one figure that a replica reports."""
+REPORTS = 4
+"""How often a load is told within the time over which it is averaged."""
+SELDOM_S = 10.0
+"""Ray Serve's own interval, with which a first call to a deployment of no replica may wait as long before one is started. The
+environment variables that are meant to take this field's place are read by nothing in Ray 2.60."""
 POLICY = "serving.deployments.autoscaling:by_load"
 
 
@@ -42,5 +47,6 @@ def autoscaling(scale: Scaling) -> AutoscalingConfig:
         downscale_delay_s=scale.downscale_delay_s,
         downscale_to_zero_delay_s=scale.to_zero_delay_s,
         look_back_period_s=scale.look_back_s,
+        metrics_interval_s=min(scale.look_back_s / REPORTS, SELDOM_S),
         policy=AutoscalingPolicy(policy_function=POLICY),
     )

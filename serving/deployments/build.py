@@ -15,14 +15,26 @@ from serving.settings import Settings
 from serving.telemetry import EXPORTER
 from serving.worker_settings import API_SETTINGS, Scale, VllmSettings
 
-PREFIX_ROUTER = "ray.serve.llm.request_router:PrefixCacheAffinityRouter"
-"""Calls that begin alike go to the replica whose cache holds their beginning; a conductor's do."""
+PREFIX_ROUTER = (
+    "ray.llm._internal.serve.routing_policies.prefix_aware.prefix_aware_router:PrefixCacheAffinityRouter"
+)
+"""Calls that begin alike go to the replica whose cache holds their beginning; a conductor's do.
+
+The class under its public name, `ray.serve.llm.request_router`, is the same; but that module's package imports torch, transformers
+and vLLM: 7 s and 600 MB in every process that reads the deployment's configuration, as a router does for `serve.status()`.
+"""
 PASSED_ON = ("OTEL_", "HF_", "RAY_SERVE_TRACING_", "VLLM_")
 """Variables of the process that builds the application which its replicas take over, keys of the pool aside."""
 
 
-def engine_deployment(worker: VllmSettings, settings: Settings) -> Any:
-    """The deployment of a vllm worker that has an engine; `.bind`ed, ready to be handed to the router."""
+def engine_deployment(worker: VllmSettings, settings: Settings, engine: type | None = None) -> Any:
+    """The deployment of a vllm worker that has an engine; `.bind`ed, ready to be handed to the router.
+
+    Args:
+        worker: whose engine it is.
+        settings: all of them.
+        engine: the class of its replicas in place of `Engine`.
+    """
     scale = worker.scale
     options: dict[str, Any] = {
         "name": f"vllm-{worker.name}",
@@ -37,14 +49,26 @@ def engine_deployment(worker: VllmSettings, settings: Settings) -> Any:
     )
     options["ray_actor_options"]["runtime_env"] = {"env_vars": environment}
     if scale.max_replicas > 1:
-        options["request_router_config"] = cast(Any, RequestRouterConfig)(request_router_class=PREFIX_ROUTER)
+        options["request_router_config"] = by_prefix_and_load(scale)
     if worker.stand_in:
         from serving.deployments.stand_in import StandIn
 
         return _deployment(StandIn, options).bind(worker.stand_in.model_dump())
     from serving.deployments.engine import Engine
 
-    return _deployment(Engine, options).bind(worker.model, _engine_arguments(worker))
+    return _deployment(engine or Engine, options).bind(
+        worker.model, _engine_arguments(worker), scale.messages_per_s
+    )
+
+
+def by_prefix_and_load(scale: Scale) -> RequestRouterConfig:
+    """Calls go where their beginning is cached, until that replica has half a replica's load more than the least busy one.
+
+    Ray's defaults would let calls that begin alike, as all with one system prompt do, pile up on one replica, and would
+    remember every prompt for ever.
+    """
+    chosen = {"imbalanced_threshold": scale.target_ongoing_requests / 2, "do_eviction": True}
+    return cast(Any, RequestRouterConfig)(request_router_class=PREFIX_ROUTER, request_router_kwargs=chosen)
 
 
 def gpus_of(worker: VllmSettings) -> int:

@@ -26,11 +26,14 @@ from vllm.v1.metrics.ray_wrappers import RayPrometheusStatLogger
 from conductor.errors import ContextOverflow, WorkerError, WorkerRefused, WorkerUnavailable
 from serving.deployments.autoscaling import LOAD
 from serving.deployments.engine_load import EngineLoad
+from serving.deployments.gathering import gathered
 from serving.telemetry import outgoing_headers
 from serving.workers.vllm import Chunk, EngineCall
 
 MOST_CHARS_A_TOKEN = 128
 """The longest tokens of today's vocabularies, which are runs of blanks."""
+LONGEST_GAP_S = 0.25
+"""Between two messages of an answer that somebody reads, however many answers there are."""
 Split = Callable[[RequestOutput], tuple[str, str]]
 
 
@@ -40,9 +43,11 @@ class Engine:
     Args:
         model: a folder, or a hub's name.
         engine: vLLM's engine arguments; and `chat_template_kwargs`, such as `{enable_thinking: false}`.
+        messages_per_s: see `Scale.messages_per_s`.
     """
 
-    def __init__(self, model: str, engine: dict[str, Any]) -> None:
+    def __init__(self, model: str, engine: dict[str, Any], messages_per_s: float = 400) -> None:
+        self._messages_per_s = messages_per_s
         endpoint = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or os.environ.get(
             "OTEL_EXPORTER_OTLP_ENDPOINT"
         )
@@ -92,15 +97,20 @@ class Engine:
             WorkerUnavailable: the engine failed.
         """
         try:
-            async with aclosing(self._answer(call)) as chunks:
-                async for chunk in chunks:
-                    yield chunk
+            async with aclosing(gathered(self._answer(call), lambda: self._gap_s(call))) as messages:
+                async for message in messages:
+                    yield message
         except ContextOverflow as exc:
             yield exc
         except (VLLMClientError, ValueError) as exc:
             yield self._refused(exc)
         except (EngineDeadError, EngineGenerateError) as exc:
             raise WorkerUnavailable(f"The vLLM engine failed: {exc}") from exc
+
+    def _gap_s(self, call: EngineCall) -> float:
+        """Between two messages of one answer: all answers share what a replica may send."""
+        fair_s = self._engine.get_num_unfinished_requests() / self._messages_per_s
+        return max(call.gap_s, min(fair_s, LONGEST_GAP_S))
 
     async def _answer(self, call: EngineCall) -> AsyncGenerator[Chunk]:
         prompt = await self._render(call)

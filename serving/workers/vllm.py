@@ -29,6 +29,12 @@ class EngineCall:
     seed: int | None = None
     ebnf: str | None = None
     adapter: str | None = None
+    gap_s: float = 0.0
+    """At least so long lies between one message of the answer and the next; the first and the last do not wait."""
+
+
+UNREAD_GAP_S = 0.25
+"""Of an answer that nobody reads along: seldom enough to cost little, often enough that a broken-off call knows its tokens."""
 
 
 class Chunk(NamedTuple):
@@ -111,6 +117,7 @@ class VllmWorker:
         return EngineCall(
             [_openai(message) for message in call.messages], call.max_output_tokens, call.temperature, call.top_p,
             call.stop, call.seed, call.grammar.ebnf if call.grammar else None, self._adapter,
+            0.0 if call.read_along else UNREAD_GAP_S,
         )  # fmt: skip
 
 

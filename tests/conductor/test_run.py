@@ -89,6 +89,20 @@ async def test_in_lists_a_step_begins_while_the_access_lists_are_still_being_wri
         assert [event async for event in run.events()][-1].answer == "final"
 
 
+async def test_a_worker_is_told_whether_somebody_reads_along() -> None:
+    inner, last = Player("a"), Player("b")
+    await seen(team(inner, last), ask_for(plan=a_plan(("a", ()), ("b", (0,)))))
+    assert [player.calls[0].read_along for player in (inner, last)] == [False, True]
+
+    alone, gate = Player("a"), Gate()
+    conductor = Player("boss", [line(0), gate, line(1, "join", [0])])
+    async with team(alone, Player("b"), conductor=conductor).running(ask_for()) as run:
+        await until(lambda: alone.calls)
+        assert alone.calls[0].read_along, "no other step is planned yet: this may be the answer"
+        gate.set()
+        assert [event async for event in run.events()]
+
+
 async def test_a_step_nobody_reads_is_never_begun_where_the_plan_is_known() -> None:
     dead, plan = Player("dead"), a_plan(("dead", ()), ("a", ()), ("dead", (0,)), ("b", (1,)))
     run = await seen(team(dead, Player("a"), Player("b", "final")), ask_for(plan=plan))

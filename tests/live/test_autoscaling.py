@@ -13,10 +13,6 @@ from cluster.serve import Server
 from tests.conftest import ROOT
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]
-OFTEN = {
-    "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "0.5",
-    "RAY_SERVE_HANDLE_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "0.5",
-}
 ASK: dict[str, Any] = {
     "model": "writer",
     "messages": [{"role": "user", "content": "Tell me."}],
@@ -26,7 +22,7 @@ ASK: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    with Server(settings=ROOT / "tests/live/scaled.yaml", port=0, env=OFTEN) as server:
+    with Server(settings=ROOT / "tests/live/scaled.yaml", port=0) as server:
         yield server.url
 
 
@@ -80,6 +76,14 @@ async def test_replicas_come_with_the_load_and_go_with_it_and_no_stream_is_cut(s
             if now > 1:
                 assert words(await stream(http)) == 40
             await asyncio.sleep(0.5)
+
+
+def test_loads_are_told_several_times_within_what_they_are_averaged_over() -> None:
+    from serving.deployments.autoscaling import autoscaling
+    from serving.worker_settings import Scaling
+
+    assert autoscaling(Scaling(look_back_s=2)).metrics_interval_s == 0.5
+    assert autoscaling(Scaling(look_back_s=300)).metrics_interval_s == 10
 
 
 async def at_least(http: httpx2.AsyncClient, count: int) -> bool:

@@ -9,18 +9,22 @@ import pytest
 import yaml
 
 from loadtest.bench import (
+    autoscaling,
     dag,
     disconnects,
+    engine,
     first_call,
     passthrough,
     peer,
+    replicas,
     schedulers,
     steps,
     streams,
     tokens,
+    two_engines,
     upstream,
 )
-from loadtest.bench.__main__ import PARTS, parts, table
+from loadtest.bench.__main__ import ALONE, PARTS, parts, table
 from loadtest.bench.figures import BLOCKS, CATALOGUE, Figure, Known, counted, figure, flat, p95
 
 BENCH = Path(dag.__file__).parent
@@ -50,11 +54,25 @@ def a_conductors_record() -> dict[str, object]:
     }
 
 
+def a_round(router: float, bare: float, added_ms: float = 12.0) -> engine.Round:
+    """Tokens per second of both sides; first tokens of the bare one after 100 ms."""
+    return engine.Round(engine.Side(router, (100.0 + added_ms,)), engine.Side(bare, (100.0,)))
+
+
+def a_scaled_run(*words: int | None, replicas: tuple[int, ...] = (0, 1, 2, 3, 0)) -> autoscaling.Watched:
+    """A look every 10 s, streams under way until 30 s."""
+    looks = [autoscaling.Seen(10.0 * n, int(n <= 3), up, 0, 0) for n, up in enumerate(replicas)]
+    return autoscaling.Watched(4.0, list(words), looks)
+
+
 def everything() -> list[Figure]:
     pairs = [dag.Pair({"wall_s": 0.63, "critical_path_s": 0.6}, 0.64, 1.28)]
     left = [disconnects.Leaving(stage, 10.0, 0) for stage in disconnects.STAGES]
     return [
         *dag.figures(pairs), *schedulers.figures([schedulers.Walls(2, 0.7, 0.8, 1.0)]), *first_call.figures([a_conductors_record()]), *tokens.figures([4.0], [114.0], [8.0]),
+        *engine.figures({at_once: [a_round(90.0, 100.0)] for at_once in engine.LINES}),
+        *replicas.figures({1: [(200.0, 2.5)], 2: [(250.0, 2.6)], 4: [(240.0, 2.9)]}), *autoscaling.figures(a_scaled_run()),
+        *two_engines.figures([True], 30.0, {1: 6.0, 2: 4.0}),
         *passthrough.figures([(150.0, 200.0)]), *disconnects.figures(left, 0), *streams.figures([streams.TEXT], 1, 0, 2**20),
         *peer.figures([A_ROUND]), *steps.figures([(2.0, 5.0, 11.0)]),
     ]  # fmt: skip
@@ -113,6 +131,62 @@ def test_rounds_are_compared_within_themselves() -> None:
     assert (compared.low, compared.value, compared.high) == (0.75, 0.75, 0.75)
 
 
+def test_both_sides_of_the_engine_are_compared_round_by_round() -> None:
+    rounds = [a_round(95.0, 100.0), a_round(45.0, 50.0, 30.0), a_round(19.0, 20.0, 14.0)]
+    got = values(engine.figures({1: rounds, 32: rounds[1:2]}))
+    assert got["vllm_tokens_over_bare_1"] == pytest.approx(0.95)
+    assert got["vllm_tokens_over_bare_32"] == pytest.approx(0.9)
+    assert got["vllm_ttft_added_ms"] == pytest.approx(14), "one at a time, and not the 30 ms of 32 at once"
+    assert (got["vllm_tokens_per_s_32"], got["vllm_bare_tokens_per_s_32"]) == (45, 50)
+
+
+def test_no_question_is_asked_twice() -> None:
+    asked = [question for _ in range(2) for line in engine.questions(8, 3) for question in line]
+    assert len(set(asked)) == len(asked) == 48
+
+
+def test_the_streams_meant_to_be_under_way_follow_the_load() -> None:
+    assert [autoscaling.meant(at_s) for at_s in (0, 14.9, 15.1, 29, 37.5, 50, 69, 78, 200)] == pytest.approx(
+        [1, 1, 8, 8, 12, 16, 8, 0, 0]
+    )
+
+
+def test_a_stream_cut_while_replicas_came_and_went_is_lost() -> None:
+    whole = autoscaling.WORDS
+    got = values(autoscaling.figures(a_scaled_run(whole, None, whole - 1, whole)))
+    assert (got["autoscaling_lost"], got["autoscaling_streams"]) == (2, 4)
+    assert (got["autoscaling_replicas_peak"], got["autoscaling_cold_start_s"]) == (3, 4)
+    assert got["autoscaling_up_s"] == 20 - autoscaling.STEP_S
+    assert got["autoscaling_to_zero_s"] == 10
+
+
+@pytest.mark.parametrize("replicas", [(0, 1, 1, 0), (0, 1, 2, 1)])
+def test_a_run_without_a_second_replica_or_with_one_left_gives_no_figures(replicas: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="did not come and go"):
+        autoscaling.figures(a_scaled_run(replicas=replicas))
+
+
+def test_streams_and_replicas_are_drawn(tmp_path: Path) -> None:
+    for name in ("seen.svg", "seen.png"):
+        autoscaling.draw(a_scaled_run().seen, tmp_path / name)
+    assert "replicas up" in (tmp_path / "seen.svg").read_text()
+    assert (tmp_path / "seen.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_less_busy_engine_is_told_by_its_cpu_time() -> None:
+    got = values(two_engines.figures([True, False, True], 31.5, {71: 3.0, 72: 9.0}))
+    assert (got["two_engines_lesser_share"], got["two_engines_lost"]) == (0.25, 1)
+    with pytest.raises(ValueError, match="two engines"):
+        two_engines.figures([True], 1.0, {71: 3.0})
+
+
+def test_replicas_of_the_router_are_told_by_their_number() -> None:
+    got = values(replicas.figures({1: [(200.0, 2.5), (210.0, 2.7), (190.0, 2.6)], 2: [(300.0, 2.6)]}))
+    assert got == {
+        "replicas_rps_1": 200, "router_cpu_ms_per_request_1": 2.6, "replicas_rps_2": 300, "router_cpu_ms_per_request_2": 2.6,
+    }  # fmt: skip
+
+
 def test_a_stream_that_broke_or_says_something_else_is_lost() -> None:
     got = values(streams.figures([streams.TEXT, None, "one two", streams.TEXT], 4, 100 * 2**20, 102 * 2**20))
     assert got == {"open_streams_lost": 2, "open_streams_peak": 4, "router_mb_per_open_stream": 0.5}
@@ -150,7 +224,7 @@ def test_the_table_shows_every_figure() -> None:
 
 def test_the_parts_are_those_that_the_command_line_names() -> None:
     made = parts(*[None] * 5)  # type: ignore[arg-type]
-    assert tuple(part.name for part in made) == PARTS
+    assert tuple(part.name for part in [*made, *ALONE]) == PARTS
 
 
 def test_the_settings_say_what_the_measurements_take_for_granted() -> None:

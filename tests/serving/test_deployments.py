@@ -1,5 +1,8 @@
 """How deployments are laid out on machines, without starting any."""
 
+import inspect
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -39,7 +42,7 @@ def test_a_model_of_two_gpus_takes_a_bundle_each_on_one_machine_and_rays_executo
     assert [bundle["GPU"] for bundle in bundles] == [1, 1]
     assert deepseek._replica_config.placement_group_strategy == "STRICT_PACK"
     assert not deepseek.ray_actor_options.get("num_gpus")
-    _, arguments = deepseek.init_args
+    _, arguments, _ = deepseek.init_args
     assert arguments["tensor_parallel_size"] == 2
     assert arguments["distributed_executor_backend"] == "ray"
 
@@ -55,21 +58,35 @@ def test_every_engine_caches_prefixes_and_keeps_every_trace(deployments: dict[st
 def test_rays_prefix_router_finds_the_prompt_in_what_crosses_to_an_engine() -> None:
     from types import SimpleNamespace
 
-    from ray.serve.config import RequestRouterConfig
-    from ray.serve.llm.request_router import PrefixCacheAffinityRouter
+    from ray.llm._internal.serve.routing_policies.prefix_aware.prefix_aware_router import (
+        PrefixCacheAffinityRouter,
+    )
 
-    from serving.deployments.build import PREFIX_ROUTER
+    from serving.deployments.build import by_prefix_and_load
+    from serving.worker_settings import Scale
     from serving.workers.vllm import VllmWorker
 
-    assert (
-        RequestRouterConfig(request_router_class=PREFIX_ROUTER).get_request_router_class()
-        is PrefixCacheAffinityRouter
-    )
+    config = by_prefix_and_load(Scale(target_ongoing_requests=16))
+    assert config.get_request_router_class() is PrefixCacheAffinityRouter
+    taken = inspect.signature(PrefixCacheAffinityRouter.initialize_state).parameters
+    assert config.request_router_kwargs.keys() <= taken.keys()
+    assert config.request_router_kwargs["imbalanced_threshold"] == 8
     call = VllmWorker("w", "m", None)._across(
         Call((Message.of("system", "Static."), Message.of("user", "Why?")))
     )  # type: ignore[arg-type]
     router: Any = PrefixCacheAffinityRouter.__new__(PrefixCacheAffinityRouter)
     assert router._extract_text_from_request(SimpleNamespace(args=[call])) == "Static.Why?"
+
+
+def test_the_configuration_of_the_prefix_router_imports_no_model_library() -> None:
+    program = (
+        "import sys; from serving.deployments.build import by_prefix_and_load; from serving.worker_settings import Scale;"
+        "by_prefix_and_load(Scale()); print(sorted({'torch', 'transformers', 'vllm'} & sys.modules.keys()))"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert told.stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,75 @@
+"""Fewer messages, the same words."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import replace
+
+from conductor.worker import Call, Message
+from serving.deployments.gathering import gathered
+from serving.workers.vllm import UNREAD_GAP_S, Chunk, EngineCall, VllmWorker
+
+
+class Tokens:
+    """An answer of one word a tenth of a second, by a clock of its own."""
+
+    def __init__(self, *pieces: str, finish: str | None = "stop") -> None:
+        self._pieces, self._finish = pieces, finish
+        self.now_s, self.closed = 0.0, False
+
+    async def chunks(self) -> AsyncGenerator[Chunk]:
+        try:
+            for n, piece in enumerate(self._pieces, 1):
+                self.now_s += 0.1
+                finish = self._finish if n == len(self._pieces) else None
+                yield Chunk(piece, "", finish, 7, 0, n, 0)
+        finally:
+            self.closed = True
+
+    async def in_messages(self, gap_s: float) -> list[tuple[str, int]]:
+        messages = gathered(self.chunks(), lambda: gap_s, lambda: self.now_s)
+        return [(message.text, message.output_tokens) async for message in messages]
+
+
+async def test_without_a_gap_every_chunk_is_a_message() -> None:
+    assert await Tokens("a", "b", "c").in_messages(0) == [("a", 1), ("b", 2), ("c", 3)]
+
+
+async def test_the_first_words_and_the_last_chunk_do_not_wait() -> None:
+    assert await Tokens("a", "b", "c", "d").in_messages(60) == [("a", 1), ("bcd", 4)]
+    assert await Tokens("", "", "a", "b", "c").in_messages(60) == [("", 1), ("", 2), ("a", 3), ("bc", 5)], (
+        "half a letter is no word"
+    )
+
+
+async def test_what_came_since_the_last_message_leaves_together() -> None:
+    assert await Tokens(*"abcdefg").in_messages(0.25) == [("a", 1), ("bcd", 4), ("efg", 7)]
+
+
+async def test_an_answer_that_ends_without_saying_why_is_told_to_its_last_word() -> None:
+    assert await Tokens("a", "b", "c", finish=None).in_messages(60) == [("a", 1), ("bc", 3)]
+
+
+async def test_whoever_leaves_closes_the_answer() -> None:
+    tokens = Tokens("a", "b", "c")
+    async with aclosing(gathered(tokens.chunks(), lambda: 60, lambda: tokens.now_s)) as messages:
+        await anext(messages)
+    assert tokens.closed
+
+
+async def test_an_engine_is_told_of_an_answer_that_nobody_reads_along() -> None:
+    asked: list[EngineCall] = []
+
+    class Client:
+        async def generate(self, call: EngineCall, waiting: object = None) -> AsyncGenerator[Chunk]:
+            asked.append(call)
+            yield Chunk("all of it", "", "stop", 7, 0, 3, 0)
+
+        async def ready(self) -> bool:
+            return True
+
+    worker = VllmWorker("w", "m", Client())
+    call = Call((Message.of("user", "Why?"),))
+    for each in (call, replace(call, read_along=False)):
+        async with worker.open(each) as reply:
+            assert [delta.text async for delta in reply] == ["all of it"]
+    assert [each.gap_s for each in asked] == [0, UNREAD_GAP_S]
