@@ -179,7 +179,7 @@ class PlanRun:
             await self._ended.wait()
         return replace(
             sampling, messages=prompt, plan=self._index, step=index, access=step.access,
-            stop=sampling.stop if index == self._last else (), read_along=self._may_show(index),
+            stop=sampling.stop if index == self._last else (), read_along=sampling.read_along and self._may_show(index),
             waiting=partial(self._waits, index, step.worker),
         )  # fmt: skip
 

@@ -107,6 +107,7 @@ def _task(request: ChatRequest, model: ModelSettings, default_deadline_s: float,
         sampling=Call(
             (), max_output_tokens=request.max_completion_tokens or request.max_tokens, temperature=request.temperature,
             top_p=request.top_p, stop=tuple(request.stop or ()), seed=request.seed, effort=effort if is_model else None,
+            read_along=bool(request.stream),
         ),
         workers=None if workers is None else tuple(workers),
         exclude_workers=tuple(podium.exclude_workers),

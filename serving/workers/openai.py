@@ -81,10 +81,11 @@ class OpenAIWorker:
         try:
             async with aclosing(self._arrivals(request)) as arrivals:
                 async for chunks in arrivals:
-                    for chunk in chunks:
-                        with self._mapped():
+                    with self._mapped():
+                        for chunk in chunks:
                             last = self._last(chunk, last)
-                        text, reasoning = _words(chunk)
+                    words = [_words(chunk) for chunk in chunks]
+                    for text, reasoning in words if call.read_along else [_together(words)]:
                         if text or reasoning:
                             yield Delta(text, reasoning, usage=last.usage, model=last.model)
         except WorkerUnavailable:
@@ -234,6 +235,11 @@ def _words(chunk: ChatChunk) -> tuple[str, str]:
         return "", ""
     thought = delta.reasoning_content or delta.reasoning
     return delta.content or delta.refusal or "", thought if isinstance(thought, str) else ""
+
+
+def _together(words: list[tuple[str, str]]) -> tuple[str, str]:
+    """As one piece: where nobody reads along, nobody misses the seams."""
+    return "".join(text for text, _ in words), "".join(thought for _, thought in words)
 
 
 def _cost(chunk: ChatChunk) -> Decimal | None:

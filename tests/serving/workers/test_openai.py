@@ -76,6 +76,19 @@ def test_only_openai_itself_gets_max_completion_tokens():
         assert {key for key in request if key.startswith("max")} == {longest}
 
 
+async def test_what_arrives_together_is_one_piece_where_nobody_reads_along():
+    whole = b"".join(OpenAIWire().events(Answer(text="one two three four five six seven eight")))
+    async with serving(OpenAIWire()) as server:
+        worker = OpenAIWorker(Account("w", "gpt-9", "sk-test", f"{server.url}/v1"))
+        for read_along in (True, False):
+            server.answers.append(Answer(instead=(whole,)))
+            async with worker.open(Call(messages=(USER,), read_along=read_along)) as reply:
+                texts = [delta.text async for delta in reply if delta.text]
+            assert "".join(texts) == "one two three four five six seven eight"
+            assert len(texts) == (8 if read_along else 1)
+        await worker.aclose()
+
+
 async def test_extra_body_is_laid_over_the_request():
     extra = {"structured_outputs": {"grammar": "root ::= x"}, "temperature": 1}
     async with serving(OpenAIWire()) as server:
