@@ -12,6 +12,7 @@ Exit codes: 0 they agree within the tolerance; 1 they do not; 2 one of them coul
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -203,4 +204,7 @@ def _run(command: list[str], log: Path) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell's background job starts with it ignored
     sys.exit(main())

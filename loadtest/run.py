@@ -10,6 +10,7 @@ import os
 import platform
 import resource
 import shlex
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -225,4 +226,7 @@ def _rate(text: str) -> float:
 
 
 if __name__ == "__main__":
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell's background job starts with it ignored
     sys.exit(main())

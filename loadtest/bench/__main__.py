@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import resource
+import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -204,4 +205,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell's background job starts with it ignored
     sys.exit(main())

@@ -5,6 +5,7 @@ Everything is simulated again each time, from the same seed: two minutes on a sl
 
 import argparse
 import json
+import signal
 import sys
 import time
 from pathlib import Path
@@ -199,4 +200,7 @@ def run(given: Inputs, rates: list[float], traffic: str, seed: int, out: Path, c
 
 
 if __name__ == "__main__":
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell's background job starts with it ignored
     sys.exit(main())
