@@ -20,8 +20,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from cluster.environment import serve_environment
 from cluster.processes import ServeError
-from cluster.serve import SETTINGS, Server, interrupted, port_number, serve_environment
+from cluster.serve import interrupted, port_number
+from cluster.server import SETTINGS, Server
 
 QUESTION = "What is the capital of France, and what is it known for?"
 WORKFLOW_HEADER = "x-podium-workflow-id"

@@ -18,6 +18,7 @@ import psutil
 ROOT = Path(__file__).resolve().parent.parent
 HOST = "127.0.0.1"
 TAG = "PODIUM_SERVER"
+LEADERS = {"cluster.child", "cluster.serve"}
 HAPROXY_PORTS = {"RAY_SERVE_HAPROXY_STATS_PORT": 8404, "RAY_SERVE_HAPROXY_METRICS_PORT": 9101}
 """Those that HAProxy takes beside the HTTP port: the variables that name them, and what they are without."""
 
@@ -38,9 +39,9 @@ def tagged(tag: str) -> list[psutil.Process]:
 
 
 def leads(process: psutil.Process) -> bool:
-    """Whether this is a server's child, `python -m cluster.serve --child`, or the command that waits for it."""
+    """Whether this is a server's child, `python -m cluster.child`, or the command that waits for it."""
     try:
-        return "cluster.serve" in process.cmdline()
+        return not LEADERS.isdisjoint(process.cmdline())
     except psutil.Error:
         return False
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from cluster.environment import serve_environment
 from cluster.processes import free_port
-from cluster.serve import serve_environment
 from tests.otlp import Receiver, receiving
 
 os.environ.update(serve_environment())  # before anything imports Ray, which reads some of it at import
@@ -69,7 +69,7 @@ def local() -> Iterator[Local]:
 
 @pytest.fixture(scope="session")
 def scripted_server() -> Iterator[str]:
-    from cluster.serve import Server
+    from cluster.server import Server
 
     with Server(settings=ROOT / "cluster/scripted.yaml", port=0) as server:
         yield server.url

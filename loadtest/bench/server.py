@@ -10,9 +10,10 @@ from typing import Any, Protocol, Self, TypeVar
 import psutil
 import yaml
 
+from cluster.environment import fast_environment
 from cluster.processes import HAPROXY_PORTS, HOST, ROOT, ServeError, free_port, named, tagged
-from cluster.serve import APP, fast_environment
-from cluster.serve import Server as Serve
+from cluster.server import APP
+from cluster.server import Server as Serve
 
 HERE = Path(__file__).resolve().parent
 BUILD = ROOT / "build" / "bench"
@@ -50,7 +51,7 @@ class Server:
         self.stop()
 
     def stop(self) -> None:
-        """See `cluster.serve.Server.stop`."""
+        """See `cluster.server.Server.stop`."""
         self._serve.stop()
 
     def router(self) -> psutil.Process:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cluster.environment import fast_environment
 from cluster.processes import ServeError, check_nothing_in_the_way, free_port
-from cluster.serve import fast_environment
 
 CONFIG = """frontend prometheus
     bind :9101

