@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
@@ -293,44 +293,6 @@ def with_model(settings: Settings, model: str) -> Settings:
         for worker in settings.workers
     )
     return settings.model_copy(update={"workers": workers})
-
-
-def patched(settings: Settings, patch: Mapping[str, Any]) -> Settings:
-    """`settings` with the keys of `patch` in place: what Serve's `user_config` may change while replicas run.
-
-    `workers` is a list of partial workers, merged by name; a new one may be added, an API worker or one more of an engine that
-    is there. Everything else replaces its key. Engines and sizes cannot be changed this way: those take new replicas.
-
-    Raises:
-        SettingsError: the result is not settings, or an engine would have to change.
-    """
-    data = settings.model_dump(mode="json", exclude_unset=True)
-    merged = {worker["name"]: worker for worker in data["workers"]}
-    partial: Any = patch.get("workers", [])
-    if not isinstance(partial, list) or not all(
-        isinstance(each, dict) and isinstance(cast(dict[str, Any], each).get("name"), str)
-        for each in cast(list[Any], partial)
-    ):
-        raise SettingsError("user_config: `workers` must be a list of (partial) workers, each with its name.")
-    for worker in cast(list[dict[str, Any]], partial):
-        merged[worker.get("name")] = merged.get(worker.get("name"), {}) | worker
-    changed = parse(data | dict(patch) | {"workers": list(merged.values())}, "user_config")
-    if _deployed(settings) != _deployed(changed):
-        raise SettingsError(
-            "user_config changes an engine or a size: an engine takes a redeploy of the settings file, replicas are counted by "
-            "the Serve config's autoscaling_config."
-        )
-    return changed
-
-
-def _deployed(settings: Settings) -> object:
-    """What is fixed when the application is deployed: engines with their sizes, and the router's size."""
-    engines = {
-        w.name: (w.model, w.engine, w.scale, w.stand_in)
-        for w in settings.workers
-        if isinstance(w, VllmSettings) and w.deployment is None
-    }
-    return engines, settings.router.model_copy(update={"target_calls": 1.0})
 
 
 def _faults(exc: ValidationError) -> list[ErrorDetails]:

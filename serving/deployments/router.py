@@ -14,7 +14,8 @@ from serving.deployments.handle import EngineHandle
 from serving.deployments.metrics import RayMeter, sample
 from serving.deployments.replicas import replicas_of
 from serving.pool import build_pool
-from serving.settings import Settings, parse, patched
+from serving.settings import Settings, parse
+from serving.user_config import patched
 from serving.worker_settings import VllmSettings
 
 

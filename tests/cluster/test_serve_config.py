@@ -9,7 +9,8 @@ import yaml
 
 from cluster.processes import free_port, tagged
 from cluster.server import Server
-from serving.settings import Settings, absent_workers, load, patched, without
+from serving.settings import Settings, absent_workers, load, without
+from serving.user_config import patched
 from serving.worker_settings import VllmSettings
 
 ROOT = Path(__file__).resolve().parents[2]

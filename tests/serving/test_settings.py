@@ -10,16 +10,8 @@ from typing import Any
 import pytest
 
 from conductor.errors import PodiumError
-from serving.settings import (
-    Settings,
-    SettingsError,
-    absent_workers,
-    load,
-    parse,
-    patched,
-    with_model,
-    without,
-)
+from serving.settings import Settings, SettingsError, absent_workers, load, parse, with_model, without
+from serving.user_config import patched
 from serving.worker_settings import ScriptedSettings, VllmSettings
 
 ROOT = Path(__file__).resolve().parents[2]
