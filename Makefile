@@ -62,7 +62,7 @@ check-cluster: setup ## do pool, Serve config and machines agree, and what do th
 
 lock: ## make requirements/cpu.lock anew, in an environment of its own
 	@rm -rf build/lock && $(PYTHON) -m venv build/lock
-	@build/lock/bin/pip install --quiet -e '.[cpu,dev]'
+	@build/lock/bin/pip install --quiet -e '.[cpu,training,evaluation,dev]'
 	@(cat requirements/head.txt && build/lock/bin/pip freeze --all | sed -E 's/\+[a-z0-9.]+$$//' \
 		| grep -vE '^(-e|($(UNLOCKED))[= ])') > build/cpu.lock
 	@mv build/cpu.lock requirements/cpu.lock && rm -rf build/lock
