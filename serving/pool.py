@@ -26,6 +26,7 @@ from serving.worker_settings import (
     AnthropicSettings,
     GeminiSettings,
     OpenAISettings,
+    PythonSettings,
     ScriptedReplySettings,
     ScriptedSettings,
     VllmSettings,
@@ -153,6 +154,10 @@ def _wire(
                 for reply in worker.replies
             ]
             return ScriptedWorker(worker.name, replies, worker.delay_s, worker.tokens_per_s, price)
+        case PythonSettings():
+            from serving.workers.python import made
+
+            return made(worker.name, price, worker.factory, worker.options)
         case _:
             assert_never(worker)
 
@@ -178,7 +183,7 @@ def _account(
 def _model(worker: WorkerSettings, settings: Settings) -> str:
     """What the worker's server is asked for."""
     match worker:
-        case ScriptedSettings():
+        case ScriptedSettings() | PythonSettings():
             return worker.name
         case VllmSettings(deployment=str(owner)):
             return _model(settings.worker(owner), settings)

@@ -303,7 +303,7 @@ def _faults(exc: ValidationError) -> list[ErrorDetails]:
 
 
 def _place(loc: tuple[int | str, ...]) -> str:
-    kinds = {"vllm", "openai", "anthropic", "gemini", "scripted"}
+    kinds = {"vllm", "openai", "anthropic", "gemini", "scripted", "python"}
     return re.sub(
         r"\.\[",
         "[",

@@ -50,7 +50,7 @@ REASON = "podium.reason"
 THEN = "podium.then"
 
 PROVIDERS: Mapping[str, str] = {
-    "openai": "openai", "anthropic": "anthropic", "gemini": "gcp.gemini", "vllm": "vllm", "scripted": "podium.scripted",
+    "openai": "openai", "anthropic": "anthropic", "gemini": "gcp.gemini", "vllm": "vllm", "scripted": "podium.scripted", "python": "podium.python",
 }  # fmt: skip
 EXPORTER = "serving.telemetry:span_processors"
 """For Ray Serve's `tracing_config.exporter_import_path`."""

@@ -186,10 +186,20 @@ class ScriptedSettings(_WorkerBase):
     retry: RetrySettings = RetrySettings()
 
 
+class PythonSettings(_WorkerBase):
+    """A worker of one's own, written in Python; see `serving.workers.python`."""
+
+    kind: Literal["python"]
+    factory: str = Field(pattern=r"^[\w.]+:\w+$")
+    """Where it is made: `package.module:callable`, importable by the router's process."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Given to the factory by name."""
+
+
 WorkerSettings = Annotated[
-    VllmSettings | OpenAISettings | AnthropicSettings | GeminiSettings | ScriptedSettings,
+    VllmSettings | OpenAISettings | AnthropicSettings | GeminiSettings | ScriptedSettings | PythonSettings,
     Field(discriminator="kind"),
 ]
-Kind = Literal["vllm", "openai", "anthropic", "gemini", "scripted"]
+Kind = Literal["vllm", "openai", "anthropic", "gemini", "scripted", "python"]
 API_SETTINGS = (OpenAISettings, AnthropicSettings, GeminiSettings)
 """The kinds whose key is named in the settings."""

@@ -1,0 +1,1 @@
+"""Measuring answers: questions, graders, strategies side by side, and the report."""

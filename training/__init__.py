@@ -1,0 +1,1 @@
+"""Teaching a conductor by reward, on the code that serves."""
