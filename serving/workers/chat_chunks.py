@@ -60,11 +60,13 @@ class ChatChunk(msgspec.Struct):
     podium: object = None
 
 
+_decoded = msgspec.json.Decoder(ChatChunk, strict=False).decode
+
+
 class ChunkReader:
     """Bytes as they arrive in, the chunks that became whole with them out."""
 
     def __init__(self) -> None:
-        self._decode = msgspec.json.Decoder(ChatChunk, strict=False).decode
         self._rest = b""
         self._data: list[bytes] = []
         self._done = False
@@ -88,4 +90,4 @@ class ChunkReader:
     def _event(self) -> list[ChatChunk]:
         data, self._data = b"\n".join(self._data), []
         self._done |= data.startswith(b"[DONE]")
-        return [] if self._done or not data else [self._decode(data)]
+        return [] if self._done or not data else [_decoded(data)]

@@ -130,6 +130,8 @@ class Faults:
         """Map what is left once an SDK's own errors are sorted out: the HTTP library's, and garbled chunks'."""
         try:
             yield
+        except httpx2.ConnectTimeout as exc:  # what aiohttp's transport makes of every failure to connect
+            raise self.unreachable() from exc
         except httpx2.TimeoutException as exc:
             raise self.stalled() from exc
         except WIRE_ERRORS as exc:
