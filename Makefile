@@ -9,10 +9,11 @@ SCENARIO ?= mixed
 DURATION ?=
 BIN      := .venv/bin
 SERVER   := --settings $(SETTINGS) --port $(PORT) $(if $(MODEL),--model $(MODEL))
+FREEZE   = build/lock/bin/pip freeze --all | sed -E 's/\+[a-z0-9.]+$$//' | grep -vE '^(-e|($(UNLOCKED))[= ])'
 UNLOCKED := pip|wheel|podium|torchvision|torchaudio|torchcodec|triton
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve demo stop test check fix bench load load-outside capacity check-cluster lock clean
+.PHONY: help setup setup-learning serve demo stop test check fix bench load load-outside capacity check-cluster lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -21,6 +22,9 @@ help: ## list the targets
 
 setup: ## build .venv and the local model; quick when nothing changed
 	@$(PYTHON) -m cluster.setup
+
+setup-learning: ## the same, with what training, evaluation and the tests need
+	@$(PYTHON) -m cluster.setup --learning
 
 serve: setup ## serve on http://127.0.0.1:8000 until Ctrl-C
 	@exec $(BIN)/python -m cluster.serve $(SERVER) $(if $(filter-out 0,$(FAST)),--fast)
@@ -31,7 +35,7 @@ demo: setup ## start it, ask one question, show plan, answer, cost and trace, st
 stop: setup ## end what a crashed or forgotten `make serve` of this checkout left running
 	@$(BIN)/python -m cluster.serve --stop
 
-check: setup ## format, lint, types, arrows between packages (under a minute)
+check: setup-learning ## format, lint, types, arrows between packages (under a minute)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/basedpyright --level error
@@ -60,12 +64,13 @@ capacity: setup ## replicas, GPUs and dollars for a rate, simulated
 check-cluster: setup ## do pool, Serve config and machines agree, and what do they cost
 	@$(BIN)/python -m cluster.check
 
-lock: ## make requirements/cpu.lock anew, in an environment of its own
+lock: ## make the files in requirements/ anew, in an environment of its own
 	@rm -rf build/lock && $(PYTHON) -m venv build/lock
-	@build/lock/bin/pip install --quiet -e '.[cpu,training,evaluation,dev]'
-	@(cat requirements/head.txt && build/lock/bin/pip freeze --all | sed -E 's/\+[a-z0-9.]+$$//' \
-		| grep -vE '^(-e|($(UNLOCKED))[= ])') > build/cpu.lock
-	@mv build/cpu.lock requirements/cpu.lock && rm -rf build/lock
+	@build/lock/bin/pip install --quiet -e '.[cpu,dev]'
+	@(cat requirements/head.txt && $(FREEZE)) > build/cpu.lock
+	@build/lock/bin/pip install --quiet -c build/cpu.lock -e '.[cpu,training,evaluation,dev]'
+	@(cat requirements/learning.head.txt && $(FREEZE) | grep -vxFf build/cpu.lock) > build/learning.lock
+	@mv build/cpu.lock build/learning.lock requirements/ && rm -rf build/lock
 
 clean: ## remove .venv, the local model and build/
 	rm -rf .venv build models *.egg-info

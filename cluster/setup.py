@@ -9,6 +9,7 @@ Knows pip, files and disks; knows nothing of Ray or models beyond calling `clust
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import fcntl
 import os
@@ -24,16 +25,17 @@ from pathlib import Path
 
 from cluster.progress import Progress
 from cluster.venv import (
+    LEARNING_LOCK,
     LOCK,
     PYTHON,
     ROOT,
-    STAMP,
     VENV,
     installed,
     locked_names,
     read_stamp,
     repair,
     site_packages,
+    stamp_of,
     wanted_stamp,
 )
 
@@ -41,7 +43,7 @@ BUILD = ROOT / "build"
 LOG = BUILD / "setup.log"
 
 OLDEST_PYTHON = (3, 11)
-VENV_BYTES = 4_500_000_000
+VENV_BYTES = 5_000_000_000
 PIP_TEMP_BYTES = 800_000_000  # pip unpacks the largest wheel beside what it downloaded
 MODEL_BYTES = 700_000_000
 UNWANTED = (
@@ -94,6 +96,13 @@ def run(
 
 
 REMEDIES = (
+    (
+        r"gcc.*(not found|No such file)|Python\.h|command '.*(cc|gcc|g\+\+)' failed",
+        (
+            "A package of training and evaluation (pycosat) is compiled here and needs a C compiler and Python's headers:\n"
+            "on Debian and Ubuntu, `apt install gcc python3-dev`. `make serve` and `make demo` do without."
+        ),
+    ),
     (
         r"No space left on device|Errno 28",
         "The disk is full. Free some space (6 GB are needed), then run `make setup` again.",
@@ -187,10 +196,10 @@ def make_venv() -> None:
     progress.done()
 
 
-def install_lock() -> None:
+def install(lock: Path) -> None:
     """Everything in the lock, at its version; live count while pip is silent."""
-    names = set(locked_names())
-    progress = Progress("set-up: installing packages")
+    names = set(locked_names(lock))
+    progress = Progress(f"set-up: installing {lock.stem} packages")
     phase_start = LOG.stat().st_size if LOG.exists() else 0
 
     def tell() -> str:
@@ -206,7 +215,7 @@ def install_lock() -> None:
             return f"[{len(names & here.keys()):3d}/{len(names)}] installing {newest.name.split('-')[0]}"
         return f"[{len(seen):3d}/{len(names)}] fetching {seen[-1] if seen else ''}"
 
-    run([*pip("install"), "--no-deps", "-r", str(LOCK)], progress, tell)
+    run([*pip("install"), "--no-deps", "-r", str(lock)], progress, tell)
     unwanted = [name for name in UNWANTED if name in installed()]
     if unwanted:
         run([*pip("uninstall"), "-y", *unwanted], progress, doing=f"taking off {', '.join(unwanted)}")
@@ -293,27 +302,33 @@ def one_at_a_time() -> Iterator[None]:
         yield
 
 
-def set_up() -> None:
-    """All phases; returns at once where the stamp says that nothing changed."""
-    stamp = wanted_stamp()
-    if read_stamp() != stamp:
-        check_disk()
-        make_venv()
-        STAMP.unlink(missing_ok=True)
-        repair()
-        install_lock()
-        check_torch()
-        install_project()
-        STAMP.write_text(stamp)
+def set_up(learning: bool) -> None:
+    """All phases; returns at once where the stamps say that nothing changed."""
+    for lock in (LOCK, LEARNING_LOCK) if learning else (LOCK,):
+        stamp = wanted_stamp(lock)
+        if read_stamp(lock) != stamp:
+            check_disk()
+            make_venv()
+            stamp_of(lock).unlink(missing_ok=True)
+            repair()
+            install(lock)
+            check_torch()
+            install_project()
+            stamp_of(lock).write_text(stamp)
     make_model()
 
 
 def main() -> int:
     """Command line: 0 when everything is in place."""
+    parser = argparse.ArgumentParser(
+        prog="python -m cluster.setup", description="Build .venv and the local model."
+    )
+    parser.add_argument("--learning", action="store_true", help="with what training and evaluation need")
+    learning = parser.parse_args().learning
     try:
         check_python()
         with one_at_a_time():
-            set_up()
+            set_up(learning)
     except SetupError as error:
         print(f"\nSet-up stopped. {error}", file=sys.stderr)
         return 1

@@ -13,28 +13,34 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 LOCK = ROOT / "requirements" / "cpu.lock"
-STAMP = VENV / "podium-stamp"
+LEARNING_LOCK = ROOT / "requirements" / "learning.lock"
+"""What training and evaluation want beside `LOCK`. Apart from it, because one of its packages (pycosat) is compiled on the spot."""
 
 
-def wanted_stamp() -> str:
+def stamp_of(lock: Path) -> Path:
+    """Where the stamp of an installed lock is."""
+    return VENV / f"podium-{lock.stem}-stamp"
+
+
+def wanted_stamp(lock: Path) -> str:
     """What `.venv` was made from: lock, project file, place and Python version, as one hash."""
     digest = hashlib.sha256(f"{sys.version_info[:2]} {ROOT}".encode())
-    for path in (LOCK, ROOT / "pyproject.toml"):
+    for path in (lock, ROOT / "pyproject.toml"):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
-def read_stamp() -> str:
-    """The stamp of a finished install, or an empty string."""
+def read_stamp(lock: Path) -> str:
+    """The stamp of a finished install of `lock`, or an empty string."""
     try:
-        return STAMP.read_text().strip() if PYTHON.exists() else ""
+        return stamp_of(lock).read_text().strip() if PYTHON.exists() else ""
     except OSError:
         return ""
 
 
-def locked_names() -> list[str]:
+def locked_names(lock: Path) -> list[str]:
     """The packages in the lock file, normalised as dist-info folders are compared."""
-    lines = (line.split("#")[0].strip() for line in LOCK.read_text().splitlines())
+    lines = (line.split("#")[0].strip() for line in lock.read_text().splitlines())
     return [normal(line.split("==")[0]) for line in lines if line]
 
 
