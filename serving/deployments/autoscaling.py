@@ -23,17 +23,18 @@ POLICY = "serving.deployments.autoscaling:by_load"
 
 
 def by_load(context: AutoscalingContext) -> tuple[float, dict[str, Any]]:
-    """As many replicas as the greater of two measures asks for: calls under way and waiting for a replica, and reported loads."""
+    """As many replicas as the greater of two measures asks for: calls under way and waiting for a replica, and reported loads.
+
+    While some replica has not reported yet, none is taken away for want of load, and none added for load that nobody reported.
+    """
     running = context.current_num_replicas
     if running == 0 or context.config is None:
         return context.target_num_replicas, {}  # a first call starts one at once: Serve's own rule
     by_calls = context.total_num_requests / context.config.get_target_ongoing_requests()
     loads = (context.aggregated_metrics or {}).get(LOAD, {})
-    reported = sum(loads.values())
-    unheard = running - len(
-        loads
-    )  # a replica that has just started carries, by what is known, as much as the others
-    return max(by_calls, reported + unheard * (reported / len(loads) if loads else 0.0)), {}
+    unheard = running - len(loads)  # just started: what they carry is in nobody's report yet
+    by_reports = max(sum(loads.values()), running if unheard else 0)
+    return max(by_calls, by_reports), {}
 
 
 def autoscaling(scale: Scaling) -> AutoscalingConfig:

@@ -109,6 +109,7 @@ async def test_many_streams_that_a_queue_holds_up_ask_for_more_replicas_than_cal
     assert wanted(4, [1.5, 1.5], 2) == 3, (
         "few calls, and each replica's queue is half as long again as what it serves"
     )
-    assert wanted(4, [1.5], 2) == 3, "one that has not reported carries what the others do"
+    assert wanted(4, [3.0], 3) == 3, "what nobody reported asks for no more"
+    assert wanted(4, [0.5], 2) == 2, "and takes nobody away"
     assert wanted(0, [0.0, 0.0], 2) == 0
     assert wanted(30, [], 0) == 0, "from none, Serve's own rule starts the first one"
