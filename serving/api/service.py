@@ -45,6 +45,8 @@ class Service:
         self._running: dict[str, Run] = {}
         self._in_use: list[Pool] = []
         self._retired: list[Pool] = []
+        self._levelled: set[str] = set()
+        """Workers whose levels were ever told: one that is gone must end at 0, not at what it was last."""
 
     async def swap(self, pool: Pool) -> None:
         """Serve from `pool` from now on; the old one's clients are closed when its last run has ended."""
@@ -60,15 +62,22 @@ class Service:
     @property
     def calls(self) -> int:
         """Calls to models of all runs together, under way or waiting for a slot."""
-        return sum(slots.queued + slots.open_calls for slots in self.pool.slots.values())
+        return sum(slots.queued + slots.open_calls for pool in self._pools for slots in pool.slots.values())
+
+    @property
+    def _pools(self) -> list[Pool]:
+        """The one that serves, and those before it that still have runs."""
+        return [self.pool, *self._retired]
 
     def levels(self) -> Iterator[Measurement]:
         """What is under way at this moment."""
         yield Measurement(instruments.RUNNING, self.running)
         yield Measurement(instruments.ROOM, self.pool.settings.limits.max_running)
-        for name, slots in self.pool.slots.items():
-            yield Measurement(instruments.QUEUED, slots.queued, (name,))
-            yield Measurement(instruments.OPEN, slots.open_calls, (name,))
+        self._levelled.update(self.pool.slots)
+        for name in sorted(self._levelled):
+            slots = [pool.slots[name] for pool in self._pools if name in pool.slots]
+            yield Measurement(instruments.QUEUED, sum(each.queued for each in slots), (name,))
+            yield Measurement(instruments.OPEN, sum(each.open_calls for each in slots), (name,))
 
     @asynccontextmanager
     async def run(self, order: Order, id: str, headers: dict[str, str]) -> AsyncGenerator[Run]:
