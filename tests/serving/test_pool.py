@@ -210,3 +210,27 @@ async def test_two_swaps_in_a_row_close_both_old_pools_each_at_its_time():
     for made, _ in pools[1:]:
         await service.swap(made)
     assert [worker.closed for _, worker in pools] == [True, True, False]
+
+
+async def test_calls_of_a_replaced_pool_still_count_and_a_worker_that_is_gone_ends_at_none():
+    from serving.instruments import OPEN
+
+    old, new = pool({"replies": [{"text": "x y", "stall_after_tokens": 1}]}), pool({"name": "b"})
+    service = Service(old)
+
+    def open_calls() -> dict[str, float]:
+        return {m.labels[0]: m.value for m in service.levels() if m.instrument is OPEN}
+
+    async def run() -> None:
+        async with service.run(ordered(old), "wf_1", {}) as under_way:
+            async for _ in under_way.events():
+                pass
+
+    running = asyncio.create_task(run())
+    await until(lambda: wire(old, "a").open_calls == 1)
+    assert open_calls() == {"a": 1}
+    await service.swap(new)
+    assert (service.calls, open_calls()) == (1, {"a": 1, "b": 0})
+    running.cancel()
+    await asyncio.wait([running])
+    assert (service.calls, open_calls()) == (0, {"a": 0, "b": 0})
