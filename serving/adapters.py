@@ -8,6 +8,8 @@ and whoever serves it import the same lines.
 import hashlib
 import json
 import re
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any, cast
 
@@ -75,6 +77,73 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise AdapterError(f"{CONFIG} of the adapter {folder} is no JSON object.")
     return cast(dict[str, Any], config)
+
+
+def name_of(address: str) -> str:
+    """The name at the end of an address: of `s3://bucket/adapters/conductor@1a2b3c4d` it is `conductor@1a2b3c4d`.
+
+    Raises:
+        AdapterError: it has none that says what is in it.
+    """
+    name = address.split("?")[0].rstrip("/").rsplit("/", 1)[-1]
+    if not NAME.fullmatch(name):
+        raise AdapterError(
+            f"The adapter {address!r} must end in a name such as conductor@1a2b3c4d, which says what is in it and is never used for "
+            "anything else. `python -m cluster.adapter publish FOLDER` gives a folder its name."
+        )
+    return name
+
+
+def verify(folder: Path, name: str) -> None:
+    """See that `folder` holds what `name` says.
+
+    Raises:
+        AdapterError: it does not, or is no adapter.
+    """
+    found = digest(folder)
+    if found != name.rpartition("@")[2]:
+        raise AdapterError(
+            f"What is called {name} has the digest {found}: it was changed after it was named, or did not come whole. A name is never "
+            f"used twice: publish it as {name.rpartition('@')[0]}@{found}."
+        )
+
+
+def publish(folder: Path, where: Path, label: str) -> Path:
+    """Copy an adapter to `where`, under its name, whole or not at all.
+
+    Args:
+        folder: as PEFT's `save_pretrained` wrote it; its other files (a card, a report) come along.
+        where: the folder of adapters; made if need be.
+        label: the part of the name before the `@`.
+
+    Returns:
+        `where/label@digest`. Where that is there already it is the same adapter, and is left as it is.
+
+    Raises:
+        AdapterError: the folder is no adapter, or the label no name.
+        OSError: it cannot be written.
+    """
+    published = where / versioned(label, folder)
+    if not published.exists():
+        where.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=where, prefix=".publishing-") as part:
+            copied = shutil.copytree(folder, Path(part) / published.name)
+            put(copied, published)
+    verify(published, published.name)
+    return published
+
+
+def put(made: Path, at: Path) -> None:
+    """Rename a folder that is complete; where another did so first, theirs stays: the same name is the same content.
+
+    Raises:
+        OSError: it cannot be renamed.
+    """
+    try:
+        made.rename(at)
+    except OSError:
+        if not at.is_dir():
+            raise
 
 
 def _canonical(config: dict[str, Any]) -> str:

@@ -7,7 +7,8 @@ from typing import Any
 
 from ray.serve import Application
 
-from serving.settings import SettingsError, absent_workers, load
+from serving.adapters import AdapterError, name_of, verify
+from serving.settings import Settings, SettingsError, absent_workers, found, load
 from serving.telemetry import EXPORTER
 from serving.worker_settings import VllmSettings
 
@@ -44,10 +45,11 @@ def application(args: dict[str, Any], engine: type | None = None) -> Application
         raise SettingsError(
             f"build_app takes settings=FILE and model=NAME, not {sorted(unknown) or 'nothing'}."
         )
-    settings = load(_found(Path(args["settings"])), args.get("model") or None)
+    settings = load(found(Path(args["settings"])), args.get("model") or None)
     absent_workers(
         settings, os.environ
     )  # a key that must be there is missed now, not in a replica a minute later
+    _see_local_adapters(settings)
     owners = [w for w in settings.workers if isinstance(w, VllmSettings) and w.deployment is None]
     engines = {
         worker.name: engine_deployment(_with_local_folder(worker), settings, engine) for worker in owners
@@ -55,13 +57,7 @@ def application(args: dict[str, Any], engine: type | None = None) -> Application
     return router_deployment(settings, engines)
 
 
-ROOT = Path(__file__).parent.parent
 HUB_NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")
-
-
-def _found(path: Path) -> Path:
-    """`path` from the working folder; from the checkout's root where it is not there, because Serve builds anywhere."""
-    return path if path.exists() or path.is_absolute() else ROOT / path
 
 
 def _with_local_folder(worker: VllmSettings) -> VllmSettings:
@@ -70,7 +66,7 @@ def _with_local_folder(worker: VllmSettings) -> VllmSettings:
     Raises:
         SettingsError: it is under `models/`, where set-up puts it, or no hub's name, and is not there.
     """
-    folder = _found(Path(worker.model).expanduser())
+    folder = found(Path(worker.model).expanduser())
     if folder.is_dir():
         return worker.model_copy(update={"model": str(folder.resolve())})
     if worker.model.startswith("models/"):
@@ -82,3 +78,17 @@ def _with_local_folder(worker: VllmSettings) -> VllmSettings:
             f"The model {worker.model} of worker {worker.name!r} is no folder here, and no hub's name such as Qwen/Qwen3-32B."
         )
     return worker
+
+
+def _see_local_adapters(settings: Settings) -> None:
+    """Those in folders are there and are what their names say: told now, not by a replica that is never ready.
+
+    Raises:
+        SettingsError: one is not.
+    """
+    for worker in settings.workers:
+        if isinstance(worker, VllmSettings) and worker.adapter and "://" not in worker.adapter:
+            try:
+                verify(found(Path(worker.adapter).expanduser()), name_of(worker.adapter))
+            except AdapterError as exc:
+                raise SettingsError(f"Worker {worker.name!r}: {exc.message}") from exc

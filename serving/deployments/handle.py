@@ -1,13 +1,14 @@
 """Carries calls to an engine's replicas over Ray Serve, and its errors back."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, cast
 
 from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
 
 from conductor.errors import PodiumError, WorkerBusy, WorkerUnavailable
+from serving.adapters import AdapterError
 from serving.deployments.replicas import replicas_of
 from serving.workers.vllm import Chunk, EngineCall
 
@@ -15,6 +16,10 @@ READY_WITHIN_S = 2.0
 """An engine that does not say within this that it is up, is not."""
 ASK_WHY_AFTER_S = 1.0
 """So long a call to an engine that may have been scaled to zero waits before it asks whether that is why."""
+
+
+LOADED_WITHIN_S = 330.0
+"""An adapter that is not in every replica by then is given up on: a little more than a replica gives its store."""
 
 
 class EngineHandle:
@@ -27,12 +32,31 @@ class EngineHandle:
 
     def __init__(self, handle: Any, *, may_sleep: bool = False) -> None:
         self._handle = handle.options(stream=True, method_name="generate")
-        self._ready = handle.options(method_name="ready")
+        self._ready, self._every = handle.options(method_name="ready"), handle
         self._deployment, self._may_sleep = handle.deployment_id, may_sleep
 
-    async def ready(self) -> bool:
+    async def load(self, adapter: str) -> None:
+        """See `EngineClient.load`."""
+        try:
+            asked = self._every.broadcast("load", adapter)
+            told = await asked.results_async(timeout_s=LOADED_WITHIN_S)
+        except DeploymentUnavailableError:
+            return  # no replica is up
+        except TimeoutError as exc:
+            raise AdapterError(
+                f"The adapter {adapter} was not loaded within {LOADED_WITHIN_S:.0f} s."
+            ) from exc
+        except (RayServeException, RayError) as exc:
+            raise WorkerUnavailable(
+                f"A replica failed while it loaded {adapter}: {type(exc).__name__}: {exc}"
+            ) from exc
+        for refusal in told:
+            if refusal is not None:
+                raise refusal
+
+    async def ready(self, adapters: Sequence[str] = ()) -> bool:
         """See `EngineClient.ready`."""
-        asked = self._ready.remote()
+        asked = self._ready.remote(list(adapters))
         try:
             return await asyncio.wait_for(asked, READY_WITHIN_S)
         except (TimeoutError, RayServeException, RayError):
