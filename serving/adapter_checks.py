@@ -13,6 +13,11 @@ from serving.adapters import WEIGHTS, AdapterError, read_config
 
 HARMLESS_STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
 """Values of PEFT's `init_lora_weights` that leave the base model as it was."""
+VARIANTS = (
+    "rank_pattern", "alpha_pattern", "layer_replication", "lora_bias", "alora_invocation_tokens", "trainable_token_indices",
+    "target_parameters", "arrow_config", "use_qalora", "use_bdlora", "kasa_config", "velora_config", "monteclora_config",
+)  # fmt: skip
+"""Fields of PEFT's LoRA that change what it computes, or how much it holds."""
 PARTS = (".lora_A.weight", ".lora_B.weight")
 PREFIX = "base_model.model."
 NOT_SERVED = ("embed_tokens", "lm_head")
@@ -47,6 +52,7 @@ def check(folder: Path, max_rank: int, base: Mapping[str, Tensor] | None = None)
 def _unserved(config: Mapping[str, Any]) -> list[str]:
     """What it asks for that vLLM does not do, or does wrong in silence."""
     start = config.get("init_lora_weights", True)
+    variants = [name for name in VARIANTS if config.get(name)]
     asked = {
         f"its peft_type is {config.get('peft_type')!r}, not 'LORA'": config.get("peft_type") != "LORA",
         "it uses DoRA (train with use_dora=False)": config.get("use_dora"),
@@ -55,9 +61,7 @@ def _unserved(config: Mapping[str, Any]) -> list[str]:
         f"it brings whole modules (modules_to_save={config.get('modules_to_save')}); only LoRA can be served": config.get(
             "modules_to_save"
         ),
-        "it has a rank_pattern or an alpha_pattern, which vLLM does not read": config.get("rank_pattern")
-        or config.get("alpha_pattern"),
-        "it repeats layers (layer_replication)": config.get("layer_replication"),
+        f"it uses {', '.join(variants)}, which vLLM does not read": variants,
         f"init_lora_weights={start!r} changed the base model it was trained on; convert it with PEFT's "
         "path_initial_model_for_weight_conversion": not any(start is each or start == each for each in HARMLESS_STARTS),
     }  # fmt: skip

@@ -127,7 +127,8 @@ def publish(folder: Path, where: Path, label: str) -> Path:
     if not published.exists():
         where.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=where, prefix=".publishing-") as part:
-            copied = shutil.copytree(folder, Path(part) / published.name)
+            copied = shutil.copytree(folder, Path(part) / published.name, copy_function=shutil.copyfile)
+            copied.chmod(0o755)  # whoever serves it may be another user than whoever trained it
             put(copied, published)
     verify(published, published.name)
     return published
