@@ -38,7 +38,7 @@ class EngineHandle:
     async def load(self, adapter: str) -> None:
         """See `EngineClient.load`."""
         try:
-            asked = self._every.broadcast("load", adapter)
+            asked = self._every.broadcast("load", adapter=adapter)
             told = await asked.results_async(timeout_s=LOADED_WITHIN_S)
         except DeploymentUnavailableError:
             return  # no replica is up
@@ -56,7 +56,8 @@ class EngineHandle:
 
     async def ready(self, adapters: Sequence[str] = ()) -> bool:
         """See `EngineClient.ready`."""
-        asked = self._ready.remote(list(adapters))
+        # By name: Ray's prefix router looks for a prompt in whatever is passed by place.
+        asked = self._ready.remote(adapters=list(adapters))
         try:
             return await asyncio.wait_for(asked, READY_WITHIN_S)
         except (TimeoutError, RayServeException, RayError):

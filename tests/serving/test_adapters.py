@@ -42,7 +42,7 @@ def test_the_name_is_the_end_of_the_address(address: str) -> None:
 
 @pytest.mark.parametrize("address", ["models/adapter", "conductor@1A2B3C4D", "conductor@1a2b", "s3://b/@1a2b3c4d", "a b@1a2b3c4d", ""])  # fmt: skip
 def test_an_address_without_such_a_name_is_refused_with_the_remedy(address: str) -> None:
-    with pytest.raises(AdapterError, match="cluster.adapter publish"):
+    with pytest.raises(AdapterError, match=r"cluster\.adapter publish"):
         name_of(address)
 
 
@@ -55,7 +55,9 @@ def test_publishing_names_it_leaves_the_original_and_does_it_once(tmp_path: Path
     before = (published / "adapter_config.json").stat().st_mtime_ns
     assert publish(made, tmp_path / "store", "conductor") == published
     assert (published / "adapter_config.json").stat().st_mtime_ns == before
-    assert [path.name for path in (tmp_path / "store").iterdir()] == [published.name], "nothing half-made is left"
+    assert [path.name for path in (tmp_path / "store").iterdir()] == [published.name], (
+        "nothing half-made is left"
+    )
 
 
 def test_a_published_name_over_other_content_is_never_taken(tmp_path: Path) -> None:
@@ -99,7 +101,9 @@ def test_what_vllm_cannot_do_or_does_wrong_in_silence_is_refused(tmp_path: Path,
         ("no LoRA", {"base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector": (8,)}),
     ],
 )
-def test_weights_of_another_model_or_of_another_kind_are_refused(tmp_path: Path, fault: str, shapes: Any) -> None:
+def test_weights_of_another_model_or_of_another_kind_are_refused(
+    tmp_path: Path, fault: str, shapes: Any
+) -> None:
     with pytest.raises(AdapterError, match=fault):
         check(adapter(tmp_path / "a", shapes), max_rank=16, base=BASE)
 
