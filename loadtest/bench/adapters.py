@@ -32,7 +32,7 @@ TURNS = (1, 0, 2, 1, 0, 2)
 REPLICAS = 2
 STREAMS = 6
 """Open at once, from the first to the last second."""
-TOKENS = 16
+TOKENS = 8
 QUESTIONS = [f"Say something of the {thing}. " + "Take your time. " * 60 for thing in ("sea", "wood", "road")]
 BETWEEN_S = 6.0
 """From one switch's end to the next one's beginning."""
