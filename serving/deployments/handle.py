@@ -1,6 +1,7 @@
 """Carries calls to an engine's replicas over Ray Serve, and its errors back."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, cast
 
@@ -21,6 +22,9 @@ ASK_WHY_AFTER_S = 1.0
 LOADED_WITHIN_S = 330.0
 """An adapter that is not in every replica by then is given up on: a little more than a replica gives its store."""
 
+ASK_FOR_REPLICAS, ASK_AGAIN_S = 10, 0.5
+"""How often, and how long after one another, replicas are looked for that are to load an adapter; then there are none."""
+
 
 class EngineHandle:
     """An `EngineClient` over a deployment handle, configured once: `.options()` a call would cost the controller.
@@ -38,10 +42,7 @@ class EngineHandle:
     async def load(self, adapter: str) -> None:
         """See `EngineClient.load`."""
         try:
-            asked = self._every.broadcast("load", adapter=adapter)
-            told = await asked.results_async(timeout_s=LOADED_WITHIN_S)
-        except DeploymentUnavailableError:
-            return  # no replica is up
+            told = await self._asked_of_all(adapter)
         except TimeoutError as exc:
             raise AdapterError(
                 f"The adapter {adapter} was not loaded within {LOADED_WITHIN_S:.0f} s."
@@ -53,6 +54,15 @@ class EngineHandle:
         for refusal in told:
             if refusal is not None:
                 raise refusal
+
+    async def _asked_of_all(self, adapter: str) -> list[AdapterError | None]:
+        """What every replica says that is up; a handle learns a moment after its making which there are."""
+        for _ in range(1 if self._may_sleep else ASK_FOR_REPLICAS):
+            with contextlib.suppress(DeploymentUnavailableError):
+                asked = self._every.broadcast("load", adapter=adapter)
+                return await asked.results_async(timeout_s=LOADED_WITHIN_S)
+            await asyncio.sleep(ASK_AGAIN_S)
+        return []
 
     async def ready(self, adapters: Sequence[str] = ()) -> bool:
         """See `EngineClient.ready`."""
