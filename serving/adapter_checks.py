@@ -11,6 +11,8 @@ from typing import Any, NamedTuple, cast
 
 from serving.adapters import WEIGHTS, AdapterError, read_config
 
+MAX_LORA_RANK = 16
+"""vLLM's own `max_lora_rank`, where an engine's settings name none."""
 HARMLESS_STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
 """Values of PEFT's `init_lora_weights` that leave the base model as it was."""
 VARIANTS = (

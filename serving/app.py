@@ -7,10 +7,11 @@ from typing import Any
 
 from ray.serve import Application
 
+from serving.adapter_checks import MAX_LORA_RANK, check, tensors_of_model
 from serving.adapters import AdapterError, name_of, verify
 from serving.settings import Settings, SettingsError, absent_workers, found, load
 from serving.telemetry import EXPORTER
-from serving.worker_settings import VllmSettings
+from serving.worker_settings import VllmSettings, WorkerSettings
 
 os.environ.setdefault("RAY_SERVE_TRACING_EXPORTER_IMPORT_PATH", EXPORTER)
 os.environ.setdefault("RAY_SERVE_TRACING_SAMPLING_RATIO", "1.0")
@@ -81,14 +82,23 @@ def _with_local_folder(worker: VllmSettings) -> VllmSettings:
 
 
 def _see_local_adapters(settings: Settings) -> None:
-    """Those in folders are there and are what their names say: told now, not by a replica that is never ready.
+    """Those in folders are there, are what their names say, and fit: told now, not by a replica that is never ready.
 
     Raises:
         SettingsError: one is not.
     """
     for worker in settings.workers:
         if isinstance(worker, VllmSettings) and worker.adapter and "://" not in worker.adapter:
+            owner = settings.worker(worker.deployment) if worker.deployment else worker
             try:
-                verify(found(Path(worker.adapter).expanduser()), name_of(worker.adapter))
+                _see(found(Path(worker.adapter).expanduser()), name_of(worker.adapter), owner)
             except AdapterError as exc:
                 raise SettingsError(f"Worker {worker.name!r}: {exc.message}") from exc
+
+
+def _see(adapter: Path, name: str, owner: WorkerSettings) -> None:
+    verify(adapter, name)
+    if isinstance(owner, VllmSettings) and not owner.stand_in:
+        model = found(Path(owner.model).expanduser())
+        base = tensors_of_model(model) if model.is_dir() else None
+        check(adapter, int(owner.engine.get("max_lora_rank", MAX_LORA_RANK)), base)

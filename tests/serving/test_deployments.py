@@ -135,6 +135,9 @@ def test_a_local_adapter_is_looked_at_before_anything_starts(tmp_path: Path) -> 
     for wrong in (published, tmp_path / "conductor@1a2b3c4d"):
         with pytest.raises(SettingsError, match="Worker 'w'"):
             _see_local_adapters(settings(wrong))
+    too_large = publish(adapter(tmp_path / "large", r=32), tmp_path, "conductor")
+    with pytest.raises(SettingsError, match="max_lora_rank"):
+        _see_local_adapters(settings(too_large))
 
 
 @pytest.mark.parametrize(
