@@ -30,7 +30,9 @@ def watch_parent(parent_pid: int) -> None:
     threading.Thread(target=look, daemon=True, name="watch-parent").start()
 
 
-def run_child(port: int, metrics_port: int, cpus: int, target: list[str]) -> int:
+def run_child(
+    port: int, metrics_port: int, cpus: int, target: list[str], dashboard_port: int | None = None
+) -> int:
     """`serve run TARGET` on a fresh Ray, its HTTP port on loopback set first."""
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job starts with SIGINT ignored
         signal.signal(number, signal.default_int_handler)
@@ -52,7 +54,9 @@ def run_child(port: int, metrics_port: int, cpus: int, target: list[str]) -> int
         "local",
         namespace="serve",
         num_cpus=cpus,
-        include_dashboard=False,
+        include_dashboard=dashboard_port is not None,
+        dashboard_host=HOST,
+        dashboard_port=dashboard_port,
         object_store_memory=256 * 1024 * 1024,
         _node_ip_address=HOST,
         _metrics_export_port=metrics_port,
@@ -69,9 +73,10 @@ def main() -> int:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--metrics-port", type=int, required=True)
     parser.add_argument("--cpus", type=int, required=True)
+    parser.add_argument("--dashboard-port", type=int, default=None)
     parser.add_argument("target", nargs="+")
     options = parser.parse_args()
-    return run_child(options.port, options.metrics_port, options.cpus, options.target)
+    return run_child(options.port, options.metrics_port, options.cpus, options.target, options.dashboard_port)
 
 
 if __name__ == "__main__":

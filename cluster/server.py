@@ -59,6 +59,7 @@ class Server:
         config: a Serve config file to run instead; it says for itself on which port.
         port: HTTP port on loopback; 0 takes a free one.
         model: a hub's name or a folder, passed on as `model=` (the local workers' model).
+        dashboard_port: of Ray's dashboard, to which `serve deploy` and `serve status` speak; None: there is none, 0 takes a free one.
         metrics_port: where Prometheus finds this node's metrics; 0 takes a free one.
         ready: the paths that answer 200 once all is up.
         env: more environment for every process of it; wins over `serve_environment()`.
@@ -76,6 +77,7 @@ class Server:
         port: int = 8000,
         model: str | None = None,
         metrics_port: int = 0,
+        dashboard_port: int | None = None,
         ready: Sequence[str] = ("/readyz",),
         env: Mapping[str, str] | None = None,
         log: Path | None = None,
@@ -86,6 +88,7 @@ class Server:
         self.port = port or free_port()
         self.url = f"http://{HOST}:{self.port}"
         self.metrics_port = metrics_port or free_port()
+        self.dashboard_port = free_port() if dashboard_port == 0 else dashboard_port
         self.targets = ROOT / "build" / "prometheus" / f"{self.port}.json"
         self.log = log or ROOT / "build" / f"serve-{self.port}.log"
         self.tag = f"{ROOT}:{self.port}:{uuid.uuid4().hex}"
@@ -116,6 +119,8 @@ class Server:
     def _start(self) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
         ports = ["--port", str(self.port), "--metrics-port", str(self.metrics_port)]
+        if self.dashboard_port is not None:
+            ports += ["--dashboard-port", str(self.dashboard_port)]
         child = ["-m", "cluster.child", *ports, "--cpus", str(self._cpus)]
         with self.log.open("wb") as output:
             self._child = subprocess.Popen(

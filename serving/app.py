@@ -7,9 +7,11 @@ from typing import Any
 
 from ray.serve import Application
 
-from serving.settings import SettingsError, absent_workers, load
+from serving.adapter_checks import MAX_LORA_RANK, check, tensors_of_model
+from serving.adapters import AdapterError, name_of, verify
+from serving.settings import Settings, SettingsError, absent_workers, found, load
 from serving.telemetry import EXPORTER
-from serving.worker_settings import VllmSettings
+from serving.worker_settings import VllmSettings, WorkerSettings
 
 os.environ.setdefault("RAY_SERVE_TRACING_EXPORTER_IMPORT_PATH", EXPORTER)
 os.environ.setdefault("RAY_SERVE_TRACING_SAMPLING_RATIO", "1.0")
@@ -44,10 +46,11 @@ def application(args: dict[str, Any], engine: type | None = None) -> Application
         raise SettingsError(
             f"build_app takes settings=FILE and model=NAME, not {sorted(unknown) or 'nothing'}."
         )
-    settings = load(_found(Path(args["settings"])), args.get("model") or None)
+    settings = load(found(Path(args["settings"])), args.get("model") or None)
     absent_workers(
         settings, os.environ
     )  # a key that must be there is missed now, not in a replica a minute later
+    _see_local_adapters(settings)
     owners = [w for w in settings.workers if isinstance(w, VllmSettings) and w.deployment is None]
     engines = {
         worker.name: engine_deployment(_with_local_folder(worker), settings, engine) for worker in owners
@@ -55,13 +58,7 @@ def application(args: dict[str, Any], engine: type | None = None) -> Application
     return router_deployment(settings, engines)
 
 
-ROOT = Path(__file__).parent.parent
 HUB_NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")
-
-
-def _found(path: Path) -> Path:
-    """`path` from the working folder; from the checkout's root where it is not there, because Serve builds anywhere."""
-    return path if path.exists() or path.is_absolute() else ROOT / path
 
 
 def _with_local_folder(worker: VllmSettings) -> VllmSettings:
@@ -70,7 +67,7 @@ def _with_local_folder(worker: VllmSettings) -> VllmSettings:
     Raises:
         SettingsError: it is under `models/`, where set-up puts it, or no hub's name, and is not there.
     """
-    folder = _found(Path(worker.model).expanduser())
+    folder = found(Path(worker.model).expanduser())
     if folder.is_dir():
         return worker.model_copy(update={"model": str(folder.resolve())})
     if worker.model.startswith("models/"):
@@ -82,3 +79,26 @@ def _with_local_folder(worker: VllmSettings) -> VllmSettings:
             f"The model {worker.model} of worker {worker.name!r} is no folder here, and no hub's name such as Qwen/Qwen3-32B."
         )
     return worker
+
+
+def _see_local_adapters(settings: Settings) -> None:
+    """Those in folders are there, are what their names say, and fit: told now, not by a replica that is never ready.
+
+    Raises:
+        SettingsError: one is not.
+    """
+    for worker in settings.workers:
+        if isinstance(worker, VllmSettings) and worker.adapter and "://" not in worker.adapter:
+            owner = settings.worker(worker.deployment) if worker.deployment else worker
+            try:
+                _see(found(Path(worker.adapter).expanduser()), name_of(worker.adapter), owner)
+            except AdapterError as exc:
+                raise SettingsError(f"Worker {worker.name!r}: {exc.message}") from exc
+
+
+def _see(adapter: Path, name: str, owner: WorkerSettings) -> None:
+    verify(adapter, name)
+    if isinstance(owner, VllmSettings) and not owner.stand_in:
+        model = found(Path(owner.model).expanduser())
+        base = tensors_of_model(model) if model.is_dir() else None
+        check(adapter, int(owner.engine.get("max_lora_rank", MAX_LORA_RANK)), base)

@@ -16,6 +16,7 @@ from conductor.money import FREE, Price
 from conductor.planner import Conductor
 from conductor.prompts import Prompts
 from conductor.worker import Call, Member, Worker
+from serving.adapters import name_of
 from serving.layers.failing_over import FailingOver
 from serving.layers.limited import Limited
 from serving.layers.retrying import Retrying
@@ -84,16 +85,34 @@ class Pool:
         return Engine(None, self.members)
 
     async def engines_not_ready(self) -> list[str]:
-        """Owners of engines that are to be up and are not. An engine that may have no replica is waited for by its calls."""
+        """Owners of engines that are neither up nor asleep. One that was scaled to zero is waited for by its calls."""
         owners = [
             worker.name
             for worker in self.settings.workers
-            if isinstance(worker, VllmSettings)
-            and worker.deployment is None
-            and worker.scale.min_replicas > 0
+            if isinstance(worker, VllmSettings) and worker.deployment is None
         ]
-        up = await asyncio.gather(*(self.engines[name].ready() for name in owners))
+        adapters = self.settings.adapters_of
+        up = await asyncio.gather(*(self.engines[name].ready(adapters(name)) for name in owners))
         return [name for name, is_up in zip(owners, up, strict=True) if not is_up]
+
+    async def load_adapters(self) -> None:
+        """Put every adapter into every replica of its engine that is up, so that the first call with it waits for nothing.
+
+        Raises:
+            AdapterError: one cannot be served.
+            WorkerUnavailable: a replica failed meanwhile.
+        """
+        loads = [
+            engine.load(adapter)
+            for name, engine in self.engines.items()
+            for adapter in self.settings.adapters_of(name)
+        ]
+        await asyncio.gather(*loads)
+
+    @property
+    def models(self) -> dict[str, str]:
+        """What each worker's server is asked for: the model, and the adapter over it."""
+        return {worker.name: _model(worker, self.settings) for worker in self.settings.workers}
 
     async def aclose(self) -> None:
         """Close the HTTP clients of the API workers."""
@@ -185,8 +204,10 @@ def _model(worker: WorkerSettings, settings: Settings) -> str:
     match worker:
         case ScriptedSettings() | PythonSettings():
             return worker.name
-        case VllmSettings(deployment=str(owner)):
-            return _model(settings.worker(owner), settings)
+        case VllmSettings():
+            base = settings.worker(worker.deployment) if worker.deployment else worker
+            model = base.model if isinstance(base, VllmSettings) else ""
+            return f"{model}+{name_of(worker.adapter)}" if worker.adapter else model
         case _:
             return worker.model
 

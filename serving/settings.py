@@ -20,6 +20,8 @@ from conductor.planner import PLAN_TOKENS
 from conductor.recursion import ITSELF
 from serving.worker_settings import API_SETTINGS, Frozen, Scaling, VllmSettings, WorkerSettings
 
+ROOT = Path(__file__).parent.parent
+
 
 class SettingsError(PodiumError):
     """A settings file cannot be used; the message says where and what to write instead."""
@@ -126,6 +128,13 @@ class Settings(Frozen):
     def worker(self, name: str) -> WorkerSettings:
         """The worker of that name; KeyError where there is none."""
         return {worker.name: worker for worker in self.workers}[name]
+
+    def adapters_of(self, owner: str) -> list[str]:
+        """Addresses of the adapters with which the engine of the vllm worker `owner` answers."""
+        sharing = [
+            w for w in self.workers if isinstance(w, VllmSettings) and (w.deployment or w.name) == owner
+        ]
+        return list(dict.fromkeys(worker.adapter for worker in sharing if worker.adapter))
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -293,6 +302,11 @@ def with_model(settings: Settings, model: str) -> Settings:
         for worker in settings.workers
     )
     return settings.model_copy(update={"workers": workers})
+
+
+def found(path: Path) -> Path:
+    """`path` from the working folder; from the checkout's root where it is not there, because Serve works anywhere."""
+    return path if path.exists() or path.is_absolute() else ROOT / path
 
 
 def _faults(exc: ValidationError) -> list[ErrorDetails]:

@@ -11,7 +11,7 @@ def patched(settings: Settings, patch: Mapping[str, Any]) -> Settings:
     """`settings` with the keys of `patch` in place: what Serve's `user_config` may change while replicas run.
 
     `workers` is a list of partial workers, merged by name; a new one may be added, an API worker or one more of an engine that
-    is there. Everything else replaces its key. Engines and sizes cannot be changed this way: those take new replicas.
+    is there; so a worker's `adapter` is changed. Everything else replaces its key. Engines and sizes cannot be changed this way: those take new replicas.
 
     Raises:
         SettingsError: the result is not settings, or an engine would have to change.
@@ -32,7 +32,19 @@ def patched(settings: Settings, patch: Mapping[str, Any]) -> Settings:
             "user_config changes an engine or a size: an engine takes a redeploy of the settings file, replicas are counted by "
             "the Serve config's autoscaling_config."
         )
+    _see_room_for_adapters(settings, changed)
     return changed
+
+
+def _see_room_for_adapters(settings: Settings, changed: Settings) -> None:
+    for owner in changed.workers:
+        if isinstance(owner, VllmSettings) and owner.deployment is None:
+            started_for = owner.engine.get("enable_lora", bool(settings.adapters_of(owner.name)))
+            if changed.adapters_of(owner.name) and not started_for and not owner.stand_in:
+                raise SettingsError(
+                    f"user_config gives an adapter to the engine of {owner.name!r}, which was started without room for any. Write "
+                    "`engine: {enable_lora: true}` for it in the settings file and deploy that once; adapters then come and go."
+                )
 
 
 def _deployed(settings: Settings) -> object:

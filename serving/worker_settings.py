@@ -6,9 +6,10 @@ Unknown keys are refused. Keys of providers are only ever named (`api_key_env`),
 from decimal import Decimal
 from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from conductor.worker import FinishReason
+from serving.adapters import AdapterError, name_of
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,99}$"
 
@@ -130,10 +131,21 @@ class VllmSettings(_WorkerBase):
     engine: dict[str, Any] = Field(default_factory=dict)
     """vLLM's own engine arguments, by vLLM's names."""
     adapter: str | None = None
-    """A folder with a LoRA adapter, put over the model for this worker's calls."""
+    """A LoRA adapter, put over the model for this worker's calls: a folder, or an address in an object store (`s3://`, `gs://`,
+    `abfss://`), that ends in a name such as `conductor@1a2b3c4d`; see `serving.adapters`."""
     scale: Scale = Scale()
     stand_in: StandInSettings | None = None
     """Serve a scripted engine in vLLM's place: scaling and routing can then be tried without a model."""
+
+    @field_validator("adapter")
+    @classmethod
+    def _versioned(cls, adapter: str | None) -> str | None:
+        try:
+            if adapter is not None:
+                name_of(adapter)
+        except AdapterError as exc:
+            raise ValueError(exc.message) from exc
+        return adapter
 
     @model_validator(mode="before")
     @classmethod

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from cluster.environment import serve_environment
 from cluster.processes import free_port
@@ -37,7 +38,7 @@ class Local:
 
 
 @pytest.fixture(scope="session")
-def local() -> Iterator[Local]:
+def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Local]:
     import ray
     from ray import serve
 
@@ -60,11 +61,21 @@ def local() -> Iterator[Local]:
         )
         try:
             serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
-            serve.run(build_app({"settings": str(ROOT / "cluster/local.yaml")}))
+            serve.run(build_app({"settings": str(_with_room_for_adapters(tmp_path_factory.mktemp("local")))}))
             yield Local(f"http://127.0.0.1:{port}", spans, metrics_port)
         finally:
             serve.shutdown()
             ray.shutdown()
+
+
+def _with_room_for_adapters(folder: Path) -> Path:
+    """The embedded default's settings, its conductor's engine started for adapters: not every test is to start one of its own."""
+    settings = yaml.safe_load((ROOT / "cluster/local.yaml").read_text())
+    conductor = next(worker for worker in settings["workers"] if worker["name"] == "conductor")
+    conductor["engine"] = conductor["engine"] | {"enable_lora": True}
+    path = folder / "local.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -24,6 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from loadtest.bench import (
+    adapters,
     autoscaling,
     dag,
     disconnects,
@@ -84,6 +85,7 @@ ALONE = [
     Part("autoscaling", 150, autoscaling.measure),
     Part("vllm", engine.ROUNDS * len(engine.LINES), engine.measure),
     Part("two_engines", 150, two_engines.measure),
+    Part("adapters", 200, adapters.measure),
 ]
 """Each starts a Serve of its own, when the shared one is gone."""
 SHARED = (

@@ -21,7 +21,8 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 
 @asynccontextmanager
 async def alone(
-    name: str, served: Path | Sequence[Json], *, ready: Sequence[str] = ("/readyz",), env: Mapping[str, str] | None = None
+    name: str, served: Path | Sequence[Json], *, ready: Sequence[str] = ("/readyz",), env: Mapping[str, str] | None = None,
+    dashboard: bool = False,
 ) -> AsyncIterator[tuple[Client, Serve]]:  # fmt: skip
     """A server up, a client of it, and both gone afterwards.
 
@@ -30,16 +31,17 @@ async def alone(
         served: a settings file, or the applications of a Serve config.
         ready: the paths that say when it is up.
         env: more environment for all of its processes.
+        dashboard: whether its config can be deployed again while it runs.
 
     Raises:
         BenchError: it did not start.
     """
-    log = BUILD / f"{name}.log"
+    log, dashboard_port = BUILD / f"{name}.log", 0 if dashboard else None
     if isinstance(served, Path):
-        server = Serve(settings=served, port=0, ready=ready, env=env, log=log)
+        server = Serve(settings=served, port=0, ready=ready, env=env, log=log, dashboard_port=dashboard_port)
     else:
         config, port = serve_config(name, served)
-        server = Serve(config=config, port=port, ready=ready, env=env, log=log)
+        server = Serve(config=config, port=port, ready=ready, env=env, log=log, dashboard_port=dashboard_port)
     try:
         async with entered(server), session() as made:
             yield Client(made, server.url), server

@@ -24,10 +24,12 @@ async def replicas(request: Request) -> Response:
 
 @router.get("/readyz")
 async def readyz(request: Request) -> Response:
-    """Able to answer: every vLLM engine that never scales to zero is up. 503 until then; says which are waited for."""
+    """Able to answer: every vLLM engine is up, or was scaled to zero. 503 until then; says which are waited for."""
     service: Service = request.app.state.service
     waited_for = await service.pool.engines_not_ready()
-    state = {"workers": service.pool.settings.pool, "running": service.running}
+    state: dict[str, object] = {"workers": service.pool.settings.pool, "running": service.running}
+    if service.refused:
+        state["refused_user_config"] = service.refused
     if waited_for:
         return success({"status": "starting", "waiting_for": waited_for, **state}, status=503)
     return success({"status": "ready", **state})

@@ -33,5 +33,12 @@ async def model(request: Request, name: str) -> Response:
 def _model(service: Service, name: str, kind: str) -> dict[str, object]:
     podium: dict[str, object] = {"kind": kind}
     if kind == "worker":
-        podium |= {"card": service.pool.members[name].card, "in_pool": name in service.pool.settings.pool}
+        pool = service.pool
+        podium |= {
+            "card": pool.members[name].card,
+            "in_pool": name in pool.settings.pool,
+            "model": pool.models[name],
+        }
+    if kind == "conductor" and (conductor := service.pool.settings.conductor):
+        podium["conductor"] = {"worker": conductor.worker, "model": service.pool.models[conductor.worker]}
     return {"id": name, "object": "model", "created": 0, "owned_by": "podium", "podium": podium}

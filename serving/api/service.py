@@ -42,6 +42,8 @@ class Service:
         self.meter = meter
         self.replicas: ReplicaCount = replicas or _no_replicas
         self.store: RecordStore = store or MemoryStore(lambda: self.pool.settings.limits)
+        self.refused: str | None = None
+        """Why the newest settings are not in use, and those before still are."""
         self._running: dict[str, Run] = {}
         self._in_use: list[Pool] = []
         self._retired: list[Pool] = []
@@ -51,7 +53,7 @@ class Service:
     async def swap(self, pool: Pool) -> None:
         """Serve from `pool` from now on; the old one's clients are closed when its last run has ended."""
         self._retired.append(self.pool)
-        self.pool = pool
+        self.pool, self.refused = pool, None
         await self._close_unused()
 
     @property

@@ -27,6 +27,11 @@ PASSED_ON = ("OTEL_", "HF_", "RAY_SERVE_TRACING_", "VLLM_")
 """Variables of the process that builds the application which its replicas take over, keys of the pool aside."""
 
 
+ADAPTERS_A_WORKER = 2
+"""Room in an engine, for each worker with an adapter: the one that answers, and the one before, whose requests are under way. With
+room for one, vLLM would let requests of the new one wait until the last of the old one has ended."""
+
+
 def engine_deployment(worker: VllmSettings, settings: Settings, engine: type | None = None) -> Any:
     """The deployment of a vllm worker that has an engine; `.bind`ed, ready to be handed to the router.
 
@@ -57,7 +62,7 @@ def engine_deployment(worker: VllmSettings, settings: Settings, engine: type | N
     from serving.deployments.engine import Engine
 
     return _deployment(engine or Engine, options).bind(
-        worker.model, _engine_arguments(worker), scale.messages_per_s
+        worker.model, engine_arguments(worker, settings), scale.messages_per_s
     )
 
 
@@ -82,13 +87,16 @@ def _parallel(worker: VllmSettings) -> int:
     )
 
 
-def _engine_arguments(worker: VllmSettings) -> dict[str, Any]:
+def engine_arguments(worker: VllmSettings, settings: Settings) -> dict[str, Any]:
+    """What vLLM is started with: what the settings say, and what follows from them."""
     # By its worker's name it is known in metrics: several engines may have the same model.
     arguments = {"enable_prefix_caching": True, "served_model_name": worker.name, **worker.engine}
     if gpus_of(worker) > 1:
         arguments.setdefault("distributed_executor_backend", "ray")
-    if worker.adapter:
+    if adapters := settings.adapters_of(worker.name):
         arguments.setdefault("enable_lora", True)
+    if arguments.get("enable_lora"):
+        arguments.setdefault("max_loras", ADAPTERS_A_WORKER * max(1, len(adapters)))
     return arguments
 
 

@@ -7,14 +7,13 @@ reasoning parsers around it, and nothing between. Knows vLLM; does not know plan
 import asyncio
 import os
 import uuid
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, cast
 
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.exceptions import VLLMClientError
 from vllm.inputs import EngineInput
-from vllm.lora.request import LoRARequest
 from vllm.outputs import RequestOutput
 from vllm.reasoning import ReasoningParserManager
 from vllm.renderers.params import ChatParams
@@ -24,6 +23,8 @@ from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 from vllm.v1.metrics.ray_wrappers import RayPrometheusStatLogger
 
 from conductor.errors import ContextOverflow, WorkerError, WorkerRefused, WorkerUnavailable
+from serving.adapters import AdapterError
+from serving.deployments.adapters import Adapters
 from serving.deployments.autoscaling import LOAD
 from serving.deployments.engine_load import EngineLoad
 from serving.deployments.gathering import gathered
@@ -60,22 +61,45 @@ class Engine:
         config = self._engine.vllm_config
         self._max_model_len: int = config.model_config.max_model_len
         self._reasoning_parser: str = config.structured_outputs_config.reasoning_parser
-        self._adapters: dict[str, int] = {}
-        self._warm: asyncio.Task[None] | None = None
+        self._adapters = Adapters(self._engine)
+        self._warm: dict[str | None, asyncio.Task[None]] = {}
 
     async def check_health(self) -> None:
         """Ray Serve restarts a replica whose engine is dead."""
         await self._engine.check_health()
 
-    async def ready(self) -> bool:
-        """Asked through Serve: a replica is up, and has answered once. A fresh engine's first call takes seconds longer."""
-        if self._warm is None:
-            self._warm = asyncio.create_task(self._warm_up())
-        await asyncio.shield(self._warm)  # the asker may give up waiting and ask again
+    async def ready(self, adapters: Sequence[str] = ()) -> bool:
+        """Asked through Serve: a replica is up, and has answered once. A fresh engine's first call takes seconds longer.
+
+        Args:
+            adapters: those that it must be able to answer with.
+        """
+        try:
+            for adapter in (None, *adapters):
+                await self._warmed(adapter)
+        except AdapterError:
+            return False  # its log says why
         return not self._engine.errored
 
-    async def _warm_up(self) -> None:
-        call = EngineCall([{"role": "user", "content": "Hello"}], max_tokens=2, ebnf='root ::= "a" "b"')
+    async def load(self, adapter: str) -> AdapterError | None:
+        """Fetch an adapter, load it and answer once with it; why that cannot be, with the engine as it was."""
+        try:
+            await self._adapters.load(adapter)
+            await self._warmed(adapter)
+        except AdapterError as exc:
+            return exc
+        return None
+
+    async def _warmed(self, adapter: str | None) -> None:
+        task = self._warm.get(adapter)
+        if task is None or (task.done() and (task.cancelled() or task.exception())):
+            task = self._warm[adapter] = asyncio.create_task(self._warm_up(adapter))
+        await asyncio.shield(task)  # the asker may give up waiting and ask again
+
+    async def _warm_up(self, adapter: str | None) -> None:
+        call = EngineCall(
+            [{"role": "user", "content": "Hello"}], max_tokens=2, ebnf='root ::= "a" "b"', adapter=adapter
+        )
         async for _ in self._answer(call):
             pass
 
@@ -102,6 +126,8 @@ class Engine:
                     yield message
         except ContextOverflow as exc:
             yield exc
+        except AdapterError as exc:
+            yield WorkerRefused(exc.message)
         except (VLLMClientError, ValueError) as exc:
             yield self._refused(exc)
         except (EngineDeadError, EngineGenerateError) as exc:
@@ -118,8 +144,9 @@ class Engine:
         room = self._max_model_len - n_prompt
         if room < 1:
             raise ContextOverflow(f"The prompt has {n_prompt} tokens; the model reads {self._max_model_len}.")
+        adapter = await self._adapters.loaded(call.adapter) if call.adapter else None
         outputs = self._engine.generate(
-            prompt, self._sampling(call, room), uuid.uuid4().hex, lora_request=self._adapter(call.adapter),
+            prompt, self._sampling(call, room), uuid.uuid4().hex, lora_request=adapter,
             trace_headers=outgoing_headers() or None,
         )  # fmt: skip
         split = self._splitter(call)
@@ -165,13 +192,6 @@ class Engine:
             structured_outputs=StructuredOutputsParams(grammar=call.ebnf) if call.ebnf else None,
             output_kind=RequestOutputKind.DELTA,
         )  # fmt: skip
-
-    def _adapter(self, folder: str | None) -> LoRARequest | None:
-        """A number of its own for each adapter, never used twice: a reused one could serve a stale prefix cache."""
-        if folder is None:
-            return None
-        number = self._adapters.setdefault(folder, len(self._adapters) + 1)
-        return LoRARequest(folder, number, folder)
 
     def _splitter(self, call: EngineCall) -> Split:
         """Tells thoughts from answer as vLLM's parser for the model does; plans are text as they stand."""

@@ -1,20 +1,26 @@
 """Carries calls to an engine's replicas over Ray Serve, and its errors back."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, cast
 
 from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
 
 from conductor.errors import PodiumError, WorkerBusy, WorkerUnavailable
-from serving.deployments.replicas import replicas_of
+from serving.adapters import AdapterError
+from serving.deployments.replicas import Replicas
 from serving.workers.vllm import Chunk, EngineCall
 
 READY_WITHIN_S = 2.0
 """An engine that does not say within this that it is up, is not."""
 ASK_WHY_AFTER_S = 1.0
-"""So long a call to an engine that may have been scaled to zero waits before it asks whether that is why."""
+"""So long a call waits before it asks whether its engine has no replica."""
+LOADED_WITHIN_S = 330.0
+"""An adapter that is not in every replica by then is given up on: a little more than a replica gives its store."""
+ASK_FOR_REPLICAS, ASK_AGAIN_S = 10, 0.5
+"""How often, and how long after one another, replicas are looked for that are to load an adapter; then there are none."""
 
 
 class EngineHandle:
@@ -22,17 +28,45 @@ class EngineHandle:
 
     Args:
         handle: of the deployment.
-        may_sleep: whether it may have no replica at all.
+        replicas: of its application.
     """
 
-    def __init__(self, handle: Any, *, may_sleep: bool = False) -> None:
+    def __init__(self, handle: Any, replicas: Replicas) -> None:
         self._handle = handle.options(stream=True, method_name="generate")
-        self._ready = handle.options(method_name="ready")
-        self._deployment, self._may_sleep = handle.deployment_id, may_sleep
+        self._ready, self._every = handle.options(method_name="ready"), handle
+        self._name, self._replicas = handle.deployment_id.name, replicas
 
-    async def ready(self) -> bool:
+    async def load(self, adapter: str) -> None:
+        """See `EngineClient.load`."""
+        try:
+            told = await self._asked_of_all(adapter)
+        except TimeoutError as exc:
+            raise AdapterError(
+                f"The adapter {adapter} was not loaded within {LOADED_WITHIN_S:.0f} s."
+            ) from exc
+        except (RayServeException, RayError) as exc:
+            raise WorkerUnavailable(
+                f"A replica failed while it loaded {adapter}: {type(exc).__name__}: {exc}"
+            ) from exc
+        for refusal in told:
+            if refusal is not None:
+                raise refusal
+
+    async def _asked_of_all(self, adapter: str) -> list[AdapterError | None]:
+        """What every replica says that is up; a handle learns a moment after its making which there are."""
+        for _ in range(1 if await self._replicas.is_asleep(self._name) else ASK_FOR_REPLICAS):
+            with contextlib.suppress(DeploymentUnavailableError):
+                asked = self._every.broadcast("load", adapter=adapter)
+                return await asked.results_async(timeout_s=LOADED_WITHIN_S)
+            await asyncio.sleep(ASK_AGAIN_S)
+        return []
+
+    async def ready(self, adapters: Sequence[str] = ()) -> bool:
         """See `EngineClient.ready`."""
-        asked = self._ready.remote()
+        if await self._replicas.is_asleep(self._name):
+            return True  # and not woken by being asked
+        # By name: Ray's prefix router looks for a prompt in whatever is passed by place.
+        asked = self._ready.remote(adapters=list(adapters))
         try:
             return await asyncio.wait_for(asked, READY_WITHIN_S)
         except (TimeoutError, RayServeException, RayError):
@@ -43,7 +77,7 @@ class EngineHandle:
         self, call: EngineCall, waiting: Callable[[str], None] | None = None
     ) -> AsyncGenerator[Chunk]:
         """See `EngineClient.generate`."""
-        asking = asyncio.create_task(self._ask_why(waiting)) if waiting and self._may_sleep else None
+        asking = asyncio.create_task(self._ask_why(waiting)) if waiting else None
         response = self._handle.remote(call)
         try:
             async for chunk in response:
@@ -69,6 +103,5 @@ class EngineHandle:
     async def _ask_why(self, waiting: Callable[[str], None]) -> None:
         """Tell of a replica that is being started: a cold start is progress, not an error."""
         await asyncio.sleep(ASK_WHY_AFTER_S)
-        replicas = await replicas_of(self._deployment.app_name)
-        if not replicas.get(self._deployment.name, {}).get("running"):
+        if not (await self._replicas.counts()).get(self._name, {}).get("running"):
             waiting("no replica is up; the first one is being started")

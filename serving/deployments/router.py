@@ -1,22 +1,27 @@
 """The HTTP ingress, as a replica: settings in, API out; a new pool on every `user_config`."""
 
+import asyncio
+import logging
 import os
 from typing import Any
 
 from fastapi import FastAPI
 from ray import serve
 
+from conductor.errors import WorkerUnavailable
 from serving import logs
+from serving.adapters import AdapterError
 from serving.api.app import build_api
 from serving.api.service import Service
 from serving.deployments.autoscaling import LOAD
 from serving.deployments.handle import EngineHandle
 from serving.deployments.metrics import RayMeter, sample
-from serving.deployments.replicas import replicas_of
+from serving.deployments.replicas import Replicas
 from serving.pool import build_pool
-from serving.settings import Settings, parse
+from serving.settings import SettingsError, parse
 from serving.user_config import patched
-from serving.worker_settings import VllmSettings
+
+logger = logging.getLogger("podium")
 
 
 class Router:
@@ -29,25 +34,43 @@ class Router:
 
     def __init__(self, settings: dict[str, Any], engines: dict[str, Any]) -> None:
         self._settings = parse(settings)
-        self._engines = {
-            name: EngineHandle(handle, may_sleep=_may_sleep(self._settings, name))
-            for name, handle in engines.items()
-        }
+        replicas = Replicas(serve.get_replica_context().app_name)
+        self._engines = {name: EngineHandle(handle, replicas) for name, handle in engines.items()}
         logs.to_stdout()
         meter = RayMeter()
-        application = serve.get_replica_context().app_name
         pool = build_pool(self._settings, os.environ, self._engines)
-        self._service = Service(pool, meter=meter, replicas=lambda: replicas_of(application))
+        self._service = Service(pool, meter=meter, replicas=replicas.counts)
+        self._changing, self._up = asyncio.Lock(), False
         sample(meter, self._service.levels)
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
-        """Pool, prices, prompts and limits of `user_config` from now on; runs under way keep what they began with.
+        """Pool, adapters, prices, prompts and limits of `user_config` from now on; runs under way keep what they began with.
+
+        Returns when every adapter is loaded and new requests are answered by it. Serve would end a running replica that raised here:
+        so one that serves goes on with what it has, and says in its log and on `/readyz` what it did not take.
 
         Raises:
-            SettingsError: nothing has changed.
+            SettingsError: this replica has just been started, and has nothing else to go on with.
         """
-        settings = patched(self._settings, user_config)
-        await self._service.swap(build_pool(settings, os.environ, self._engines))
+        async with self._changing:
+            pool = None
+            try:
+                pool = build_pool(patched(self._settings, user_config), os.environ, self._engines)
+                if self._up:  # before, engines may be starting too, and load theirs before `/readyz` says yes
+                    await pool.load_adapters()
+            except (SettingsError, AdapterError, WorkerUnavailable) as exc:
+                if not self._up:
+                    raise
+                if pool is not None:
+                    await pool.aclose()
+                self._service.refused = exc.message
+                logger.error("The user_config is not taken; what was served goes on: %s", exc.message)
+                return
+            await self._service.swap(pool)
+
+    async def check_health(self) -> None:
+        """Serve asks first when this replica has been made and configured: what it raises before ends it, and is told there."""
+        self._up = True
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """For `autoscaling.by_load`: calls to models, under way or waiting for a slot, over what one replica is meant for."""
@@ -55,8 +78,3 @@ class Router:
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         return build_api(self._service)
-
-
-def _may_sleep(settings: Settings, name: str) -> bool:
-    worker = settings.worker(name)
-    return isinstance(worker, VllmSettings) and worker.scale.min_replicas == 0

@@ -6,7 +6,7 @@ For trying autoscaling, routing and draining on machines where many real engines
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
 from serving.deployments.autoscaling import LOAD
 from serving.worker_settings import StandInSettings
@@ -44,9 +44,12 @@ class StandIn:
         self._slots = asyncio.Semaphore(self._settings.slots)
         self._unfinished = 0
 
-    async def ready(self) -> bool:
+    async def ready(self, adapters: Sequence[str] = ()) -> bool:
         """See `Engine.ready`."""
         return True
+
+    async def load(self, adapter: str) -> None:
+        """See `Engine.load`: it says the same with any."""
 
     async def unfinished(self) -> int:
         """See `Engine.unfinished`."""

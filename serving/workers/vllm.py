@@ -4,7 +4,7 @@ Knows what crosses the border to an engine's replica; does not know Ray, nor vLL
 `serving/deployments/engine.py`, what carries it there `serving/deployments/handle.py`.
 """
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -29,6 +29,7 @@ class EngineCall:
     seed: int | None = None
     ebnf: str | None = None
     adapter: str | None = None
+    """Where a LoRA adapter is, under a name that is never used twice: see `serving.adapters`."""
     gap_s: float = 0.0
     """At least so long lies between one message of the answer and the next; the first and the last do not wait."""
 
@@ -66,13 +67,30 @@ class EngineClient(Protocol):
         """
         ...
 
-    async def ready(self) -> bool:
-        """Whether a replica is up and its engine healthy. Never raises for what it asks about."""
+    async def ready(self, adapters: Sequence[str] = ()) -> bool:
+        """Whether a replica is up and its engine healthy, with all of `adapters`. Never raises for what it asks about."""
+        ...
+
+    async def load(self, adapter: str) -> None:
+        """Fetch, load and try an adapter in every replica that is up; one that starts later does so by itself.
+
+        Raises:
+            AdapterError: a replica cannot serve it.
+            WorkerUnavailable: a replica failed meanwhile.
+        """
         ...
 
 
 class VllmWorker:
-    """One worker of an engine; several may share one, each with its own system prompt or adapter."""
+    """One worker of an engine; several may share one, each with its own system prompt or adapter.
+
+    Args:
+        name: the worker's.
+        model: for the record: the model, and the adapter over it.
+        engine: who answers.
+        price: of its tokens.
+        adapter: where its adapter is.
+    """
 
     def __init__(
         self,

@@ -8,7 +8,9 @@ from typing import Any
 
 import httpx2
 import pytest
+import yaml
 
+from cluster.processes import HOST, free_port
 from cluster.server import Server
 from tests.conftest import ROOT
 
@@ -20,9 +22,25 @@ ASK: dict[str, Any] = {
 }
 
 
+SCALING = {
+    "min_replicas": 0, "max_replicas": 3, "target_ongoing_requests": 4, "upscale_delay_s": 0, "downscale_delay_s": 2,
+    "downscale_to_zero_delay_s": 4, "look_back_period_s": 2, "metrics_interval_s": 0.5,
+    "policy": {"policy_function": "serving.deployments.autoscaling:by_load"},
+}  # fmt: skip
+
+
 @pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with Server(settings=ROOT / "tests/live/scaled.yaml", port=0) as server:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """By a Serve config that says other than the settings how many replicas there are, as on a cluster."""
+    config, port = tmp_path_factory.mktemp("scaled") / "serve.yaml", free_port()
+    application = {
+        "name": "podium", "import_path": "serving.app:build_app", "args": {"settings": str(ROOT / "tests/live/scaled.yaml")},
+        "deployments": [{"name": "vllm-writer", "autoscaling_config": SCALING}],
+    }  # fmt: skip
+    config.write_text(
+        yaml.safe_dump({"http_options": {"host": HOST, "port": port}, "applications": [application]})
+    )
+    with Server(config=config, port=port) as server:
         yield server.url
 
 
@@ -56,7 +74,12 @@ def words(chunks: list[Any]) -> int:
 
 async def test_replicas_come_with_the_load_and_go_with_it_and_no_stream_is_cut(server: str) -> None:
     async with httpx2.AsyncClient(base_url=server, timeout=120) as http:
-        assert await running(http) == 0
+        await until(lambda: at_most(http, 0), 60)
+        ready = await http.get("/readyz")
+        assert (ready.status_code, ready.json()["status"]) == (200, "ready"), (
+            "an engine that sleeps is waited for by its calls"
+        )
+        assert await running(http) == 0, "and is not woken by being looked after"
 
         first = await stream(http, podium={"progress": "events"})
         told = [chunk["podium"] for chunk in first if not chunk["choices"]]
@@ -84,6 +107,10 @@ def test_loads_are_told_several_times_within_what_they_are_averaged_over() -> No
 
     assert autoscaling(Scaling(look_back_s=2)).metrics_interval_s == 0.5
     assert autoscaling(Scaling(look_back_s=300)).metrics_interval_s == 10
+
+
+async def at_most(http: httpx2.AsyncClient, count: int) -> bool:
+    return await running(http) <= count
 
 
 async def at_least(http: httpx2.AsyncClient, count: int) -> bool:

@@ -42,3 +42,16 @@ def test_a_new_price_and_a_new_limit_hold_for_new_requests_in_the_same_replica(l
         assert after["podium"]["cost_usd"] > 100 * before["podium"]["cost_usd"]
         kept = client.get(f"/v1/workflows/{before['podium']['workflow_id']}")
         assert kept.status_code == 200, "the replica was restarted: its records are gone"
+
+
+def test_a_user_config_that_cannot_be_used_is_told_and_the_replica_goes_on(local: Local) -> None:
+    deploy({})
+    with httpx.Client(base_url=f"{local.url}/reload", timeout=30) as client:
+        before = client.post("/v1/chat/completions", json=ASK).json()
+        deploy({"workers": [{"name": "c", "prise": {}}]})
+        deadline = time.monotonic() + 60
+        while "prise" not in client.get("/readyz").json().get("refused_user_config", ""):
+            assert time.monotonic() < deadline, "it is not told"
+            time.sleep(0.1)
+        assert client.post("/v1/chat/completions", json=ASK).status_code == 200
+        assert client.get(f"/v1/workflows/{before['podium']['workflow_id']}").status_code == 200

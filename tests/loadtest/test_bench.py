@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from loadtest.bench import (
+    adapters,
     autoscaling,
     dag,
     disconnects,
@@ -39,6 +40,14 @@ A_ROUND = peer.Round(
     litellm=peer.Side(p50_ms=7.0, rps=200.0, streams_per_s=60.0),
     upstream=peer.Side(p50_ms=0.5, rps=5000.0, streams_per_s=3000.0),
 )
+
+
+A_TO_B = adapters.Switch("a", "b", asked_s=10.0, done_s=12.0)
+A_SWITCHED_RUN = [
+    adapters.Answer(1.0, 2.0, "a a a"),
+    adapters.Answer(11.0, 11.5, "b b"),
+    adapters.Answer(13.0, 13.5, "b"),
+]
 
 
 def values(figures: list[Figure]) -> dict[str, float]:
@@ -72,7 +81,7 @@ def everything() -> list[Figure]:
         *dag.figures(pairs), *schedulers.figures([schedulers.Walls(2, 0.7, 0.8, 1.0)]), *first_call.figures([a_conductors_record()]), *tokens.figures([4.0], [114.0], [8.0]),
         *engine.figures({at_once: [a_round(90.0, 100.0)] for at_once in engine.LINES}),
         *replicas.figures({1: [(200.0, 2.5)], 2: [(250.0, 2.6)], 4: [(240.0, 2.9)]}), *autoscaling.figures(a_scaled_run()),
-        *two_engines.figures([True], 30.0, {1: 6.0, 2: 4.0}),
+        *two_engines.figures([True], 30.0, {1: 6.0, 2: 4.0}), *adapters.figures(A_SWITCHED_RUN, [A_TO_B]),
         *passthrough.figures([(150.0, 200.0)]), *disconnects.figures(left, 0), *streams.figures([streams.TEXT], 1, 0, 2**20),
         *peer.figures([A_ROUND]), *steps.figures([(2.0, 5.0, 11.0)]),
     ]  # fmt: skip
@@ -255,3 +264,34 @@ async def test_the_upstream_knows_when_a_call_spoke_and_when_its_client_hung_up(
         assert call.closed_s is not None
         assert call.closed_s >= call.spoke_s
         assert up.calls("run-other-") == []
+
+
+@pytest.mark.parametrize(
+    ("asked_s", "first_s", "text", "is_wrong"),
+    [
+        (1.0, 2.0, " a a a", False),
+        (1.0, 2.0, " b b b", True),
+        (9.0, 11.0, " b b", False),
+        (11.0, 15.0, " a a", False),
+        (12.5, 13.0, " a a", True),
+        (12.5, 13.0, " b b", False),
+        (12.5, 13.0, " b a", True),
+        (11.0, 11.5, " c", True),
+        (12.5, 13.0, "", True),
+        (31.0, 32.0, " b", True),
+        (31.0, 32.0, " a", False),
+        (12.5, 13.0, None, False),
+    ],
+)
+def test_an_answer_is_wrong_where_its_adapter_was_not_in_use_while_it_waited_or_there_were_two(
+    asked_s: float, first_s: float, text: str | None, is_wrong: bool
+) -> None:
+    answer = adapters.Answer(asked_s, first_s, text)
+    switches = [A_TO_B, adapters.Switch("b", "a", asked_s=20.0, done_s=30.0)]
+    assert bool(adapters.wrong([answer], switches)) == is_wrong
+
+
+def test_answers_that_broke_while_adapters_were_switched_are_counted_as_lost() -> None:
+    got = values(adapters.figures([*A_SWITCHED_RUN, adapters.Answer(14.0, 15.0, None)], [A_TO_B]))
+    assert (got["adapters_lost"], got["adapters_wrong"], got["adapters_answers"]) == (1, 0, 4)
+    assert (got["adapters_switch_s"], got["adapters_first_word_switching_ms"]) == (2.0, 500.0)

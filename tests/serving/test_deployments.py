@@ -3,6 +3,7 @@
 import inspect
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from conductor.worker import Call, Message
 from serving.settings import SettingsError, load, parse
 from serving.worker_settings import VllmSettings
 from tests.conftest import ROOT
+from tests.serving.made_adapters import adapter
 
 pytestmark = pytest.mark.vllm
 
@@ -87,6 +89,55 @@ def test_the_configuration_of_the_prefix_router_imports_no_model_library() -> No
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert told.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("workers", "started_with"),
+    [
+        ([{}], {}),
+        ([{"adapter": "a/x@00000000"}], {"enable_lora": True, "max_loras": 2}),
+        (
+            [{}, {"adapter": "a/x@00000000"}, {"adapter": "a/x@11111111"}],
+            {"enable_lora": True, "max_loras": 4},
+        ),
+        ([{"engine": {"enable_lora": True}}], {"enable_lora": True, "max_loras": 2}),
+        ([{"engine": {"max_loras": 1}, "adapter": "a/x@00000000"}], {"enable_lora": True, "max_loras": 1}),
+    ],
+)
+def test_an_engine_has_room_for_the_adapters_of_all_its_workers_and_for_those_that_follow(
+    workers: list[dict[str, Any]], started_with: dict[str, Any]
+) -> None:
+    from serving.deployments.build import engine_arguments
+
+    owner, *sharing = workers
+    named = [{"name": "v", "kind": "vllm", "model": "m"} | owner]
+    named += [
+        {"name": f"v{n}", "kind": "vllm", "deployment": "v"} | worker for n, worker in enumerate(sharing)
+    ]
+    settings = parse({"workers": named})
+    arguments = engine_arguments(settings.worker("v"), settings)  # type: ignore[arg-type]
+    assert {
+        name: arguments[name] for name in ("enable_lora", "max_loras") if name in arguments
+    } == started_with
+
+
+def test_a_local_adapter_is_looked_at_before_anything_starts(tmp_path: Path) -> None:
+    from serving.adapters import publish
+    from serving.app import _see_local_adapters
+
+    def settings(address: object) -> Any:
+        return parse({"workers": [{"name": "w", "kind": "vllm", "model": "m", "adapter": str(address)}]})
+
+    published = publish(adapter(tmp_path / "made"), tmp_path, "conductor")
+    for fine in (published, "s3://elsewhere/conductor@1a2b3c4d"):
+        _see_local_adapters(settings(fine))
+    adapter(published, fill=1)
+    for wrong in (published, tmp_path / "conductor@1a2b3c4d"):
+        with pytest.raises(SettingsError, match="Worker 'w'"):
+            _see_local_adapters(settings(wrong))
+    too_large = publish(adapter(tmp_path / "large", r=32), tmp_path, "conductor")
+    with pytest.raises(SettingsError, match="max_lora_rank"):
+        _see_local_adapters(settings(too_large))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Fewer messages, the same words."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -64,8 +64,11 @@ async def test_an_engine_is_told_of_an_answer_that_nobody_reads_along() -> None:
             asked.append(call)
             yield Chunk("all of it", "", "stop", 7, 0, 3, 0)
 
-        async def ready(self) -> bool:
+        async def ready(self, adapters: Sequence[str] = ()) -> bool:
             return True
+
+        async def load(self, adapter: str) -> None:
+            pass
 
     worker = VllmWorker("w", "m", Client())
     call = Call((Message.of("user", "Why?"),))

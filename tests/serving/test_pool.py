@@ -20,6 +20,7 @@ from serving.settings import SettingsError, parse
 from serving.workers.scripted import ScriptedWorker
 from tests.serving.spans import SPANS
 from tests.serving.states import until
+from tests.serving.workers.subjects import Behaviour, ScriptedEngine
 
 CALL = Call((Message.of("user", "hi"),))
 CHEAP, DEAR = ({"input_usd_per_mtok": i, "output_usd_per_mtok": o} for i, o in [(1, 9), (5, 2)])
@@ -234,3 +235,22 @@ async def test_calls_of_a_replaced_pool_still_count_and_a_worker_that_is_gone_en
     running.cancel()
     await asyncio.wait([running])
     assert (service.calls, open_calls()) == (0, {"a": 0, "b": 0})
+
+
+async def test_an_adapter_shows_in_the_record_and_is_asked_of_the_engine_that_its_worker_shares():
+    engine = ScriptedEngine(Behaviour(text="Yes."))
+    workers = [
+        {"name": "v", "kind": "vllm", "model": "models/m"},
+        {"name": "w", "kind": "vllm", "deployment": "v", "adapter": "s3://b/conductor@1a2b3c4d"},
+    ]
+    both = build_pool(parse({"workers": workers}), {}, {"v": engine})
+    assert both.models == {"v": "models/m", "w": "models/m+conductor@1a2b3c4d"}
+    for name, adapter in (("v", None), ("w", "s3://b/conductor@1a2b3c4d")):
+        async with both.members[name].worker.open(CALL) as reply:
+            assert [delta.text async for delta in reply if delta.text]
+        assert reply.model == both.models[name]
+        assert engine.calls[-1].adapter == adapter
+    await both.load_adapters()
+    assert engine.loaded == ["s3://b/conductor@1a2b3c4d"]
+    assert await both.engines_not_ready() == []
+    assert engine.ready_with == ["s3://b/conductor@1a2b3c4d"]

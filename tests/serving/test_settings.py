@@ -270,10 +270,30 @@ def test_a_patch_of_a_local_workers_card_is_no_change_of_its_engine():
     )
 
 
+def test_a_patch_gives_workers_of_an_engine_with_room_other_adapters_and_takes_them_away():
+    room = settings(workers=[*FULL["workers"][:3], VLLM | {"engine": {"enable_lora": True}}, SHARED])
+    one = patched(room, {"workers": [{"name": "v2", "adapter": "s3://b/conductor@1a2b3c4d"}]})
+    assert (room.adapters_of("v"), one.adapters_of("v")) == ([], ["s3://b/conductor@1a2b3c4d"])
+    began_with_one = settings(workers=[*FULL["workers"][:3], VLLM | {"adapter": "a/x@00000000"}, SHARED])
+    other = patched(began_with_one, {"workers": [{"name": "v", "adapter": "a/x@11111111"}]})
+    none = patched(began_with_one, {"workers": [{"name": "v", "adapter": None}]})
+    assert (other.adapters_of("v"), none.adapters_of("v")) == (["a/x@11111111"], [])
+
+
+@pytest.mark.parametrize("engine", [{}, {"enable_lora": False}])
+def test_an_adapter_for_an_engine_that_was_started_without_room_is_refused_with_the_remedy(
+    engine: dict[str, Any],
+):
+    without_room = settings(workers=[*FULL["workers"][:3], VLLM | {"engine": engine}, SHARED])
+    with pytest.raises(SettingsError, match="enable_lora: true"):
+        patched(without_room, {"workers": [{"name": "v2", "adapter": "a/x@00000000"}]})
+
+
 @pytest.mark.parametrize(
     "patch",
     [
         {"nonsense": 1},
+        {"workers": [{"name": "v", "adapter": "models/adapter"}]},
         {"workers": [{"name": "z"}]},
         {"workers": [{"card": "x"}]},
         {"workers": [{"name": ["a"]}]},

@@ -107,6 +107,7 @@ async def test_models_lists_every_name_and_its_sort():
         "kind": "worker",
         "card": "Finds reasons.",
         "in_pool": True,
+        "model": "a",
     }
     assert (listed["conductor"].model_extra or {})["podium"]["in_pool"] is False
     assert one.id == "duo"
@@ -132,3 +133,20 @@ async def test_healthz_and_readyz():
     assert (healthz.status_code, readyz.status_code) == (200, 200)
     assert readyz.json()["status"] == "ready"
     assert readyz.json()["workers"] == ["a", "b", "c"]
+
+
+async def test_models_tell_which_model_answers_under_each_name():
+    async with served(team()) as api:
+        listed = {each["id"]: each["podium"] for each in (await api.http.get("/v1/models")).json()["data"]}
+    assert listed["a"]["model"] == "a"
+    assert listed["mini"]["conductor"] == {"worker": "conductor", "model": "conductor"}
+
+
+async def test_settings_that_were_not_taken_are_told_until_others_are():
+    async with served(team()) as api:
+        api.service.refused = "The adapter is not there."
+        told = (await api.http.get("/readyz")).json()
+        await api.service.swap(api.service.pool)
+        afterwards = (await api.http.get("/readyz")).json()
+    assert told["refused_user_config"] == "The adapter is not there."
+    assert "refused_user_config" not in afterwards

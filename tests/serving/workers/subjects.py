@@ -5,7 +5,7 @@ To add one: write an async context manager that takes a `Behaviour` and yields a
 
 import asyncio
 import copy
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -127,15 +127,23 @@ class ScriptedEngine:
         self._behaviour = behaviour
         self.asked = 0
         self.open_calls = 0
+        self.calls: list[EngineCall] = []
+        self.loaded: list[str] = []
+        self.ready_with: list[str] = []
 
-    async def ready(self) -> bool:
+    async def ready(self, adapters: Sequence[str] = ()) -> bool:
+        self.ready_with = list(adapters)
         return True
+
+    async def load(self, adapter: str) -> None:
+        self.loaded.append(adapter)
 
     async def generate(
         self, call: EngineCall, waiting: Callable[[str], None] | None = None
     ) -> AsyncGenerator[Chunk]:
         self.asked += 1
         self.open_calls += 1
+        self.calls.append(call)
         try:
             await asyncio.sleep(0)
             if self._behaviour.fails:

@@ -1,0 +1,123 @@
+"""Adapters on the real engine: switched under load, refused where they cannot be served, and never answered for by an old cache."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+import pytest_asyncio
+
+from loadtest.bench.adapters import WORDS, Switch, marked, under_load, wrong
+from loadtest.bench.alone import session
+from loadtest.bench.client import Client
+from serving.adapters import publish
+from tests.conftest import Local
+from tests.serving.made_adapters import adapter, lora
+
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.vllm,
+    pytest.mark.timeout(400),
+    pytest.mark.asyncio(loop_scope="module"),
+]
+WORKER = "conductor"
+
+
+@dataclass
+class Switched:
+    """The embedded default, whose conductor's adapter can be changed."""
+
+    url: str
+    made: dict[str, str]
+
+    async def use(self, adapter: str | None) -> None:
+        """What Serve does in the router's replica when a config with another `user_config` is deployed."""
+        from ray import serve
+
+        handle: Any = serve.get_deployment_handle("router", "default")
+        await handle.reconfigure.remote({"workers": [{"name": WORKER, "adapter": adapter}]})
+
+    async def ask(self, question: str) -> dict[str, Any]:
+        body = {"model": WORKER, "messages": [{"role": "user", "content": question}], "max_tokens": 6, "temperature": 0}  # fmt: skip
+        async with httpx.AsyncClient(timeout=120) as client:
+            return (await client.post(f"{self.url}/v1/chat/completions", json=body)).json()
+
+    async def get(self, path: str) -> dict[str, Any]:
+        async with httpx.AsyncClient(timeout=30) as client:
+            return (await client.get(f"{self.url}{path}")).json()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def switched(local: Local, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Switched]:
+    switched = Switched(local.url, await marked(tmp_path_factory.mktemp("adapters")))
+    yield switched
+    await switched.use(None)
+
+
+async def test_a_switch_under_load_loses_no_request_and_every_answer_is_of_one_adapter_the_right_one(switched: Switched) -> None:  # fmt: skip
+    a, b, a2 = WORDS
+    await switched.use(switched.made[a])
+
+    async def switching() -> list[Switch]:
+        switches: list[Switch] = []
+        for before, after in ((a, b), (b, a), (a, a2)):
+            asked_s = time.monotonic()
+            await switched.use(switched.made[after])
+            switches.append(Switch(before, after, asked_s, time.monotonic()))
+            await asyncio.sleep(3)
+        return switches
+
+    async with session() as made:
+        answers, switches = await under_load(Client(made, switched.url), WORKER, switching, lambda: None)
+    assert not [answer for answer in answers if answer.text is None]
+    assert not wrong(answers, switches)
+    assert {word for answer in answers for word in (answer.text or "").split()} == set(WORDS)
+
+
+async def test_the_record_says_which_adapter_answered_and_no_cache_of_another_is_read(
+    switched: Switched,
+) -> None:
+    question = "In other words, and at length, what was said before? " * 20
+    for word in (*WORDS, None):
+        path = switched.made[word] if word else None
+        await switched.use(path)
+        first, again = await switched.ask(question), await switched.ask(question)
+        cached = [told["usage"]["prompt_tokens_details"]["cached_tokens"] for told in (first, again)]
+        assert cached[0] == 0 < cached[1], "the first answer of an adapter stands on its own work"
+        model = "models/smollm2-135m" + (f"+{Path(path).name}" if path else "")
+        record = await switched.get(f"/v1/workflows/{first['podium']['workflow_id']}")
+        listed = await switched.get(f"/v1/models/{WORKER}")
+        assert record["steps"][0]["model"] == listed["podium"]["model"] == model
+        assert (word in first["choices"][0]["message"]["content"]) if word else True
+
+
+FAULTY: dict[str, Callable[[Path], str]] = {
+    "is not there": lambda where: str(where / "conductor@1a2b3c4d"),
+    "never used twice": lambda where: str(
+        adapter(publish(adapter(where / "x"), where / "s", "conductor"), fill=9)
+    ),
+    "DoRA": lambda where: str(publish(adapter(where / "x", use_dora=True), where / "s", "conductor")),
+    "its rank is 64": lambda where: str(publish(adapter(where / "x", r=64), where / "s", "conductor")),
+    "trained on another model": lambda where: str(
+        publish(adapter(where / "x", lora(hidden=512)), where / "s", "conductor")
+    ),
+    "must end in a name": lambda where: str(where),
+    "cannot be opened": lambda where: "ftp://nowhere/conductor@1a2b3c4d",
+}
+
+
+@pytest.mark.parametrize("why", FAULTY)
+async def test_an_adapter_that_cannot_be_served_is_told_and_the_one_before_goes_on(
+    switched: Switched, why: str, tmp_path: Path
+) -> None:
+    await switched.use(switched.made[WORDS[0]])
+    await switched.use(FAULTY[why](tmp_path))
+    ready = await switched.get("/readyz")
+    assert why in ready["refused_user_config"]
+    assert WORDS[0] in (await switched.ask("Hello"))["choices"][0]["message"]["content"]
+    await switched.use(switched.made[WORDS[0]])
+    assert "refused_user_config" not in await switched.get("/readyz")

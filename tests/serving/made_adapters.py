@@ -1,0 +1,42 @@
+"""Adapters in PEFT's form, written by hand: a header and zeros. No model library."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+CONFIG = {
+    "peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": ["q_proj", "v_proj"], "bias": "none", "use_dora": False,
+    "modules_to_save": None, "init_lora_weights": True,
+}  # fmt: skip
+MODULE = "base_model.model.model.layers.{layer}.self_attn.q_proj.lora_{part}.weight"
+Shapes = dict[str, tuple[int, ...]]
+
+
+def lora(hidden: int = 8, rank: int = 2, layer: int = 0) -> Shapes:
+    """A and B of one square layer."""
+    return {
+        MODULE.format(layer=layer, part="A"): (rank, hidden),
+        MODULE.format(layer=layer, part="B"): (hidden, rank),
+    }
+
+
+def safetensors(shapes: Shapes, fill: int = 0, dtype: str = "BF16") -> bytes:
+    """A file of such tensors, every byte of them `fill`."""
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, shape in shapes.items():
+        begin, size = end, 2
+        for side in shape:
+            size *= side
+        end = begin + size
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
+    told = json.dumps(header).encode()
+    return len(told).to_bytes(8, "little") + told + bytes([fill]) * end
+
+
+def adapter(folder: Path, shapes: Shapes | None = None, fill: int = 0, **config: Any) -> Path:
+    """An adapter in `folder`, with more or other fields in its configuration."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "adapter_config.json").write_text(json.dumps(CONFIG | config))
+    (folder / "adapter_model.safetensors").write_bytes(safetensors(shapes or lora(), fill))
+    return folder

@@ -1,0 +1,172 @@
+"""An adapter's name says what is in it; what cannot be served is told; fetching gives all of it or nothing."""
+
+import json
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.adapter_checks import Tensor, check, tensors_of_model
+from serving.adapters import AdapterError, digest, name_of, publish, verify
+from serving.deployments.fetching import fetched
+from tests.serving.made_adapters import CONFIG, adapter, lora, safetensors
+
+BASE = {"model.layers.0.self_attn.q_proj.weight": Tensor("BF16", (8, 8))}
+
+
+def test_the_digest_is_of_the_content_and_of_nothing_else(tmp_path: Path) -> None:
+    one = adapter(tmp_path / "one")
+    same = adapter(tmp_path / "same")
+    config = json.loads((one / "adapter_config.json").read_text())
+    shuffled = dict(reversed(config.items())) | {"target_modules": config["target_modules"][::-1]}
+    (same / "adapter_config.json").write_text(json.dumps(shuffled, indent=4))
+    (same / "README.md").write_text("A card.")
+    assert digest(one) == digest(same)
+    others = [adapter(tmp_path / "weights", fill=1), adapter(tmp_path / "config", lora_alpha=8)]
+    assert len({digest(folder) for folder in (one, *others)}) == 3
+
+
+def test_the_digest_of_a_known_adapter_does_not_change(tmp_path: Path) -> None:
+    assert digest(adapter(tmp_path / "a")) == "3661a37e", "published adapters would lose their names"
+
+
+@pytest.mark.parametrize(
+    "address", ["models/adapters/conductor@1a2b3c4d", "s3://b/p/conductor@1a2b3c4d", "/a/conductor@1a2b3c4d/",
+                "s3://b/conductor@1a2b3c4d?endpoint_override=minio:9000&scheme=http"],
+)  # fmt: skip
+def test_the_name_is_the_end_of_the_address(address: str) -> None:
+    assert name_of(address) == "conductor@1a2b3c4d"
+
+
+@pytest.mark.parametrize("address", ["models/adapter", "conductor@1A2B3C4D", "conductor@1a2b", "s3://b/@1a2b3c4d", "a b@1a2b3c4d", ""])  # fmt: skip
+def test_an_address_without_such_a_name_is_refused_with_the_remedy(address: str) -> None:
+    with pytest.raises(AdapterError, match=r"cluster\.adapter publish"):
+        name_of(address)
+
+
+def test_publishing_names_it_leaves_the_original_and_does_it_once(tmp_path: Path) -> None:
+    made = adapter(tmp_path / "made")
+    (made / "card.md").write_text("A card.")
+    published = publish(made, tmp_path / "store", "conductor")
+    assert published.name == f"conductor@{digest(made)}"
+    assert (published / "card.md").exists()
+    before = (published / "adapter_config.json").stat().st_mtime_ns
+    assert publish(made, tmp_path / "store", "conductor") == published
+    assert (published / "adapter_config.json").stat().st_mtime_ns == before
+    assert [path.name for path in (tmp_path / "store").iterdir()] == [published.name], (
+        "nothing half-made is left"
+    )
+
+
+def test_a_published_name_over_other_content_is_never_taken(tmp_path: Path) -> None:
+    made = adapter(tmp_path / "made")
+    published = publish(made, tmp_path / "store", "conductor")
+    adapter(published, fill=7)
+    for use in (lambda: verify(published, published.name), lambda: publish(made, tmp_path / "store", "conductor"),
+                lambda: fetched(str(published), tmp_path / "cache")):  # fmt: skip
+        with pytest.raises(AdapterError, match="never used twice"):
+            use()
+    assert not list((tmp_path / "cache").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("fault", "config"),
+    [
+        ("DoRA", {"use_dora": True}),
+        ("biases", {"bias": "all"}),
+        ("whole modules", {"modules_to_save": ["lm_head"]}),
+        ("peft_type is 'IA3'", {"peft_type": "IA3"}),
+        ("rank_pattern", {"rank_pattern": {"q_proj": 4}}),
+        ("alpha_pattern", {"alpha_pattern": {"q_proj": 4}}),
+        ("changed the base model", {"init_lora_weights": "pissa_niter_4"}),
+        ("max_lora_rank", {"r": 32}),
+        ("rank r is None", {"r": None}),
+        ("the rank is 4", {"r": 4}),
+    ],
+)
+def test_what_vllm_cannot_do_or_does_wrong_in_silence_is_refused(tmp_path: Path, fault: str, config: dict[str, Any]) -> None:  # fmt: skip
+    with pytest.raises(AdapterError, match=fault):
+        check(adapter(tmp_path / "a", **config), max_rank=16, base=BASE)
+
+
+@pytest.mark.parametrize(
+    ("fault", "shapes"),
+    [
+        ("another model", lora(hidden=4)),
+        ("another model", lora(hidden=16)),
+        ("another model", lora() | lora(layer=1)),
+        ("no LoRA", {"base_model.model.lm_head.lora_A.weight": (2, 8)}),
+        ("no LoRA", {"base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector": (8,)}),
+    ],
+)
+def test_weights_of_another_model_or_of_another_kind_are_refused(
+    tmp_path: Path, fault: str, shapes: Any
+) -> None:
+    with pytest.raises(AdapterError, match=fault):
+        check(adapter(tmp_path / "a", shapes), max_rank=16, base=BASE)
+
+
+def test_an_adapter_that_fits_is_taken_also_where_the_model_is_packed_or_not_known(tmp_path: Path) -> None:
+    folder = adapter(tmp_path / "a")
+    packed = {"model.layers.0.self_attn.q_proj.qweight": Tensor("I32", (1, 8))}
+    for base in (BASE, packed, None):
+        check(folder, max_rank=2, base=base)
+
+
+def test_a_models_tensors_are_read_from_all_its_files(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"model-{name}.safetensors").write_bytes(safetensors({f"{name}.weight": (8, 4)}))
+    assert tensors_of_model(tmp_path) == {name: Tensor("BF16", (8, 4)) for name in ("a.weight", "b.weight")}
+
+
+@pytest.mark.parametrize("kept_bytes", [0, 5, 100, -1])
+def test_a_file_that_was_cut_off_is_refused_whatever_its_name_says(tmp_path: Path, kept_bytes: int) -> None:
+    made = adapter(tmp_path / "made")
+    weights = made / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:kept_bytes])
+    with pytest.raises(AdapterError, match="cut off"):
+        check(publish(made, tmp_path, "conductor"), max_rank=16)
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_fetching_keeps_a_copy_that_no_later_change_reaches(tmp_path: Path, scheme: str) -> None:
+    published = publish(adapter(tmp_path / "made"), tmp_path / "store", "conductor")
+    with ThreadPoolExecutor(4) as replicas:
+        every = list(replicas.map(lambda _: fetched(f"{scheme}{published}", tmp_path / "cache"), range(4)))
+    assert set(every) == {tmp_path / "cache" / published.name}
+    shutil.rmtree(published)
+    assert fetched(f"{scheme}{published}", tmp_path / "cache") == every[0], "it is fetched once"
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == [published.name]
+
+
+def test_what_was_kept_and_is_not_whole_is_fetched_again(tmp_path: Path) -> None:
+    published = publish(adapter(tmp_path / "made"), tmp_path / "store", "conductor")
+    adapter(tmp_path / "cache" / published.name, fill=9)
+    verify(fetched(str(published), tmp_path / "cache"), published.name)
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [("/nowhere/conductor@1a2b3c4d", "not there"), ("ftp://host/conductor@1a2b3c4d", "cannot be opened"), ("file:///nowhere/c@1a2b3c4d", "not there")],
+)  # fmt: skip
+def test_an_address_where_nothing_is_says_so(tmp_path: Path, address: str, why: str) -> None:
+    with pytest.raises(AdapterError, match=why):
+        fetched(address, tmp_path / "cache")
+
+
+def test_a_cache_that_cannot_be_written_says_so_and_what_to_do(tmp_path: Path) -> None:
+    published = publish(adapter(tmp_path / "made"), tmp_path / "store", "conductor")
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(AdapterError, match="XDG_CACHE_HOME"):
+        fetched(str(published), tmp_path / "file" / "cache")
+
+
+def test_a_configuration_that_is_none_is_told(tmp_path: Path) -> None:
+    folder = adapter(tmp_path / "a")
+    for text, why in (("[]", "no JSON object"), ("{", "no JSON")):
+        (folder / "adapter_config.json").write_text(text)
+        with pytest.raises(AdapterError, match=why):
+            digest(folder)
+    assert CONFIG["peft_type"] == "LORA"

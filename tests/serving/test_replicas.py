@@ -1,0 +1,63 @@
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from pydantic import TypeAdapter
+from ray.serve.schema import ServeStatus
+
+from serving.deployments import replicas as module
+from serving.deployments.replicas import Replicas
+
+
+def account(status: str = "HEALTHY", **counts: int) -> ServeStatus:
+    engine = {"status": status, "status_trigger": "UNSPECIFIED", "replica_states": counts, "message": ""}
+    application = {
+        "status": "RUNNING", "message": "", "last_deployed_time_s": 0, "deployments": {"engine": engine},
+    }  # fmt: skip
+    return TypeAdapter(ServeStatus).validate_python({"applications": {"podium": application}})
+
+
+def of(told: ServeStatus, asked: list[int] | None = None) -> Replicas:
+    def status() -> ServeStatus:
+        if asked is not None:
+            asked.append(1)
+        return told
+
+    ask: Callable[[], ServeStatus] = status
+    return Replicas("podium", ask)
+
+
+async def test_replicas_are_counted_by_their_state():
+    assert await of(account(RUNNING=2, STARTING=1, STOPPING=0)).counts() == {
+        "engine": {"running": 2, "starting": 1}
+    }
+    assert await Replicas("another", lambda: account(RUNNING=1)).counts() == {}
+
+
+@pytest.mark.parametrize(
+    ("told", "asleep"),
+    [
+        (account(), True),
+        (account(RUNNING=0), True),
+        (account(RUNNING=1), False),
+        (account(STARTING=1), False),
+        (account(status="UPDATING"), False),
+        (account(status="UNHEALTHY"), False),
+        (account(status="DEPLOY_FAILED"), False),
+    ],
+)
+async def test_asleep_is_what_is_well_and_has_no_replica(told: ServeStatus, asleep: bool):
+    assert await of(told).is_asleep("engine") is asleep
+    assert await of(told).is_asleep("no such engine") is False
+
+
+async def test_many_who_ask_at_once_are_one_question_and_later_it_is_asked_anew(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    asked: list[int] = []
+    replicas = of(account(RUNNING=1), asked)
+    await asyncio.gather(*(replicas.counts() for _ in range(50)))
+    assert len(asked) == 1
+    monkeypatch.setattr(module, "KEPT_S", 0.0)
+    await replicas.counts()
+    assert len(asked) == 2
