@@ -60,6 +60,9 @@ class Sampling:
     seed: int | None = None
 
 
+UNSAID = Sampling()
+
+
 class Asker(Protocol):
     """A pool that can be asked."""
 
@@ -87,7 +90,7 @@ class Asker(Protocol):
         question: Question,
         caps: Caps,
         plan: Plan | None = None,
-        sampling: Sampling = Sampling(),
+        sampling: Sampling = UNSAID,
         model: str | None = None,
     ) -> Outcome:
         """Answer `question`. What fails is an outcome with an error.
@@ -156,7 +159,7 @@ class EngineAsker:
         question: Question,
         caps: Caps,
         plan: Plan | None = None,
-        sampling: Sampling = Sampling(),
+        sampling: Sampling = UNSAID,
         model: str | None = None,
     ) -> Outcome:
         """See `Asker`."""

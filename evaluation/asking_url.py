@@ -9,7 +9,7 @@ import openai
 
 from conductor.money import Price
 from conductor.plan import Plan
-from evaluation.asking import Caps, Sampling
+from evaluation.asking import UNSAID, Caps, Sampling
 from evaluation.errors import EvaluationError
 from evaluation.outcome import Outcome
 from evaluation.questions import Question
@@ -81,7 +81,7 @@ class UrlAsker:
         question: Question,
         caps: Caps,
         plan: Plan | None = None,
-        sampling: Sampling = Sampling(),
+        sampling: Sampling = UNSAID,
         model: str | None = None,
     ) -> Outcome:
         """See `Asker`."""

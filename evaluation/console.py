@@ -13,7 +13,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
+from rich.table import Column, Table
 
 from evaluation.report import number, percent, seconds, usd
 
@@ -56,9 +56,8 @@ class Terminal:
 
     def table(self, rows: Sequence[dict[str, Any]]) -> None:
         """The figures that matter most."""
-        drawn = Table(
-            "strategy", "accuracy, %", "± s.e.", "n", "US$ each", "calls", "tokens", "wall p50", "failed"
-        )
+        heads = ("accuracy, %", "± s.e.", "n", "US$ each", "calls", "tokens", "wall p50", "failed")
+        drawn = Table(Column("strategy", no_wrap=True), *heads)
         for row in rows:
             tokens = (
                 None
@@ -70,4 +69,5 @@ class Terminal:
                 str(row["answered"]), usd(row["cost_usd"]), number(row["calls"]), number(tokens),
                 seconds(row["wall_s"]["p50"]), str(sum(row["errors"].values())),
             )  # fmt: skip
-        Console(soft_wrap=True).print(drawn)
+        console = Console(soft_wrap=True)
+        console.print(drawn, width=None if console.is_terminal else 140)

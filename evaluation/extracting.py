@@ -25,7 +25,7 @@ def tagged_or_all(text: str) -> str | None:
 
 
 def number(text: str) -> str | None:
-    """The last number of the marked answer (`<answer>`, `\\boxed{}` or `####`), or else of the whole text."""
+    r"""The last number of the marked answer (`<answer>`, `\boxed{}` or `####`), or else of the whole text."""
     marked = tagged(text) or boxed(text)
     if marked is None and (after := _MARKER.findall(text)):
         marked = after[-1]
@@ -34,7 +34,7 @@ def number(text: str) -> str | None:
 
 
 def boxed(text: str) -> str | None:
-    """What the last `\\boxed{...}` holds, braces inside it counted."""
+    r"""What the last `\boxed{...}` holds, braces inside it counted."""
     starts = [match.end() for match in _BOXED.finditer(text)]
     if not starts:
         return None

@@ -18,7 +18,8 @@ def row(
     """A strategy's figures.
 
     Args:
-        label, about: its name, and what it is.
+        label: its name.
+        about: what it is.
         results: one a question.
         asked: how many questions there were for it.
         learned: what it learned or chose.

@@ -69,7 +69,8 @@ def paired_bootstrap(
     """Compare two strategies.
 
     Args:
-        first, second: right or not, question by question, in one order.
+        first: right or not, question by question.
+        second: the same for the other, in the same order.
         seed: the same one gives the same figures.
         resamples: how often the questions are drawn anew.
 
