@@ -69,5 +69,7 @@ class Terminal:
                 str(row["answered"]), usd(row["cost_usd"]), number(row["calls"]), number(tokens),
                 seconds(row["wall_s"]["p50"]), str(sum(row["errors"].values())),
             )  # fmt: skip
-        console = Console(soft_wrap=True)
-        console.print(drawn, width=None if console.is_terminal else 140)
+        console = Console()
+        if not console.is_terminal:
+            console.width = 140  # a file is as wide as it is long
+        console.print(drawn)

@@ -123,6 +123,10 @@ class Evaluation:
             OSError: a result could not be kept. What was kept is whole.
         """
         lessons = await self._lessons() if self._order.training else None
+        if any(strategy.learns for strategy in strategies):
+            self._embedder.embed(
+                [question.text for question in (*self._order.training, *self._order.questions)]
+            )
         for strategy in strategies:
             learned = await strategy.prepare(lessons)
             self._evaluated.learned[strategy.label] = learned

@@ -121,4 +121,6 @@ def threshold(win_rate_Q: Floats, share: float) -> float:
     """The win rate from which on the strong worker is called, so that it is called for `share` of these questions."""
     n = round(share * len(win_rate_Q))
     ordered = np.sort(win_rate_Q)[::-1]
-    return float("inf") if n == 0 else float(ordered[n - 1])
+    if n in (0, len(ordered)):
+        return float("-inf") if n else float("inf")  # always or never, whatever other questions look like
+    return float(ordered[n - 1])

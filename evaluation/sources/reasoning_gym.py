@@ -11,6 +11,8 @@ from evaluation.extracting import ANSWER_FORM
 from evaluation.naming import Named
 from evaluation.questions import Question
 
+SEEDS_APART = 1_000_003
+"""reasoning-gym makes question i of seed s from s + i, so that neighbouring seeds would share most of their questions."""
 _TRUSTED = """
 ab acre advanced_geometry aiw arc_1d arc_agi base_conversion basic_arithmetic bf binary_alternation
 bitwise_arithmetic caesar_cipher calendar_arithmetic chain_sum circuit_logic color_cube_rotation
@@ -62,5 +64,5 @@ def _made(name: str, size: int, seed: int) -> list[Question]:
             family=name,
             facts={"entry": dict(entry)},
         )
-        for index, entry in enumerate(reasoning_gym.create_dataset(name, size=size, seed=seed))
+        for index, entry in enumerate(reasoning_gym.create_dataset(name, size=size, seed=seed * SEEDS_APART))
     ]

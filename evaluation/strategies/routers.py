@@ -52,7 +52,9 @@ class RouteLLM(Plain):
         of_strong = self._share(lessons)
         self.threshold = factorisation.threshold(self._win_rate(x[held], self.fitted, lessons), of_strong)
         told = {"strong": self.strong, "weak": self.weak, "share": round(of_strong, 4)}
-        return told | {"threshold": round(self.threshold, 6) if math.isfinite(self.threshold) else "never"}
+        return told | {
+            "threshold": round(self.threshold, 6) if math.isfinite(self.threshold) else str(self.threshold)
+        }
 
     async def answer(self, question: Question, scene: Scene) -> Answer:
         """See `Strategy`."""
