@@ -85,19 +85,30 @@ class UrlAsker:
         model: str | None = None,
     ) -> Outcome:
         """See `Asker`."""
+        body = self._body(caps, plan, sampling, model)
         try:
             answered = await self._client.chat.completions.create(
-                messages=[{"role": "user", "content": question.text}],
-                **self._body(caps, plan, sampling, model),
+                messages=[{"role": "user", "content": question.text}], **body
             )
-            id = (answered.model_extra or {})["podium"]["workflow_id"]
-            told = await self._client.get(f"/workflows/{id}", cast_to=dict[str, Any])
+            return await self._recorded((answered.model_extra or {})["podium"]["workflow_id"])
         except openai.APIStatusError as exc:
-            body = exc.body if isinstance(exc.body, dict) else {}
-            return Outcome(error=str(body.get("code") or f"http_{exc.status_code}"), message=exc.message)
+            return await self._failed(exc)
         except openai.OpenAIError as exc:
             return Outcome(error=type(exc).__name__, message=str(exc))
-        return of_workflow(told)
+
+    async def _recorded(self, id: str) -> Outcome:
+        return of_workflow(await self._client.get(f"/workflows/{id}", cast_to=dict[str, Any]))
+
+    async def _failed(self, exc: openai.APIStatusError) -> Outcome:
+        """What a failed run took is in its record too, where there was a run."""
+        body = exc.body if isinstance(exc.body, dict) else {}
+        id = exc.response.headers.get("x-podium-workflow-id")
+        try:
+            if id:
+                return await self._recorded(id)
+        except openai.OpenAIError:
+            pass  # then the error itself is all there is to tell
+        return Outcome(error=str(body.get("code") or f"http_{exc.status_code}"), message=exc.message)
 
     def _body(self, caps: Caps, plan: Plan | None, sampling: Sampling, model: str | None) -> Json:
         single = plan is not None and len(plan.steps) == 1 and not plan.steps[0].subtask

@@ -16,12 +16,13 @@ def questions(named: Named, count: int | None, seed: int) -> list[Question]:
         raise EvaluationError("hub needs a data set's name: hub:OWNER/NAME.")
     split = named.value("split", "test", text)
     try:
+        import httpx
         from datasets import load_dataset
     except ImportError as exc:
         raise EvaluationError("hub questions need the package datasets: pip install datasets.") from exc
     try:
         rows = load_dataset(named.detail, named.options.get("config"), split=split)
-    except Exception as exc:
+    except (OSError, ValueError, RuntimeError, httpx.HTTPError) as exc:
         raise EvaluationError(
             f"hub:{named.detail} cannot be loaded: {type(exc).__name__}: {exc}. Is the hub reachable (HF_ENDPOINT, "
             "HF_HUB_OFFLINE), and are name, config and split right? Without a hub use jsonl:PATH."
