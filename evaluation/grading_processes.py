@@ -13,6 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from typing import Any
+from weakref import WeakKeyDictionary
 
 PROCESSES = 2
 INSIDE_S = 5
@@ -22,33 +23,38 @@ OUTSIDE_S = 30.0
 MEMORY_BYTES = 4 * 1024**3
 
 
+TRIES = 4
+"""Of a call whose process was killed for another one's sake."""
+
+
 class Processes:
     """A pool that is made when it is first needed, and made again after a kill."""
 
     def __init__(self) -> None:
         self._pool: ProcessPoolExecutor | None = None
+        self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
     async def call(self, work: Callable[..., Any], *given: Any, timeout_s: float = OUTSIDE_S) -> Any:
-        """`work(*given)` over there.
+        """`work(*given)` over there; its time begins when a process is free.
 
         Raises:
             TimeoutError: it was killed.
-            BrokenProcessPool: its process died twice.
+            BrokenProcessPool: its process died, time and again.
         """
-        for last in (False, True):
-            pool = self._made()
-            try:
-                return await asyncio.wait_for(asyncio.wrap_future(pool.submit(work, *given)), timeout_s)
-            except TimeoutError:
-                self._end(pool)
-                raise
-            except (BrokenProcessPool, asyncio.CancelledError) as exc:
-                cancelled_from_outside = isinstance(exc, asyncio.CancelledError) and pool is self._pool
-                if cancelled_from_outside or last:
-                    self._forget(pool)
+        places = self._places.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(PROCESSES))
+        async with places:
+            for left in reversed(range(TRIES)):
+                pool = self._made()
+                try:
+                    return await asyncio.wait_for(asyncio.wrap_future(pool.submit(work, *given)), timeout_s)
+                except TimeoutError:
+                    self._end(pool)
                     raise
-                self._forget(pool)
-        raise AssertionError("the second try returns or raises")
+                except BrokenProcessPool:
+                    self._end(pool)
+                    if not left:
+                        raise
+        raise AssertionError("the last try returns or raises")
 
     def close(self) -> None:
         """End every process."""
@@ -60,16 +66,13 @@ class Processes:
             self._pool = ProcessPoolExecutor(PROCESSES, get_context("spawn"), initializer=_limited)
         return self._pool
 
-    def _forget(self, pool: ProcessPoolExecutor) -> None:
-        if isinstance(pool, ProcessPoolExecutor) and pool is self._pool and getattr(pool, "_broken", False):
-            self._pool = None
-
     def _end(self, pool: ProcessPoolExecutor) -> None:
+        """Kill what `pool` runs: those who wait for it are told that it broke, and the next call makes another."""
         if pool is self._pool:
             self._pool = None
         for process in list((getattr(pool, "_processes", None) or {}).values()):
             process.kill()
-        pool.shutdown(wait=False, cancel_futures=True)
+        pool.shutdown(wait=False)
 
 
 PROCESSES_OF_THIS = Processes()

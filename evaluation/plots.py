@@ -15,7 +15,7 @@ BLUE, GREEN, GREY, ORANGE = "#0072b2", "#009e73", "#999999", "#e69f00"
 """Okabe and Ito's, which colour-blind readers tell apart."""
 STYLE: dict[str, Any] = {
     "svg.fonttype": "none", "svg.hashsalt": "podium", "font.family": "sans-serif", "font.size": 9, "axes.spines.top": False,
-    "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.3, "legend.frameon": False,
+    "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True, "grid.alpha": 0.3, "legend.frameon": False,
 }  # fmt: skip
 BOUNDS = ("oracle", "best_of_n_oracle")
 """Not strategies that anybody could use: they are told the right answers, so no front runs through them."""
@@ -29,7 +29,9 @@ def plots(rows: Sequence[Row]) -> dict[str, str]:
     height = 1.0 + 0.24 * len(rows)
     drawn = {
         "Accuracy over cost, with the front that no other strategy beats": _drawn(costs, priced, 5.0),
-        "Accuracy over calls a question": _drawn(calls, rows, 5.0),
+        "Accuracy over calls a question": _drawn(
+            calls, rows if len({row["calls"] for row in rows}) > 1 else [], 5.0
+        ),
         "Accuracy, with its 95 % interval": _drawn(accuracies, rows, height),
         "Steps and calls a question": _drawn(steps, rows, height),
         "Tokens a question": _drawn(tokens, metered, height),
@@ -76,13 +78,23 @@ def _over(axes: Axes, rows: Sequence[Row], across: Sequence[float]) -> None:
             color=colour,
             elinewidth=0.8,
         )
-        axes.annotate(
-            row["strategy"], (across[i], up[i]), xytext=(4, 3), textcoords="offset points", fontsize=7
-        )
+    _label(axes, [row["strategy"].removeprefix("single:") for row in rows], across, up)
     axes.step(
         [across[i] for i in front], [up[i] for i in front], where="post", color=GREEN, lw=1, label="front"
     )
     axes.legend(loc="lower right")
+
+
+def _label(axes: Axes, names: Sequence[str], across: Sequence[float], up: Sequence[float]) -> None:
+    """A name beside each point; where two would stand on one another, the higher one moves up."""
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    taken: list[tuple[float, float]] = []
+    for i in sorted(range(len(names)), key=lambda i: up[i]):
+        x, y = (across[i] - left) / (right - left), (up[i] - bottom) / (top - bottom) + 0.008
+        while any(abs(y - there) < 0.024 and abs(x - other) < 0.3 for other, there in taken):
+            y += 0.008
+        taken.append((x, y))
+        axes.annotate(names[i], (x + 0.012, y), xycoords="axes fraction", fontsize=6.5)
 
 
 def accuracies(axes: Axes, rows: Sequence[Row]) -> None:
@@ -110,7 +122,7 @@ def tokens(axes: Axes, rows: Sequence[Row]) -> None:
     axes.barh(_names(rows), wrote, left=read, color=ORANGE, label="completion")
     axes.invert_yaxis()
     axes.set(xlabel="tokens a question")
-    axes.legend()
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
 
 
 def _pairs(axes: Axes, rows: Sequence[Row], fields: tuple[str, str]) -> None:
@@ -124,7 +136,7 @@ def _pairs(axes: Axes, rows: Sequence[Row], fields: tuple[str, str]) -> None:
         )
     axes.set_yticks(range(len(rows)), _names(rows))
     axes.invert_yaxis()
-    axes.legend()
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
 
 
 def _names(rows: Sequence[Row]) -> list[str]:

@@ -35,14 +35,15 @@ def settings_of(
     Raises:
         EvaluationError: the pool cannot be read, no model is left, or a price is for nobody.
     """
-    kept = {k: each for k, each in read(path).items() if difficulty in (None, each.difficulty)}
+    recorded = read(path)
+    kept = {key: each for key, each in recorded.items() if difficulty in (None, each.difficulty)}
     chosen = list(models) if models is not None else models_of(kept)
     if not chosen:
         raise EvaluationError(f"{path}: no model answered every question; name the models to replay.")
     prices = usd_per_call or {}
-    unknown = [model for model in prices if not any(model in each.answers for each in kept.values())]
+    unknown = [model for model in prices if not any(model in each.answers for each in recorded.values())]
     if unknown:
-        raise EvaluationError(f"The price of {unknown[0]!r} is for nobody; {path} has {', '.join(chosen)}.")
+        raise EvaluationError(f"The price of {unknown[0]!r} is for nobody; {path} has no such model.")
     workers: list[dict[str, Any]] = [
         {
             "name": model.partition("_")[2] or model,

@@ -1,4 +1,5 @@
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -130,6 +131,11 @@ def forever() -> None:
         pass
 
 
+def slow_double(number: int) -> int:
+    time.sleep(0.5)
+    return 2 * number
+
+
 def double(number: int) -> int:
     return 2 * number
 
@@ -138,8 +144,10 @@ async def test_a_scorer_that_hangs_is_killed_and_the_next_one_works():
     processes = Processes()
     try:
         assert await processes.call(double, 1, timeout_s=60) == 2
+        beside = asyncio.create_task(processes.call(slow_double, 4, timeout_s=60))
         with pytest.raises(TimeoutError):
             await processes.call(forever, timeout_s=0.2)
+        assert await beside == 8, "killed with it, and made again"
         assert await asyncio.gather(*(processes.call(double, n, timeout_s=60) for n in range(3))) == [0, 2, 4]
     finally:
         processes.close()

@@ -78,6 +78,17 @@ async def test_strategies_stand_side_by_side_over_one_pool(tmp_path: Path):
     assert {result.notes["chosen"] for result in done.results["oracle"].values()} == {"single:good"}
 
 
+async def test_equal_compute_may_also_be_counted_in_tokens(tmp_path: Path):
+    whom = asker(*CONDUCTED["workers"], conductor=CONDUCTED["conductor"])
+    done = await run(["conductor", "best_of_n:good?by=tokens"], Order(sums(3)), tmp_path, whom)
+    for question, drawn in done.results["best_of_n:good?by=tokens"].items():
+        spent, used = drawn.outcome.tokens, done.results["conductor"][question].outcome.tokens
+        assert spent is not None
+        assert used is not None
+        assert drawn.notes["n"] > 3, "a sample takes 6 tokens, the conductor many more"
+        assert spent <= used < spent + 2 * spent / drawn.notes["n"] or drawn.notes["n"] == 64
+
+
 async def test_a_question_is_paid_for_once_however_often_the_evaluation_is_begun(tmp_path: Path):
     Adder.asked = 0
     first = await run(["single", "oracle"], Order(sums(5)), tmp_path)
