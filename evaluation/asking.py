@@ -77,6 +77,11 @@ class Asker(Protocol):
         ...
 
     @property
+    def conducts(self) -> bool:
+        """Whether it has a conductor."""
+        ...
+
+    @property
     def told(self) -> Mapping[str, Any]:
         """What identifies it: results of another one are not its own."""
         ...
@@ -144,6 +149,11 @@ class EngineAsker:
             for worker, wire in zip(self._pool.settings.workers, self._pool.wires, strict=True)
             if (kind := _provenance(worker, wire))
         }
+
+    @property
+    def conducts(self) -> bool:
+        """See `Asker`."""
+        return self._engine.conductor is not None
 
     @property
     def told(self) -> Mapping[str, Any]:

@@ -68,6 +68,11 @@ class UrlAsker:
         return {}
 
     @property
+    def conducts(self) -> bool:
+        """See `Asker`."""
+        return self._model is not None
+
+    @property
     def told(self) -> Mapping[str, Any]:
         """See `Asker`."""
         return {"url": self._url, "models": dict(self._models), "model": self._model}

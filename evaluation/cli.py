@@ -192,7 +192,7 @@ async def _evaluated(
     from evaluation.results import ResultLog
     from evaluation.run import Evaluation, Order
     from evaluation.statistics import RESAMPLES
-    from evaluation.strategies import make
+    from evaluation.strategies import expanded, make
     from serving.settings import load
 
     caps = Caps(
@@ -205,7 +205,8 @@ async def _evaluated(
     )
     strategies = []
     try:
-        strategies = make(_names(read.strategies), asker, lambda path: EngineAsker(load(path)))
+        names = expanded(read.strategies, asker, learns=bool(training))
+        strategies = make(names, asker, lambda path: EngineAsker(load(path)))
         with ResultLog(read.out / "results.jsonl") as log:
             done = await Evaluation(order, asker, log, show, read.out / "embeddings.npz").run(strategies)
     finally:
@@ -229,12 +230,6 @@ async def _evaluated(
         "comparisons": comparisons(done.results, read.seed),
         "resamples": RESAMPLES,
     }
-
-
-def _names(given: Sequence[str]) -> list[str]:
-    names = [name for each in given for name in each.split(",") if name]
-    groups = {"usual": USUAL, "learned": LEARNED}
-    return [name for each in names for name in groups.get(each, (each,))]
 
 
 SAID = {

@@ -123,7 +123,7 @@ class Evaluation:
             OSError: a result could not be kept. What was kept is whole.
         """
         lessons = await self._lessons() if self._order.training else None
-        if any(strategy.learns for strategy in strategies):
+        if lessons is not None and any(strategy.learns for strategy in strategies):
             self._embedder.embed(
                 [question.text for question in (*self._order.training, *self._order.questions)]
             )
@@ -147,28 +147,29 @@ class Evaluation:
         scene = Scene(self._asker, order.caps, order.seed, self._result)
         advance = self._show.begin(label, len(order.questions))
 
-        async def one(question: Question) -> None:
-            key = digest([self._digests[label], question.text, question.expected])
-            result = self._log.get(label, question.id, key)
-            if result is None:
-                if not spending.may_begin():
-                    return
-                spending.under_way += 1
-                try:
-                    result = await self._judged(label, question, key, strategy.answer(question, scene))
-                finally:
-                    spending.under_way -= 1
-                spending.book(
-                    Decimal(0)
-                    if result.notes.get("chosen") or result.notes.get("of")
-                    else result.outcome.cost_usd
-                )
-            elif not strategy.after:
-                spending.book(result.outcome.cost_usd)
+        keys = {q.id: digest([self._digests[label], q.text, q.expected]) for q in order.questions}
+
+        def keep(question: Question, result: Result) -> None:
             held[question.id] = result
+            spending.book(Decimal(0) if result.notes.get("free") else result.outcome.cost_usd)
             advance(result.correct)
 
-        await each(order.questions, one, order.concurrency)
+        async def one(question: Question) -> None:
+            if not spending.may_begin():
+                return
+            spending.under_way += 1
+            try:
+                result = await self._judged(
+                    label, question, keys[question.id], strategy.answer(question, scene)
+                )
+            finally:
+                spending.under_way -= 1
+            keep(question, result)
+
+        for question in order.questions:
+            if (result := self._log.get(label, question.id, keys[question.id])) is not None:
+                keep(question, result)
+        await each([q for q in order.questions if q.id not in held], one, order.concurrency)
         if spending.stopped:
             self._evaluated.stopped[label] = spending.stopped
             self._show.say(

@@ -28,7 +28,23 @@ STRATEGIES: dict[str, tuple[str, str]] = {
 """Name to its file and how it is written. An unnamed WORKER is the best on --train, or else the first of the pool."""
 USUAL = ("single", "random", "cheapest", "self_consistency", "self_reflection", "moa", "conductor", "best_of_n",
          "best_of_n_oracle", "oracle")  # fmt: skip
+OF_A_CONDUCTOR = ("conductor", "best_of_n", "best_of_n_oracle")
 LEARNED = ("routellm", "router", "masrouter")
+
+
+def expanded(names: Sequence[str], asker: Asker, *, learns: bool) -> list[str]:
+    """`names` with `usual` and `learned` written out.
+
+    Args:
+        names: as on the command line; several may stand in one, with commas between.
+        asker: of the usual ones those are left out that need a conductor or prices which it has not.
+        learns: there are training questions, which tell what workers cost.
+    """
+    priced = learns or any(asker.price(worker) is not None for worker in asker.workers)
+    left_out = {*(() if asker.conducts else OF_A_CONDUCTOR), *(() if priced else ("cheapest",))}
+    groups = {"usual": tuple(name for name in USUAL if name not in left_out), "learned": LEARNED}
+    given = [name for each in names for name in each.split(",") if name]
+    return [name for each in given for name in groups.get(each, (each,))]
 
 
 def make(names: Sequence[str], asker: Asker, open_asker: Callable[[str], Asker]) -> list[Strategy]:

@@ -27,7 +27,7 @@ class Answer:
     Args:
         outcome: answer and price.
         grade: where it is known already; None: the question's grader judges the answer.
-        notes: for strategies that come after, and for whoever reads the results.
+        notes: for strategies that come after, and for whoever reads the results; `free` where nobody was called for it.
     """
 
     outcome: Outcome

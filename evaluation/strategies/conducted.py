@@ -38,6 +38,10 @@ def make(named: Named, setup: Setup) -> Sequence[Conducted]:
             "trained: say which conductor: trained?settings=FILE, or trained?model=NAME where a server has several."
         )
     own = None
+    if path is None and not setup.asker.conducts:
+        raise EvaluationError(
+            f"{named.name}: the pool has no conductor; set `conductor` in its settings, or leave it out."
+        )
     if path is not None:
         own = setup.open_asker(path)
         missing = [name for name in setup.asker.workers if name not in own.workers]

@@ -34,7 +34,7 @@ class Oracle(Plain):
             )
         chosen = min(found, key=_rank)
         grade = Grade(chosen.correct, chosen.extracted, chosen.why)
-        return Answer(chosen.outcome, grade, {"chosen": chosen.strategy})
+        return Answer(chosen.outcome, grade, {"chosen": chosen.strategy, "free": True})
 
 
 @dataclass(slots=True)
@@ -55,7 +55,7 @@ class PickAtN(Plain):
             return Answer(Outcome(error="NoResults", message=f"{self.of} has no result for this question."))
         right = any(drawn.notes.get("samples_right", ()))
         grade = Grade(right, drawn.extracted, "" if right else "no sample is right")
-        return Answer(drawn.outcome, grade, {"of": self.of})
+        return Answer(drawn.outcome, grade, {"of": self.of, "free": True})
 
 
 def _rank(result: Result) -> tuple[bool, Decimal]:

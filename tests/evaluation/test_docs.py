@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from evaluation.cli import _names, evaluating, pooling
+from evaluation.cli import evaluating, pooling
 from evaluation.naming import Named
 from evaluation.sources import SOURCES
-from evaluation.strategies import STRATEGIES
+from evaluation.strategies import STRATEGIES, expanded
+from tests.evaluation.pools import asker
 
 PAGE = (Path(__file__).parents[2] / "docs/evaluation.md").read_text()
 COMMANDS = [line for line in PAGE.splitlines() if re.match(r"podium (eval --(?!help)|recorded-pool )", line)]
@@ -28,7 +29,9 @@ def test_a_command_of_the_page_is_read_and_names_what_there_is(command: str):
     read = parser.parse_args(arguments)
     if which == "eval":
         assert {Named.read(name).name for name in read.questions + read.train} <= set(SOURCES)
-        assert {Named.read(name).name for name in _names(read.strategies)} <= set(STRATEGIES)
+        assert {Named.read(name).name for name in expanded(read.strategies, asker(), learns=True)} <= set(
+            STRATEGIES
+        )
 
 
 def test_every_source_and_strategy_is_on_the_page():

@@ -16,7 +16,7 @@ from evaluation.outcome import Outcome, together
 from evaluation.questions import Grade, Question
 from evaluation.results import ResultLog, judged
 from evaluation.run import Evaluated, Evaluation, Order, each
-from evaluation.strategies import make
+from evaluation.strategies import LEARNED, OF_A_CONDUCTOR, USUAL, expanded, make
 from evaluation.strategies.fixed import mixture_of_agents
 from tests.evaluation import pools
 from tests.evaluation.pools import Adder, asker, sums, worker
@@ -144,7 +144,8 @@ class Relabelled:
 
     def __init__(self, own: EngineAsker) -> None:
         self._own = own
-        self.workers, self.provenance, self.told = own.workers, own.provenance, {"the": "same"}
+        self.workers, self.provenance, self.conducts = own.workers, own.provenance, own.conducts
+        self.told = {"the": "same"}
 
     def price(self, worker: str) -> Any:
         return self._own.price(worker)
@@ -201,6 +202,7 @@ async def test_learned_routers_send_each_family_to_who_can_it(tmp_path: Path):
         (["moa?layer=2"], "it takes layers, proposers, temperature"),
         (["self_consistency?n=0"], "it is below 1"),
         (["trained"], "trained?settings=FILE"),
+        (["conductor"], "the pool has no conductor"),
         (["routellm?share=0.5&usd=best"], "keep one"),
         (["masrouter?modes=dance"], "there are: io, cot"),
     ],
@@ -209,6 +211,13 @@ def test_what_cannot_be_made_says_what_to_write(names: list[str], told: str):
     with pytest.raises(EvaluationError) as caught:
         make(names, asker(), lambda path: asker())
     assert told in caught.value.message
+
+
+def test_the_usual_strategies_are_those_that_the_pool_can_do():
+    conducted = asker(*CONDUCTED["workers"], conductor=CONDUCTED["conductor"])
+    unpriced = asker(worker("w") | {"price": None})
+    assert expanded(["usual,learned", "vote"], conducted, learns=False) == [*USUAL, *LEARNED, "vote"]
+    assert {*USUAL} - {*expanded(["usual"], unpriced, learns=False)} == {*OF_A_CONDUCTOR, "cheapest"}
 
 
 async def test_learning_without_lessons_names_the_option(tmp_path: Path):
