@@ -5,21 +5,14 @@ Ctrl-C. After 1 and 130 the same command goes on where it was.
 """
 
 import argparse
-import asyncio
-import os
-import platform
-import shlex
 import signal
 import sys
-import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
 
 from conductor.errors import PodiumError
-from evaluation.errors import EvaluationError
 from evaluation.naming import count
 from evaluation.sources import SOURCES
 from evaluation.strategies import LEARNED, STRATEGIES, USUAL
@@ -94,7 +87,7 @@ def evaluating(made: argparse.ArgumentParser) -> None:
     )
     made.add_argument("--deadline-s", type=float, default=300.0, help="of one run (%(default)s)")
     made.add_argument("--temperature", type=float, help="of workers, where a strategy has none of its own")
-    made.set_defaults(do=evaluate)
+    made.set_defaults(do="evaluate")
 
 
 def pooling(made: argparse.ArgumentParser) -> None:
@@ -107,16 +100,26 @@ def pooling(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--prices", type=Path, help="YAML: dollars a call by model; without it costs are unknown"
     )
-    made.set_defaults(do=recorded_pool)
+    made.set_defaults(do="recorded_pool")
 
 
-def ended(read: argparse.Namespace, command: list[str]) -> int:
-    """Do what was asked, and the exit code."""
+def ended(read: argparse.Namespace, written: list[str]) -> int:
+    """Do what was asked.
+
+    Args:
+        read: the command line.
+        written: the same as it was written, for the report.
+
+    Returns:
+        The exit code.
+    """
     signal.signal(
         signal.SIGINT, signal.default_int_handler
     )  # a shell's background job starts with it ignored
+    from evaluation import command
+
     try:
-        read.do(read, command)
+        getattr(command, read.do)(read, written)
     except KeyboardInterrupt:
         print("Stopped. What was answered is kept; the same command goes on from here.", file=sys.stderr)  # noqa: T201
         return 130
@@ -128,142 +131,6 @@ def ended(read: argparse.Namespace, command: list[str]) -> int:
         print(said, file=sys.stderr)  # noqa: T201
         return 1
     return 0
-
-
-def recorded_pool(read: argparse.Namespace, command: list[str]) -> None:
-    """`podium recorded-pool`."""
-    from evaluation.recorded_pool import read_prices, settings_of, written
-
-    prices = read_prices(read.prices) if read.prices else None
-    path = str(read.path.resolve())
-    text = written(settings_of(path, read.models, prices, read.difficulty), path)
-    if read.out is None:
-        sys.stdout.write(text)
-    else:
-        read.out.parent.mkdir(parents=True, exist_ok=True)
-        read.out.write_text(text, encoding="utf-8")
-
-
-def evaluate(read: argparse.Namespace, command: list[str]) -> None:
-    """`podium eval`."""
-    from evaluation import report
-    from evaluation.console import Terminal
-
-    show = Terminal()
-    questions, training, left_out = _questions(read)
-    with show.running():
-        told = asyncio.run(_evaluated(read, questions, training, show))
-    told |= {
-        "title": "Strategies side by side",
-        "date": time.strftime("%Y-%m-%d %H:%M:%S %z"),
-        "command": shlex.join(command),
-        "machine": _machine(),
-        "seed": read.seed,
-        "questions": {"names": read.questions, "count": len(questions)},
-        "training": {"names": read.train, "count": len(training), "left_out": left_out},
-    }
-    page = report.write(read.out, told)
-    show.table(told["rows"])
-    for warning in told["warnings"]:
-        show.say(warning)
-    show.say(f"Report: {page}")
-
-
-def _questions(read: argparse.Namespace) -> tuple[list[Any], list[Any], int]:
-    """To judge by, to learn from, and how many were left out of the latter because they are among the former."""
-    from evaluation.sources import load_all
-
-    questions = load_all(read.questions, read.count, read.seed)
-    seed = read.seed + 1 if read.train_seed is None else read.train_seed
-    training = load_all(read.train, read.train_count, seed) if read.train else []
-    judged_by = {question.text for question in questions}
-    kept = [question for question in training if question.text not in judged_by]
-    if training and not kept:
-        raise EvaluationError("Every --train question is also among --questions; name others to learn from.")
-    return questions, kept, len(training) - len(kept)
-
-
-async def _evaluated(
-    read: argparse.Namespace, questions: list[Any], training: list[Any], show: Any
-) -> dict[str, Any]:
-    from evaluation.asking import Caps, EngineAsker
-    from evaluation.asking_url import UrlAsker
-    from evaluation.figures import comparisons, row
-    from evaluation.results import ResultLog
-    from evaluation.run import Evaluation, Order
-    from evaluation.statistics import RESAMPLES
-    from evaluation.strategies import expanded, make
-    from serving.settings import load
-
-    caps = Caps(
-        read.max_steps, read.rounds, read.max_output_tokens, read.max_tokens, read.max_cost_usd, read.deadline_s,
-        read.temperature,
-    )  # fmt: skip
-    order = Order(questions, training, caps, read.seed, read.concurrency, read.strategy_usd)
-    asker = (
-        EngineAsker(load(read.settings)) if read.settings else await UrlAsker.connected(read.url, read.model)
-    )
-    strategies = []
-    try:
-        names = expanded(read.strategies, asker, learns=bool(training))
-        strategies = make(names, asker, lambda path: EngineAsker(load(path)))
-        with ResultLog(read.out / "results.jsonl") as log:
-            done = await Evaluation(order, asker, log, show, read.out / "embeddings.npz").run(strategies)
-    finally:
-        for strategy in strategies:
-            await strategy.aclose()
-        await asker.aclose()
-    rows = [
-        row(each.label, each.about, list(done.results[each.label].values()), len(questions),
-            done.learned[each.label], done.stopped.get(each.label, ""))
-        for each in strategies
-    ]  # fmt: skip
-    return {
-        "pool": {
-            "where": str(read.settings or read.url),
-            "workers": list(asker.workers),
-            "provenance": dict(asker.provenance),
-        },
-        "warnings": _warnings(asker.provenance, bool(read.url), rows),
-        "caps": {name: value if value is None else str(value) for name, value in asdict(caps).items()},
-        "rows": rows,
-        "comparisons": comparisons(done.results, read.seed),
-        "resamples": RESAMPLES,
-    }
-
-
-SAID = {
-    "replayed": "Replayed: {names} say what real models once answered; no model was asked, and latencies mean nothing.",
-    "synthetic": "Synthetic: {names} are programs with declared skills, error rates and prices, not models.",
-    "scripted": "Scripted: {names} say what they were told to say; their answers mean nothing.",
-    "program": "{names} are programs and no models.",
-}
-
-
-def _warnings(provenance: Any, by_url: bool, rows: list[dict[str, Any]]) -> list[str]:
-    """What a reader must know before the figures."""
-    said = [
-        text.format(names=", ".join(name for name, kind in provenance.items() if kind == each))
-        for each, text in SAID.items()
-        if each in provenance.values()
-    ]
-    if by_url:
-        said.append(
-            "Asked over HTTP: the server does not say whether its workers are models; see its settings."
-        )
-    if any("vote" not in row["strategy"] and row["errors"] for row in rows):
-        said.append(
-            "Some questions failed (see the last column and the table below it); they count as wrong."
-        )
-    return said
-
-
-def _machine() -> str:
-    memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
-    return (
-        f"{os.cpu_count()} cores, {memory_gb:.0f} GB, {platform.system()} {platform.machine()}, "
-        f"Python {platform.python_version()}, load {os.getloadavg()[0]:.1f} at the end"
-    )
 
 
 def _usd(text: str) -> Decimal:

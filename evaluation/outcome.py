@@ -1,7 +1,7 @@
 """What one question took, whoever was asked: the few figures of a run's record that reports compare."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 
 from conductor.money import Usage, total
@@ -91,11 +91,6 @@ def together(parts: Sequence[Outcome], answer: str, *, side_by_side: bool) -> Ou
         workers=tuple(dict.fromkeys(name for part in parts for name in part.workers)),
         plan=tuple(step for part in parts for step in part.plan),
     )  # fmt: skip
-
-
-def without_calls(outcome: Outcome, answer: str) -> Outcome:
-    """`outcome` for another answer."""
-    return replace(outcome, answer=answer)
 
 
 def _sum(numbers: list[int | None]) -> int | None:

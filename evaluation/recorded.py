@@ -7,7 +7,6 @@ it and is found by the path that the user gives. The source and the replaying wo
 
 import gzip
 import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -119,8 +118,3 @@ def models_of(recorded: Mapping[str, Recorded]) -> list[str]:
     """The models that answered every one of these questions, in alphabetical order."""
     every = [set(each.answers) for each in recorded.values()]
     return sorted(set.intersection(*every)) if every else []
-
-
-def dumps(value: object) -> str:
-    """JSON that is the same for the same value."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))

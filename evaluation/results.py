@@ -7,7 +7,7 @@ was torn when the process died is cut off when the file is opened again.
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -148,11 +148,3 @@ def _result(told: dict[str, Any]) -> Result:
     outcome |= {"cost_usd": None if cost is None else Decimal(cost)}
     outcome |= {name: tuple(outcome[name]) for name in ("workers", "plan")}
     return Result(**(told | {"outcome": Outcome(**outcome)}))
-
-
-def by_strategy(results: Iterator[Result]) -> dict[str, dict[str, Result]]:
-    """Strategy to question to result."""
-    found: dict[str, dict[str, Result]] = {}
-    for result in results:
-        found.setdefault(result.strategy, {})[result.question] = result
-    return found

@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 from typing import Any, Protocol
 
 import numpy as np
@@ -210,8 +209,3 @@ def taught(lessons: Lessons | None, label: str) -> Lessons:
 def by_itself(worker: str) -> Plan:
     """One worker is asked the question as it stands."""
     return Plan((Step(worker, ""),))
-
-
-def usd(result: Result | Outcome) -> Decimal | None:
-    """What it cost."""
-    return (result.outcome if isinstance(result, Result) else result).cost_usd
