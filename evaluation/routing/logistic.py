@@ -44,6 +44,16 @@ def fitted(x_Q_E: Floats, right_Q_W: Bools) -> Chances:
     return Chances(np.stack(columns, axis=1), np.array(biases))
 
 
+def out_of_fold(x_Q_E: Floats, right_Q_W: Bools, seed: int, folds: int = 5) -> Floats:
+    """Chances of each question, Q x W, by regressions that have not seen it."""
+    chances = np.zeros(right_Q_W.shape)
+    parts = np.array_split(np.random.default_rng(seed).permutation(len(x_Q_E)), min(folds, len(x_Q_E)))
+    for part in parts:
+        rest = np.setdiff1d(np.arange(len(x_Q_E)), part)
+        chances[part] = fitted(x_Q_E[rest], right_Q_W[rest]).chances(x_Q_E[part])
+    return chances
+
+
 def chosen(chances_Q_W: Floats, usd_W: Floats, factor: float) -> npt.NDArray[np.int64]:
     """The worker for each question: the best chance after its cost is taken off."""
     return np.argmax(chances_Q_W - factor * usd_W, axis=1)

@@ -2,7 +2,8 @@
 
 `routellm` chooses between a strong and a weak worker (`evaluation.routing.factorisation`); its threshold is set so that the strong
 one is called for a given share of questions, or so that questions cost no more than a given mean. `router` chooses among all
-workers (`evaluation.routing.logistic`). Both are fitted on four fifths of the training questions and calibrated on the rest.
+workers (`evaluation.routing.logistic`). What they are calibrated on they were not fitted on: a fifth of the training questions that
+is held back, and for `router` each fifth in turn.
 """
 
 import math
@@ -42,14 +43,15 @@ class RouteLLM(Plain):
         """See `Strategy`."""
         self.lessons = lessons = taught(lessons, self.label)
         self.strong = self.strong or lessons.best
-        self.weak = self.weak or weaker(lessons, self.strong)
+        allowed = target(self.usd, lessons, self.label) if self.usd else math.inf
+        self.weak = self.weak or weaker(lessons, self.strong, allowed)
         fit, held = split(lessons)
         x = lessons.embed([question.text for question in lessons.questions])
         try:
             self.fitted = factorisation.fitted(x[fit], lessons.right_Q_W[fit], lessons.seed)
         except ValueError as exc:
             raise EvaluationError(f"{self.label}: {exc}; learn from other questions.") from exc
-        of_strong = self._share(lessons)
+        of_strong = self._share(lessons, allowed)
         self.threshold = factorisation.threshold(self._win_rate(x[held], self.fitted, lessons), of_strong)
         told = {"strong": self.strong, "weak": self.weak, "share": round(of_strong, 4)}
         return told | {
@@ -69,17 +71,20 @@ class RouteLLM(Plain):
     def _win_rate(self, x: Floats, fitted: factorisation.Factorisation, lessons: Lessons) -> Floats:
         return fitted.win_rate(x, lessons.workers.index(self.strong), lessons.workers.index(self.weak))
 
-    def _share(self, lessons: Lessons) -> float:
+    def _share(self, lessons: Lessons, allowed: float) -> float:
         """Of strong calls: as it was set, or what the mean cost allows."""
         if not self.usd:
             return 0.5 if self.share is None else self.share
         strong, weak = (lessons.usd_W[lessons.workers.index(name)] for name in (self.strong, self.weak))
-        allowed = target(self.usd, lessons, self.label)
         if math.isnan(strong) or math.isnan(weak) or strong <= weak:
             raise EvaluationError(
                 f"{self.label}: usd= needs a strong worker whose cost is known and above the weak one's."
             )
-        return float(np.clip((allowed - weak) / (strong - weak), 0, 1))
+        if weak > allowed:
+            raise EvaluationError(
+                f"{self.label}: {self.weak} alone costs more than that, {weak:g} US$; name a cheaper weak=."
+            )
+        return float(min(1.0, (allowed - weak) / (strong - weak)))
 
 
 @dataclass(slots=True)
@@ -101,14 +106,13 @@ class Router(Plain):
         """See `Strategy`."""
         self.lessons = lessons = taught(lessons, self.label)
         x = lessons.embed([question.text for question in lessons.questions])
-        fit, held = split(lessons)
         self.usd_W = np.nan_to_num(lessons.usd_W, nan=0.0)
         if self.usd:
             if np.isnan(lessons.usd_W).any():
                 raise EvaluationError(
                     f"{self.label}: usd= needs every worker's cost, and one is unknown; set their prices."
                 )
-            chances = logistic.fitted(x[fit], lessons.right_Q_W[fit]).chances(x[held])
+            chances = logistic.out_of_fold(x, lessons.right_Q_W, lessons.seed)
             try:
                 self.factor = logistic.factor_for(chances, self.usd_W, target(self.usd, lessons, self.label))
             except ValueError as exc:
@@ -133,18 +137,27 @@ def split(lessons: Lessons) -> tuple[Any, Any]:
     return order[held:], order[:held]
 
 
-def weaker(lessons: Lessons, strong: str) -> str:
+def weaker(lessons: Lessons, strong: str, allowed_usd: float = math.inf) -> str:
     """The worker to go with `strong`: the most accurate of those that cost at most half as much, or else the second best.
 
+    Args:
+        lessons: who can what.
+        strong: the other one.
+        allowed_usd: the mean cost to be kept, which the weak worker must not reach by itself.
+
     Raises:
-        EvaluationError: there is no other worker.
+        EvaluationError: there is no such worker.
     """
     others = [w for w, name in enumerate(lessons.workers) if name != strong]
+    limit = lessons.usd_W[lessons.workers.index(strong)] / 2
+    cheap = [w for w in others if lessons.usd_W[w] <= limit and lessons.usd_W[w] < allowed_usd]
+    rights = lessons.right_Q_W.sum(axis=0)
+    if not cheap and math.isfinite(allowed_usd):
+        raise EvaluationError(
+            f"routellm: no worker beside {strong} is known to cost less than {allowed_usd:g} US$."
+        )
     if not others:
         raise EvaluationError("routellm needs two workers; the pool has one.")
-    limit = lessons.usd_W[lessons.workers.index(strong)] / 2
-    cheap = [w for w in others if lessons.usd_W[w] <= limit]
-    rights = lessons.right_Q_W.sum(axis=0)
     return lessons.workers[max(cheap or others, key=lambda w: rights[w])]
 
 

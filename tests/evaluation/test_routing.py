@@ -73,6 +73,8 @@ def test_a_router_keeps_to_its_target_and_takes_the_best_where_it_may():
     factor = logistic.factor_for(chances, usd, 1.0)
     assert usd[logistic.chosen(chances, usd, factor)].mean() <= 1.0
     assert logistic.factor_for(chances, usd, 4.0) == 0.0
+    unseen = logistic.out_of_fold(x, right, seed=0)
+    assert right[np.arange(200), logistic.chosen(unseen, usd, 0.0)].mean() > 0.95
     with pytest.raises(ValueError, match="even the cheapest"):
         logistic.factor_for(chances, usd + 1, 0.5)
 
