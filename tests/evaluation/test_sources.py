@@ -19,7 +19,7 @@ JUNK = ("{} or maybe 17", "I think that {} is it", "perhaps {}", "banana\n{}")
 
 @pytest.mark.parametrize("dataset", WHITELIST)
 def test_a_trusted_data_set_takes_its_own_answer_and_nothing_around_it(dataset: str):
-    made = reasoning_gym.create_dataset(dataset, size=2, seed=5)
+    made = reasoning_gym.create_dataset(dataset, size=1, seed=5)
     for entry in made:
         answer = entry["answer"]
         assert made.score_answer(answer, entry) >= 0.99
