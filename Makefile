@@ -7,13 +7,14 @@ MODEL    ?=
 FAST     ?=
 SCENARIO ?= mixed
 DURATION ?=
+EVAL     ?= --help
 BIN      := .venv/bin
 SERVER   := --settings $(SETTINGS) --port $(PORT) $(if $(MODEL),--model $(MODEL))
 FREEZE   = build/lock/bin/pip freeze --all | sed -E 's/\+[a-z0-9.]+$$//' | grep -vE '^(-e|($(UNLOCKED))[= ])'
 UNLOCKED := pip|wheel|podium|torchvision|torchaudio|torchcodec|triton
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-learning serve demo stop test check fix bench load load-outside capacity check-cluster lock clean
+.PHONY: help setup setup-learning serve demo stop test check fix bench load load-outside capacity eval check-cluster lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -60,6 +61,9 @@ load-outside: setup ## the same load by ours and by AIPerf, and whether they agr
 
 capacity: setup ## replicas, GPUs and dollars for a rate, simulated
 	@$(BIN)/python -m loadtest.simulator
+
+eval: setup-learning ## compare strategies: EVAL="--settings FILE --questions gsm8k"; without EVAL it tells how
+	@$(BIN)/python -m evaluation $(EVAL)
 
 check-cluster: setup ## do pool, Serve config and machines agree, and what do they cost
 	@$(BIN)/python -m cluster.check

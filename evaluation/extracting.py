@@ -1,0 +1,70 @@
+"""Find the answer in a text, by the form that the question asked for. Judges nothing."""
+
+import re
+
+ANSWER_FORM = "Write your final answer between <answer> and </answer>."
+"""Put after a question whose answer is read by `tagged`."""
+_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
+_NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?|[-+]?\.\d+")
+_MARKER = re.compile(r"####\s*([^\n]+)")
+_BOXED = re.compile(r"\\boxed\s*\{")
+_CHOICE = re.compile(r"(?:answer|choice|option)\s*(?:is|:)?\s*\**\(?([A-J])\b\)?", re.IGNORECASE)
+_LONE_CHOICE = re.compile(r"(?<![A-Za-z'])\(?([A-J])\)?(?![A-Za-z'])")
+_FENCE = re.compile(r"```(?:[A-Za-z0-9_+-]*)[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
+
+
+def tagged(text: str) -> str | None:
+    """What stands between the last pair of answer marks; None where there is no pair or nothing in it."""
+    found = _TAGGED.findall(text)
+    return found[-1].strip() or None if found else None
+
+
+def tagged_or_all(text: str) -> str | None:
+    """What stands between answer marks; the whole text where it has none. None where that is empty."""
+    return tagged(text) if _TAGGED.search(text) else text.strip() or None
+
+
+def number(text: str) -> str | None:
+    r"""The last number of the marked answer (`<answer>`, `\boxed{}` or `####`), or else of the whole text."""
+    marked = tagged(text) or boxed(text)
+    if marked is None and (after := _MARKER.findall(text)):
+        marked = after[-1]
+    found = _NUMBER.findall(text if marked is None else marked)
+    return found[-1].replace(",", "") if found else None
+
+
+def boxed(text: str) -> str | None:
+    r"""What the last `\boxed{...}` holds, braces inside it counted."""
+    starts = [match.end() for match in _BOXED.finditer(text)]
+    if not starts:
+        return None
+    depth = 1
+    for at in range(starts[-1], len(text)):
+        depth += {"{": 1, "}": -1}.get(text[at], 0)
+        if depth == 0:
+            return text[starts[-1] : at].strip() or None
+    return None
+
+
+def mathematics(text: str) -> str | None:
+    """The marked answer; where nothing is marked the whole text, in which the grader looks for the last expression."""
+    held = boxed(text)
+    return tagged(text) or (f"\\boxed{{{held}}}" if held else None) or text.strip() or None
+
+
+def choice(text: str) -> str | None:
+    """The letter chosen: between answer marks, after the word answer, or else the last letter that stands alone."""
+    marked = tagged(text) or boxed(text)
+    if marked is not None:
+        found = _LONE_CHOICE.findall(marked.upper())
+        return found[0] if len(set(found)) == 1 else None
+    for pattern in (_CHOICE, _LONE_CHOICE):
+        if found := pattern.findall(text):
+            return found[-1].upper()
+    return None
+
+
+def code(text: str) -> str | None:
+    """The program: the longest fenced block, or the whole text where there is no fence."""
+    blocks = _FENCE.findall(text)
+    return max(blocks, key=len).rstrip() or None if blocks else text.rstrip() or None

@@ -1,0 +1,123 @@
+"""Scorers that may hang, in processes of their own that can be ended.
+
+math-verify stops itself by SIGALRM, which works in a process's main thread only; some of reasoning-gym's scorers search for long.
+Each process grades in its main thread; one that does not answer in time is killed together with its pool, and the pool is made
+anew. A scorer that fails says so as a wrong answer with a reason.
+"""
+
+import asyncio
+import atexit
+import resource
+from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from typing import Any
+from weakref import WeakKeyDictionary
+
+PROCESSES = 2
+INSIDE_S = 5
+"""What math-verify allows one comparison."""
+OUTSIDE_S = 30.0
+"""After which a process is killed; the first call also waits for its imports."""
+MEMORY_BYTES = 4 * 1024**3
+
+
+TRIES = 4
+"""Of a call whose process was killed for another one's sake."""
+
+
+class Processes:
+    """A pool that is made when it is first needed, and made again after a kill."""
+
+    def __init__(self) -> None:
+        self._pool: ProcessPoolExecutor | None = None
+        self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+
+    async def call(self, work: Callable[..., Any], *given: Any, timeout_s: float = OUTSIDE_S) -> Any:
+        """`work(*given)` over there; its time begins when a process is free.
+
+        Raises:
+            TimeoutError: it was killed.
+            BrokenProcessPool: its process died, time and again.
+        """
+        places = self._places.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(PROCESSES))
+        async with places:
+            for left in reversed(range(TRIES)):
+                pool = self._made()
+                try:
+                    return await asyncio.wait_for(asyncio.wrap_future(pool.submit(work, *given)), timeout_s)
+                except TimeoutError:
+                    self._end(pool)
+                    raise
+                except BrokenProcessPool:
+                    self._end(pool)
+                    if not left:
+                        raise
+        raise AssertionError("the last try returns or raises")
+
+    def close(self) -> None:
+        """End every process."""
+        if self._pool is not None:
+            self._end(self._pool)
+
+    def _made(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(PROCESSES, get_context("spawn"), initializer=_limited)
+        return self._pool
+
+    def _end(self, pool: ProcessPoolExecutor) -> None:
+        """Kill what `pool` runs: those who wait for it are told that it broke, and the next call makes another."""
+        if pool is self._pool:
+            self._pool = None
+        for process in list((getattr(pool, "_processes", None) or {}).values()):
+            process.kill()
+        pool.shutdown(wait=False)
+
+
+PROCESSES_OF_THIS = Processes()
+atexit.register(PROCESSES_OF_THIS.close)
+
+
+async def scored_by_math_verify(expected: str, answer: str) -> tuple[bool, str | None, str]:
+    """Whether they are equal, how the answer was read, and why not."""
+    try:
+        return await PROCESSES_OF_THIS.call(_math_verify, expected, answer)
+    except (TimeoutError, BrokenProcessPool) as exc:
+        return False, answer, f"the comparison did not end: {type(exc).__name__}"
+
+
+async def scored_by_reasoning_gym(
+    dataset: str, answer: str, entry: Mapping[str, Any]
+) -> tuple[float | None, str]:
+    """The data set's score of 0 to 1; None, with a reason, where its scorer failed."""
+    try:
+        return await PROCESSES_OF_THIS.call(_reasoning_gym, dataset, answer, dict(entry))
+    except (TimeoutError, BrokenProcessPool) as exc:
+        return None, f"the scorer did not end: {type(exc).__name__}"
+
+
+def _limited() -> None:
+    """Answers are strangers' texts: none may take all memory."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _math_verify(expected: str, answer: str) -> tuple[bool, str | None, str]:
+    from math_verify import parse, verify
+
+    gold = parse(expected, parsing_timeout=INSIDE_S) or parse(f"${expected}$", parsing_timeout=INSIDE_S)
+    found = parse(answer, parsing_timeout=INSIDE_S) or parse(f"${answer}$", parsing_timeout=INSIDE_S)
+    if not found:
+        return False, None, "no mathematical expression was found in the text"
+    right = bool(verify(gold, found, timeout_seconds=INSIDE_S))
+    return right, str(found[-1]), "" if right else "it is not equal to the expected answer"
+
+
+def _reasoning_gym(dataset: str, answer: str, entry: dict[str, Any]) -> tuple[float | None, str]:
+    from reasoning_gym import get_score_answer_fn
+
+    try:
+        return float(get_score_answer_fn(dataset)(answer, entry)), ""
+    except Exception as exc:  # noqa: BLE001  (dozens of scorers, each failing in its own way over a stranger's text)
+        return None, f"the scorer refused it: {type(exc).__name__}"

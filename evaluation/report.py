@@ -1,0 +1,72 @@
+"""Writes an evaluation as a page that needs nothing beside itself, and as JSON. Knows files, not how figures are made."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from evaluation.plots import is_bound, plots
+
+TEMPLATE = "report.html.j2"
+
+
+def write(folder: Path, told: dict[str, Any]) -> Path:
+    """Write `report.html` and `report.json`.
+
+    Args:
+        folder: made if it is not there.
+        told: title, date, command, machine, questions, warnings, rows and comparisons: all that `report.json` holds.
+
+    Returns:
+        The page.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "report.json").write_text(json.dumps(_plain(told), indent=2) + "\n", encoding="utf-8")
+    page = folder / "report.html"
+    families = sorted({family for row in told["rows"] for family in row["families"]})
+    page.write_text(_template().render(told, plots=plots(told["rows"]), families=families), encoding="utf-8")
+    return page
+
+
+def _plain(value: Any) -> Any:
+    """For JSON, which knows no NaN."""
+    if isinstance(value, dict):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(number=number, percent=percent, seconds=seconds, usd=usd)
+    environment.tests["bound"] = is_bound
+    return environment.get_template(TEMPLATE)
+
+
+def number(value: float | None) -> str:
+    """As a person reads it; a dash where it is unknown."""
+    return "–" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def percent(value: float | None) -> str:
+    """Of one, with a decimal."""
+    return "–" if value is None or math.isnan(value) else f"{100 * value:.1f}"
+
+
+def seconds(value: float | None) -> str:
+    """Milliseconds where it is short."""
+    return "–" if value is None else f"{value:.2f} s" if value >= 1 else f"{1000 * value:.3g} ms"
+
+
+def usd(value: float | None) -> str:
+    """Dollars; unknown is said."""
+    return "unknown" if value is None else f"{value:.3g}"

@@ -1,0 +1,68 @@
+"""reasoning-gym's questions, generated from a seed: `reasoning_gym:chain_sum,caesar_cipher`, or all of `WHITELIST`.
+
+Its scorers were made for training and have traps: most give credit to any text that holds the answer, some give all of it, and
+some run the answer as Python. So only data sets are asked where, in version 0.1.25, the reference answer scores 1, the same
+answer among other words scores below 0.99, an empty or unrelated answer does too, and the scorer evaluates nothing it is given.
+The grader takes what stands between `<answer>` marks and asks for 0.99 (`evaluation.graders`).
+"""
+
+from evaluation.errors import EvaluationError
+from evaluation.extracting import ANSWER_FORM
+from evaluation.naming import Named
+from evaluation.questions import Question
+
+SEEDS_APART = 1_000_003
+"""reasoning-gym makes question i of seed s from s + i, so that neighbouring seeds would share most of their questions."""
+_TRUSTED = """
+ab acre advanced_geometry aiw arc_1d arc_agi base_conversion basic_arithmetic bf binary_alternation
+bitwise_arithmetic caesar_cipher calendar_arithmetic chain_sum circuit_logic color_cube_rotation
+complex_arithmetic count_bits count_primes course_schedule cryptarithm decimal_arithmetic
+decimal_chain_sum dice emoji_mystery family_relationships figlet_font futoshiki game_of_life gcd
+group_anagrams isomorphic_strings jugs knight_swap largest_island lcm leg_counting letter_counting
+list_functions mahjong_puzzle maze mini_sudoku needle_haystack number_filtering number_format
+number_sequence number_sorting palindrome_generation palindrome_partitioning path_star
+polynomial_equations pool_matrix power_function products ransom_note rearc rectangle_count rotten_oranges
+self_reference sentence_reordering shortest_path simple_equations simple_geometry string_manipulation
+string_splitting string_synthesis sudoku syllogism tsumego word_ladder word_sequence_reversal word_sorting
+zebra_puzzles
+"""
+WHITELIST = tuple(_TRUSTED.split())
+"""Every other data set fell into one of the traps above; the tests try each of these again."""
+
+
+def questions(named: Named, count: int | None, seed: int) -> list[Question]:
+    """`count` questions, evenly over the data sets asked for; see `evaluation.sources.Source`."""
+    from evaluation.sources import DEFAULT_COUNT
+
+    named.only()
+    names = [name.strip() for name in named.detail.split(",") if name.strip()] or list(WHITELIST)
+    for name in names:
+        if name not in WHITELIST:
+            raise EvaluationError(
+                f"reasoning_gym:{name} is not asked: it is unknown, or its scorer cannot be trusted. "
+                f"Choose from: {', '.join(WHITELIST)}."
+            )
+    wanted = count or DEFAULT_COUNT
+    sizes = [wanted // len(names) + (index < wanted % len(names)) for index in range(len(names))]
+    return [q for name, size in zip(names, sizes, strict=True) if size for q in _made(name, size, seed)]
+
+
+def _made(name: str, size: int, seed: int) -> list[Question]:
+    try:
+        import reasoning_gym
+    except ImportError as exc:
+        raise EvaluationError(
+            "reasoning_gym questions need the package reasoning-gym: pip install 'podium[evaluation]'."
+        ) from exc
+    return [
+        Question(
+            id=f"reasoning_gym/{name}/{seed}/{index}",
+            text=f"{entry['question']}\n\n{ANSWER_FORM}",
+            expected=str(entry["answer"]),
+            grader="reasoning_gym",
+            source="reasoning_gym",
+            family=name,
+            facts={"entry": dict(entry)},
+        )
+        for index, entry in enumerate(reasoning_gym.create_dataset(name, size=size, seed=seed * SEEDS_APART))
+    ]

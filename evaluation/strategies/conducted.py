@@ -1,0 +1,56 @@
+"""A conductor writes a plan for each question: the pool's own, or a trained one of other settings or another name."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from evaluation.asking import Asker
+from evaluation.errors import EvaluationError
+from evaluation.naming import Named
+from evaluation.questions import Question
+from evaluation.strategies.base import Answer, Plain, Scene, Setup
+
+
+@dataclass(slots=True)
+class Conducted(Plain):
+    """Plans of a conductor."""
+
+    model: str | None
+    own: Asker | None = None
+    """Another pool than the evaluation's, opened for this strategy."""
+
+    async def answer(self, question: Question, scene: Scene) -> Answer:
+        """See `Strategy`."""
+        outcome = await (self.own or scene.asker).run(question, scene.caps, model=self.model)
+        return Answer(outcome, notes={"plan": list(outcome.plan)})
+
+    async def aclose(self) -> None:
+        """See `Strategy`."""
+        if self.own is not None:
+            await self.own.aclose()
+
+
+def make(named: Named, setup: Setup) -> Sequence[Conducted]:
+    """See `Maker`."""
+    named.only("settings", "model")
+    path, model = named.options.get("settings"), named.options.get("model")
+    if named.name == "trained" and path is None and model is None:
+        raise EvaluationError(
+            "trained: say which conductor: trained?settings=FILE, or trained?model=NAME where a server has several."
+        )
+    own = None
+    if path is None and not setup.asker.conducts:
+        raise EvaluationError(
+            f"{named.name}: the pool has no conductor; set `conductor` in its settings, or leave it out."
+        )
+    if path is not None:
+        own = setup.open_asker(path)
+        missing = [name for name in setup.asker.workers if name not in own.workers]
+        more = [name for name in own.workers if name not in setup.asker.workers]
+        if missing or more:
+            raise EvaluationError(
+                f"{path} has another pool ({', '.join(missing + more)} is in one of the two only); "
+                "strategies are compared over the same workers."
+            )
+    label = named.name if named.detail == "" else f"{named.name}:{named.detail}"
+    about = "a conductor's plans" if named.name == "conductor" else "a trained conductor's plans"
+    return [Conducted(label, about + (f" ({model})" if model else f" ({path})" if path else ""), model, own)]

@@ -1,0 +1,15 @@
+"""How a program speaks as a worker: its whole text at once."""
+
+from collections.abc import AsyncGenerator
+from decimal import Decimal
+
+from conductor.money import Usage
+from conductor.worker import Delta, FinishReason
+
+
+async def said(
+    text: str, model: str, usage: Usage | None = None, cost_usd: Decimal | None = None
+) -> AsyncGenerator[Delta]:
+    """`text`, and the end."""
+    yield Delta(text, model=model)
+    yield Delta(finish=FinishReason.STOP, usage=usage, cost_usd=cost_usd, model=model)

@@ -1,0 +1,148 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from evaluation.cli import main, podium
+from tests.evaluation.pools import ROWS, recorded
+
+ROOT = Path(__file__).parents[2]
+
+
+def replay_pool(folder: Path) -> tuple[str, Path]:
+    path, prices, settings = recorded(folder), folder / "prices.yaml", folder / "pool.yaml"
+    prices.write_text("lab_good: 0.02\nlab_half: 0.01\nlab_mute: 0\n")
+    assert podium(["recorded-pool", path, "--prices", str(prices), "--out", str(settings)]) == 0
+    return path, settings
+
+
+def test_a_replayed_pool_is_evaluated_from_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    path, settings = replay_pool(tmp_path)
+    out = tmp_path / "out"
+    command = [
+        "eval",
+        "--settings",
+        str(settings),
+        "--questions",
+        f"recorded:{path}",
+        "--strategies",
+        "single,vote",
+        "oracle",
+        "--out",
+        str(out),
+    ]
+    assert podium(command) == 0
+    told = json.loads((out / "report.json").read_text())
+    rows = {row["strategy"]: row for row in told["rows"]}
+    assert rows["single:good"]["accuracy"]["mean"] == rows["oracle"]["accuracy"]["mean"] == 1
+    assert (
+        rows["single:half"]["accuracy"]["mean"]
+        == sum(row["models"]["lab_half"]["s"] >= 0.99 for row in ROWS) / 20
+    )
+    assert rows["single:mute"]["abstentions"] == 20
+    assert (rows["single:good"]["cost_usd"], rows["single:good"]["prompt_tokens"]) == (
+        pytest.approx(0.02),
+        None,
+    )
+    assert rows["oracle"]["cost_usd"] == pytest.approx(0.015), "the cheapest of those who are right"
+    pair = next(p for p in told["comparisons"] if {p["first"], p["second"]} == {"single:good", "single:half"})
+    assert (pair["first"], pair["mean"], pair["n"]) == ("single:good", 0.5, 20)
+    assert any(warning.startswith("Replayed: good, half, mute") for warning in told["warnings"])
+    page = (out / "report.html").read_text()
+    assert page.count("<svg") == 4, "there is no picture of tokens, which nobody knows"
+    assert "no model was asked" in page
+    assert "http" not in page.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
+        "https://matplotlib.org", ""
+    ).replace("http://creativecommons.org", "")
+    assert "single:good" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--settings", "no-such.yaml", "--questions", "gsm8k"], "no-such.yaml cannot be read"),
+        (["--settings", "cluster/scripted.yaml", "--questions", "none"], "No questions are called 'none'"),
+        (["--settings", "cluster/local.yaml", "--questions", "gsm8k"], "--url"),
+        (["--url", "http://127.0.0.1:1", "--questions", "gsm8k"], "make serve"),
+        (
+            ["--settings", "cluster/scripted.yaml", "--questions", "gsm8k", "--train", "gsm8k"],
+            "Every --train question",
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_told_and_exits_2(
+    arguments: list[str],
+    told: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.chdir(ROOT)
+    assert main([*arguments, "--out", str(tmp_path)]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_help_lists_every_question_set_and_strategy(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as left:
+        podium(["eval", "--help"])
+    page = capsys.readouterr().out
+    assert left.value.code == 0
+    assert all(
+        word in page for word in ("reasoning_gym:", "humaneval", "masrouter", "best_of_n", "--strategy-usd")
+    )
+
+
+def test_a_disk_that_is_full_stops_with_1_and_the_same_command_goes_on(tmp_path: Path):
+    path, settings = replay_pool(tmp_path)
+    out = tmp_path / "out"
+    command = f"{sys.executable} -m evaluation --settings {settings} --questions recorded:{path} --strategies single --out {out}"
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
+    full = subprocess.run(
+        ["bash", "-c", f"ulimit -f 4; {command}"],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (full.returncode, "File too large" in full.stderr) == (1, True), full.stderr
+    kept = (out / "results.jsonl").read_bytes().count(b"\n")
+    assert 0 < kept < 60
+    assert (
+        subprocess.run(
+            ["bash", "-c", command], cwd=ROOT, env=environment, capture_output=True, timeout=60
+        ).returncode
+        == 0
+    )
+    assert (out / "results.jsonl").read_bytes().count(b"\n") == 60
+
+
+def test_ctrl_c_exits_130_and_the_same_command_goes_on(tmp_path: Path):
+    slow = {"name": "slow", "kind": "scripted", "replies": ["<answer>2</answer>"], "delay_s": 0.4}
+    settings, questions, out = tmp_path / "s.yaml", tmp_path / "q.jsonl", tmp_path / "out"
+    settings.write_text(yaml.safe_dump({"workers": [slow]}))
+    questions.write_text("".join(json.dumps({"question": f"{n}?", "answer": "2"}) + "\n" for n in range(8)))
+    command = [sys.executable, "-m", "evaluation", "--settings", settings, "--questions", f"jsonl:{questions}",
+               "--strategies", "single", "--concurrency", "1", "--out", out]  # fmt: skip
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
+    results = out / "results.jsonl"
+    while (not results.exists() or results.read_bytes().count(b"\n") < 2) and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "goes on from here" in said
+    kept = results.read_bytes()
+    assert 2 <= kept.count(b"\n") < 8
+    assert subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=60).returncode == 0
+    assert results.read_bytes().startswith(kept)
+    assert results.read_bytes().count(b"\n") == 8

@@ -1,0 +1,38 @@
+"""The commands of docs/evaluation.md are read by the command itself, and name what there is."""
+
+import argparse
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from evaluation.cli import evaluating, pooling
+from evaluation.naming import Named
+from evaluation.sources import SOURCES
+from evaluation.strategies import STRATEGIES, expanded
+from tests.evaluation.pools import asker
+
+PAGE = (Path(__file__).parents[2] / "docs/evaluation.md").read_text()
+COMMANDS = [line for line in PAGE.splitlines() if re.match(r"podium (eval --(?!help)|recorded-pool )", line)]
+
+
+def test_the_page_has_commands():
+    assert len(COMMANDS) == 4
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_of_the_page_is_read_and_names_what_there_is(command: str):
+    _, which, *arguments = shlex.split(command)
+    parser = argparse.ArgumentParser()
+    (evaluating if which == "eval" else pooling)(parser)
+    read = parser.parse_args(arguments)
+    if which == "eval":
+        assert {Named.read(name).name for name in read.questions + read.train} <= set(SOURCES)
+        assert {Named.read(name).name for name in expanded(read.strategies, asker(), learns=True)} <= set(
+            STRATEGIES
+        )
+
+
+def test_every_source_and_strategy_is_on_the_page():
+    assert [name for name in (*SOURCES, *STRATEGIES) if f"`{name}" not in PAGE] == []

@@ -1,0 +1,153 @@
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evaluation import extracting
+from evaluation.graders import GRADERS, extract, grade
+from evaluation.grading_processes import Processes
+from evaluation.questions import Question
+from evaluation.sandbox import run_program
+
+
+def asked(grader: str, expected: str, **facts: Any) -> Question:
+    return Question("q", "?", expected, grader, "made up", "made up", facts)
+
+
+@pytest.mark.parametrize(
+    ("grader", "expected", "answer", "right"),
+    [
+        ("exact", "Paris", "so <answer> paris </answer>.", True),
+        ("exact", "Paris", "Paris", True),
+        ("exact", "Paris", "It is Paris", False),
+        ("exact", "Paris", "<answer></answer>", False),
+        ("numeric", "1,234", "the total is 1234.0", True),
+        ("numeric", "18", "first 17, then #### 18", True),
+        ("numeric", "18", "<answer>18</answer> and not 19", True),
+        ("numeric", "18", "\\boxed{18}, which is 2 * 9", True),
+        ("numeric", "18", "none", False),
+        ("numeric", "-3", "it is -3.", True),
+        ("choice", "B", "The answer is (B).", True),
+        ("choice", "B", "<answer>B. because A is wrong</answer>", False),
+        ("choice", "B", "A or B? The answer is B", True),
+        ("choice", "B", "no idea", False),
+    ],
+)
+async def test_an_answer_is_judged_by_the_part_that_counts(
+    grader: str, expected: str, answer: str, right: bool
+):
+    assert (await grade(asked(grader, expected), answer)).correct is right
+
+
+async def test_mathematics_is_compared_by_meaning():
+    question = asked("math", "1/2")
+    rights = [
+        (await grade(question, answer)).correct
+        for answer in ("\\boxed{0.5}", "<answer>$\\frac{1}{2}$</answer>", "2")
+    ]
+    assert rights == [True, True, False]
+
+
+async def test_a_text_without_an_answer_abstains_and_is_wrong():
+    question = asked("recorded", "4", right=["4", "four"])
+    silent, other = await grade(question, "I cannot say"), await grade(question, "<answer>four</answer>")
+    assert (silent.correct, silent.extracted) == (False, None)
+    assert other.correct
+
+
+def test_every_grader_extracts_nothing_from_nothing():
+    facts = {"entry": {}, "right": [], "entry_point": "f", "prompt": "", "test": ""}
+    assert {name: extract(asked(name, "1", **facts), "") for name in GRADERS} == dict.fromkeys(GRADERS)
+
+
+@given(st.text(), st.text(alphabet="abc123", min_size=1))
+def test_the_last_marked_answer_counts_whatever_stands_around_it(around: str, answer: str):
+    around = around.replace("<", "(")
+    assert (
+        extracting.tagged(f"{around}<answer>no</answer>{around}<answer>{answer}</answer>{around}") == answer
+    )
+
+
+@given(st.integers(-(10**12), 10**12))
+def test_a_number_is_found_with_and_without_separators(number: int):
+    assert extracting.number(f"So it is {number:,}") == str(number)
+
+
+HUMANEVAL = {
+    "prompt": "def half(x: int) -> int:\n    '''Half of x.'''\n",
+    "entry_point": "half",
+    "test": "def check(candidate):\n    assert candidate(4) == 2\n    assert candidate(9) == 4\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("answer", "right", "why"),
+    [
+        ("```python\ndef half(x):\n    return x // 2\n```", True, ""),
+        ("    return x // 2\n", True, ""),
+        ("```python\ndef half(x):\n    return x / 2\n```", False, "a test failed: AssertionError"),
+        ("```python\ndef half(x:\n```", False, "the program failed: SyntaxError"),
+    ],
+)
+async def test_a_program_is_right_when_its_tests_pass(answer: str, right: bool, why: str):
+    given = await grade(asked("code", "", **HUMANEVAL), answer)
+    assert (given.correct, given.why.startswith(why)) == (right, True), given.why
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        ("while True: pass", "stopped by a limit"),
+        ("import time; time.sleep(60)", "it ran past 1 s"),
+        ("x = [0] * 10**10", "MemoryError"),
+        ("import os; os.fork()", "BlockingIOError"),
+        ("open('big', 'w').write('x' * 10**7)", "File too large"),
+        ("import os; os._exit(0)", "ended itself"),
+        ("raise SystemExit(0)", "SystemExit"),
+        ("print('x' * 10**7)", ""),
+    ],
+)
+async def test_a_program_that_means_harm_is_stopped_and_never_passes(program: str, why: str):
+    verdict = await run_program(program, "assert False, 'the tests ran'", timeout_s=1)
+    assert not verdict.passed
+    assert (why or "the tests ran") in verdict.why
+
+
+async def test_a_program_has_no_network_where_the_kernel_allows_that():
+    verdict = await run_program("import socket\nsocket.socket().connect(('127.0.0.1', 9))", "", timeout_s=5)
+    assert not verdict.passed
+    assert (
+        "Network is unreachable" in verdict.why
+        if verdict.no_network
+        else "OSError" in verdict.why or "refused" in verdict.why
+    )
+
+
+def forever() -> None:
+    while True:
+        pass
+
+
+def slow_double(number: int) -> int:
+    time.sleep(0.5)
+    return 2 * number
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+async def test_a_scorer_that_hangs_is_killed_and_the_next_one_works():
+    processes = Processes()
+    try:
+        assert await processes.call(double, 1, timeout_s=60) == 2
+        beside = asyncio.create_task(processes.call(slow_double, 4, timeout_s=60))
+        with pytest.raises(TimeoutError):
+            await processes.call(forever, timeout_s=0.2)
+        assert await beside == 8, "killed with it, and made again"
+        assert await asyncio.gather(*(processes.call(double, n, timeout_s=60) for n in range(3))) == [0, 2, 4]
+    finally:
+        processes.close()

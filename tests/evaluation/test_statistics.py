@@ -1,0 +1,100 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evaluation.statistics import accuracy, paired_bootstrap, pareto, percentile
+
+RIGHTS = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=60)
+
+
+def test_the_error_of_an_accuracy_is_the_binomial_one():
+    held = accuracy([True] * 64 + [False] * 36)
+    assert (held.mean, held.standard_error) == (0.64, pytest.approx(0.048))  # sqrt(.64 * .36 / 100)
+    assert (held.low, held.high) == (
+        pytest.approx(0.5424, abs=1e-4),
+        pytest.approx(0.7273, abs=1e-4),
+    )  # Wilson, by hand
+
+
+def test_all_right_still_has_an_interval():
+    held = accuracy([True] * 10)
+    assert (held.standard_error, held.high) == (0, pytest.approx(1))
+    assert held.low == pytest.approx(0.7225, abs=1e-4)  # 1 / (1 + 1.96² / 10)
+
+
+def test_of_no_questions_nothing_is_known():
+    assert math.isnan(accuracy([]).mean)
+
+
+def test_a_strategy_does_not_differ_from_itself():
+    same = [True, False, True]
+    told = paired_bootstrap(same, same)
+    assert (told.mean, told.low, told.high, told.p) == (0, 0, 0, 1)
+
+
+def test_one_that_is_right_wherever_the_other_is_wrong_is_surely_better():
+    told = paired_bootstrap([True] * 50, [False] * 50, resamples=999)
+    assert (told.mean, told.low, told.high, told.p) == (1, 1, 1, 2 / 1000)
+
+
+def test_the_interval_is_that_of_the_normal_for_many_questions():
+    first, second = [True] * 600 + [False] * 400, [False] * 200 + [True] * 400 + [False] * 400
+    told = paired_bootstrap(first, second)
+    error = math.sqrt((0.2 - 0.2**2) / 1000)  # 200 wins, 800 ties
+    assert told.mean == 0.2
+    assert (told.low, told.high) == (
+        pytest.approx(0.2 - 1.96 * error, abs=2e-3),
+        pytest.approx(0.2 + 1.96 * error, abs=2e-3),
+    )
+
+
+@given(RIGHTS)
+def test_swapping_the_two_turns_the_sign_and_keeps_the_mean_inside(pairs: list[tuple[bool, bool]]):
+    first, second = [a for a, _ in pairs], [b for _, b in pairs]
+    one, other = (
+        paired_bootstrap(first, second, resamples=400),
+        paired_bootstrap(second, first, resamples=400),
+    )
+    assert one.mean == -other.mean
+    assert one.low - 1e-9 <= one.mean <= one.high + 1e-9 or abs(one.mean) < 0.1 or len(pairs) < 30
+    assert 0 < one.p <= 1
+
+
+@given(RIGHTS, st.randoms())
+def test_the_order_of_the_questions_and_a_second_look_change_nothing(
+    pairs: list[tuple[bool, bool]], random: object
+):
+    shuffled = sorted(pairs)
+    held = [
+        paired_bootstrap([a for a, _ in each], [b for _, b in each], 3, 300)
+        for each in (pairs, shuffled, pairs)
+    ]
+    assert held[0] == held[1] == held[2]
+
+
+def test_answers_of_different_questions_cannot_be_paired():
+    with pytest.raises(ValueError, match="cannot be paired"):
+        paired_bootstrap([True], [True, False])
+
+
+def test_a_percentile_is_the_nearest_rank():
+    assert [percentile([4, 1, 3, 2], p) for p in (50, 75, 95)] == [2, 3, 4]
+    assert percentile([], 50) is None
+
+
+def test_the_front_leaves_out_what_another_beats():
+    assert pareto([(1, 0.5), (2, 0.4), (2, 0.7), (3, 0.7), (0.5, 0.1)]) == [4, 0, 2]
+
+
+@given(st.lists(st.tuples(st.floats(0, 9), st.floats(0, 1)), max_size=20))
+def test_no_point_beats_one_of_the_front_and_each_other_point_is_beaten(points: list[tuple[float, float]]):
+    front = pareto(points)
+
+    def beats(one: tuple[float, float], other: tuple[float, float]) -> bool:
+        return one[0] <= other[0] and one[1] >= other[1] and one != other
+
+    assert not any(beats(points[i], points[j]) for i in range(len(points)) for j in front)
+    kept = {points[j] for j in front}
+    assert all(any(beats(points[j], p) for j in front) or p in kept for p in points)
