@@ -3,6 +3,7 @@
 from argparse import Namespace
 from typing import Any, cast
 
+from gevent.hub import Hub
 from locust.env import Environment
 
 from loadtest.asking import Asking
@@ -10,6 +11,9 @@ from loadtest.locust_shapes import CLASSES
 from loadtest.recording import Recording
 from loadtest.scenarios import Scenario
 from loadtest.users import USERS
+
+Hub.NOT_ERROR = (*Hub.NOT_ERROR, KeyboardInterrupt)
+"""Ctrl-C is raised here as well; without this gevent also prints it, between the run's own lines."""
 
 
 def run(scenario: Scenario, url: str, asking: Asking, recording: Recording) -> None:

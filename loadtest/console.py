@@ -59,7 +59,9 @@ class Show:
         for kind, count in figures["errors"].items():
             self.say(f"[red]failed: {count} × {kind}[/]")
         good = figures["goodput"]
-        self.say(f"good: {good['good']} of {good['judged']}, {good['per_s']} a second")
+        self.say(
+            f"good: {good['good']} of {good['judged']}, {good['per_s']} a second while requests were sent"
+        )
 
 
 def counts(recording: Recording) -> str:

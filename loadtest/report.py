@@ -1,6 +1,7 @@
 """Writes a run's figures as a page that needs nothing beside itself, and as JSON. Knows files, not how figures are made."""
 
 import json
+import tempfile
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,15 +25,29 @@ def write(folder: Path, told: dict[str, Any], samples: list[Sample], series: Ser
 
     Returns:
         The page.
+
+    Raises:
+        OSError: `folder` cannot be written to.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "report.json").write_text(json.dumps(told | {"server_state": series}, indent=2) + "\n")
-    with (folder / "requests.jsonl").open("w") as lines:
+    with (folder / "requests.jsonl").open("w") as lines:  # first: all else follows from it
         lines.writelines(json.dumps(asdict(sample)) + "\n" for sample in samples)
+    (folder / "report.json").write_text(json.dumps(told | {"server_state": series}, indent=2) + "\n")
     pictures = plots(samples, series, told["figures"]["ran_s"])
     page = folder / "report.html"
     page.write_text(_template().render(told, plots=pictures, PHASES=PHASES))
     return page
+
+
+def check_writable(folder: Path) -> None:
+    """Make `folder`, and try to write there: known before an hour of load, not after it.
+
+    Raises:
+        OSError: that cannot be done.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder) as probe:
+        probe.write(b"podium")
 
 
 def _template() -> jinja2.Template:

@@ -1,7 +1,8 @@
 """`python -m loadtest.run SCENARIO --url http://127.0.0.1:8000`: load a server, show how it goes, write a report.
 
 Exit codes: 0 all was answered; 1 something failed or could not be started; 2 there is nothing to load, or bad options;
-130 stopped with Ctrl-C. The report is written in each case but 2.
+130 stopped with Ctrl-C. The report is written in each case but 2; where it cannot be at
+the end (exit code 1), it is in a temporary folder, whose name is said.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import resource
 import shlex
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -20,7 +22,7 @@ from typing import Any
 
 from loadtest.asking import Asking, first_worker
 from loadtest.objective import objective, seconds
-from loadtest.recording import Recording
+from loadtest.recording import Recording, Sample
 from loadtest.scenarios import SCENARIOS, Scenario
 
 
@@ -50,7 +52,9 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument("scenario", choices=list(SCENARIOS), metavar="SCENARIO", help="one of those below")
-    made.add_argument("--url", default="http://127.0.0.1:8000", help="the server (%(default)s)")
+    made.add_argument(
+        "--url", type=_valid(_url), default="http://127.0.0.1:8000", help="the server (%(default)s)"
+    )
     made.add_argument("--duration", type=_valid(seconds), help="for how long requests are begun")
     made.add_argument("--users", type=_valid(_count), help="closed loop: users at the height of the shape")
     made.add_argument(
@@ -114,8 +118,14 @@ def main(arguments: list[str] | None = None) -> int:
     show = Show()
     try:
         served, asking = _found(order)
+        report.check_writable(order.out)
     except NothingToLoadError as exc:
         show.say(f"[bold red]{exc}[/]")
+        return 2
+    except OSError as exc:
+        show.say(
+            f"[bold red]--out: no report can be written to {order.out} ({exc.strerror}). Name another folder.[/]"
+        )
         return 2
     order = replace(order, asking=asking)
     recording, series, interrupted = _driven(order, loop.run, show)
@@ -127,13 +137,26 @@ def main(arguments: list[str] | None = None) -> int:
         "records": {"looked_for": looked_for, "found": found},
         "figures": figures,
     }
-    page = report.write(order.out, told, recording.samples, series)
     show.figures(figures)
-    show.say(f"Report: {page}")
+    written = _written(order.out, told, recording.samples, series, show)
     if interrupted:
         return 130
     counted = figures["requests"]
-    return 1 if counted["failed"] + counted["not_started"] + counted["unfinished"] else 0
+    return 0 if written and not counted["failed"] + counted["not_started"] + counted["unfinished"] else 1
+
+
+def _written(out: Path, told: dict[str, Any], samples: list[Sample], series: Any, show: Any) -> bool:
+    """The report is where it belongs. Where it cannot be, what was measured is kept in a folder for temporary files."""
+    from loadtest import report
+
+    try:
+        show.say(f"Report: {report.write(out, told, samples, series)}")
+    except OSError as exc:
+        show.say(f"[bold red]The report cannot be written to {out} ({exc.strerror}).[/]")
+        elsewhere = Path(tempfile.mkdtemp(prefix="podium-load-"))
+        show.say(f"It is kept in {report.write(elsewhere, told, samples, series)}")
+        return False
+    return True
 
 
 def _driven(
@@ -211,6 +234,12 @@ def _valid(read: Callable[[str], Any]) -> Callable[[str], Any]:
             raise argparse.ArgumentTypeError(str(exc)) from exc
 
     return checked
+
+
+def _url(text: str) -> str:
+    if not text.startswith(("http://", "https://")):
+        raise ValueError(f"{text!r} does not say how to speak to it; write http://{text}")
+    return text
 
 
 def _count(text: str) -> int:

@@ -1,8 +1,10 @@
 """From samples to figures. Pure numbers: knows neither the report nor how the samples came.
 
-Percentiles are by nearest rank: at least that part of the samples is no higher. None where nothing was measured.
+Percentiles are by nearest rank: at least that part of the samples is no higher. None where nothing was measured. Rates are over the
+time in which requests were begun, and count only what had ended by then: what a full queue gives back afterwards is no pace.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -59,34 +61,42 @@ def requests(samples: Sequence[Sample], ran_s: float) -> Json:
     def count(of: Callable[[Sample], bool]) -> int:
         return sum(map(of, samples))
 
-    answered = count(lambda s: s.outcome == OK)
+    in_time = count(lambda s: s.outcome == OK and ended_s(s) <= ran_s)
     return {
         "due": len(samples),
-        "answered": answered,
+        "answered": count(lambda s: s.outcome == OK),
+        "answered_in_ran_s": in_time,
         "failed": count(lambda s: s.failed),
         "left": count(lambda s: s.outcome == LEFT),
         "not_started": count(lambda s: s.outcome == NOT_STARTED),
         "unfinished": count(lambda s: s.outcome == UNFINISHED),
         "fallbacks": count(lambda s: s.fallback),
         "due_per_s": round(len(samples) / ran_s, 3) if ran_s else None,
-        "answered_per_s": round(answered / ran_s, 3) if ran_s else None,
+        "answered_per_s": round(in_time / ran_s, 3) if ran_s else None,
     }
 
 
 def goodput(
     samples: Sequence[Sample], ran_s: float, limits_ms: Mapping[str, float], *, interrupted: bool
 ) -> Json:
-    """Good answers a second, and their part of what was due and wanted to the end."""
+    """Good answers a second, of those that had come by `ran_s`; and the part that is good of all that was due and wanted to the end."""
     excused = {LEFT, UNFINISHED} if interrupted else {LEFT}
     judged = [each for each in samples if each.outcome not in excused]
-    kept = sum(good(each, limits_ms) for each in judged)
+    kept = [each for each in judged if good(each, limits_ms)]
+    in_time = sum(ended_s(each) <= ran_s for each in kept)
     return {
         "objective_ms": dict(limits_ms),
         "judged": len(judged),
-        "good": kept,
-        "part": round(kept / len(judged), 4) if judged else None,
-        "per_s": round(kept / ran_s, 3) if ran_s else None,
+        "good": len(kept),
+        "good_in_ran_s": in_time,
+        "part": round(len(kept) / len(judged), 4) if judged else None,
+        "per_s": round(in_time / ran_s, 3) if ran_s else None,
     }
+
+
+def ended_s(sample: Sample) -> float:
+    """When the whole answer was there, in seconds since the run began; never where it was not."""
+    return sample.due_s + sample.phases_ms["end"] / 1000 if "end" in sample.phases_ms else math.inf
 
 
 def by_kind(samples: Sequence[Sample]) -> dict[str, list[Sample]]:

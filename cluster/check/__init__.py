@@ -6,6 +6,8 @@ other, except a replica that waits for ever. Reads files only: asks no cloud, st
     case.py         the three files, read into one `Case`
     machines.py     kinds of nodes, from `ray up`'s YAML or a RayService manifest
     deployments.py  what a replica needs, from the settings and the Serve config
+    code.py         what is imported, user_config   scaling.py  replicas and what asks for them
+    hardware.py     ports, images, GPUs of machines
     placing.py      names, GPUs, nodes             memory.py   weights and KV cache against GPU memory
     running.py      keys, prices, draining, spot   cost.py     dollars an hour, and for a thousand requests
 """

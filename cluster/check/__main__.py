@@ -10,12 +10,20 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Column, Table
 
-from cluster.check import cost, memory, placing, running
+from cluster.check import code, cost, hardware, memory, placing, running, scaling
 from cluster.check.case import PRICES, Case, case_of
 from cluster.check.findings import CheckError, Finding
 
 ROOT = Path(__file__).resolve().parents[2]
 CHECKS: tuple[Callable[[Case], list[Finding]], ...] = (
+    code.builder,
+    code.user_configs,
+    scaling.policies,
+    scaling.counts,
+    scaling.both,
+    hardware.ports,
+    hardware.images,
+    hardware.gpus,
     placing.names,
     placing.gpus,
     placing.nodes,
@@ -90,8 +98,8 @@ def _rate(text: str) -> Decimal:
         rate = Decimal(text)
     except InvalidOperation as exc:
         raise argparse.ArgumentTypeError(f"{text!r} is no number") from exc
-    if not rate > 0:
-        raise argparse.ArgumentTypeError("must be above 0")
+    if not rate.is_finite() or rate <= 0:
+        raise argparse.ArgumentTypeError(f"{text} is no rate; write a number above 0")
     return rate
 
 
@@ -152,6 +160,9 @@ def price_lines(case: Case, mix: dict[str, Decimal], rps: Decimal | None) -> lis
     return [
         *lines,
         f"and {_range_usd(smallest, largest)} of the machines, if they serve {rps} requests a second.",
+        "That divides their cost by the rate that you gave, whether or not they can serve it.",
+        cost.needed(case, mix, rps),
+        "What they do serve: `python -m loadtest.simulator`; of the files that ship, docs/capacity.md.",
         "",
     ]
 

@@ -13,6 +13,7 @@ from cluster.check.findings import CheckError, Finding
 from cluster.check.machines import NodeType
 from cluster.check.placing import nodes_wanted
 from conductor.money import Price, Usage, cost_of, total
+from serving.worker_settings import VllmSettings
 
 SECONDS_AN_HOUR = 3600
 
@@ -74,13 +75,19 @@ def shares(text: str, kinds: Mapping[str, object]) -> dict[str, Decimal]:
     mix: dict[str, Decimal] = {}
     for part in text.split(","):
         kind, _, share = part.strip().partition("=")
+        if kind in mix:
+            raise CheckError(f"--mix: {kind!r} is in it twice; give each kind one share.")
         try:
             mix[kind] = Decimal(share)
         except ArithmeticError as exc:
             raise CheckError(f"--mix: {part.strip()!r} is no kind=share, such as chat=0.7.") from exc
         if kind not in kinds:
             raise CheckError(f"--mix: {kind!r} is none of the kinds under `requests`: {', '.join(kinds)}.")
-    if sum(mix.values()) != 1 or min(mix.values()) < 0:
+    if (
+        not all(share.is_finite() for share in mix.values())
+        or sum(mix.values()) != 1
+        or min(mix.values()) < 0
+    ):
         raise CheckError(f"--mix: the shares of {text!r} must be positive and sum up to 1.")
     return mix
 
@@ -124,3 +131,26 @@ def _times_share(usd: Decimal | None, share: Decimal) -> Decimal | None:
 def machines_per_thousand(usd_per_h: Decimal | None, rps: Decimal) -> Decimal | None:
     """The machines' share of a thousand requests, at `rps` of them a second."""
     return None if usd_per_h is None else usd_per_h / (rps * SECONDS_AN_HOUR) * 1000
+
+
+def needed(case: Case, mix: Mapping[str, Decimal], rps: Decimal) -> str:
+    """What `rps` asks of the engine that has the least room for it: tokens a second of each sequence that it can hold at once."""
+    owners = {w.name: w.deployment or w.name for w in case.settings.workers if isinstance(w, VllmSettings)}
+    asked: dict[str, Decimal] = {}
+    for kind, share in mix.items():
+        for call in case.prices.requests[kind]:
+            if owner := owners.get(call.worker):
+                asked[owner] = asked.get(owner, Decimal(0)) + rps * share * call.output_tokens
+    rows = [
+        (asked[each.worker.name] / (slots * each.max_replicas), each.worker.name, slots * each.max_replicas)
+        for each in case.deployments
+        if each.worker and each.worker.name in asked and each.max_replicas
+        and (slots := int(each.worker.engine.get("max_num_seqs", 0)))
+    ]  # fmt: skip
+    if not rows:
+        return "How much the engines can do at once is not known: their `max_num_seqs` is not set."
+    pace, name, slots = max(rows)
+    return (
+        f"At their most, replicas of {name} write {slots} answers at once (max_num_seqs x max_replicas): "
+        f"each at {pace:,.0f} tokens a second, if they are to keep up."
+    )

@@ -10,11 +10,20 @@ import yaml
 
 from cluster.check.findings import CheckError, section
 from cluster.check.machines import ACCELERATOR
+from serving.deployments.autoscaling import autoscaling
 from serving.deployments.build import gpus_of
 from serving.settings import Settings
-from serving.worker_settings import VllmSettings
+from serving.worker_settings import Scaling, VllmSettings
 
 ROUTER = "router"
+PORT = 8000
+"""Ray Serve's own."""
+RAYS_SCALING: Mapping[str, Any] = {
+    "min_replicas": 1, "max_replicas": 1, "target_ongoing_requests": 2, "look_back_period_s": 30.0, "metrics_interval_s": 10.0,
+}  # fmt: skip
+"""What an `autoscaling_config` without them has (ray/serve/config.py, 2.60)."""
+AUTO: Mapping[str, Any] = {"max_replicas": 100}
+"""What `num_replicas: auto` changes of it."""
 Amounts = Mapping[str, float]
 
 
@@ -30,6 +39,11 @@ class Deployment:
     """How long a replica that is taken away may go on."""
     worker: VllmSettings | None = None
     """Whose engine it is; None is the router."""
+    scaling: Mapping[str, Any] | None = None
+    """The Serve config's own `autoscaling_config`, which takes the place of the settings' whole one; None where theirs holds."""
+    max_ongoing_requests: int = 0
+    target_ongoing_requests: float = 0.0
+    """What one replica is meant to have at once, where there is a choice of how many there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +53,8 @@ class ServeConfig:
     file: str
     settings: str | None
     deployments: Mapping[str, Mapping[str, Any]]
+    import_path: str = ""
+    port: int = PORT
 
 
 def read(path: Path) -> ServeConfig:
@@ -47,20 +63,43 @@ def read(path: Path) -> ServeConfig:
     Raises:
         CheckError: it is not there, or is none.
     """
-    try:
-        documents = [
-            each for each in yaml.safe_load_all(path.read_text(encoding="utf-8")) if isinstance(each, dict)
-        ]
-        services = [each for each in documents if each.get("kind") == "RayService"]
-        data = yaml.safe_load(services[0]["spec"]["serveConfigV2"]) if services else documents[0]
-        application = data["applications"][0]
-    except (OSError, yaml.YAMLError, KeyError, IndexError, TypeError) as exc:
-        raise CheckError(f"{path} is not a Serve config with an application: {exc!r}") from exc
+    data = _parsed(path)
+    if fault := _fault(data):
+        raise CheckError(f"{path} is not a Serve config: {fault}. cluster/gpu.serve.yaml is one.")
+    application = data["applications"][0]
     return ServeConfig(
         file=str(path),
         settings=section(application, "args").get("settings"),
-        deployments={each["name"]: each for each in application.get("deployments", [])},
+        deployments={each["name"]: each for each in application.get("deployments") or []},
+        import_path=application["import_path"],
+        port=section(data, "http_options").get("port", PORT),
     )
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    try:
+        documents = [each for each in yaml.safe_load_all(path.read_text(encoding="utf-8")) if each]
+        services = [each for each in documents if section({"it": each}, "it").get("kind") == "RayService"]
+        if services:
+            documents = [yaml.safe_load(section(services[0], "spec").get("serveConfigV2") or "")]
+    except (OSError, yaml.YAMLError) as exc:
+        raise CheckError(f"{path} cannot be read: {exc}") from exc
+    if not documents or not isinstance(documents[0], dict):
+        raise CheckError(f"{path} is not a Serve config: there is nothing in it, or no mapping.")
+    return documents[0]
+
+
+def _fault(data: dict[str, Any]) -> str:
+    """Why there is no application to be read, in a line; empty where there is one. Ray's own schema would import what it names."""
+    applications = data.get("applications")
+    if not isinstance(applications, list) or not applications or not isinstance(applications[0], dict):
+        return f"it has no `applications`, but {', '.join(map(str, data))}"
+    if not isinstance(applications[0].get("import_path"), str):
+        return "applications[0].import_path is not set"
+    for index, each in enumerate(applications[0].get("deployments") or []):
+        if not isinstance(each, dict) or not isinstance(each.get("name"), str):
+            return f"applications[0].deployments[{index}] has no name"
+    return ""
 
 
 def engines(settings: Settings) -> dict[str, VllmSettings]:
@@ -81,7 +120,7 @@ def made(settings: Settings, config: ServeConfig) -> list[Deployment]:
 def _router_defaults(settings: Settings) -> dict[str, Any]:
     router = settings.router
     return {
-        "autoscaling_config": {"min_replicas": router.min_replicas, "max_replicas": router.max_replicas},
+        **_scaling_defaults(router),
         "placement_group_bundles": [{"CPU": router.num_cpus}],
         "graceful_shutdown_timeout_s": 30,
     }
@@ -92,9 +131,17 @@ def _engine_defaults(worker: VllmSettings) -> dict[str, Any]:
     kind = {f"{ACCELERATOR}{scale.accelerator_type}": 0.001} if scale.accelerator_type else {}
     first = {"CPU": scale.num_cpus} | ({"GPU": 1.0} if gpus else {}) | kind
     return {
-        "autoscaling_config": {"min_replicas": scale.min_replicas, "max_replicas": scale.max_replicas},
+        **_scaling_defaults(scale),
         "placement_group_bundles": [first, *({"GPU": 1.0} | kind for _ in range(gpus - 1))],
         "graceful_shutdown_timeout_s": scale.drain_s,
+    }
+
+
+def _scaling_defaults(scale: Scaling) -> dict[str, Any]:
+    counts = autoscaling(scale)
+    return {
+        "autoscaling_config": {name: getattr(counts, name) for name in RAYS_SCALING},
+        "max_ongoing_requests": scale.max_ongoing_requests,
     }
 
 
@@ -103,15 +150,20 @@ def _deployment(
 ) -> Deployment:
     given = dict(config.deployments.get(name, {}))
     merged = defaults | given
-    scaling = merged["autoscaling_config"]
-    fixed = given.get("num_replicas")
+    fixed, scaling = given.get("num_replicas"), given.get("autoscaling_config")
+    if fixed == "auto":
+        fixed, scaling = None, AUTO | (scaling or {})
+    counts = merged["autoscaling_config"] if scaling is None else RAYS_SCALING | scaling
     return Deployment(
         name=name,
-        min_replicas=int(scaling.get("min_replicas", 1) if fixed is None else fixed),
-        max_replicas=int(scaling.get("max_replicas", 1) if fixed is None else fixed),
+        min_replicas=int(counts["min_replicas"] if fixed is None else fixed),
+        max_replicas=int(counts["max_replicas"] if fixed is None else fixed),
         needs=together(merged["placement_group_bundles"]),
         drain_s=float(merged["graceful_shutdown_timeout_s"]),
         worker=worker,
+        scaling=scaling if fixed is None else None,
+        max_ongoing_requests=int(merged["max_ongoing_requests"]),
+        target_ongoing_requests=float(counts["target_ongoing_requests"]),
     )
 
 

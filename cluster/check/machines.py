@@ -6,7 +6,7 @@ Knows where each of the four says what a node has, how many there may be and wha
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,10 @@ class Machines:
     """Worker nodes at most, all kinds together; None where nothing says so."""
     environment: Mapping[str, str]
     """Variables with the values written in the file; "" where the value comes from elsewhere."""
+    open_ports: tuple[range, ...] | None = None
+    """What the file lets in from outside; None where it says nothing of that."""
+    images: Mapping[str, str] = field(default_factory=dict)
+    """The container image by kind of node."""
 
 
 def read(path: Path) -> Machines:
@@ -89,7 +93,24 @@ def _of_launcher(data: dict[str, Any], file: str) -> Machines:
         workers=tuple(nodes),
         max_nodes=len(ips) if ips is not None else data.get("max_workers"),
         environment=_launched_environment(data),
+        open_ports=_let_in(section(data["provider"], "security_group").get("IpPermissions")),
+        images=_launched_images(data, head, types),
     )
+
+
+def _let_in(permissions: list[dict[str, Any]] | None) -> tuple[range, ...] | None:
+    if permissions is None:
+        return None
+    return tuple(range(each.get("FromPort", 0), each.get("ToPort", 65535) + 1) for each in permissions)
+
+
+def _launched_images(data: dict[str, Any], head: str, types: dict[str, Any]) -> dict[str, str]:
+    docker = section(data, "docker")
+    named: dict[str, str | None] = {}
+    for name in {head: None} | types:
+        role, own = "head_image" if name == head else "worker_image", section(types.get(name), "docker")
+        named[name] = own.get(role) or docker.get(role) or docker.get("image")
+    return {name: image for name, image in named.items() if image}
 
 
 def _launched(name: str, node: dict[str, Any]) -> NodeType:
@@ -133,7 +154,18 @@ def _of_rayservice(data: dict[str, Any], file: str) -> Machines:
             for entry in _container(head).get("env", [])
             if "name" in entry
         },
+        open_ports=_served(section(section(data, "spec"), "serveService")),
+        images={
+            name: image
+            for name, group in {HEAD: head, **{g["groupName"]: g for g in groups}}.items()
+            if (image := _container(group).get("image"))
+        },
     )
+
+
+def _served(service: dict[str, Any]) -> tuple[range, ...] | None:
+    ports = [each.get("targetPort", each.get("port")) for each in section(service, "spec").get("ports", [])]
+    return tuple(range(port, port + 1) for port in ports if isinstance(port, int)) or None
 
 
 def _pod(name: str, group: dict[str, Any], least: int, most: int) -> NodeType:

@@ -222,6 +222,72 @@ def a_machine_without_a_price(files: Files) -> None:
     files.node("router")["node_config"]["InstanceType"] = "z9.large"
 
 
+def scaled(files: Files, name: str = "vllm-conductor") -> Data:
+    return files.deployment(name)["autoscaling_config"]
+
+
+@breaks("serve.yaml", "vllm-conductor.autoscaling_config.policy", "there is no 'by_lod'")
+def a_policy_misspelt(files: Files) -> None:
+    scaled(files)["policy"] = {"policy_function": "serving.deployments.autoscaling:by_lod"}
+
+
+@breaks("serve.yaml", "vllm-conductor.autoscaling_config.policy", "Ray's own policy holds")
+def a_policy_left_out(files: Files) -> None:
+    del scaled(files)["policy"]
+
+
+@breaks("serve.yaml", "router.user_config", "changes the worker 'qwen4'")
+def a_user_config_for_nobody(files: Files) -> None:
+    files.deployment("router")["user_config"]["workers"][0]["name"] = "qwen4"
+
+
+@breaks("serve.yaml", "import_path", "there is no 'build_ap'")
+def an_import_path_misspelt(files: Files) -> None:
+    files.serve["applications"][0]["import_path"] = "serving.app:build_ap"
+
+
+@breaks("serve.yaml", "router.num_replicas", "is 0: nothing answers")
+def no_router(files: Files) -> None:
+    files.deployment("router")["num_replicas"] = 0
+
+
+@breaks("serve.yaml", "http_options.port", "is 9000")
+def a_port_behind_the_firewall(files: Files) -> None:
+    files.serve["http_options"]["port"] = 9000
+
+
+@breaks(
+    "serve.yaml", "vllm-conductor.autoscaling_config.target_ongoing_requests", "max_ongoing_requests, 256"
+)
+def a_target_that_no_replica_is_given(files: Files) -> None:
+    scaled(files)["target_ongoing_requests"] = 2400
+
+
+@breaks("cluster.yaml", "gpu_24gb: image", "Python py312, Ray 2.60.0")
+def a_head_of_another_ray(files: Files) -> None:
+    files.cluster["docker"]["image"] = "rayproject/ray:2.40.0-py310"
+
+
+@breaks("cluster.yaml", "gpu_48gb.resources", "say 4 GPUs; a g6e.2xlarge has 1")
+def more_gpus_than_the_machine_has(files: Files) -> None:
+    files.node("gpu_48gb")["node_config"]["InstanceType"] = "g6e.2xlarge"
+
+
+@breaks("serve.yaml", "vllm-gemma-3-27b-it.autoscaling_config.min_replicas", "scale, has 1")
+def scaled_to_zero_in_one_file_only(files: Files) -> None:
+    files.worker("gemma-3-27b-it")["scale"]["min_replicas"] = 1
+
+
+@breaks("serve.yaml", "vllm-conductor.autoscaling_config.look_back_period_s", "Ray's 30 holds")
+def a_look_back_left_out(files: Files) -> None:
+    del scaled(files)["look_back_period_s"]
+
+
+@breaks("serve.yaml", "vllm-conductor.autoscaling_config.metrics_interval_s", "Ray's 10 holds")
+def a_metrics_interval_left_out(files: Files) -> None:
+    del scaled(files)["metrics_interval_s"]
+
+
 BROKEN = [each for each in list(globals().values()) if hasattr(each, "marks")]
 
 
@@ -329,6 +395,13 @@ def test_the_machines_share_falls_with_the_load() -> None:
     assert re.search(r"\$0\.95 to \$2\.70 of the machines, if they serve 2 requests a second", text)
 
 
+def test_a_share_of_machines_at_a_rate_that_they_cannot_serve_says_what_it_is() -> None:
+    _, text = shown("--rps", "1000")
+    assert "whether or not they can serve it" in text
+    assert "128 answers at once" in text
+    assert "loadtest.simulator" in text
+
+
 def test_prices_can_be_ones_own(tmp_path: Path) -> None:
     own = tmp_path / "prices.yaml"
     own.write_text("requests: {ours: [{worker: gpt-5, input_tokens: 0, output_tokens: 1000}]}")
@@ -353,9 +426,12 @@ def test_requests_of_other_settings_are_remarked_on_and_their_cost_is_unknown() 
         (("--mix", "chat=0.7"), "sum up to 1"),
         (("--mix", "poetry=1"), "none of the kinds under `requests`: passthrough, chat, ultra"),
         (("--mix", "chat=most"), "no kind=share"),
+        (("--mix", "chat=0.5,chat=1"), "'chat' is in it twice"),
+        (("--mix", "chat=nan"), "sum up to 1"),
+        (("--serve", "/dev/null"), "there is nothing in it"),
         (("--cluster", "nowhere.yaml"), "nowhere.yaml cannot be read"),
         (("--cluster", str(SETTINGS)), "neither a cluster file"),
-        (("--serve", str(SETTINGS)), "is not a Serve config"),
+        (("--serve", str(SETTINGS)), "is not a Serve config: it has no `applications`"),
         (("--settings", str(SERVE)), "is not a known key"),
     ],
 )
@@ -374,7 +450,7 @@ def test_a_wrong_price_table_is_told_with_its_place(tmp_path: Path) -> None:
     assert "instances.g5.2xlarge.on_demand_usd" in text
 
 
-@pytest.mark.parametrize("rate", ["0", "-1", "many"])
+@pytest.mark.parametrize("rate", ["0", "-1", "many", "nan", "inf"])
 def test_a_rate_that_is_none_is_refused(rate: str) -> None:
     with pytest.raises(SystemExit):
         main(["--rps", rate])

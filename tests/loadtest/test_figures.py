@@ -1,10 +1,15 @@
 """From samples to figures: percentiles, phases, goodput, records; all by hand-made samples."""
 
+import itertools
+import signal
+import threading
+import time
+
 import pytest
 
 from loadtest.objective import good, objective, seconds
 from loadtest.recording import LEFT, NOT_STARTED, OK, UNFINISHED, Recording, Sample
-from loadtest.records import fill
+from loadtest.records import AT_ONCE, fill
 from loadtest.server_state import numbers
 from loadtest.sse import Reader
 from loadtest.summary import percentile, spread, summary
@@ -58,7 +63,7 @@ def test_goodput_judges_what_was_wanted_to_the_end() -> None:
     ]
     told = summary(samples, 10, LIMITS_MS, interrupted=False)
     assert told["goodput"] | {"objective_ms": None} == {
-        "objective_ms": None, "judged": 6, "good": 2, "part": 0.3333, "per_s": 0.2,
+        "objective_ms": None, "judged": 6, "good": 2, "good_in_ran_s": 1, "part": 0.3333, "per_s": 0.1,
     }  # fmt: skip
     assert summary(samples, 10, LIMITS_MS, interrupted=True)["goodput"]["judged"] == 5
     assert told["errors"] == {"http_503 worker_busy": 1}
@@ -66,6 +71,17 @@ def test_goodput_judges_what_was_wanted_to_the_end() -> None:
     assert [counted[name] for name in ("due", "answered", "failed", "left", "not_started", "unfinished")] == [
         7, 3, 1, 1, 1, 1,
     ]  # fmt: skip
+
+
+def test_rates_count_only_what_ended_while_requests_were_sent() -> None:
+    """Twelve answers a second for six seconds, and as many again out of the queue: it is twelve a second, and not 24."""
+    in_time = [Sample("chat", second, second, OK, {"end": 900.0}) for second in range(6) for _ in range(12)]
+    late = [Sample("chat", 5.5, 5.5, OK, {"end": 600.0}) for _ in range(72)]
+    told = summary(in_time + late, 6.0, LIMITS_MS, interrupted=False)
+    counted = told["requests"]
+    assert (counted["answered"], counted["answered_in_ran_s"], counted["answered_per_s"]) == (144, 72, 12.0)
+    good = told["goodput"]
+    assert (good["good"], good["good_in_ran_s"], good["part"], good["per_s"]) == (144, 72, 1.0, 12.0)
 
 
 def test_unknown_cost_is_counted_and_not_taken_for_nothing() -> None:
@@ -132,6 +148,48 @@ def test_a_whole_answer_is_completed_from_its_record_and_a_missing_one_is_told()
     assert fill([whole, lost], "http://podium", read) == (2, 1)
     assert (whole.phases_ms, whole.calls) == ({"end": 1000, "plan": 250, "steps": 500}, 3)
     assert lost.calls is None
+
+
+def whole_answers(count: int) -> list[Sample]:
+    answers = [Sample("chat", 0.0, 0.0) for _ in range(count)]
+    for number, each in enumerate(answers):
+        each.answered({"choices": [1], "podium": {"workflow_id": f"wf_{number}"}}, 1000)
+    return answers
+
+
+def test_records_of_a_mute_server_are_waited_for_together_and_not_one_by_one() -> None:
+    ever = threading.Event()
+    asked: list[str] = []
+
+    def read(url: str) -> object:
+        asked.append(url)
+        ever.wait(30)
+        raise OSError
+
+    began = time.monotonic()
+    try:
+        assert fill(whole_answers(200), "http://podium", read, within_s=0.2) == (200, 0)
+        assert time.monotonic() - began < 5
+        assert len(asked) == AT_ONCE
+    finally:
+        ever.set()
+
+
+def test_ctrl_c_skips_the_records_that_are_still_to_come() -> None:
+    ever, calls = threading.Event(), itertools.count()
+
+    def read(_: str) -> object:
+        if next(calls) == 0:
+            signal.raise_signal(signal.SIGINT)
+        ever.wait(30)
+        raise OSError
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert fill(whole_answers(20), "http://podium", read) == (20, 0)
+    finally:
+        ever.set()
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_request_stays_in_the_recording_whatever_ends_it() -> None:

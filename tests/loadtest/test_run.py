@@ -6,8 +6,11 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +122,7 @@ def test_ctrl_c_still_writes_the_report(scripted_server: str, tmp_path: Path, na
         running.kill()
     assert running.returncode == 130, said
     assert b"Traceback" not in said
+    assert b"KeyboardInterrupt" not in said, "gevent prints what the run has understood already"
     told = json.loads((tmp_path / "report.json").read_text())
     assert told["interrupted"]
     assert told["figures"]["requests"]["due"] > 0
@@ -162,6 +166,82 @@ def test_nobody_at_the_url_is_told_with_a_remedy(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+class Podium(BaseHTTPRequestHandler):
+    """Answers at once, and counts; as much of a Podium as a run needs."""
+
+    asked = 0
+    fills_the_disk: Callable[[], object] = staticmethod(lambda: None)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def do_GET(self) -> None:
+        self.tell({"data": [{"id": "podium-mini"}], "running": 0})
+
+    def do_POST(self) -> None:
+        type(self).asked += 1
+        self.fills_the_disk()
+        self.rfile.read(int(self.headers["content-length"]))
+        self.tell({"choices": [{"message": {"content": "Yes."}}]})
+
+    def tell(self, answer: object) -> None:
+        body = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@pytest.fixture
+def podium_url() -> Iterator[str]:
+    Podium.asked, Podium.fills_the_disk = 0, staticmethod(lambda: None)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Podium)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def a_second(url: str, out: Path, temporary: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command("open-chat", "--url", url, "--duration", "1s", "--rate", "5", "--out", str(out)),
+        cwd=ROOT, capture_output=True, text=True, timeout=60, env=os.environ | {"TMPDIR": str(temporary)},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("out", ["a file", "/proc/nope"])
+def test_a_folder_that_cannot_be_written_to_is_told_before_the_load(
+    podium_url: str, tmp_path: Path, out: str
+) -> None:
+    (tmp_path / "a file").touch()
+    done = a_second(podium_url, tmp_path / out, tmp_path)
+    assert done.returncode == 2, done.stdout
+    assert "--out: no report can be written to" in done.stdout
+    assert "Traceback" not in done.stderr
+    assert Podium.asked == 0
+
+
+def test_what_was_measured_survives_a_folder_that_goes_away_meanwhile(
+    podium_url: str, tmp_path: Path
+) -> None:
+    out, temporary = tmp_path / "report", tmp_path / "temporary"
+    temporary.mkdir()
+
+    def goes_away() -> None:
+        if out.is_dir():
+            out.rmdir()
+            out.touch()
+
+    Podium.fills_the_disk = staticmethod(goes_away)
+    done = a_second(podium_url, out, temporary)
+    assert done.returncode == 1, done.stdout
+    assert f"The report cannot be written to {out}" in done.stdout
+    (kept,) = temporary.glob("podium-load-*")
+    assert f"It is kept in {kept}/report.html" in done.stdout
+    assert len((kept / "requests.jsonl").read_text().splitlines()) == Podium.asked > 0
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
@@ -170,6 +250,7 @@ def test_nobody_at_the_url_is_told_with_a_remedy(tmp_path: Path) -> None:
         (["mixed", "--duration", "soon"], "'soon' is no duration"),
         (["mixed", "--objective", "middle=1s"], "'middle' is no phase"),
         (["open-mixed", "--rate", "0"], "0 requests a second is no rate"),
+        (["open-mixed", "--url", "127.0.0.1:8123"], "write http://127.0.0.1:8123"),
     ],
 )
 def test_a_wrong_option_is_named(arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:

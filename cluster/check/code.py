@@ -1,0 +1,84 @@
+"""Whether the Python that a Serve config names is there, and takes what it is given. Reads source, runs none of it."""
+
+import ast
+import importlib.util
+from pathlib import Path
+
+from cluster.check.case import Case
+from cluster.check.deployments import ROUTER
+from cluster.check.findings import Finding
+from serving.settings import SettingsError
+from serving.user_config import patched
+
+BUILDER = "serving.app:build_app"
+
+
+def builder(case: Case) -> list[Finding]:
+    """The application can be built."""
+    name, field = case.serve.import_path, "applications[0].import_path"
+    if reason := cannot_be_imported(name):
+        return [Finding(case.serve.file, field, f"is {name}: {reason}", f"import_path: {BUILDER}")]
+    return []
+
+
+def user_configs(case: Case) -> list[Finding]:
+    """What the Serve config changes of the settings can be changed so; only the router takes it."""
+    found: list[Finding] = []
+    for name, given in case.serve.deployments.items():
+        config = given.get("user_config")
+        if not config:
+            continue
+        field = f"{name}.user_config"
+        if name != ROUTER:
+            says = "is given to an engine, which takes none: its replicas do not start"
+            found.append(Finding(case.serve.file, field, says, f"write it under `{ROUTER}`"))
+        elif reason := _refused(case, config):
+            found.append(Finding(case.serve.file, field, *reason))
+    return found
+
+
+def _refused(case: Case, config: dict[str, object]) -> tuple[str, str] | None:
+    names = [worker.name for worker in case.settings.workers]
+    workers = config.get("workers")
+    for worker in workers if isinstance(workers, list) else []:
+        if isinstance(worker, dict) and worker.get("name") not in names and "kind" not in worker:
+            says = f"changes the worker {worker.get('name')!r}, which {case.settings_file} does not have"
+            return says, f"name one of {', '.join(names)}; a new one needs its `kind` and `model`"
+    try:
+        patched(case.settings, config)
+    except SettingsError as exc:
+        return (
+            f"is refused by the router: {exc.message}",
+            "what replicas cannot change while they run belongs in the settings file",
+        )
+    return None
+
+
+def cannot_be_imported(target: str) -> str | None:
+    """Why `package.module:name` cannot be had; None where it can."""
+    module, _, name = target.replace(":", ".").rpartition(".")
+    try:
+        spec = importlib.util.find_spec(module) if module else None
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or spec.origin is None:
+        return f"there is no module {module or target!r}"
+    if spec.origin.endswith(".py") and name not in _names(Path(spec.origin)):
+        return f"there is no {name!r} in the module {module!r}"
+    return None
+
+
+def _names(source: Path) -> set[str]:
+    """What a module has at its top."""
+    names: set[str] = set()
+    for each in ast.parse(source.read_text(encoding="utf-8")).body:
+        match each:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                names.add(name)
+            case ast.Import(names=imported) | ast.ImportFrom(names=imported):
+                names |= {alias.asname or alias.name for alias in imported}
+            case ast.Assign() | ast.AnnAssign():
+                names |= {node.id for node in ast.walk(each) if isinstance(node, ast.Name)}
+            case _:
+                pass
+    return names
