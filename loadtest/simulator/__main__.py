@@ -1,6 +1,6 @@
 """`python -m loadtest.simulator`: a table, `build/simulator/simulator.json`, and plots. Exit 2 where the inputs cannot be used.
 
-Everything is simulated again each time, from the same seed: two minutes on a slow core. `--rates 10` alone takes seconds.
+Everything is simulated again each time, from the same seed: four minutes on a slow core.
 """
 
 import argparse
