@@ -1,6 +1,6 @@
 """`python -m loadtest.simulator`: a table, `build/simulator/simulator.json`, and plots. Exit 2 where the inputs cannot be used.
 
-Everything is simulated again each time, from the same seed: two minutes on a slow core. `--rates 10` alone takes seconds.
+Everything is simulated again each time, from the same seed: four minutes on a slow core.
 """
 
 import argparse
@@ -13,14 +13,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from loadtest.simulator import inputs, report
+from loadtest.simulator import inputs, real, report, whatif
 from loadtest.simulator.arrivals import KINDS
 from loadtest.simulator.inputs import Inputs, InputsError
-from loadtest.simulator.real import compared
+from loadtest.simulator.sizing import Sized
 
 SLICE_CHECKED_AT = 2.5
 """Times the slice's rate: there the whole is simulated too."""
 CHECKED_RPS = 10
+CHANGED_RPS = 1000
 PLANS = 1000
 
 
@@ -66,6 +67,7 @@ def errors(rows: list[dict[str, float]]) -> Table:
     drawn = Table(title="A real, scripted server on this size of machine, and its simulation")
     for heading in (
         "requests/s",
+        "streamed",
         "p50 ms",
         "simulated",
         "error",
@@ -75,17 +77,50 @@ def errors(rows: list[dict[str, float]]) -> Table:
         "done/s",
         "simulated",
         "error",
+        "router CPU ms",
+        "reckoned",
+        "error",
     ):
         drawn.add_column(heading, justify="right")
     for row in rows:
-        cells = [f"{row['rate_rps']:g}"]
-        for name in ("p50_ms", "p95_ms", "done_rps"):
+        cells = [f"{row['rate_rps']:g}", "yes" if row["streamed"] else "no"]
+        for name in ("p50_ms", "p95_ms", "done_rps", "router_cpu_ms"):
             cells += [
                 f"{row[f'real_{name}']:.4g}",
                 f"{row[f'simulated_{name}']:.4g}",
                 f"{row[f'error_{name}']:+.1%}",
             ]
         drawn.add_row(*cells)
+    return drawn
+
+
+def foretold(rows: list[dict[str, float]]) -> Table:
+    """The router's CPU for requests that no cost was fitted to."""
+    drawn = Table(title="Router CPU for one step of 200 words, nearly idle, ms a request")
+    for heading in ("streamed", "measured", "reckoned", "error"):
+        drawn.add_column(heading, justify="right")
+    for row in rows:
+        drawn.add_row(
+            "yes" if row["streamed"] else "no",
+            f"{row['real_ms']:.1f}",
+            f"{row['reckoned_ms']:.1f}",
+            f"{row['error']:+.1%}",
+        )
+    return drawn
+
+
+def what_ifs(found: dict[str, Sized], conductor: str) -> Table:
+    """One change at a time."""
+    drawn = Table(
+        title=f"What would change the answer at {next(iter(found.values())).rate_rps:,g} requests/s"
+    )
+    for heading in ("change", "routers", "conductors", "GPUs", "machines $/h", "APIs $/h"):
+        drawn.add_column(heading, justify="left" if heading == "change" else "right")
+    for name, each in found.items():
+        drawn.add_row(
+            name, f"{each.sizes.routers:,}", f"{each.sizes.engines[conductor]:,}", f"{each.gpus:,}",
+            f"{each.machines_usd_per_hour:,.0f}", f"{each.apis_usd_per_hour:,.0f}",
+        )  # fmt: skip
     return drawn
 
 
@@ -174,11 +209,20 @@ def run(given: Inputs, rates: list[float], traffic: str, seed: int, out: Path, c
         status.update("simulating autoscaling ...")
         scaled, scaled_plain = scaling(given, CHECKED_RPS, out)
         ends_s = report.scheduled(given, PLANS, seed)
-        rows = [compared(given, given.checked, at) for at in given.checked.rates] if given.checked else []
+        rows = (
+            [real.compared(given, given.checked, at) for at in given.checked.rates] if given.checked else []
+        )
+        cpu = real.foretold(given, given.checked) if given.checked else []
+        changed = whatif.changed(given, CHANGED_RPS)
         status.update("checking the paper against the simulation ...")
         paper = report.overloaded(given, CHECKED_RPS, seed)
         sliced = report.sliced(given, SLICE_CHECKED_AT * given.sizing.slice_rps, seed)
-    console.print(scaled, schedulers(ends_s), *([errors(rows)] if rows else []))
+    console.print(
+        scaled,
+        schedulers(ends_s),
+        *([errors(rows), foretold(cpu)] if rows else []),
+        what_ifs(changed, given.conductor),
+    )
     console.print(
         f"Capacity on paper over the simulated one, less 1: {', '.join(f'{n} {e:+.1%}' for n, e in paper.items())}"
     )
@@ -190,7 +234,7 @@ def run(given: Inputs, rates: list[float], traffic: str, seed: int, out: Path, c
         out / "schedulers.png",
     )
     written = {
-        "answers": [each.plain() for each in answers], "autoscaling": scaled_plain, "checked": rows,
+        "answers": [each.plain() for each in answers], "autoscaling": scaled_plain, "checked": rows, "foretold": cpu,
         "schedulers_s": {name: report.percentiles(values) for name, values in ends_s.items()},
         "paper_error": paper, "slice_error": sliced,
     }  # fmt: skip

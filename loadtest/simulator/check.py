@@ -1,9 +1,9 @@
-"""`python -m loadtest.simulator.check --url ...`: a real, scripted server under open-loop load, as a section for `inputs.yaml`.
+"""`python -m loadtest.simulator.check --url ...`: what a real, scripted server does, as two sections for `inputs.yaml`.
 
-The server must be `python -m cluster.serve --settings cluster/scripted.yaml` on this machine: what its script says, and how fast,
-is in `STEPS` here. CPU times are read from the processes behind the URL's port. The simulation is later given the same arrivals,
-and the CPU of a request as it was at the middle one of the rates; the others it must foretell. It also prints what a router's
-CPU goes into, for the section `router`: plans of one step and of four, the conductor's plan, and a streamed answer.
+The server must be `python -m cluster.serve --settings loadtest/simulator/scripted.yaml` on this machine, with `--fast` for the
+deployed path: what its script says, and how fast, is in `STEPS` here. CPU times are read from the processes behind the URL's port.
+`router` is fitted to five sorts of requests. `checked` holds what the fit must then foretell: other requests, streamed and not,
+and Poisson arrivals at several rates, which the simulation is given again.
 """
 
 import argparse
@@ -26,24 +26,26 @@ from loadtest.simulator.arrivals import poisson
 from loadtest.simulator.cluster import percentile
 from loadtest.simulator.real import rate_of
 
-BODY = {"model": "podium-mini", "messages": [{"role": "user", "content": "What is it?"}]}
-COSTED, COSTED_AT_ONCE = 160, 8
+BODY: dict[str, Any] = {"model": "podium-mini", "messages": [{"role": "user", "content": "What is it?"}]}
+COSTED, COSTED_AT_ONCE = 48, 8
 """Requests of each sort that the router's CPU is divided by."""
 CONDUCTOR_TOKEN_MS = 5.0
 STEPS: list[dict[str, Any]] = [
-    {"worker": "a", "written_tokens": 10, "first_token_s": 0.3, "output_tokens": 1, "token_ms": 0},
-    {"worker": "b", "written_tokens": 10, "first_token_s": 0.3, "output_tokens": 1, "token_ms": 0},
-    {"worker": "c", "written_tokens": 8, "first_token_s": 0.3, "output_tokens": 16, "token_ms": 10},
+    {"worker": "a", "written_tokens": 50, "first_token_s": 0.3, "output_tokens": 1, "token_ms": 0},
+    {"worker": "b", "written_tokens": 50, "first_token_s": 0.3, "output_tokens": 1, "token_ms": 0},
+    {"worker": "c", "written_tokens": 50, "first_token_s": 0.3, "output_tokens": 16, "token_ms": 10},
     {
         "worker": "c",
         "reads": [0, 1, 2],
-        "written_tokens": 15,
+        "written_tokens": 50,
         "first_token_s": 0.3,
         "output_tokens": 16,
         "token_ms": 10,
     },
 ]
-"""`cluster/scripted.yaml`: its conductor's plan, counted in words, and what its workers take."""
+"""`scripted.yaml` beside this: its conductor's plan, counted in words, and what its workers take."""
+LONG_TOKENS = 200
+"""What its worker `long` says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,7 @@ class Seen:
 
     rate_rps: float
     seed: int
+    streamed: bool
     took_s: list[float]
     done_rps: float
     router_cpu_s: float
@@ -62,22 +65,24 @@ def processes(port: int) -> tuple[psutil.Process, psutil.Process]:
     """The router replica and the proxy behind `port`.
 
     Raises:
-        ValueError: they are not found, as behind HAProxy or on another machine.
+        ValueError: they are not found, as on another machine.
     """
-    listening = (
-        c for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN and c.laddr.port == port
-    )
-    proxy = next((psutil.Process(c.pid) for c in listening if c.pid), None)
-    if proxy is None or proxy.pid == os.getpid():
+    listening = {
+        c.pid
+        for c in psutil.net_connections("tcp")
+        if c.status == psutil.CONN_LISTEN and c.laddr.port == port
+    }
+    fronts = sorted((psutil.Process(pid) for pid in listening if pid), key=lambda front: front.create_time())
+    if not fronts or fronts[-1].pid == os.getpid():
         raise ValueError(f"nothing on this machine listens on port {port}")
-    beside = psutil.Process(proxy.ppid()).children(recursive=True)
-    router = next(
-        (p for p in beside if "ServeReplica" in "".join(p.cmdline()) and "router" in "".join(p.cmdline())),
-        None,
-    )
-    if router is None:
-        raise ValueError(f"no router replica runs beside the proxy on port {port}")
-    return router, proxy
+    proxy = fronts[-1]
+    for above in (
+        proxy.parents()
+    ):  # HAProxy's parent is an actor, whose parent is the raylet; Serve's proxy is one itself
+        for beside in above.children(recursive=True):
+            if "ServeReplica" in (said := "".join(beside.cmdline())) and "router" in said:
+                return beside, proxy
+    raise ValueError(f"no router replica runs beside the proxy on port {port}")
 
 
 def cpu_s(process: psutil.Process) -> float:
@@ -101,7 +106,7 @@ async def ask(session: aiohttp.ClientSession, url: str, body: dict[str, Any] = B
 
 
 async def at_rate(
-    session: aiohttp.ClientSession, url: str, rate_rps: float, duration_s: float, seed: int
+    session: aiohttp.ClientSession, url: str, rate_rps: float, duration_s: float, seed: int, *, streamed: bool
 ) -> Seen:
     """Ask at Poisson times, whether or not earlier answers are there."""
     arrivals = poisson(rate_rps, duration_s, np.random.default_rng(seed))
@@ -112,31 +117,47 @@ async def at_rate(
 
     async def one(at_s: float) -> float:
         await asyncio.sleep(began_s + at_s - time.monotonic())
-        took_s = await ask(session, url)
+        took_s = await ask(session, url, BODY | {"stream": streamed})
         ended_s.append(time.monotonic() - began_s)
         return took_s
 
     took_s = await asyncio.gather(*(one(float(at_s)) for at_s in arrivals))
     router_s, proxy_s = ((cpu_s(p) - was) / len(took_s) for p, was in zip(watched, before, strict=True))
-    return Seen(rate_rps, seed, list(took_s), rate_of(ended_s, duration_s), router_s, proxy_s)
+    return Seen(rate_rps, seed, streamed, list(took_s), rate_of(ended_s, duration_s), router_s, proxy_s)
 
 
-async def measure(
-    url: str, rates: list[float], duration_s: float, console: Console
-) -> tuple[list[Seen], float]:
-    """Every rate, and the milliseconds of HTTP around one request at a time."""
+async def measure(url: str, rates: list[float], duration_s: float, console: Console) -> dict[str, Any]:
+    """What goes into the router's CPU, what that must foretell, every rate, and the HTTP around one request at a time."""
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         alone_s = [await ask(session, url) for _ in range(8)][3:]
+        fitted = await router_costs(session, url)
+        console.print(f"router: {fitted}")
+        foretold = [await alone(session, url, stream=stream) for stream in (False, True)]
+        console.print(f"to foretell: {foretold}")
         seen: list[Seen] = []
         for number, rate_rps in enumerate(rates):
-            seen.append(await at_rate(session, url, rate_rps, duration_s, seed=number + 1))
-            last = seen[-1]
-            console.print(
-                f"{rate_rps:g}/s: p50 {1000 * percentile(last.took_s, 0.5):.0f} ms, p95 {1000 * percentile(last.took_s, 0.95):.0f} ms, "
-                f"{last.done_rps:.1f}/s done, CPU {1000 * last.router_cpu_s:.1f} ms router, {1000 * last.proxy_cpu_s:.1f} ms proxy"
-            )
-        costs = await router_costs(session, url)
-    return seen, 1000 * percentile(alone_s, 0.5) - scripted_ms(), costs
+            for streamed in (False, True):
+                seen.append(await at_rate(session, url, rate_rps, duration_s, number + 1, streamed=streamed))
+                last = seen[-1]
+                console.print(
+                    f"{rate_rps:g}/s{', streamed' * streamed}: p50 {1000 * percentile(last.took_s, 0.5):.0f} ms, "
+                    f"p95 {1000 * percentile(last.took_s, 0.95):.0f} ms, {last.done_rps:.1f}/s done, "
+                    f"CPU {1000 * last.router_cpu_s:.1f} ms router, {1000 * last.proxy_cpu_s:.1f} ms proxy"
+                )
+    added_ms = 1000 * percentile(alone_s, 0.5) - scripted_ms()
+    return {
+        "router": fitted,
+        "checked": section(seen, foretold, duration_s) | {"http_added_ms": round(added_ms, 1)},
+    }
+
+
+async def alone(session: aiohttp.ClientSession, url: str, *, stream: bool) -> dict[str, Any]:
+    """One step of many words, which nothing was fitted to, and the router's CPU for it; the router is nearly idle."""
+    used_ms = await cost_ms(session, url, given(1, "long", stream=stream))
+    return {
+        "streamed": stream, "steps": 1, "inner_tokens": 0,
+        "answer_tokens": LONG_TOKENS, "router_cpu_ms": round(used_ms, 2),
+    }  # fmt: skip
 
 
 def given(steps: int, worker: str, *, stream: bool = False) -> dict[str, Any]:
@@ -146,29 +167,34 @@ def given(steps: int, worker: str, *, stream: bool = False) -> dict[str, Any]:
     return BODY | {"stream": stream, "podium": {"plan": plan}}
 
 
+async def cost_ms(session: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> float:
+    """CPU milliseconds of the router for one such request, the mean of `COSTED`."""
+    router, _ = processes(urlsplit(url).port or 80)
+    room = asyncio.Semaphore(COSTED_AT_ONCE)
+
+    async def one() -> None:
+        async with room:
+            await ask(session, url, body)
+
+    before_s = cpu_s(router)
+    await asyncio.gather(*(one() for _ in range(COSTED)))
+    return 1000 * (cpu_s(router) - before_s) / COSTED
+
+
 async def router_costs(session: aiohttp.ClientSession, url: str) -> dict[str, float]:
     """CPU milliseconds of the router, by what they go into; each is a difference of two sorts of requests."""
-    router, _ = processes(urlsplit(url).port or 80)
-
-    async def cost_ms(body: dict[str, Any]) -> float:
-        room = asyncio.Semaphore(COSTED_AT_ONCE)
-
-        async def one() -> None:
-            async with room:
-                await ask(session, url, body)
-
-        before_s = cpu_s(router)
-        await asyncio.gather(*(one() for _ in range(COSTED)))
-        return 1000 * (cpu_s(router) - before_s) / COSTED
-
-    one, four = await cost_ms(given(1, "a")), await cost_ms(given(4, "a"))
-    planned, streamed = await cost_ms(BODY), await cost_ms(given(1, "c", stream=True))
-    step = (four - one) / 3
-    inner_tokens = sum(s["written_tokens"] + (s["output_tokens"] if s["token_ms"] else 0) for s in STEPS)
+    one, four = await cost_ms(session, url, given(1, "a")), await cost_ms(session, url, given(4, "a"))
+    planned = await cost_ms(session, url, BODY)
+    read = await cost_ms(session, url, given(4, "long"))
+    streamed = await cost_ms(session, url, given(4, "long", stream=True))
+    step, inner = (four - one) / 3, (read - four) / (4 * LONG_TOKENS)
+    texts = sum(s["output_tokens"] for s in STEPS if s["token_ms"])
+    written = sum(s["written_tokens"] for s in STEPS)
     return {
         "cpu_ms_per_request": round(one - step, 2), "cpu_ms_per_step": round(step, 2),
-        "cpu_ms_per_inner_token": round((planned - four) / inner_tokens, 3),
-        "cpu_ms_per_answer_token": round((streamed - one) / STEPS[-1]["output_tokens"], 3),
+        "cpu_ms_per_plan_token": round((planned - four - texts * inner) / written, 4),
+        "cpu_ms_per_inner_token": round(inner, 4),
+        "cpu_ms_per_answer_token": round(inner + (streamed - read) / LONG_TOKENS, 4),
     }  # fmt: skip
 
 
@@ -180,22 +206,21 @@ def scripted_ms() -> float:
     )
 
 
-def section(seen: list[Seen], http_ms: float, duration_s: float) -> dict[str, Any]:
-    """The section `checked`; the CPU of a request is the middle rate's."""
-    middle = sorted(seen, key=lambda each: each.rate_rps)[(len(seen) - 1) // 2]
-    cpu_ms = [round(1000 * used, 2) for used in (middle.router_cpu_s, middle.proxy_cpu_s)]
+def section(seen: list[Seen], foretold: list[dict[str, Any]], duration_s: float) -> dict[str, Any]:
+    """The section `checked`."""
     rates = [
         {
-            "rate_rps": each.rate_rps, "seed": each.seed, "p50_ms": round(1000 * percentile(each.took_s, 0.5), 1),
+            "rate_rps": each.rate_rps, "seed": each.seed, "streamed": each.streamed,
+            "p50_ms": round(1000 * percentile(each.took_s, 0.5), 1),
             "p95_ms": round(1000 * percentile(each.took_s, 0.95), 1), "done_rps": round(each.done_rps, 2),
+            "router_cpu_ms": round(1000 * each.router_cpu_s, 2), "proxy_cpu_ms": round(1000 * each.proxy_cpu_s, 2),
         }
         for each in seen
     ]  # fmt: skip
     return {
-        "source": f"python -m loadtest.simulator.check, cluster/scripted.yaml, {os.cpu_count()} cores, client included",
-        "date": datetime.now(UTC).date(), "kind": "measured", "duration_s": duration_s, "conductor_token_ms": CONDUCTOR_TOKEN_MS,
-        "steps": STEPS, "http_ms": round(max(0.0, http_ms - sum(cpu_ms)), 1),
-        "router_cpu_ms": cpu_ms[0], "proxy_cpu_ms": cpu_ms[1], "rates": rates,
+        "source": f"python -m loadtest.simulator.check, loadtest/simulator/scripted.yaml, {os.cpu_count()} cores, client included",
+        "date": datetime.now(UTC).date(), "kind": "measured", "duration_s": duration_s,
+        "conductor_token_ms": CONDUCTOR_TOKEN_MS, "steps": STEPS, "mixed": foretold, "rates": rates,
     }  # fmt: skip
 
 
@@ -203,19 +228,16 @@ def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.simulator.check", description=__doc__)
     parser.add_argument("--url", required=True, help="of the server")
-    parser.add_argument(
-        "--rates", default="10,20,30,45,60,75", help="requests a second (default: %(default)s)"
-    )
+    parser.add_argument("--rates", default="10,20,40", help="requests a second (default: %(default)s)")
     parser.add_argument("--duration-s", type=float, default=10.0, help="at each rate (default: %(default)s)")
     args = parser.parse_args()
     console = Console(stderr=True)
     try:
         rates = [float(rate) for rate in args.rates.split(",")]
-        seen, http_ms, costs = asyncio.run(measure(args.url.rstrip("/"), rates, args.duration_s, console))
+        sections = asyncio.run(measure(args.url.rstrip("/"), rates, args.duration_s, console))
     except (ValueError, OSError, aiohttp.ClientError, psutil.Error) as exc:
         console.print(f"[red]could not be measured:[/] {exc}")
         return 1
-    sections = {"router": costs, "checked": section(seen, http_ms, args.duration_s)}
     print(yaml.safe_dump(sections, sort_keys=False, width=120))
     return 0
 

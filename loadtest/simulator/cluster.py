@@ -40,6 +40,7 @@ class Cluster:
         workers: by name in the pool.
         front: what every request passes first, such as Serve's proxy; none: it costs nothing.
         front_ms: CPU of that, half on the way in.
+        streamed: whether answers are sent on token by token.
     """
 
     env: simpy.Environment
@@ -50,6 +51,7 @@ class Cluster:
     rng: np.random.Generator
     front: Cores | None = None
     front_ms: float = 0.0
+    streamed: bool = True
     served: list[Served] = field(default_factory=list[Served])
 
     def run(self, plans: Iterable[tuple[float, Plan]], mix: inputs.Plans, scheduler: Scheduler) -> Process:
@@ -76,9 +78,19 @@ class Cluster:
         yield spoke
         first_token_s = env.now
         yield ended[-1]
+        if plan.second_look:
+            yield from self._looked_at(plan, core, mix)
+            first_token_s = env.now
         yield from self._fronted()
         yield env.timeout(self.router.http_ms / 2000)
         self.served.append(Served(arrived_s, planned_s, first_token_s, env.now))
+
+    def _looked_at(self, plan: Plan, core: Cores, mix: inputs.Plans) -> Process:
+        """The conductor reads the outcome and accepts it."""
+        written_tokens = mix.second_look.written_tokens
+        prompt = mix.conductor_prompt_tokens * (1 - mix.prefix_cached) + plan.looked_at_tokens
+        yield self.conductor.call(round(prompt), [written_tokens])[-1]
+        yield from core.work(written_tokens * self.router.cpu_ms_per_plan_token / 1000)
 
     def _fronted(self) -> Process:
         if self.front:
@@ -96,7 +108,7 @@ class Cluster:
         yield self.env.all_of([ended[read] for read in step.reads])
         if scheduler != "sequential" and written[-1].processed and index not in plan.needed:
             return  # a dead step that has not begun when that is known
-        written_ms = step.written_tokens * router.cpu_ms_per_inner_token
+        written_ms = step.written_tokens * router.cpu_ms_per_plan_token
         yield from core.work((router.cpu_ms_per_step + written_ms) / 1000)
         last = index == len(plan.steps) - 1
         marks = marked(step.output_tokens, CHUNK_TOKENS if last else step.output_tokens)
@@ -105,7 +117,11 @@ class Cluster:
             yield said[0]
             yield written[-1]  # only then is it known to be the answer
             spoke.succeed()
-        token_ms = router.cpu_ms_per_answer_token if last else router.cpu_ms_per_inner_token
+        token_ms = (
+            router.cpu_ms_per_answer_token
+            if last and self.streamed and not plan.second_look
+            else router.cpu_ms_per_inner_token
+        )
         before = 0
         for mark, event in zip(marks, said, strict=True):
             yield event

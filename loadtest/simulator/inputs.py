@@ -1,6 +1,6 @@
 """`inputs.yaml` as values: every number that goes into the simulation, each section with its source, date and kind.
 
-Knows what may be written there; knows nothing of what is made of it.
+Knows what may be written there; knows nothing of what is made of it. What the cluster files say is read by `deployed`.
 """
 
 from datetime import date
@@ -10,6 +10,8 @@ from typing import Annotated, Literal, Self
 import numpy as np
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from loadtest.simulator import deployed
 
 INPUTS = Path(__file__).with_name("inputs.yaml")
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -43,6 +45,13 @@ class Tokens(Frozen):
     cv: AtLeast0 = 0
 
 
+class SecondLook(Sourced):
+    """Of requests with `rounds: 2`: the conductor reads the outcome, and accepts it. Only then is the answer shown, as one piece."""
+
+    share: Share
+    written_tokens: Count
+
+
 class Plans(Sourced):
     """What the conductor writes."""
 
@@ -59,6 +68,7 @@ class Plans(Sourced):
     """The share of that prefix that the cache has."""
     step_written_tokens: Tokens
     step_output_tokens: Tokens
+    second_look: SecondLook
 
     @model_validator(mode="after")
     def _shares(self) -> Self:
@@ -73,14 +83,26 @@ class Router(Sourced):
 
     cpu_ms_per_request: AtLeast0
     cpu_ms_per_step: AtLeast0
+    cpu_ms_per_plan_token: AtLeast0
+    """Of the conductor's text, which is parsed as it comes; its call is in this too."""
     cpu_ms_per_inner_token: AtLeast0
-    """Of the conductor's text and of inner steps: read, and not sent on."""
+    """Of inner steps, and of answers that are not streamed: read, and not sent on."""
     cpu_ms_per_answer_token: AtLeast0
     """Sent on to the client, each as a chunk of its own."""
     http_ms: AtLeast0
     """On the way in and out, with nobody else there; waiting, not work of the router's."""
     machine: str
     replicas_per_machine: Count
+    replicas: Count
+    """That are deployed; from the cluster files."""
+
+    def cpu_ms(
+        self, *, steps: int, plan_tokens: int, inner_tokens: int, answer_tokens: int, streamed: bool
+    ) -> float:
+        """Of one request: `steps` that are run, and how many tokens come from the conductor, inner steps and the last one."""
+        answer_ms = self.cpu_ms_per_answer_token if streamed else self.cpu_ms_per_inner_token
+        tokens_ms = plan_tokens * self.cpu_ms_per_plan_token + inner_tokens * self.cpu_ms_per_inner_token
+        return self.cpu_ms_per_request + steps * self.cpu_ms_per_step + tokens_ms + answer_tokens * answer_ms
 
 
 class Engine(Sourced):
@@ -89,7 +111,12 @@ class Engine(Sourced):
     machine: str
     gpus: Count
     """Of one replica."""
+    workers: tuple[str, ...] = Field(min_length=1)
+    """In the pool of the cluster files, whose engines these are."""
     max_num_seqs: Count
+    """From the cluster files."""
+    memory_seqs: Count
+    """Sequences that the cache has room for beside the weights."""
     step_ms: dict[int, Above0]
     """Sequences in the batch: milliseconds of a step, in which each of them gets a token. Linear in between."""
     prefill_tokens_per_s: Above0
@@ -98,13 +125,21 @@ class Engine(Sourced):
     cold_start_s: AtLeast0
     """From wanting a replica to its first token: the machine, the image, the weights, the engine."""
     max_replicas: Count
-    """In the Serve config as it is."""
+    """Of all its workers; from the cluster files."""
 
     @model_validator(mode="after")
     def _table(self) -> Self:
-        if 1 not in self.step_ms or max(self.step_ms) < self.max_num_seqs:
-            raise ValueError("`step_ms` must say what 1 sequence takes, and what `max_num_seqs` take")
+        if 1 not in self.step_ms or max(self.step_ms) < self.batch:
+            raise ValueError(
+                "`step_ms` must say what 1 sequence takes, and what a full batch takes: the lesser of "
+                f"`max_num_seqs` and `memory_seqs`, {self.batch}"
+            )
         return self
+
+    @property
+    def batch(self) -> int:
+        """Sequences that are decoded at once, at most."""
+        return min(self.max_num_seqs, self.memory_seqs)
 
     def step_s(self, sequences: int) -> float:
         """Seconds of a step with so many sequences in it."""
@@ -145,7 +180,9 @@ class Worker(Frozen):
 class Machine(Sourced):
     """A rented machine."""
 
+    bought: Literal["spot", "on_demand"]
     usd_per_hour: Above0
+    """From the cluster's price list."""
     gpus: int = Field(ge=0)
 
 
@@ -170,7 +207,7 @@ class Sizing(Sourced):
 
     router_utilisation: Annotated[float, Field(gt=0, lt=1)]
     engine_utilisation: Annotated[float, Field(gt=0, lt=1)]
-    """Of its tokens at `max_num_seqs`."""
+    """Of its tokens with a full batch."""
     slice_rps: Above0
     """Faster traffic is simulated as a slice of this rate."""
     measured_s: Above0
@@ -193,9 +230,22 @@ class CheckedRate(Frozen):
 
     rate_rps: Above0
     seed: int
+    streamed: bool
+    router_cpu_ms: Above0
+    proxy_cpu_ms: AtLeast0
     p50_ms: Above0
     p95_ms: Above0
     done_rps: Above0
+
+
+class CheckedMix(Frozen):
+    """Requests of a sort that no cost was fitted to, and the router's CPU for one."""
+
+    streamed: bool
+    steps: Count
+    inner_tokens: int
+    answer_tokens: int
+    router_cpu_ms: Above0
 
 
 class Checked(Sourced):
@@ -204,17 +254,26 @@ class Checked(Sourced):
     duration_s: Above0
     conductor_token_ms: AtLeast0
     steps: tuple[CheckedStep, ...]
-    http_ms: AtLeast0
-    router_cpu_ms: AtLeast0
-    proxy_cpu_ms: AtLeast0
+    mixed: tuple[CheckedMix, ...]
     rates: tuple[CheckedRate, ...]
+
+
+class Deployed(Frozen):
+    """Files of this checkout that hold what is deployed, and what it costs."""
+
+    settings: str
+    serve: str
+    prices: str
 
 
 class Inputs(Frozen):
     """All of it."""
 
+    deployed: Deployed
     plans: Plans
     router: Router
+    other_routers: dict[str, dict[str, AtLeast0]] = {}
+    """By name: costs in place of the router's, for comparison."""
     conductor: str
     engines: dict[str, Engine]
     apis: dict[str, Api]
@@ -260,13 +319,15 @@ def load(path: Path = INPUTS) -> Inputs:
         InputsError: the file is not there, is no YAML, or says what cannot be.
     """
     try:
-        return Inputs.model_validate(yaml.safe_load(path.read_text()))
+        return Inputs.model_validate(deployed.completed(yaml.safe_load(path.read_text())))
     except OSError as exc:
         raise InputsError(
-            f"{path} cannot be read: {exc.strerror}. Name an inputs file, or leave --inputs away."
+            f"{exc.filename or path} cannot be read: {exc.strerror}. Name an inputs file, or leave --inputs away."
         ) from exc
     except yaml.YAMLError as exc:
         raise InputsError(f"{path} is no YAML: {exc}") from exc
     except ValidationError as exc:
         problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'all'}: {e['msg']}" for e in exc.errors()[:5])
         raise InputsError(f"{path}: {problems}") from exc
+    except (KeyError, TypeError, ValueError) as exc:
+        raise InputsError(f"{path}, with the files under `deployed`: {exc}") from exc

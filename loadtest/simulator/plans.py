@@ -36,6 +36,13 @@ class Plan:
 
     steps: tuple[Step, ...]
     question_tokens: int
+    second_look: bool = False
+    """Whether the conductor reads the outcome before it is shown."""
+
+    @property
+    def looked_at_tokens(self) -> int:
+        """That it reads then, beside its prompt."""
+        return self.question_tokens + sum(self.steps[index].output_tokens for index in self.needed)
 
     @property
     def needed(self) -> frozenset[int]:
@@ -84,7 +91,7 @@ def sample(inputs: Inputs, rng: np.random.Generator) -> Plan:
         )
         written, output = tokens(mix.step_written_tokens, rng), tokens(mix.step_output_tokens, rng)
         steps.append(Step(pick(shares, rng), read, written, seen, output))
-    return Plan(tuple(steps), question_tokens)
+    return Plan(tuple(steps), question_tokens, bool(rng.random() < mix.second_look.share))
 
 
 def samples(inputs: Inputs, count: int, seed: int) -> list[Plan]:

@@ -63,16 +63,16 @@ class Sized:
 
 def router_s(inputs: Inputs, plans: Sequence[Plan]) -> float:
     """A router's CPU seconds for a request, in the mean."""
-    router = inputs.router
+    look_tokens = inputs.plans.second_look.written_tokens
 
     def one(plan: Plan) -> float:
         answer_tokens = plan.steps[-1].output_tokens
-        inner_tokens = sum(plan.steps[index].output_tokens for index in plan.needed) - answer_tokens
-        inner_tokens += sum(step.written_tokens for step in plan.steps)
-        tokens_ms = (
-            inner_tokens * router.cpu_ms_per_inner_token + answer_tokens * router.cpu_ms_per_answer_token
-        )
-        return router.cpu_ms_per_request + len(plan.needed) * router.cpu_ms_per_step + tokens_ms
+        return inputs.router.cpu_ms(
+            steps=len(plan.needed),
+            plan_tokens=sum(step.written_tokens for step in plan.steps) + look_tokens * plan.second_look,
+            inner_tokens=sum(plan.steps[index].output_tokens for index in plan.needed) - answer_tokens,
+            answer_tokens=answer_tokens, streamed=not plan.second_look,
+        )  # fmt: skip
 
     return sum(one(plan) for plan in plans) / len(plans) / 1000
 
@@ -90,6 +90,9 @@ def loads(inputs: Inputs, plans: Sequence[Plan]) -> dict[str, Load]:
                 sum(s.written_tokens for s in plan.steps),
             )
         ]
+        if plan.second_look:
+            read = uncached_tokens + plan.looked_at_tokens
+            asked.append((inputs.conductor, read, mix.second_look.written_tokens))
         for index in plan.needed:
             step, worker = plan.steps[index], inputs.workers[plan.steps[index].worker]
             asked.append((worker.engine or worker.api or "", step.input_tokens, step.output_tokens))
@@ -119,7 +122,7 @@ def sized(inputs: Inputs, rate_rps: float, plans: Sequence[Plan]) -> Sized:
     machines = _machines(inputs, routers, engines)
     gpus = sum(inputs.engines[name].gpus * count for name, count in engines.items())
     needs += [
-        Need("router", routers, inputs.router.replicas_per_machine, "replicas, one machine of them today", True),
+        Need("router", routers, inputs.router.replicas, "replicas, its `num_replicas` today", True),
         *(Need(name, sum(machines.values()), ceiling.most, "machines in one Ray cluster")
           for name, ceiling in inputs.ceilings.items()),
     ]  # fmt: skip

@@ -54,7 +54,7 @@ class Cores:
 
 def full_batch_s(spec: inputs.Engine, prompt_tokens: float, output_tokens: float) -> float:
     """Seconds of a replica for so many tokens, where its batch is full."""
-    token_s = spec.step_s(spec.max_num_seqs) / spec.max_num_seqs
+    token_s = spec.step_s(spec.batch) / spec.batch
     return output_tokens * token_s + prompt_tokens / spec.prefill_tokens_per_s
 
 
@@ -80,7 +80,7 @@ class Engine:
     def __init__(self, env: simpy.Environment, spec: inputs.Engine) -> None:
         self.env, self.spec = env, spec
         self.ongoing, self.sequence_s, self.work_s = 0, 0.0, 0.0
-        self._step_s = [0.0, *(spec.step_s(count + 1) for count in range(spec.max_num_seqs))]
+        self._step_s = [0.0, *(spec.step_s(count + 1) for count in range(spec.batch))]
         self._token_s = full_batch_s(spec, 0, 1)
         self._chunk_s = spec.chunk_tokens / spec.prefill_tokens_per_s
         self._queue: deque[_Prompt] = deque()
@@ -101,7 +101,7 @@ class Engine:
         return events
 
     def _admit(self) -> None:
-        while self._queue and self._decoding + len(self._prompts) < self.spec.max_num_seqs:
+        while self._queue and self._decoding + len(self._prompts) < self.spec.batch:
             self._prompts.append(self._queue.popleft())
 
     def _now_s(self) -> float:

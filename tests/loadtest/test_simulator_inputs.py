@@ -10,6 +10,7 @@ import yaml
 
 from loadtest.simulator.__main__ import main
 from loadtest.simulator.arrivals import burst, diurnal, from_csv, made, poisson
+from loadtest.simulator.deployed import ROOT
 from loadtest.simulator.inputs import INPUTS, Inputs, InputsError, load
 
 
@@ -50,7 +51,10 @@ def test_inputs_that_cannot_be_are_refused_by_name(
 
 
 def test_a_batch_larger_than_the_table_is_refused(tmp_path: Path) -> None:
-    engine = yaml.safe_load(INPUTS.read_text())["engines"]["32b"] | {"max_num_seqs": 4096}
+    engine = yaml.safe_load(INPUTS.read_text())["engines"]["32b"] | {
+        "max_num_seqs": 4096,
+        "memory_seqs": 4096,
+    }
     with pytest.raises(InputsError, match="step_ms"):
         load(written(tmp_path, engines__32b=engine))
 
@@ -75,6 +79,41 @@ def test_every_section_with_numbers_says_its_source_and_date() -> None:
     ]
     assert all(section is not None and section.source and section.date for section in sections)
     assert set(Inputs.model_fields) == set(yaml.safe_load(INPUTS.read_text()))
+
+
+def test_batches_targets_and_prices_are_those_of_the_cluster_files() -> None:
+    given = load()
+    prices = yaml.safe_load((ROOT / given.deployed.prices).read_text())["instances"]
+    for name, machine in given.machines.items():
+        assert machine.usd_per_hour == prices[name][f"{machine.bought}_usd_per_h"]
+    workers = yaml.safe_load((ROOT / given.deployed.settings).read_text())["workers"]
+    batches = {each["name"]: each["engine"]["max_num_seqs"] for each in workers if "engine" in each}
+    for engine in given.engines.values():
+        assert {batches[name] for name in engine.workers} == {engine.max_num_seqs}
+    written = yaml.safe_load(INPUTS.read_text())
+    assert not any("max_num_seqs" in each or "max_replicas" in each for each in written["engines"].values())
+    assert not any("usd_per_hour" in each for each in written["machines"].values())
+
+
+def test_a_number_of_the_inputs_wins_over_the_cluster_files(tmp_path: Path) -> None:
+    given = load(written(tmp_path, router__replicas=5, engines__32b__max_num_seqs=12))
+    assert (given.router.replicas, given.engines["32b"].max_num_seqs) == (5, 12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"engines__32b__workers": ["qwen9"]}, "'vllm-qwen9' is not among the deployments of `serve`"),
+        ({"engines__32b__workers": ["conductor", "qwen3-32b"]}, "max_num_seqs of engine '32b' is [128, 64]"),
+        ({"machines__abacus": {"bought": "spot"}}, "'abacus' is not among the `prices`"),
+        ({"deployed__serve": "cluster/none.yaml"}, "cluster/none.yaml cannot be read"),
+    ],
+)
+def test_what_the_cluster_files_do_not_have_is_told(
+    tmp_path: Path, changes: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(InputsError, match=re.escape(told)):
+        load(written(tmp_path, **changes))
 
 
 def test_the_command_line_refuses_wrong_inputs_and_wrong_rates(
