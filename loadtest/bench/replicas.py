@@ -12,14 +12,15 @@ from pathlib import Path
 import psutil
 
 from loadtest.bench.alone import alone, settings_file
-from loadtest.bench.client import CHAT, Client, chat
+from loadtest.bench.client import CHAT, Client, chat, per_s
 from loadtest.bench.figures import Figure, figure
-from loadtest.bench.passthrough import per_s
 from loadtest.bench.server import APP, BenchError, Serve, application, production, replica_processes
 
 REPLICAS = (1, 2, 4)
 ROUNDS = 5
 ROUND_S = 4.0
+CLIENTS = 32
+BODY = chat("instant")
 
 
 def figures(rounds: Mapping[int, Sequence[tuple[float, float]]]) -> list[Figure]:
@@ -46,7 +47,7 @@ async def measure(tick: Callable[[], None]) -> list[Figure]:
     ready = [f"/of{count}/readyz" for count in REPLICAS]
     async with alone("replicas", served, ready=ready, env=production()) as (client, serve):
         for count in REPLICAS:
-            await per_s(client, f"/of{count}{CHAT}", chat("instant"), 2.0)
+            await _rps(client, count, 2.0)
         for _ in range(ROUNDS):
             for count in REPLICAS:
                 rounds[count].append(await _round(client, serve, count))
@@ -58,11 +59,15 @@ def _settings(count: int) -> Path:
     return settings_file("replicas.yaml", f"of{count}.yaml", REPLICAS=count)
 
 
+async def _rps(client: Client, count: int, seconds: float) -> float:
+    return await per_s(lambda: client.post(f"/of{count}{CHAT}", BODY), CLIENTS, seconds)
+
+
 async def _round(client: Client, serve: Serve, count: int) -> tuple[float, float]:
     processes = replica_processes(serve, "router", f"of{count}")
     if len(processes) != count:
         raise BenchError(f"found {len(processes)} router replicas where {count} were asked for")
     began_s, before_s = time.monotonic(), cpu_s(processes)
-    rps = await per_s(client, f"/of{count}{CHAT}", chat("instant"), ROUND_S)
+    rps = await _rps(client, count, ROUND_S)
     answered = rps * (time.monotonic() - began_s)
     return rps, 1000 * (cpu_s(processes) - before_s) / answered

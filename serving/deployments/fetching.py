@@ -92,7 +92,7 @@ def _read(source: Any, address: str) -> bytes:
 
 
 def _opened(address: str) -> tuple[Any, str]:
-    from pyarrow import fs
+    from pyarrow import fs  # pyright: ignore[reportMissingTypeStubs]
 
     arrow: Any = fs
     if "://" not in address:
