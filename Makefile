@@ -12,7 +12,7 @@ SERVER   := --settings $(SETTINGS) --port $(PORT) $(if $(MODEL),--model $(MODEL)
 UNLOCKED := pip|wheel|podium|torchvision|torchaudio|torchcodec|triton
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve demo stop test check fix bench load load-outside capacity check-cluster lock clean
+.PHONY: help setup serve demo stop test check fix bench load load-outside capacity check-cluster train-tiny lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -59,6 +59,9 @@ capacity: setup ## replicas, GPUs and dollars for a rate, simulated
 
 check-cluster: setup ## do pool, Serve config and machines agree, and what do they cost
 	@$(BIN)/python -m cluster.check
+
+train-tiny: setup ## a tiny conductor learns by reward, three seeds, minutes; figures in build/train-tiny.json
+	@$(BIN)/python -m training.tiny
 
 lock: ## make requirements/cpu.lock anew, in an environment of its own
 	@rm -rf build/lock && $(PYTHON) -m venv build/lock

@@ -11,7 +11,13 @@ from torch.utils.tensorboard import SummaryWriter
 from transformers import TrainerCallback
 from transformers.integrations import TensorBoardCallback
 
-SHOWN = {"reward": "reward", "plan/right": "right", "plan/parsed": "parsed", "plan/steps": "steps", "loss": "loss"}
+SHOWN = {
+    "reward": "reward",
+    "plan/right": "right",
+    "plan/parsed": "parsed",
+    "plan/steps": "steps",
+    "loss": "loss",
+}
 
 
 def tensorboard(folder: Path) -> TensorBoardCallback:
@@ -31,7 +37,9 @@ class Curves(TrainerCallback):
         kept = [line for line in lines if json.loads(line)["step"] <= state.global_step]
         self._path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
+    ) -> None:
         """See `TrainerCallback`."""
         if state.is_world_process_zero and logs and "loss" in logs:
             with self._path.open("a", encoding="utf-8") as file:
@@ -60,7 +68,9 @@ class Bar(TrainerCallback):
         if self._task is not None:
             self._progress.update(self._task, completed=state.global_step)
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
+    ) -> None:
         """See `TrainerCallback`."""
         if self._task is not None and logs:
             shown = [f"{label} {float(logs[name]):.2f}" for name, label in SHOWN.items() if name in logs]

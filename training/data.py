@@ -59,7 +59,9 @@ def held_out_questions(config: Config, count: int) -> list[Question]:
         SettingsError: the source is a file; only who made it knows what it holds back. Set `held_out: 0`.
     """
     if config.questions.path:
-        raise SettingsError("held_out needs questions that training never sees; with source jsonl set held_out to 0.")
+        raise SettingsError(
+            "held_out needs questions that training never sees; with source jsonl set held_out to 0."
+        )
     return _skills(config.questions, 1_000_003, count, 0.5, "held_out")
 
 
@@ -75,7 +77,9 @@ def _synthetic(config: QuestionsConfig, count: int) -> list[Question]:
             if len(made) < wanted:
                 made.setdefault(question.text, question)
     if len(made) < count:
-        raise SettingsError(f"The families give only {len(made)} different questions; set questions.distinct to that.")
+        raise SettingsError(
+            f"The families give only {len(made)} different questions; set questions.distinct to that."
+        )
     return list(made.values())
 
 

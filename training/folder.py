@@ -32,13 +32,19 @@ class RunFolder:
         folder = cls(path)
         if folder.config_file.exists():
             if not resume:
-                raise SettingsError(f"{path} holds a run already. Pass --resume to go on with it, or --out for another folder.")
+                raise SettingsError(
+                    f"{path} holds a run already. Pass --resume to go on with it, or --out for another folder."
+                )
             if load(folder.config_file) != config:
-                raise SettingsError(f"{path} holds a run of another config: {folder.config_file}. Give that one, or another --out.")
+                raise SettingsError(
+                    f"{path} holds a run of another config: {folder.config_file}. Give that one, or another --out."
+                )
             return folder
         path.mkdir(parents=True, exist_ok=True)
         written(folder.config_file, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
-        folder.note("versions", {name: version(name) for name in PACKAGES} | {"python": platform.python_version()})
+        folder.note(
+            "versions", {name: version(name) for name in PACKAGES} | {"python": platform.python_version()}
+        )
         return folder
 
     @property
@@ -64,7 +70,9 @@ class RunFolder:
     def checkpoint(self, stage: str) -> str | None:
         """The newest whole checkpoint of a stage: `checkpoints` or `warm_checkpoints`."""
         found = [
-            each for each in (self.path / stage).glob("checkpoint-*") if (each / "trainer_state.json").exists()
+            each
+            for each in (self.path / stage).glob("checkpoint-*")
+            if (each / "trainer_state.json").exists()
         ]
         return str(max(found, key=lambda each: int(each.name.rpartition("-")[2]))) if found else None
 

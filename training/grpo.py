@@ -57,7 +57,11 @@ def arguments(config: Config, folder: Path, processes: int = 1) -> GRPOConfig:
     cuda = torch.cuda.is_available()
     generation: dict[str, Any] = {"use_vllm": False}
     if grpo.vllm:
-        generation = {"use_vllm": True, "vllm_mode": grpo.vllm.mode, "vllm_gpu_memory_utilization": grpo.vllm.memory_share}
+        generation = {
+            "use_vllm": True,
+            "vllm_mode": grpo.vllm.mode,
+            "vllm_gpu_memory_utilization": grpo.vllm.memory_share,
+        }
         if grpo.vllm.mode == "server":
             generation["vllm_server_base_url"] = grpo.vllm.url
     return GRPOConfig(

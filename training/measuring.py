@@ -54,9 +54,15 @@ def plans(
             tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)
             for prompt in prompts[start : start + batch]
         ]
-        inputs = tokenizer(texts, return_tensors="pt", padding=True, add_special_tokens=False, padding_side="left")
+        inputs = tokenizer(
+            texts, return_tensors="pt", padding=True, add_special_tokens=False, padding_side="left"
+        )
         inputs = {name: inputs[name].to(model.device) for name in ("input_ids", "attention_mask")}
-        sampling = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}
+        sampling = (
+            {"do_sample": True, "temperature": temperature, "top_k": 0}
+            if temperature
+            else {"do_sample": False}
+        )
         made = model.generate(**inputs, max_new_tokens=max_tokens, disable_compile=True, **sampling)
         for ids in made[:, inputs["input_ids"].shape[1] :].tolist():
             ended = tokenizer.eos_token_id in ids
@@ -75,7 +81,9 @@ def measure(
     written = plans(model, tokenizer, prompts, max_tokens, batch, temperature)
 
     async def run() -> list[Score]:
-        return list(await asyncio.gather(*(_scored(runner, each, *w) for each, w in zip(asked, written, strict=True))))
+        return list(
+            await asyncio.gather(*(_scored(runner, each, *w) for each, w in zip(asked, written, strict=True)))
+        )
 
     scores = asyncio.run(run())
     return summed(asked, scores), scores

@@ -6,8 +6,14 @@ from pathlib import Path
 import torch
 from peft import LoraConfig as PeftLora
 from peft import PeftModel, TaskType, get_peft_model
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from serving.settings import SettingsError
 from training.config import LoraConfig, ModelConfig, ScratchConfig
@@ -24,12 +30,16 @@ def tokenizer_for(config: ModelConfig, texts: Iterable[str]) -> PreTrainedTokeni
         return trained(texts, config.scratch.vocabulary)
     tokenizer = _loaded(AutoTokenizer.from_pretrained, config)
     if tokenizer.chat_template is None:
-        raise SettingsError(f"The tokenizer of {config.path} has no chat template; take an instruction-tuned model.")
+        raise SettingsError(
+            f"The tokenizer of {config.path} has no chat template; take an instruction-tuned model."
+        )
     tokenizer.padding_side = "left"
     return tokenizer
 
 
-def model_for(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel | PeftModel:
+def model_for(
+    config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: int
+) -> PreTrainedModel | PeftModel:
     """The model, in training shape.
 
     Raises:
@@ -45,7 +55,7 @@ def model_for(config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: int
     return get_peft_model(model, _adapters(config.lora)) if config.lora else model
 
 
-def _loaded(load, config: ModelConfig, **options):  # noqa: ANN001, ANN003, ANN202  (transformers' own loose types)
+def _loaded(load, config: ModelConfig, **options):
     try:
         return load(config.path, **options)
     except OSError as exc:
@@ -56,7 +66,11 @@ def _loaded(load, config: ModelConfig, **options):  # noqa: ANN001, ANN003, ANN2
 def _adapters(config: LoraConfig) -> PeftLora:
     """Only what vLLM can serve: no bias, no DoRA, no whole modules (see `training/adapters.py`)."""
     return PeftLora(
-        r=config.rank, lora_alpha=config.alpha, target_modules="all-linear", task_type=TaskType.CAUSAL_LM, lora_dropout=0.0
+        r=config.rank,
+        lora_alpha=config.alpha,
+        target_modules="all-linear",
+        task_type=TaskType.CAUSAL_LM,
+        lora_dropout=0.0,
     )
 
 

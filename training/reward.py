@@ -80,7 +80,9 @@ class PlanReward:
             self._keep(scores)
         return [each.reward for each in scores]
 
-    async def score(self, question_id: str, workers: list[str], plans: list[str], *, ended: bool = True) -> Score:
+    async def score(
+        self, question_id: str, workers: list[str], plans: list[str], *, ended: bool = True
+    ) -> Score:
         """Run one plan, the last of `plans`, and score it."""
         if self._runner is None or self._slots is None:
             self._runner, self._slots = self._make(), asyncio.Semaphore(self._concurrency)

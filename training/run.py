@@ -5,7 +5,6 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from training.callbacks import Bar, Curves, Interrupted, tensorboard
 from training.config import Config
 from training.data import Asked, drawn, held_out_questions, training_questions
 from training.folder import RunFolder
-from training.measuring import Measured, chat, fixed_workers, measure
+from training.measuring import chat, fixed_workers, measure
 from training.models import model_for, tokenizer_for
 from training.remembering import Memory
 from training.reward import PlanReward
@@ -27,8 +26,13 @@ from training.running import PlanRunner, training_pool
 from training.warm_start import Example, random_plan, warm_start
 
 
+def processes() -> int:
+    """On how many devices this run is, as torchrun, accelerate or Ray Train say it."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 @dataclass(slots=True)
-class Stopped(Exception):  # noqa: N818  (no error: somebody asked for it)
+class Stopped(Exception):
     """The run was stopped by a signal; it can be resumed."""
 
     step: int
@@ -60,7 +64,9 @@ class TrainingRun:
         """What is asked, in the order of the steps; twice each where there is a second round."""
         grpo_config = self.config.grpo
         count = grpo_config.steps * grpo_config.questions
-        rows = drawn(self.config, self.runner().workers, training_questions(self.config.questions, count), "pools")
+        rows = drawn(
+            self.config, self.runner().workers, training_questions(self.config.questions, count), "pools"
+        )
         return [each for each in rows for _ in range(2 if grpo_config.recursion else 1)]
 
     def examples(self) -> list[Example]:
@@ -101,7 +107,9 @@ class TrainingRun:
         began, config = time.monotonic(), self.config
         set_seed(config.seed)
         asked, held_out, examples = self.asked(), self.held_out(), self.examples()
-        texts = [part for each in examples for part in (*(turn["content"] for turn in each.prompt), each.plan)]
+        texts = [
+            part for each in examples for part in (*(turn["content"] for turn in each.prompt), each.plan)
+        ]
         tokenizer = tokenizer_for(config.model, texts)
         model = model_for(config.model, tokenizer, config.seed)
         with Interrupted() as interrupted:
@@ -142,7 +150,10 @@ class TrainingRun:
         }  # fmt: skip
         try:
             warm_start(
-                model, tokenizer, examples, config, arguments, [bar, interrupted, tensorboard(self.folder.path / "warm_start")],
+                model, tokenizer, examples, config, arguments, [
+                    bar, interrupted, Curves(self.folder.path / "warm_curves.jsonl"),
+                    tensorboard(self.folder.path / "warm_start"),
+                ],
                 resume=lambda: self.folder.checkpoint("warm_checkpoints"),
             )  # fmt: skip
         finally:
@@ -156,15 +167,28 @@ class TrainingRun:
         return model
 
     def _taught(
-        self, model: Any, tokenizer: PreTrainedTokenizerBase, asked: list[Asked], callbacks: list[TrainerCallback]
+        self,
+        model: Any,
+        tokenizer: PreTrainedTokenizerBase,
+        asked: list[Asked],
+        callbacks: list[TrainerCallback],
     ) -> Any:
         bar, runner = Bar(f"{self.title}GRPO"), self.runner()
         questions = {each.question.id: each.question for each in asked}
         config = self.config.grpo
-        reward = PlanReward(self.runner, questions, [tokenizer.eos_token_id], config.usd_weight, config.concurrency)
+        reward = PlanReward(
+            self.runner, questions, [tokenizer.eos_token_id], config.usd_weight, config.concurrency
+        )
         seen = [tensorboard(self.folder.path), Curves(self.folder.curves), bar, *callbacks]
         trainer = grpo.trainer(
-            self.config, model, tokenizer, reward, grpo.rows(runner, asked), self.folder.path, seen, self.processes
+            self.config,
+            model,
+            tokenizer,
+            reward,
+            grpo.rows(runner, asked),
+            self.folder.path,
+            seen,
+            self.processes,
         )
         try:
             trainer.train(resume_from_checkpoint=self.folder.checkpoint("checkpoints"))
@@ -200,6 +224,3 @@ def _frozen(model: Any, name: str) -> bool:
     """Whether a weight is one that is not trained, and so not kept."""
     parameters = dict(model.named_parameters())
     return name in parameters and not parameters[name].requires_grad
-
-
-__all__ = ["Measured", "Stopped", "TrainingRun"]

@@ -33,7 +33,9 @@ def training_pool(settings: Settings, environment: Mapping[str, str]) -> Pool:
     workers = []
     for worker in settings.workers:
         if worker.name == chosen.worker:
-            kept = {name: getattr(worker, name) for name in ScriptedSettings.model_fields if hasattr(worker, name)}
+            kept = {
+                name: getattr(worker, name) for name in ScriptedSettings.model_fields if hasattr(worker, name)
+            }
             worker = ScriptedSettings(**(kept | {"kind": "scripted", "replies": ("",)}))
         elif isinstance(worker, VllmSettings):
             raise SettingsError(
@@ -120,7 +122,10 @@ class PlanRunner:
         last = FinishReason.STOP if ended else FinishReason.LENGTH
         replies = [ScriptedReply(plan) for plan in plans[:-1]] + [ScriptedReply(plans[-1], finish=last)]
         conductor = self.conductor
-        saying = replace(conductor.member, worker=ScriptedWorker(conductor.member.name, replies, price=conductor.member.price))
+        saying = replace(
+            conductor.member,
+            worker=ScriptedWorker(conductor.member.name, replies, price=conductor.member.price),
+        )
         told = replace(conductor, member=saying, constrained=False, shuffle=False)
         engine = replace(self._engine, conductor=told, fallback=None)
         async with engine.running(self.task(text, workers, len(plans))) as run:

@@ -41,21 +41,31 @@ def grade(question: Question, answer: str) -> Grade:
         ValueError: the question wants a grader that is not known here.
     """
     if question.grader != "exact":
-        raise ValueError(f"Question {question.id} wants the grader {question.grader!r}; training knows: exact.")
+        raise ValueError(
+            f"Question {question.id} wants the grader {question.grader!r}; training knows: exact."
+        )
     said = answer.strip()
     right = said.casefold() == question.expected.strip().casefold()
     return Grade(right, said, "" if right else f"expected {question.expected!r}")
 
 
 def score(
-    question: Question, record: Record, written: str, workers: list[str], settings: "Terms", *, ended: bool = True
+    question: Question,
+    record: Record,
+    written: str,
+    workers: list[str],
+    settings: "Terms",
+    *,
+    ended: bool = True,
 ) -> Score:
     """The reward of `record`, whose last plan's text is `written`, shown `workers` in that order.
 
     A text that was cut off (`ended` is false) is no plan, also where the engine could run what there is of it.
     """
     if not ended or not _is_plan(record, written, workers, settings):
-        return Score(NO_PLAN, parsed=False, right=False, record=record, why=_why(record) or "more than a plan")
+        return Score(
+            NO_PLAN, parsed=False, right=False, record=record, why=_why(record) or "more than a plan"
+        )
     error = record.error
     if error is not None:
         reward = WRONG if _plans_fault(error) else None

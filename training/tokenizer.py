@@ -7,7 +7,11 @@ from transformers import PreTrainedTokenizerFast
 
 BEGIN, END, PAD = "<|im_start|>", "<|im_end|>", "<|pad|>"
 TEMPLATE = (
-    "{% for message in messages %}" + BEGIN + "{{ message['role'] }}\n{{ message['content'] }}" + END + "\n{% endfor %}"
+    "{% for message in messages %}"
+    + BEGIN
+    + "{{ message['role'] }}\n{{ message['content'] }}"
+    + END
+    + "\n{% endfor %}"
     "{% if add_generation_prompt %}" + BEGIN + "assistant\n{% endif %}"
 )
 """ChatML, as SmolLM2 and Qwen speak it."""
@@ -19,7 +23,10 @@ def trained(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
     """A byte-level BPE tokenizer of at most `vocabulary` tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(WORDS, "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+        [
+            pre_tokenizers.Split(WORDS, "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(

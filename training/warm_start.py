@@ -55,7 +55,9 @@ def written(steps: Sequence[dict[str, Any]], format: Format, fields: Sequence[st
     if format == "steps":
         return "\n".join(json.dumps({name: step[name] for name in fields}) for step in steps)
     lists = {"model_id": "worker", "subtasks": "subtask", "access_list": "access"}
-    return "\n".join(f"{label} = {json.dumps([step[name] for step in steps])}" for label, name in lists.items())
+    return "\n".join(
+        f"{label} = {json.dumps([step[name] for step in steps])}" for label, name in lists.items()
+    )
 
 
 class Collator:

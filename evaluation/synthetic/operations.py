@@ -74,7 +74,9 @@ def roman(number: int) -> str:
 
 def shifted(word: str, by: int) -> str:
     """Each letter `by` places on in the alphabet, round the end; case kept."""
-    base = "".join(chr((ord(c) - ord(a) + by) % 26 + ord(a)) for c in word for a in ["A" if c.isupper() else "a"])
+    base = "".join(
+        chr((ord(c) - ord(a) + by) % 26 + ord(a)) for c in word for a in ["A" if c.isupper() else "a"]
+    )
     return base if word.isalpha() and word.isascii() else _no_word(word)
 
 
@@ -147,8 +149,8 @@ def of_result(operation: Operation, first: Operation) -> bool:
     return operation.takes == first.gives and operation.family != first.family
 
 
-def operand(rng: random.Random, sort: Sort) -> str:
-    """A number of two digits without a nought, or a made-up word of two or three syllables."""
+def operand(rng: random.Random, sort: Sort, digits: int = 2) -> str:
+    """A number of so many digits without a nought, or a made-up word of two or three syllables."""
     if sort == "number":
-        return str(rng.randint(1, 9) * 10 + rng.randint(1, 9))
+        return "".join(str(rng.randint(1, 9)) for _ in range(digits))
     return "".join(rng.choice(CONSONANTS) + rng.choice(VOWELS) for _ in range(rng.randint(2, 3)))

@@ -43,15 +43,17 @@ def questions(
         raise ValueError(f"families has {unknown[0]!r}; there are: {', '.join(FAMILIES)}")
     rng, drawn = random.Random(f"{seed} {split}"), dict[str, Question]()
     usable = [operation for operation in OPERATIONS if operation.family in families]
-    tries = 0
+    tries, composite = 0, rng.random() < composite_share
     while len(drawn) < count:
-        text, chain = _composite(rng, usable) if rng.random() < composite_share else _single(rng, usable)
+        text, chain = _composite(rng, usable) if composite else _single(rng, usable)
         tries += 1
         if text in drawn or split_of(text) != split:
             if tries > TRIES:
-                raise ValueError(f"{', '.join(families)} give only {len(drawn)} different questions, not {count}")
+                raise ValueError(
+                    f"{', '.join(families)} give only {len(drawn)} different questions, not {count}"
+                )
             continue
-        tries = 0
+        tries, composite = 0, rng.random() < composite_share
         family = ">".join(chain)
         drawn[text] = Question(
             f"skills/{split}/{seed}/{len(drawn)}", text, solution(text), "exact", "skills", family, {"chain": list(chain)}
@@ -97,7 +99,7 @@ def _family(rng: random.Random, usable: Sequence[Operation]) -> Operation:
 
 def _single(rng: random.Random, usable: Sequence[Operation]) -> tuple[str, tuple[str, ...]]:
     operation = _family(rng, usable)
-    words = operation.asked(rng, operand(rng, operation.takes))
+    words = operation.asked(rng, operand(rng, operation.takes, digits=rng.choice((2, 3))))
     return f"{words[0].upper()}{words[1:]}. {ALONE}", (operation.family,)
 
 
