@@ -73,7 +73,11 @@ class Bar(TrainerCallback):
     ) -> None:
         """See `TrainerCallback`."""
         if self._task is not None and logs:
-            shown = [f"{label} {float(logs[name]):.2f}" for name, label in SHOWN.items() if name in logs]
+            shown = [
+                f"{label} {float(logs[name]):.2f}"
+                for name, label in SHOWN.items()
+                if logs.get(name) is not None
+            ]
             self._progress.update(self._task, figures=" ".join(shown))
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:

@@ -95,6 +95,9 @@ class WarmStartConfig(Frozen):
     learning_rate: float = Field(default=1e-3, gt=0)
     prompt_weight: float = Field(default=0.3, ge=0)
     """How much a token of the prompt counts beside one of the plan. 0 lets the policy forget to read the question."""
+    drills: int = Field(default=0, ge=0)
+    """So many further examples have the conductor name every worker's card and number, in a random order. A model from nothing
+    learns by them that numbers stand for cards; one that was pretrained knows how to look something up."""
     step_shares: tuple[float, ...] = (0.5, 0.4, 0.1)
     """How many of the plans have one step, two, three ..."""
     read_share: float = Field(default=0.5, ge=0, le=1)

@@ -53,7 +53,7 @@ def drawn(config: Config, pool: Sequence[str], asked: Sequence[Question], salt: 
 
 
 def held_out_questions(config: Config, count: int) -> list[Question]:
-    """Questions that no training of this source sees: half of them composite.
+    """Questions that no training of this source sees: half of them composite, where training has composite ones.
 
     Raises:
         SettingsError: the source is a file; only who made it knows what it holds back. Set `held_out: 0`.
@@ -62,7 +62,8 @@ def held_out_questions(config: Config, count: int) -> list[Question]:
         raise SettingsError(
             "held_out needs questions that training never sees; with source jsonl set held_out to 0."
         )
-    return _skills(config.questions, 1_000_003, count, 0.5, "held_out")
+    share = 0.5 if config.questions.composite_share else 0.0
+    return _skills(config.questions, 1_000_003, count, share, "held_out")
 
 
 def _synthetic(config: QuestionsConfig, count: int) -> list[Question]:

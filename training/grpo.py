@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from serving.settings import SettingsError
@@ -88,7 +88,9 @@ def trainer(
         from training.recursion import TwoRounds
 
         rollout = TwoRounds(reward, config.grpo.recursion.discount)
-    return GRPOTrainer(
+    made = GRPOTrainer(
         model=model, reward_funcs=[rollout.reward if rollout else reward], args=arguments(config, folder, processes),
         train_dataset=data, processing_class=tokenizer, callbacks=[NoSignalNoStep(), *callbacks], rollout_func=rollout,
     )  # fmt: skip
+    made.remove_callback(PrinterCallback)
+    return made

@@ -79,7 +79,7 @@ def _scratch(config: ScratchConfig, tokenizer: PreTrainedTokenizerBase) -> Llama
         LlamaConfig(
             vocab_size=len(tokenizer), hidden_size=config.hidden, intermediate_size=3 * config.hidden,
             num_hidden_layers=config.layers, num_attention_heads=config.heads, num_key_value_heads=config.heads,
-            max_position_embeddings=1024, tie_word_embeddings=True, bos_token_id=None,
+            max_position_embeddings=1024, initializer_range=config.hidden**-0.5, tie_word_embeddings=True, bos_token_id=None,
             eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
         )
     )  # fmt: skip

@@ -15,7 +15,7 @@ from evaluation.questions import Question
 from serving.settings import load as load_settings
 from training import grpo
 from training.callbacks import Bar, Curves, Interrupted, tensorboard
-from training.config import Config
+from training.config import Config, WarmStartConfig
 from training.data import Asked, drawn, held_out_questions, training_questions
 from training.folder import RunFolder
 from training.measuring import chat, fixed_workers, measure
@@ -23,7 +23,7 @@ from training.models import model_for, tokenizer_for
 from training.remembering import Memory
 from training.reward import PlanReward
 from training.running import PlanRunner, training_pool
-from training.warm_start import Example, random_plan, warm_start
+from training.warm_start import DRILL, Example, drill, random_plan, warm_start
 
 
 def processes() -> int:
@@ -78,15 +78,21 @@ class TrainingRun:
         even = self.config.questions.model_copy(update={"composite_share_at_first": None, "distinct": None})
         made = training_questions(even, config.examples)
         cards = {name: member.card for name, member in runner.pool.members.items()}
-        return [
+        format, max_steps = runner.conductor.format, runner.limits.max_steps
+        plans = [
             Example(
                 chat(runner, each),
-                random_plan(
-                    rng, config, [cards[name] for name in each.workers], runner.limits.max_steps, runner.conductor.format
-                ),
+                random_plan(rng, config, [cards[name] for name in each.workers], max_steps, format),
             )
             for each in drawn(self.config, runner.workers, made, "warm start")
-        ]  # fmt: skip
+        ]
+        return plans + [self._drill(runner, rng, config) for _ in range(config.drills)]
+
+    def _drill(self, runner: PlanRunner, rng: random.Random, config: WarmStartConfig) -> Example:
+        order = rng.sample(runner.workers, len(runner.workers))
+        cards = [runner.pool.members[name].card for name in order]
+        prompt = [{"role": m.role, "content": m.text} for m in runner.prompt(DRILL, order)]
+        return Example(prompt, drill(rng, config, cards, runner.conductor.format))
 
     def held_out(self) -> list[Asked]:
         """Questions for measuring; the whole pool each, in a random order."""
@@ -108,7 +114,9 @@ class TrainingRun:
         set_seed(config.seed)
         asked, held_out, examples = self.asked(), self.held_out(), self.examples()
         texts = [
-            part for each in examples for part in (*(turn["content"] for turn in each.prompt), each.plan)
+            part
+            for each in [*examples[:2000], *examples[-200:]]
+            for part in (*(turn["content"] for turn in each.prompt), each.plan)
         ]
         tokenizer = tokenizer_for(config.model, texts)
         model = model_for(config.model, tokenizer, config.seed)

@@ -15,8 +15,8 @@ TEMPLATE = (
     "{% if add_generation_prompt %}" + BEGIN + "assistant\n{% endif %}"
 )
 """ChatML, as SmolLM2 and Qwen speak it."""
-WORDS = Regex(r" ?\p{L}+|\p{N}|[^\p{L}\p{N}\n]+|\n")
-"""Words, single digits, and runs of marks such as `": ` whole."""
+WORDS = Regex(r"\"?,? ?\{?\"[a-z]+\": ?[\"\[]?| ?\p{L}+|\p{N}|[^\p{L}\p{N}\n]+|\n")
+"""A key of a plan with the marks around it, words, single digits, other marks, lines. So a step is six tokens long."""
 
 
 def trained(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:

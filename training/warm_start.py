@@ -13,7 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, Trainer, TrainerCallback, TrainingArguments
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 
 from conductor.formats import Format
 from training.config import WarmStartConfig
@@ -41,6 +48,17 @@ def random_plan(
         worker = rng.randrange(len(cards))
         reads = [earlier for earlier in range(index) if rng.random() < config.read_share]
         steps.append({"worker": worker, "subtask": subtask(config, cards[worker]), "access": reads})
+    return written(steps, format, config.fields)
+
+
+DRILL = "Name everyone."
+"""What the user says in a drill, so that nobody takes one for a plan."""
+
+
+def drill(rng: random.Random, config: WarmStartConfig, cards: Sequence[str], format: Format) -> str:
+    """One step for each worker in a random order: more than a plan may have, so nothing that could be run."""
+    order = rng.sample(range(len(cards)), len(cards))
+    steps = [{"worker": worker, "subtask": subtask(config, cards[worker]), "access": []} for worker in order]
     return written(steps, format, config.fields)
 
 
@@ -129,4 +147,5 @@ def warm_start(
         compute_loss_func=weighted_loss,
         callbacks=callbacks,
     )  # fmt: skip
+    trainer.remove_callback(PrinterCallback)
     trainer.train(resume_from_checkpoint=resume())

@@ -14,9 +14,9 @@ from conductor.record import Record
 from tests.training.tiny_models import config
 from training import grpo
 from training.data import Asked
+from training.folder import RunFolder
 from training.models import model_for, tokenizer_for
 from training.run import TrainingRun
-from training.folder import RunFolder
 
 WORTH = {"q0": [0.0, 0.5, 1.0, 1.0], "q1": [0.5, 0.5, None, 1.0]}
 
@@ -56,7 +56,9 @@ def trainer(tmp_path: Path, loss: str, reward: Any) -> tuple[Any, Any]:
     return grpo.trainer(made, model, tokenizer, reward, grpo.rows(run.runner(), asked), tmp_path), model
 
 
-def loss_by_hand(model: Any, batch: dict[str, Any], loss: str, tokens_of_all: int, micro_batches: int, longest: int) -> torch.Tensor:
+def loss_by_hand(
+    model: Any, batch: dict[str, Any], loss: str, tokens_of_all: int, micro_batches: int, longest: int
+) -> torch.Tensor:
     """The loss of one micro-batch, straight from its definition.
 
     With one update a batch the ratio of new to old probability is 1, so the clipped objective is the advantage itself, and its
@@ -65,7 +67,11 @@ def loss_by_hand(model: Any, batch: dict[str, Any], loss: str, tokens_of_all: in
     ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
     attended = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
     logits = model(input_ids=ids, attention_mask=attended).logits[:, :-1].float()
-    logp_B_T = torch.log_softmax(logits, -1).gather(-1, ids[:, 1:, None]).squeeze(-1)[:, -batch["completion_ids"].shape[1] :]
+    logp_B_T = (
+        torch.log_softmax(logits, -1)
+        .gather(-1, ids[:, 1:, None])
+        .squeeze(-1)[:, -batch["completion_ids"].shape[1] :]
+    )
     mask_B_T = batch["completion_mask"].float()
     ratio_B_T = torch.exp(logp_B_T - logp_B_T.detach())
     terms_B_T = -batch["advantages"][:, None] * ratio_B_T * mask_B_T
@@ -84,13 +90,17 @@ def test_trls_advantages_loss_and_gradients_are_those_worked_by_hand(tmp_path: P
     trl.current_gradient_accumulation_steps = 2
     batches = trl.get_train_dataloader()
     inputs = next(iter(batches))
-    first = trl._prepare_inputs(inputs)  # the whole of a step is generated here; these are its first four completions
+    first = trl._prepare_inputs(
+        inputs
+    )  # the whole of a step is generated here; these are its first four completions
     trl._step += 1
     second = trl._prepare_inputs(inputs)
     assert len(set(reward.asked[:4])) == len(set(reward.asked[4:])) == 1  # groups of G = 4, one a question
     halves = [dict(first), dict(second)]
     shown = sorted(torch.cat([half["advantages"] for half in halves]).tolist())
-    assert shown == pytest.approx(sorted(by_hand(WORTH["q0"]) + by_hand(WORTH["q1"])), abs=1e-5)  # TRL shuffles a step's rows
+    assert shown == pytest.approx(
+        sorted(by_hand(WORTH["q0"]) + by_hand(WORTH["q1"])), abs=1e-5
+    )  # TRL shuffles a step's rows
     tokens = int(sum(half["completion_mask"].sum() for half in halves))
     assert tokens == int(first["num_items_in_batch"])
     for half in halves:
@@ -102,7 +112,9 @@ def test_trls_advantages_loss_and_gradients_are_those_worked_by_hand(tmp_path: P
         ours = loss_by_hand(model, half, loss, tokens, micro_batches=2, longest=24)
         ours.backward()
         assert theirs.item() == pytest.approx(ours.item(), abs=1e-6)
-        for their, our in zip(gradients, [p.grad for p in model.parameters() if p.grad is not None], strict=True):
+        for their, our in zip(
+            gradients, [p.grad for p in model.parameters() if p.grad is not None], strict=True
+        ):
             torch.testing.assert_close(their, our, atol=1e-6, rtol=1e-4)
     assert any(float(gradient.abs().max()) > 1e-4 for gradient in gradients)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,21 @@ from training.folder import RunFolder
 from training.run import Stopped, TrainingRun
 
 CURVE = ("loss", "reward", "grad_norm", "plan/parsed", "plan/right", "completions/mean_length", "num_tokens")
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A warm start, made once: a run that finds one does not make its own."""
+    path = tmp_path_factory.mktemp("warm")
+    made = config(path, grpo={"steps": 1})
+    TrainingRun(made, RunFolder.begun(path / "run", made, resume=False)).run()
+    return path / "run" / "warm"
+
+
+@pytest.fixture(autouse=True)
+def warmed(warm: Path, tmp_path: Path) -> None:
+    for name in ("run", "whole", "cut", "a", "b", "c"):
+        shutil.copytree(warm, tmp_path / name / "warm")
 
 
 def run(path: Path, made: Config, *callbacks: TrainerCallback, resume: bool = False) -> list[dict[str, Any]]:
@@ -117,7 +133,15 @@ def test_a_run_keeps_its_config_versions_and_report(tmp_path: Path):
     made = config(tmp_path, grpo={"steps": 2}, held_out=6)
     run(tmp_path / "run", made)
     kept = {path.name for path in (tmp_path / "run").iterdir()}
-    assert {"config.yaml", "versions.json", "report.json", "curves.jsonl", "tensorboard", "checkpoints", "final"} <= kept
+    assert {
+        "config.yaml",
+        "versions.json",
+        "report.json",
+        "curves.jsonl",
+        "tensorboard",
+        "checkpoints",
+        "final",
+    } <= kept
     report = json.loads((tmp_path / "run" / "report.json").read_text("utf-8"))
     assert report["after"]["questions"] == 6
     assert set(report["fixed_workers"]) == {"adder", "speller"}
@@ -133,9 +157,13 @@ def test_a_folder_with_a_run_is_not_overwritten_and_not_resumed_with_another_con
         RunFolder.begun(tmp_path / "run", made.model_copy(update={"seed": 5}), resume=True)
 
 
-def test_the_command_tells_what_cannot_be_used_and_ends_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_command_tells_what_cannot_be_used_and_ends_with_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     broken = tmp_path / "broken.yaml"
-    broken.write_text("{name: x, model: {path: m, scratch: {}}, pool: {settings: p, modle: q}}", encoding="utf-8")
+    broken.write_text(
+        "{name: x, model: {path: m, scratch: {}}, pool: {settings: p, modle: q}}", encoding="utf-8"
+    )
     assert main(["--config", str(broken)]) == 1
     told = " ".join(capsys.readouterr().err.split())
     assert "give either path or scratch" in told

@@ -25,10 +25,10 @@ def config(folder: Path, pool: str = POOL, **changes: Any) -> Config:
     data = yaml.safe_load(
         """
         name: test
-        model: {scratch: {hidden: 16, layers: 1, heads: 1, vocabulary: 400}}
+        model: {scratch: {hidden: 32, layers: 1, heads: 1, vocabulary: 400}}
         questions: {families: [arithmetic, strings], composite_share: 0}
-        warm_start: {examples: 320, batch: 16, learning_rate: 0.02, prompt_weight: 0.0, step_shares: [1.0], subtask: "{card}"}
-        grpo: {steps: 4, questions: 2, completions: 4, micro_batch: 8, learning_rate: 0.01, schedule: constant, warmup_steps: 0,
+        warm_start: {examples: 2400, batch: 16, learning_rate: 0.01, prompt_weight: 0.0, step_shares: [1.0], subtask: "{card}"}
+        grpo: {steps: 4, questions: 2, completions: 4, micro_batch: 8, learning_rate: 0.001, schedule: constant, warmup_steps: 0,
                loss: dapo, max_plan_tokens: 24}
         held_out: 0
         checkpoint_every: 2
@@ -36,5 +36,7 @@ def config(folder: Path, pool: str = POOL, **changes: Any) -> Config:
     )
     data["pool"] = {"settings": str(settings), "model": "m"}
     for name, value in changes.items():
-        data[name] = {**data[name], **value} if isinstance(value, dict) and isinstance(data.get(name), dict) else value
+        data[name] = (
+            {**data[name], **value} if isinstance(value, dict) and isinstance(data.get(name), dict) else value
+        )
     return parse(data)
