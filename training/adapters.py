@@ -7,7 +7,6 @@ given new weights under an old name may answer from the old one's prefix cache (
 import argparse
 import hashlib
 import json
-import os
 import shutil
 import sys
 import tempfile
@@ -85,7 +84,7 @@ def publish(run: Path, into: Path, *, base: str | None = None) -> Path:
         if target.exists():  # the same weights: it is there already
             shutil.rmtree(made)
         else:
-            os.rename(made, target)
+            made.rename(target)
         return target
     except BaseException:
         shutil.rmtree(made, ignore_errors=True)

@@ -1,7 +1,6 @@
 """Where a run is kept: its config, what it ran on, its curves, checkpoints and report. Written so that a cut leaves no half file."""
 
 import json
-import os
 import platform
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -90,4 +89,4 @@ def written(path: Path, text: str) -> None:
     """Write `text` whole or not at all."""
     partial = path.with_name(path.name + ".partial")
     partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
+    partial.replace(path)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from datasets import Dataset
@@ -15,6 +15,9 @@ from training.data import Asked
 from training.measuring import chat
 from training.reward import PlanReward
 from training.running import PlanRunner
+
+if TYPE_CHECKING:
+    from training.recursion import TwoRounds
 
 
 class NoSignalNoStep(TrainerCallback):
@@ -79,18 +82,33 @@ def arguments(config: Config, folder: Path, processes: int = 1) -> GRPOConfig:
 
 
 def trainer(
-    config: Config, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, reward: PlanReward, data: Dataset,
+    config: Config, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, reward: PlanReward, runner: PlanRunner, data: Dataset,
     folder: Path, callbacks: Sequence[TrainerCallback] = (), processes: int = 1,
 ) -> GRPOTrainer:  # fmt: skip
     """TRL's trainer for this run."""
-    rollout = None
-    if config.grpo.recursion:
-        from training.recursion import TwoRounds
-
-        rollout = TwoRounds(reward, config.grpo.recursion.discount)
+    rollout = two_rounds(config, reward, runner, data, processes) if config.grpo.recursion else None
     made = GRPOTrainer(
         model=model, reward_funcs=[rollout.reward if rollout else reward], args=arguments(config, folder, processes),
         train_dataset=data, processing_class=tokenizer, callbacks=[NoSignalNoStep(), *callbacks], rollout_func=rollout,
     )  # fmt: skip
     made.remove_callback(PrinterCallback)
     return made
+
+
+def two_rounds(
+    config: Config, reward: PlanReward, runner: PlanRunner, data: Dataset, processes: int
+) -> "TwoRounds":
+    """What makes second rounds.
+
+    Raises:
+        SettingsError: vLLM, or more than one process, is asked for as well.
+    """
+    from training.recursion import TwoRounds, key
+
+    grpo = config.grpo
+    if grpo.recursion is None or grpo.vllm or processes > 1:
+        raise SettingsError(
+            "grpo.recursion generates by itself, on one process: leave grpo.vllm out, and start one process."
+        )
+    asked = {key(row["prompt"]): (row["question_id"], row["workers"]) for row in data}
+    return TwoRounds(reward, runner, asked, grpo.completions, grpo.recursion.discount)

@@ -60,7 +60,8 @@ class PlanReward:
         Args:
             completions: as TRL gives them: a list with one assistant message, or a text.
             completion_ids: their tokens.
-            question_id, workers: the data set's columns.
+            question_id: a column of the data set.
+            workers: another.
             log_metric: takes the batch's figures.
             earlier: the plan of the round before, where the completion is a second round's; empty: a first round.
             **_: whatever else TRL hands over.
@@ -79,6 +80,10 @@ class PlanReward:
         if self._keep is not None:
             self._keep(scores)
         return [each.reward for each in scores]
+
+    def question(self, id: str) -> Question:
+        """The question of that id."""
+        return self._questions[id]
 
     async def score(
         self, question_id: str, workers: list[str], plans: list[str], *, ended: bool = True

@@ -171,7 +171,7 @@ class TrainingRun:
         self.folder.warm.mkdir(exist_ok=True)
         kept = {name: tensor for name, tensor in model.state_dict().items() if not _frozen(model, name)}
         torch.save(kept, weights.with_suffix(".partial"))
-        os.replace(weights.with_suffix(".partial"), weights)
+        weights.with_suffix(".partial").replace(weights)
         return model
 
     def _taught(
@@ -193,6 +193,7 @@ class TrainingRun:
             model,
             tokenizer,
             reward,
+            runner,
             grpo.rows(runner, asked),
             self.folder.path,
             seen,

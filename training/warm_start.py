@@ -129,6 +129,11 @@ def warm_start(
     """Teach `model` the examples, in place.
 
     Args:
+        model: changed in place.
+        tokenizer: of it.
+        examples: what to learn, in any order.
+        config: how.
+        callbacks: of the Trainer.
         arguments: of `TrainingArguments`: folder, seed, device, checkpoints.
         resume: gives the checkpoint to go on from.
     """

@@ -53,7 +53,9 @@ def trainer(tmp_path: Path, loss: str, reward: Any) -> tuple[Any, Any]:
     texts = [each.question.text for each in asked]
     tokenizer = tokenizer_for(made.model, texts)
     model = model_for(made.model, tokenizer, seed=0)
-    return grpo.trainer(made, model, tokenizer, reward, grpo.rows(run.runner(), asked), tmp_path), model
+    return grpo.trainer(
+        made, model, tokenizer, reward, run.runner(), grpo.rows(run.runner(), asked), tmp_path
+    ), model
 
 
 def loss_by_hand(
