@@ -100,12 +100,18 @@ class WarmStartConfig(Frozen):
     learns by them that numbers stand for cards; one that was pretrained knows how to look something up."""
     step_shares: tuple[float, ...] = (0.5, 0.4, 0.1)
     """How many of the plans have one step, two, three ..."""
+    matching_share: float = Field(default=0.0, ge=0, le=1)
+    """So many of the plans have as many steps as the question has parts, where its source tells (synthetic ones do); the rest as
+    `step_shares` says. A hint at the shape of a plan, not at its workers."""
     read_share: float = Field(default=0.5, ge=0, le=1)
     """A step reads each earlier one with this probability."""
     subtask: str = "Do the {card} part."
     """What a step is told; `{card}` is its worker's card up to the first comma or colon."""
     whole: str = "Answer the question."
     """The same for a worker without a card."""
+    names: bool = False
+    """Plans write a worker's name in place of its number. The engine reads both; looking up a number's card is the one thing that a
+    model from nothing does not learn in minutes."""
     fields: tuple[str, str, str] = ("worker", "subtask", "access")
     """Their order in a step. Constrained decoding writes `worker` first."""
 

@@ -77,12 +77,14 @@ class TrainingRun:
         runner, rng = self.runner(), random.Random(f"{self.config.seed} warm start")
         even = self.config.questions.model_copy(update={"composite_share_at_first": None, "distinct": None})
         made = training_questions(even, config.examples)
-        cards = {name: member.card for name, member in runner.pool.members.items()}
+        members = runner.pool.members
         format, max_steps = runner.conductor.format, runner.limits.max_steps
         plans = [
             Example(
                 chat(runner, each),
-                random_plan(rng, config, [cards[name] for name in each.workers], max_steps, format),
+                random_plan(
+                    rng, config, [members[name] for name in each.workers], max_steps, format, parts(each)
+                ),
             )
             for each in drawn(self.config, runner.workers, made, "warm start")
         ]
@@ -90,9 +92,9 @@ class TrainingRun:
 
     def _drill(self, runner: PlanRunner, rng: random.Random, config: WarmStartConfig) -> Example:
         order = rng.sample(runner.workers, len(runner.workers))
-        cards = [runner.pool.members[name].card for name in order]
+        team = [runner.pool.members[name] for name in order]
         prompt = [{"role": m.role, "content": m.text} for m in runner.prompt(DRILL, order)]
-        return Example(prompt, drill(rng, config, cards, runner.conductor.format))
+        return Example(prompt, drill(rng, config, team, runner.conductor.format))
 
     def held_out(self) -> list[Asked]:
         """Questions for measuring; the whole pool each, in a random order."""
@@ -233,3 +235,9 @@ def _frozen(model: Any, name: str) -> bool:
     """Whether a weight is one that is not trained, and so not kept."""
     parameters = dict(model.named_parameters())
     return name in parameters and not parameters[name].requires_grad
+
+
+def parts(asked: Asked) -> int | None:
+    """How many parts a question has, where its source says so."""
+    chain = asked.question.facts.get("chain")
+    return len(chain) if chain else None

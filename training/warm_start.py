@@ -23,6 +23,7 @@ from transformers import (
 )
 
 from conductor.formats import Format
+from conductor.worker import Member
 from training.config import WarmStartConfig
 from training.data import Chat
 
@@ -38,16 +39,32 @@ class Example:
 
 
 def random_plan(
-    rng: random.Random, config: WarmStartConfig, cards: Sequence[str], max_steps: int, format: Format
+    rng: random.Random,
+    config: WarmStartConfig,
+    team: Sequence[Member],
+    max_steps: int,
+    format: Format,
+    parts: int | None = None,
 ) -> str:
-    """A plan that can run, for a pool with `cards` in its order."""
+    """A plan that can run, for `team` in its order.
+
+    Args:
+        rng: draws it.
+        config: how.
+        team: who may be used.
+        max_steps: no more.
+        format: of the text.
+        parts: how many the question has, where that is known.
+    """
     shares = config.step_shares[:max_steps]
     (count,) = rng.choices(range(1, len(shares) + 1), shares)
+    if parts is not None and rng.random() < config.matching_share:
+        count = min(parts, max_steps)
     steps: list[dict[str, Any]] = []
     for index in range(count):
-        worker = rng.randrange(len(cards))
+        worker = rng.randrange(len(team))
         reads = [earlier for earlier in range(index) if rng.random() < config.read_share]
-        steps.append({"worker": worker, "subtask": subtask(config, cards[worker]), "access": reads})
+        steps.append(_step(config, team, worker, reads))
     return written(steps, format, config.fields)
 
 
@@ -55,11 +72,15 @@ DRILL = "Name everyone."
 """What the user says in a drill, so that nobody takes one for a plan."""
 
 
-def drill(rng: random.Random, config: WarmStartConfig, cards: Sequence[str], format: Format) -> str:
+def drill(rng: random.Random, config: WarmStartConfig, team: Sequence[Member], format: Format) -> str:
     """One step for each worker in a random order: more than a plan may have, so nothing that could be run."""
-    order = rng.sample(range(len(cards)), len(cards))
-    steps = [{"worker": worker, "subtask": subtask(config, cards[worker]), "access": []} for worker in order]
+    steps = [_step(config, team, worker, []) for worker in rng.sample(range(len(team)), len(team))]
     return written(steps, format, config.fields)
+
+
+def _step(config: WarmStartConfig, team: Sequence[Member], worker: int, reads: list[int]) -> dict[str, Any]:
+    named = team[worker].name if config.names else worker
+    return {"worker": named, "subtask": subtask(config, team[worker].card), "access": reads}
 
 
 def subtask(config: WarmStartConfig, card: str) -> str:
