@@ -106,7 +106,8 @@ class WarmStartConfig(Frozen):
     read_share: float = Field(default=0.5, ge=0, le=1)
     """A step reads each earlier one with this probability."""
     subtask: str = "Do the {card} part."
-    """What a step is told; `{card}` is its worker's card up to the first comma or colon."""
+    """What a step is told; `{card}` is its worker's card up to the first comma or colon, `{part}` what the part of the question is in
+    short, as its source says (`facts.parts`): restating the question makes a small model read it."""
     whole: str = "Answer the question."
     """The same for a worker without a card."""
     names: bool = False

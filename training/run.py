@@ -237,7 +237,6 @@ def _frozen(model: Any, name: str) -> bool:
     return name in parameters and not parameters[name].requires_grad
 
 
-def parts(asked: Asked) -> int | None:
-    """How many parts a question has, where its source says so."""
-    chain = asked.question.facts.get("chain")
-    return len(chain) if chain else None
+def parts(asked: Asked) -> list[str]:
+    """What a question's parts are in short, where its source says so."""
+    return list(asked.question.facts.get("parts", ()))

@@ -44,7 +44,7 @@ def random_plan(
     team: Sequence[Member],
     max_steps: int,
     format: Format,
-    parts: int | None = None,
+    parts: Sequence[str] = (),
 ) -> str:
     """A plan that can run, for `team` in its order.
 
@@ -54,17 +54,18 @@ def random_plan(
         team: who may be used.
         max_steps: no more.
         format: of the text.
-        parts: how many the question has, where that is known.
+        parts: of the question, in short, where its source tells them.
     """
     shares = config.step_shares[:max_steps]
     (count,) = rng.choices(range(1, len(shares) + 1), shares)
-    if parts is not None and rng.random() < config.matching_share:
-        count = min(parts, max_steps)
+    if parts and rng.random() < config.matching_share:
+        count = min(len(parts), max_steps)
     steps: list[dict[str, Any]] = []
     for index in range(count):
         worker = rng.randrange(len(team))
         reads = [earlier for earlier in range(index) if rng.random() < config.read_share]
-        steps.append(_step(config, team, worker, reads))
+        part = (parts[index] if count == len(parts) else rng.choice(parts)) if parts else ""
+        steps.append(_step(config, team, worker, reads, part))
     return written(steps, format, config.fields)
 
 
@@ -74,19 +75,23 @@ DRILL = "Name everyone."
 
 def drill(rng: random.Random, config: WarmStartConfig, team: Sequence[Member], format: Format) -> str:
     """One step for each worker in a random order: more than a plan may have, so nothing that could be run."""
-    steps = [_step(config, team, worker, []) for worker in rng.sample(range(len(team)), len(team))]
+    steps = [_step(config, team, worker, [], "") for worker in rng.sample(range(len(team)), len(team))]
     return written(steps, format, config.fields)
 
 
-def _step(config: WarmStartConfig, team: Sequence[Member], worker: int, reads: list[int]) -> dict[str, Any]:
+def _step(
+    config: WarmStartConfig, team: Sequence[Member], worker: int, reads: list[int], part: str
+) -> dict[str, Any]:
     named = team[worker].name if config.names else worker
-    return {"worker": named, "subtask": subtask(config, team[worker].card), "access": reads}
+    return {"worker": named, "subtask": subtask(config, team[worker].card, part), "access": reads}
 
 
-def subtask(config: WarmStartConfig, card: str) -> str:
-    """What a worker with this card is told."""
+def subtask(config: WarmStartConfig, card: str, part: str = "") -> str:
+    """What a worker with this card is told of this part."""
     head = re.split(r"[,:.]", card, maxsplit=1)[0].strip().lower()
-    return config.subtask.replace("{card}", head) if head else config.whole
+    told = config.subtask.replace("{card}", head).replace("{part}", part).strip()
+    wanted = ("{card}" in config.subtask and not head) or ("{part}" in config.subtask and not part)
+    return config.whole if wanted or not told else told
 
 
 def written(steps: Sequence[dict[str, Any]], format: Format, fields: Sequence[str]) -> str:

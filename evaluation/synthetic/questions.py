@@ -56,7 +56,7 @@ def questions(
         tries, composite = 0, rng.random() < composite_share
         family = ">".join(chain)
         drawn[text] = Question(
-            f"skills/{split}/{seed}/{len(drawn)}", text, solution(text), "exact", "skills", family, {"chain": list(chain)}
+            f"skills/{split}/{seed}/{len(drawn)}", text, solution(text), "exact", "skills", family, {"chain": list(chain), "parts": [verb(words) for words in parts(text)]}
         )  # fmt: skip
     return list(drawn.values())
 
@@ -74,6 +74,11 @@ def parts(text: str) -> list[str]:
         first, then = asked.removeprefix("First ").split(". Then ", 1)
         return [first, then]
     return [asked]
+
+
+def verb(part: str) -> str:
+    """What a part asks for, in three words at most: how a plan may restate it."""
+    return f"{part.split()[0].capitalize()} it."
 
 
 def solution(text: str) -> str:
