@@ -15,8 +15,14 @@ TEMPLATE = (
     "{% if add_generation_prompt %}" + BEGIN + "assistant\n{% endif %}"
 )
 """ChatML, as SmolLM2 and Qwen speak it."""
-WORDS = Regex(r"\"?,? ?\{?\"[a-z]+\": ?[\"\[]?| ?\p{L}+|\p{N}|[^\p{L}\p{N}\n]+|\n")
-"""A key of a plan with the marks around it, words, single digits, other marks, lines. So a step is six tokens long."""
+WORDS = Regex(
+    r"(?:\p{L}+ ?)+\.\", \"[a-z]+\": [\"\[]?|\"?,? ?\{?\"[a-z]+\": ?[\"\[]?| ?\p{L}+|\p{N}|[^\p{L}\p{N}\n]+|\n"
+)
+"""A sentence in a plan with the key that follows it, a key with the marks around it, words, single digits, other marks, lines.
+
+So a step is six tokens long, and a worker is named right after the token of its task: what a policy of this size must learn by reward is
+what follows what.
+"""
 
 
 def trained(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
