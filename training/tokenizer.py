@@ -16,7 +16,7 @@ TEMPLATE = (
 )
 """ChatML, as SmolLM2 and Qwen speak it."""
 WORDS = Regex(
-    r"(?:\p{L}+ ?)+\.\", \"[a-z]+\": [\"\[]?|\"?,? ?\{?\"[a-z]+\": ?[\"\[]?| ?\p{L}+|\p{N}|[^\p{L}\p{N}\n]+|\n"
+    r"\p{L}+(?: \p{L}+)*\.\", \"[a-z]+\": [\"\[]?|\"?,? ?\{?\"[a-z]+\": ?[\"\[]?| ?\p{L}+|\p{N}|[^\p{L}\p{N}\n]+|\n"
 )
 """A sentence in a plan with the key that follows it, a key with the marks around it, words, single digits, other marks, lines.
 
