@@ -14,7 +14,7 @@ FREEZE   = build/lock/bin/pip freeze --all | sed -E 's/\+[a-z0-9.]+$$//' | grep 
 UNLOCKED := pip|wheel|podium|torchvision|torchaudio|torchcodec|triton
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-learning serve demo stop test check fix bench load load-outside capacity eval check-cluster lock clean
+.PHONY: help setup setup-learning serve demo stop test check fix bench load load-outside capacity eval check-cluster train-tiny lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -67,6 +67,9 @@ eval: setup-learning ## compare strategies: EVAL="--settings FILE --questions gs
 
 check-cluster: setup ## do pool, Serve config and machines agree, and what do they cost
 	@$(BIN)/python -m cluster.check
+
+train-tiny: setup-learning ## a tiny conductor learns by reward, three seeds, minutes; figures in build/train-tiny.json
+	@$(BIN)/python -m training.tiny
 
 lock: ## make the files in requirements/ anew, in an environment of its own
 	@rm -rf build/lock && $(PYTHON) -m venv build/lock

@@ -75,7 +75,7 @@ class Conducting:
             async with deadline:
                 answered = await self._rounds()
         except Exception as exc:  # noqa: BLE001  (one of the two catchers, design section 6)
-            if self._kept is None or self._outbox.begun:
+            if self._kept is None or self._outbox.begun or self._task.strict:
                 late = isinstance(exc, TimeoutError) and deadline.expired()
                 error = exc if isinstance(exc, PodiumError) else self._late() if late else defect(exc)
                 self._note(e.Failed(self.now_s(), error))
@@ -120,9 +120,11 @@ class Conducting:
         try:
             outcome = await self._written(prompt, "conductor", 0, live=live)
         except InvalidPlan as exc:
+            if self._task.strict:
+                raise
             why = f"the plan was refused twice, last as {exc.reason}: {exc.message}"
         except WorkerError as exc:
-            if exc.step is not None:
+            if exc.step is not None or self._task.strict:
                 raise
             why = f"the conductor failed: {type(exc).__name__}: {exc.message}"
         else:
@@ -153,6 +155,8 @@ class Conducting:
         try:
             return await self._written(prompt, "revision", round, live=live)
         except InvalidPlan:
+            if self._task.strict:
+                raise
             return None  # the record has both refusals
         except WorkerError as exc:
             if exc.step is not None:
@@ -172,6 +176,8 @@ class Conducting:
         try:
             return await self._conducted(draft, source, round, prompt, live=live)
         except InvalidPlan as exc:
+            if self._task.strict:
+                raise
             written = draft.answered.output if draft.answered else ""
             repair = self._engine.prompts.repair(prompt, written, exc)
         return await self._conducted(

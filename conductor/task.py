@@ -24,6 +24,7 @@ class Task:
         budget: for everything together.
         deadline_s: from now to the last byte.
         plan_only: stop when the plan is there; no step is run.
+        strict: a plan that cannot run is the end of it: no complaint to the conductor, no worker by itself. For who judges plans.
     """
 
     conversation: tuple[Message, ...]
@@ -39,3 +40,4 @@ class Task:
     budget: Budget = Budget()
     deadline_s: float | None = None
     plan_only: bool = False
+    strict: bool = False

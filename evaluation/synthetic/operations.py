@@ -1,0 +1,156 @@
+"""What the synthetic questions ask for, and how each is solved. Knows no question as a whole and no worker.
+
+An operation takes one operand, a number or a word, and gives one result; so any two that fit can be chained.
+"""
+
+import random
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+Sort = Literal["number", "word"]
+RESULT = "the result"
+"""How the second part of a question names what the first part gives."""
+ROMAN = ((1000, "M"), (900, "CM"), (500, "D"), (400, "CD"), (100, "C"), (90, "XC"), (50, "L"), (40, "XL"),
+         (10, "X"), (9, "IX"), (5, "V"), (4, "IV"), (1, "I"))  # fmt: skip
+CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One thing that can be asked.
+
+    Args:
+        family: the skill it takes.
+        takes, gives: the sort of its operand and of its result.
+        wordings: how it may be asked; `{x}` is the operand, `{a}` and `{b}` are small numbers.
+        solve: result of (operand, numbers in the order of their names); raises `ValueError` for an operand of another sort.
+    """
+
+    family: str
+    takes: Sort
+    gives: Sort
+    wordings: tuple[str, ...]
+    solve: Callable[[str, list[int]], str]
+
+    def asked(self, rng: random.Random, operand: str) -> str:
+        """The operation in words, its small numbers drawn."""
+        return rng.choice(self.wordings).format(x=operand, a=rng.randint(2, 9), b=rng.randint(1, 9))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a question, as it is read from its words."""
+
+    operation: Operation
+    operand: str
+    """`RESULT` where it is what another part gives."""
+    numbers: tuple[int, ...]
+
+    def solved(self, operand: str) -> str:
+        """The result for `operand`.
+
+        Raises:
+            ValueError: the operation cannot be applied to it.
+        """
+        return self.operation.solve(operand, list(self.numbers))
+
+
+def roman(number: int) -> str:
+    """`number` in Roman numerals.
+
+    Raises:
+        ValueError: there is no such numeral.
+    """
+    if not 0 < number < 4000:
+        raise ValueError(f"{number} has no Roman numeral")
+    digits = ""
+    for value, letters in ROMAN:
+        count, number = divmod(number, value)
+        digits += letters * count
+    return digits
+
+
+def shifted(word: str, by: int) -> str:
+    """Each letter `by` places on in the alphabet, round the end; case kept."""
+    base = "".join(
+        chr((ord(c) - ord(a) + by) % 26 + ord(a)) for c in word for a in ["A" if c.isupper() else "a"]
+    )
+    return base if word.isalpha() and word.isascii() else _no_word(word)
+
+
+def _no_word(word: str) -> str:
+    raise ValueError(f"{word!r} is not a word")
+
+
+def _word(text: str) -> str:
+    return text if text.isalpha() and text.isascii() else _no_word(text)
+
+
+def _digits(text: str) -> str:
+    return "".join(sorted(str(int(text))))
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(
+        "arithmetic", "number", "number", ("work out {x} * {a} + {b}", "multiply {x} by {a} and add {b}"),
+        lambda x, n: str(int(x) * n[0] + n[1]),
+    ),
+    Operation(
+        "strings", "word", "word", ("spell {x} backwards", "reverse the letters of {x}"), lambda x, n: _word(x)[::-1]
+    ),
+    Operation(
+        "numerals", "number", "word", ("write {x} as a Roman numeral", "turn {x} into a Roman numeral"),
+        lambda x, n: roman(int(x)),
+    ),
+    Operation(
+        "ciphers", "word", "word", ("encode {x} with a Caesar shift of {a}", "shift each letter of {x} by {a}"),
+        lambda x, n: shifted(_word(x), n[0]),
+    ),
+    Operation(
+        "logic", "number", "word", ("say yes or no: is {x} odd or a multiple of {a}", "is {x} odd or a multiple of {a}, yes or no"),
+        lambda x, n: "yes" if int(x) % 2 or int(x) % n[0] == 0 else "no",
+    ),
+    Operation(
+        "ordering", "word", "word", ("sort the letters of {x}", "put the letters of {x} in order"),
+        lambda x, n: "".join(sorted(_word(x), key=str.lower)),
+    ),
+    Operation(
+        "ordering", "number", "number", ("sort the digits of {x}", "put the digits of {x} in order"), lambda x, n: _digits(x)
+    ),
+)  # fmt: skip
+FAMILIES: tuple[str, ...] = tuple(dict.fromkeys(operation.family for operation in OPERATIONS))
+"""The skills: arithmetic, strings, numerals, ciphers, logic, ordering."""
+
+
+def _pattern(wording: str) -> re.Pattern[str]:
+    escaped = re.escape(wording).replace(r"\{x\}", rf"(?P<x>{RESULT}|\w+)")
+    return re.compile(re.sub(r"\\\{([ab])\\\}", r"(?P<\1>\\d+)", escaped), re.IGNORECASE)
+
+
+_READ = [(operation, _pattern(wording)) for operation in OPERATIONS for wording in operation.wordings]
+
+
+def read(text: str) -> Part | None:
+    """The operation that `text` asks for; None where it asks for none of ours."""
+    for operation, pattern in _READ:
+        if found := pattern.search(text):
+            groups = found.groupdict()
+            numbers = tuple(int(groups[name]) for name in ("a", "b") if name in groups)
+            operand = groups["x"]
+            if operand.lower() == RESULT or operand.isdigit() == (operation.takes == "number"):
+                return Part(operation, RESULT if operand.lower() == RESULT else operand, numbers)
+    return None
+
+
+def of_result(operation: Operation, first: Operation) -> bool:
+    """Whether `operation` can be asked of what `first` gives."""
+    return operation.takes == first.gives and operation.family != first.family
+
+
+def operand(rng: random.Random, sort: Sort, digits: int = 2) -> str:
+    """A number of so many digits without a nought, or a made-up word of two or three syllables."""
+    if sort == "number":
+        return "".join(str(rng.randint(1, 9)) for _ in range(digits))
+    return "".join(rng.choice(CONSONANTS) + rng.choice(VOWELS) for _ in range(rng.randint(2, 3)))

@@ -1,0 +1,120 @@
+"""Synthetic questions that programs can answer: single ones, and composite ones whose second part needs the first one's result.
+
+Made from a seed, the same on every machine. Training and held-out questions never meet: which of the two a question is
+follows from its words alone, whatever the seed.
+"""
+
+import hashlib
+import random
+from collections.abc import Sequence
+from typing import Literal
+
+from evaluation.questions import Question
+from evaluation.synthetic.operations import FAMILIES, OPERATIONS, RESULT, Operation, of_result, operand, read
+
+Split = Literal["train", "held_out"]
+ALONE = "Answer with the result alone."
+HELD_OUT_OF = 5
+"""One text in so many is held out."""
+TRIES = 2000
+"""So many texts are thrown away in a row before the families are found to hold no more."""
+
+
+def questions(
+    seed: int,
+    count: int,
+    composite_share: float = 0.3,
+    families: Sequence[str] = FAMILIES,
+    split: Split = "held_out",
+) -> list[Question]:
+    """Draw questions, none twice.
+
+    Args:
+        seed: the same gives the same.
+        count: how many.
+        composite_share: the part of them, in the mean, that takes two families, the second one reading the first one's result.
+        families: the skills they are about; at least two where there are composite ones.
+        split: from which side; `train` and `held_out` have no text in common.
+
+    Raises:
+        ValueError: a family is unknown, or the families hold fewer questions than `count`.
+    """
+    if unknown := [family for family in families if family not in FAMILIES]:
+        raise ValueError(f"families has {unknown[0]!r}; there are: {', '.join(FAMILIES)}")
+    rng, drawn = random.Random(f"{seed} {split}"), dict[str, Question]()
+    usable = [operation for operation in OPERATIONS if operation.family in families]
+    tries, composite = 0, rng.random() < composite_share
+    while len(drawn) < count:
+        text, chain = _composite(rng, usable) if composite else _single(rng, usable)
+        tries += 1
+        if text in drawn or split_of(text) != split:
+            if tries > TRIES:
+                raise ValueError(
+                    f"{', '.join(families)} give only {len(drawn)} different questions, not {count}"
+                )
+            continue
+        tries, composite = 0, rng.random() < composite_share
+        family = ">".join(chain)
+        drawn[text] = Question(
+            f"skills/{split}/{seed}/{len(drawn)}", text, solution(text), "exact", "skills", family, {"chain": list(chain), "parts": [verb(words) for words in parts(text)]}
+        )  # fmt: skip
+    return list(drawn.values())
+
+
+def split_of(text: str) -> Split:
+    """On which side a question is; follows from its words."""
+    digest = hashlib.sha256(text.encode()).digest()
+    return "held_out" if digest[0] % HELD_OUT_OF == 0 else "train"
+
+
+def parts(text: str) -> list[str]:
+    """The parts of a question in order, in words: one, or two where it says First and Then."""
+    asked = text.removesuffix(ALONE).strip().removesuffix(".")
+    if asked.startswith("First ") and ". Then " in asked:
+        first, then = asked.removeprefix("First ").split(". Then ", 1)
+        return [first, then]
+    return [asked]
+
+
+def verb(part: str) -> str:
+    """What a part asks for, in three words at most: how a plan may restate it."""
+    return f"{part.split()[0].capitalize()} it."
+
+
+def solution(text: str) -> str:
+    """The answer.
+
+    Raises:
+        ValueError: the text is none of our questions.
+    """
+    result = ""
+    for words in parts(text):
+        part = read(words)
+        if part is None:
+            raise ValueError(f"not a synthetic question: {words!r}")
+        result = part.solved(result if part.operand == RESULT else part.operand)
+    return result
+
+
+def _family(rng: random.Random, usable: Sequence[Operation]) -> Operation:
+    """Families alike, however many operations each has."""
+    family = rng.choice(sorted({operation.family for operation in usable}))
+    return rng.choice([operation for operation in usable if operation.family == family])
+
+
+def _single(rng: random.Random, usable: Sequence[Operation]) -> tuple[str, tuple[str, ...]]:
+    operation = _family(rng, usable)
+    words = operation.asked(rng, operand(rng, operation.takes, digits=rng.choice((2, 3))))
+    return f"{words[0].upper()}{words[1:]}. {ALONE}", (operation.family,)
+
+
+def _composite(rng: random.Random, usable: Sequence[Operation]) -> tuple[str, tuple[str, ...]]:
+    first = _family(rng, usable)
+    fitting = [operation for operation in usable if of_result(operation, first)]
+    if not fitting:
+        if not any(of_result(b, a) for a in usable for b in usable):
+            raise ValueError("no two of the families can be chained; name more, or set composite_share to 0")
+        return _composite(rng, usable)
+    then = _family(rng, fitting)
+    words = first.asked(rng, operand(rng, first.takes)), then.asked(rng, RESULT)
+    return f"First {words[0]}. Then {words[1]}. {ALONE}", (first.family, then.family)

@@ -1,0 +1,135 @@
+"""A SYNTHETIC worker: a program that solves a few families of synthetic questions, and says so of every other.
+
+It is asked like a language model and reads what the engine shows one (`conductor/prompts.py`, `work`): the question, the outputs
+its step may see, its task. It knows nothing else, no reference answer in particular. `kind: python` in the settings makes one::
+
+    - {name: adder, kind: python, factory: "evaluation.synthetic.skills:Skill", options: {families: [arithmetic]}}
+"""
+
+import asyncio
+import hashlib
+import re
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+
+from conductor.money import Price, Usage
+from conductor.worker import Call, Delta, FinishReason, Reply, opened
+from evaluation.synthetic.operations import FAMILIES, RESULT, Part, read
+from evaluation.synthetic.questions import parts
+from serving.workers.scripted import TOKEN, prompt_tokens
+
+MODEL = "synthetic-skill"
+"""Reported as the model's name."""
+CANNOT = "I cannot do this"
+"""How an output begins that is no result."""
+_OUTPUT = re.compile(r'<output step="\d+" subtask="[^"]*">\n(.*?)\n</output>', re.DOTALL)
+_TASK = re.compile(r"<task>\n(.*?)\n</task>", re.DOTALL)
+_TEAM = "\n\nYou work in a team on the question above."
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What the engine showed a worker."""
+
+    question: str
+    task: str
+    """Empty where it was given none."""
+    outputs: tuple[str, ...]
+    """Of the steps it may read, in their order."""
+
+    @classmethod
+    def of(cls, call: Call) -> "Shown":
+        """Take a call's last user turn apart."""
+        text = next((message.text for message in reversed(call.messages) if message.role == "user"), "")
+        question, _, assignment = text.partition(_TEAM)
+        tasks = _TASK.findall(assignment)
+        return cls(question.strip(), tasks[-1].strip() if tasks else "", tuple(_OUTPUT.findall(assignment)))
+
+
+class Skill:
+    """Solves its families; SYNTHETIC.
+
+    Args:
+        name: in the pool.
+        price: per token; words are counted as tokens.
+        families: what it can do; all where not given.
+        error_rate: of the parts that it can do it gets so many wrong, in the mean; which ones follows from seed and prompt.
+        seed: of those errors.
+
+    Raises:
+        ValueError: a family is unknown, or the rate is not one.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        price: Price | None,
+        families: Sequence[str] = FAMILIES,
+        error_rate: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        if unknown := [family for family in families if family not in FAMILIES]:
+            raise ValueError(f"families has {unknown[0]!r}; there are: {', '.join(FAMILIES)}")
+        if not 0 <= error_rate <= 1:
+            raise ValueError(f"error_rate is {error_rate}; it must be from 0 to 1")
+        self.name, self.price = name, price
+        self._families, self._error_rate, self._seed = frozenset(families), error_rate, seed
+
+    def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
+        """See `conductor.worker.Worker.open`."""
+        return opened(self.name, MODEL, self._deltas(call), self.price)
+
+    async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
+        await asyncio.sleep(0)
+        words = TOKEN.findall(self.answer(Shown.of(call)))
+        limit = call.max_output_tokens
+        kept = words if limit is None else words[:limit]
+        yield Delta(text="".join(kept), model=MODEL)
+        finish = FinishReason.STOP if len(kept) == len(words) else FinishReason.LENGTH
+        yield Delta(finish=finish, usage=Usage(prompt_tokens(call), len(kept)), model=MODEL)
+
+    def answer(self, shown: Shown) -> str:
+        """What it says: a result, or that it cannot, and why."""
+        asked = self._asked(shown)
+        if not asked:
+            return f"{CANNOT}: the question asks for nothing that I know."
+        results = [output.strip() for output in shown.outputs if not output.startswith(CANNOT)]
+        result = results[-1] if results else None
+        for index, part in enumerate(asked):
+            if part.operation.family not in self._families:
+                if index and asked[0].operation.family in self._families:
+                    break  # the first part alone: as far as it can go
+                return f"{CANNOT}: it takes {part.operation.family}."
+            operand = result if part.operand == RESULT else part.operand
+            if operand is None:
+                return f"{CANNOT}: I was not shown the result of the part before."
+            try:
+                result = self._said(shown, index, part.solved(operand))
+            except ValueError as exc:
+                return f"{CANNOT}: {exc}."
+        return result or ""
+
+    def _asked(self, shown: Shown) -> list[Part]:
+        """The parts to do: those the task names, by their words or their family; without such a task the whole question.
+
+        A part whose operand somebody else has found already is where a whole question is taken up.
+        """
+        whole = [part for words in parts(shown.question) if (part := read(words))]
+        own = read(shown.task)
+        if own:
+            return [own]
+        named = [part for part in whole if part.operation.family in shown.task.lower()]
+        if named:
+            return named
+        done = any(not output.startswith(CANNOT) for output in shown.outputs)
+        return whole[1:] if done and len(whole) > 1 else whole
+
+    def _said(self, shown: Shown, index: int, result: str) -> str:
+        """`result`, or something like it where this is one of the parts that it gets wrong."""
+        digest = hashlib.sha256(f"{self._seed}\0{self.name}\0{index}\0{shown}".encode()).digest()
+        if int.from_bytes(digest[:8]) >= self._error_rate * 2**64:
+            return result
+        if result in ("yes", "no"):
+            return "no" if result == "yes" else "yes"
+        return str(int(result) + 1 + digest[8] % 9) if result.isdigit() else result[1:] + result[0] + "e"

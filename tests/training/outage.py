@@ -1,0 +1,16 @@
+"""Synthetic skills that cannot be reached while a test says so."""
+
+from conductor.errors import WorkerUnavailable
+from evaluation.synthetic.skills import Shown, Skill
+
+CALLS_LEFT: int | None = None
+"""None: they can be reached; 0: they cannot."""
+
+
+class Failing(Skill):
+    """A skill with a switch."""
+
+    def answer(self, shown: Shown) -> str:
+        if CALLS_LEFT == 0:
+            raise WorkerUnavailable(f"{self.name} is down.", worker=self.name)
+        return super().answer(shown)

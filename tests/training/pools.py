@@ -1,0 +1,47 @@
+"""A small pool for tests of training: two scripted workers, and questions about nothing."""
+
+from collections.abc import Callable
+from typing import Any
+
+from evaluation.questions import Question
+from serving.settings import parse
+from tests.serving.api.served import plan, scripted, step
+from training.remembering import Memory
+from training.reward import PlanReward
+from training.running import PlanRunner, training_pool
+
+PRICE = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
+EOS = 7
+RIGHT, WRONG, NO_PLAN = plan(step(0)), plan(step(1)), "I would ask somebody."
+
+
+def settings(*workers: Any, **conductor: Any) -> Any:
+    mine = workers or (scripted("a", "42", price=PRICE), scripted("b", "41", price=PRICE))
+    return parse(
+        {
+            "conductor": {"worker": "conductor"} | conductor,
+            "workers": [scripted("conductor", in_pool=False), *mine],
+            "models": {"m": {"max_steps": 2}},
+        }
+    )
+
+
+def question(id: str = "q") -> Question:
+    return Question(id, f"What is the answer to {id}?", "42", "exact", "test", "none")
+
+
+def runner(*workers: Any, memory: Memory | None = None, **conductor: Any) -> Callable[[], PlanRunner]:
+    return lambda: PlanRunner(training_pool(settings(*workers, **conductor), {}), "m", memory)
+
+
+def reward(make: Callable[[], PlanRunner] | None = None, **options: Any) -> PlanReward:
+    return PlanReward(make or runner(), {id: question(id) for id in ("q", "r")}, [EOS], **options)
+
+
+async def rewards(
+    scorer: PlanReward, *texts: str, ids: list[int] | None = None, **columns: Any
+) -> list[float | None]:
+    count = len(texts)
+    given = {"question_id": ["q"] * count, "workers": [["a", "b"]] * count} | columns
+    said = [[{"role": "assistant", "content": text}] for text in texts]
+    return await scorer(completions=said, completion_ids=[ids or [1, EOS]] * count, **given)

@@ -1,0 +1,111 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+
+from serving.settings import SettingsError
+from tests.training.tiny_models import config
+from training.adapters import main, name_of, publish, unservable
+from training.folder import RunFolder
+from training.run import TrainingRun
+
+FINE = {
+    "peft_type": "LORA",
+    "r": 16,
+    "bias": "none",
+    "modules_to_save": None,
+    "target_modules": ["q_proj", "v_proj"],
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"r": 17}, "rank is 17"),
+        ({"bias": "all"}, "trains biases"),
+        ({"modules_to_save": ["lm_head"]}, "replaces whole modules"),
+        ({"use_dora": True}, "DoRA"),
+        ({"peft_type": "IA3"}, "not LORA"),
+        ({"target_modules": ["lm_head"]}, "embeddings or the head"),
+        ({"rank_pattern": {"q_proj": 8}}, "differ from module to module"),
+    ],
+)
+def test_an_adapter_that_vllm_cannot_serve_is_refused_with_the_reason(change: dict[str, Any], told: str):
+    assert unservable(FINE) == []
+    assert any(told in why for why in unservable(FINE | change))
+
+
+def finished(path: Path, **adapter: Any) -> Path:
+    """A run's folder as training leaves it, with made-up weights."""
+    made = config(path, model={"scratch": None, "path": "some/model", "lora": {"rank": 16}})
+    folder = RunFolder.begun(path / "run", made, resume=False)
+    folder.final.mkdir()
+    (folder.final / "adapter_config.json").write_text(json.dumps(FINE | adapter), "utf-8")
+    save_file({"q.lora_A.weight": torch.full((16, 4), 0.1)}, folder.final / "adapter_model.safetensors")
+    folder.note(
+        "report",
+        {"minutes": 3, "before": {"right": 0.2}, "after": {"right": 0.9}, "fixed_workers": {"adder": 0.4}},
+    )
+    return folder.path
+
+
+def test_what_is_published_is_whole_named_after_its_weights_and_says_what_it_is(tmp_path: Path):
+    made = publish(finished(tmp_path), tmp_path / "adapters", base="HuggingFaceTB/SmolLM2-135M-Instruct")
+    assert [each.name for each in (tmp_path / "adapters").iterdir()] == [made.name]
+    assert made.name == name_of(made / "adapter_model.safetensors")
+    assert made.name.startswith("conductor@")
+    assert len(made.name) == len("conductor@") + 8
+    assert {each.name for each in made.iterdir()} == {
+        "adapter_config.json", "adapter_model.safetensors", "README.md", "config.yaml", "report.json", "versions.json",
+    }  # fmt: skip
+    assert {tensor.dtype for tensor in load_file(made / "adapter_model.safetensors").values()} == {
+        torch.bfloat16
+    }
+    card = (made / "README.md").read_text("utf-8")
+    assert "SYNTHETIC" in card
+    assert "| right | 0.200 | 0.900 |" in card
+    assert yaml.safe_load(card.split("---")[1])["base_model"] == "HuggingFaceTB/SmolLM2-135M-Instruct"
+
+
+def test_the_same_weights_have_the_same_name_and_are_there_once(tmp_path: Path):
+    run = finished(tmp_path)
+    assert publish(run, tmp_path / "adapters") == publish(run, tmp_path / "adapters")
+    assert len(list((tmp_path / "adapters").iterdir())) == 1
+
+
+def test_what_cannot_be_served_is_not_published_and_leaves_nothing(tmp_path: Path):
+    with pytest.raises(SettingsError, match=r"rank is 3.*DoRA"):
+        publish(finished(tmp_path, r=3, use_dora=True), tmp_path / "adapters")
+    assert not (tmp_path / "adapters").exists()
+    assert main([str(tmp_path / "run"), "--into", str(tmp_path / "adapters")]) == 1
+
+
+def test_an_adapter_that_training_made_can_be_published_and_moves_the_base(tmp_path: Path):
+    """From a base saved to a folder, as a pretrained model is, to a published adapter."""
+    from transformers import AutoModelForCausalLM
+
+    from training.models import model_for, tokenizer_for
+
+    first = config(tmp_path)
+    texts = [
+        text
+        for each in TrainingRun(first, RunFolder(tmp_path)).examples()
+        for text in (each.prompt[-1]["content"], each.plan)
+    ]
+    tokenizer = tokenizer_for(first.model, texts)
+    model_for(first.model, tokenizer, 0).save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    lora = {"scratch": None, "path": str(tmp_path / "base"), "lora": {"rank": 8, "alpha": 16}}
+    made = config(tmp_path, model=lora, warm_start={"examples": 160}, grpo={"steps": 1})
+    TrainingRun(made, RunFolder.begun(tmp_path / "run", made, resume=False)).run()
+    published = publish(tmp_path / "run", tmp_path / "adapters")
+    from peft import PeftModel
+
+    ids = torch.tensor([[5, 6, 7]])
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    before = base(ids).logits
+    assert not torch.allclose(before, PeftModel.from_pretrained(base, published)(ids).logits, atol=1e-3)

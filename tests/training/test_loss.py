@@ -1,0 +1,128 @@
+"""Loss, advantages and reward: worked by hand, and TRL's own on the same batch (issue 4, 7).
+
+Shapes: P questions, G completions of each, T tokens of a completion.
+"""
+
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import pytest
+import torch
+
+from conductor.record import Record
+from tests.training.tiny_models import config
+from training import grpo
+from training.data import Asked
+from training.folder import RunFolder
+from training.models import model_for, tokenizer_for
+from training.run import TrainingRun
+
+WORTH = {"q0": [0.0, 0.5, 1.0, 1.0], "q1": [0.5, 0.5, None, 1.0]}
+
+
+def by_hand(rewards: list[float | None]) -> list[float]:
+    """Advantages of one group: (r - mean) / (std + 1e-4), the sample's standard deviation, the unscorable left out and at 0."""
+    known = [reward for reward in rewards if reward is not None]
+    return [0.0 if r is None else (r - mean(known)) / (stdev(known) + 1e-4) for r in rewards]
+
+
+def test_advantages_worked_out_on_paper():
+    # 0, .5, 1, 1: mean .625, squares .390625 + .015625 + 2 * .140625 = .6875, / 3 = .229167, root .478714
+    assert by_hand([0.0, 0.5, 1.0, 1.0]) == pytest.approx([-1.30531, -0.26106, 0.78318, 0.78318], abs=1e-4)
+    # .5, .5, None, 1: mean 2/3, squares 2 / 36 + 1 / 9 = 1/6, / 2 = 1/12, root .288675
+    assert by_hand([0.5, 0.5, None, 1.0]) == pytest.approx([-0.57715, -0.57715, 0.0, 1.15430], abs=1e-4)
+
+
+class Told:
+    """A reward that says what the test wants, and keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.__name__ = "told"
+        self.asked: list[str] = []
+
+    async def __call__(self, completions: Any, question_id: list[str], **_: Any) -> list[float | None]:
+        self.asked = question_id
+        return [WORTH[f"q{index // 4}"][index % 4] for index in range(len(completions))]
+
+
+def trainer(tmp_path: Path, loss: str, reward: Any) -> tuple[Any, Any]:
+    made = config(tmp_path, grpo={"loss": loss, "micro_batch": 4})
+    run = TrainingRun(made, RunFolder(tmp_path))
+    asked: list[Asked] = run.asked()
+    texts = [each.question.text for each in asked]
+    tokenizer = tokenizer_for(made.model, texts)
+    model = model_for(made.model, tokenizer, seed=0)
+    return grpo.trainer(
+        made, model, tokenizer, reward, run.runner(), grpo.rows(run.runner(), asked), tmp_path
+    ), model
+
+
+def loss_by_hand(
+    model: Any, batch: dict[str, Any], loss: str, tokens_of_all: int, micro_batches: int, longest: int
+) -> torch.Tensor:
+    """The loss of one micro-batch, straight from its definition.
+
+    With one update a batch the ratio of new to old probability is 1, so the clipped objective is the advantage itself, and its
+    gradient is that of advantage * log-probability.
+    """
+    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
+    attended = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
+    logits = model(input_ids=ids, attention_mask=attended).logits[:, :-1].float()
+    logp_B_T = (
+        torch.log_softmax(logits, -1)
+        .gather(-1, ids[:, 1:, None])
+        .squeeze(-1)[:, -batch["completion_ids"].shape[1] :]
+    )
+    mask_B_T = batch["completion_mask"].float()
+    ratio_B_T = torch.exp(logp_B_T - logp_B_T.detach())
+    terms_B_T = -batch["advantages"][:, None] * ratio_B_T * mask_B_T
+    if loss == "grpo":  # each completion's mean, then their mean
+        return (terms_B_T.sum(1) / mask_B_T.sum(1)).mean() / micro_batches
+    if loss == "dr_grpo":  # a constant length for all
+        return terms_B_T.sum() / (len(ids) * longest) / micro_batches
+    return terms_B_T.sum() / tokens_of_all  # dapo: every token of the whole batch alike
+
+
+@pytest.mark.parametrize("loss", ["grpo", "dapo", "dr_grpo"])
+def test_trls_advantages_loss_and_gradients_are_those_worked_by_hand(tmp_path: Path, loss: str):
+    reward = Told()
+    trl, model = trainer(tmp_path, loss, reward)
+    model.train()
+    trl.current_gradient_accumulation_steps = 2
+    batches = trl.get_train_dataloader()
+    inputs = next(iter(batches))
+    first = trl._prepare_inputs(
+        inputs
+    )  # the whole of a step is generated here; these are its first four completions
+    trl._step += 1
+    second = trl._prepare_inputs(inputs)
+    assert len(set(reward.asked[:4])) == len(set(reward.asked[4:])) == 1  # groups of G = 4, one a question
+    halves = [dict(first), dict(second)]
+    shown = sorted(torch.cat([half["advantages"] for half in halves]).tolist())
+    assert shown == pytest.approx(
+        sorted(by_hand(WORTH["q0"]) + by_hand(WORTH["q1"])), abs=1e-5
+    )  # TRL shuffles a step's rows
+    tokens = int(sum(half["completion_mask"].sum() for half in halves))
+    assert tokens == int(first["num_items_in_batch"])
+    for half in halves:
+        model.zero_grad()
+        theirs = trl.compute_loss(model, half)
+        theirs.backward()
+        gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+        model.zero_grad()
+        ours = loss_by_hand(model, half, loss, tokens, micro_batches=2, longest=24)
+        ours.backward()
+        assert theirs.item() == pytest.approx(ours.item(), abs=1e-6)
+        for their, our in zip(
+            gradients, [p.grad for p in model.parameters() if p.grad is not None], strict=True
+        ):
+            torch.testing.assert_close(their, our, atol=1e-6, rtol=1e-4)
+    assert any(float(gradient.abs().max()) > 1e-4 for gradient in gradients)
+
+
+def test_there_is_no_kl_term_and_no_reference_model(tmp_path: Path):
+    trl, _ = trainer(tmp_path, "grpo", Told())
+    assert trl.beta == 0.0
+    assert trl.ref_model is None
+    assert isinstance(Record("id", "m", 0.0), Record)

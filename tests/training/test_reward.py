@@ -1,0 +1,200 @@
+import asyncio
+
+import pytest
+
+from serving.settings import SettingsError
+from tests.serving.api.served import plan, scripted, step
+from tests.training.pools import (
+    EOS,
+    NO_PLAN,
+    PRICE,
+    RIGHT,
+    WRONG,
+    question,
+    reward,
+    rewards,
+    runner,
+    settings,
+)
+from training.remembering import Memory
+from training.reward import PlanReward
+from training.running import PlanRunner, training_pool
+
+DOWN = {"error": "unavailable"}
+
+
+async def test_no_plan_is_0_a_wrong_answer_a_half_and_a_right_one_1():
+    assert await rewards(reward(), NO_PLAN, WRONG, RIGHT) == [0.0, 0.5, 1.0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        plan(step(2)),  # nobody has that number
+        plan(step(0), step(0), step(0)),  # more steps than the model allows
+        plan(step(0, access=[0])),
+        RIGHT + " and so on",
+        "Here it is: " + RIGHT,
+        RIGHT + "\nor\n" + RIGHT,
+        RIGHT[:-1],
+        '{"accept": true}',
+        "[1]",
+    ],
+)
+async def test_what_cannot_run_or_says_more_than_the_plan_is_worth_nothing(text: str):
+    assert await rewards(reward(), text) == [0.0]
+
+
+async def test_blanks_around_a_plan_are_no_words():
+    assert await rewards(reward(), f"\n{RIGHT} \n") == [1.0]
+
+
+async def test_a_text_that_was_cut_off_is_no_plan_even_where_what_there_is_could_run():
+    assert await rewards(reward(), RIGHT, ids=[1, 2]) == [0.0]
+    assert await rewards(reward(), plan(step(0), step(0)), ids=[1, 2]) == [0.0]
+    assert await rewards(reward(), plan(step(0), step(0)), ids=[1, EOS]) == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "worth"),
+    [
+        ('Ask one.\nmodel_id = [0]\nsubtasks = ["Go."]\naccess_list = [[]]', 1.0),
+        ('Ask one.\nmodel_id = [0]\nsubtasks = ["Go."]\naccess_list = [[]]\nDone.', 0.0),
+        ('model_id = [0, 1]\nsubtasks = ["Go."]\naccess_list = [[]]', 0.0),
+    ],
+)
+async def test_lists_may_think_first_and_must_end_with_the_last_list(text: str, worth: float):
+    assert await rewards(reward(runner(format="lists")), text) == [worth]
+
+
+async def test_a_worker_that_cannot_be_reached_is_nobodys_fault_and_one_that_refuses_is_the_plans():
+    retry = {"attempts": 1}
+    down, refuses = scripted("a", DOWN, retry=retry), scripted("b", {"error": "refused"}, retry=retry)
+    scorer = reward(runner(down, refuses))
+    assert await rewards(scorer, plan(step(0)), plan(step(1)), NO_PLAN) == [None, 0.5, 0.0]
+
+
+async def test_an_outage_in_a_step_that_the_answer_needs_is_none_and_in_one_that_it_does_not_is_nothing():
+    scorer = reward(runner(scripted("a", DOWN, retry={"attempts": 1}), scripted("b", "42")))
+    both = plan(step(0), step(1, access=[0]))
+    apart = plan(step(0), step(1))
+    assert await rewards(scorer, both, apart) == [None, 1.0]
+
+
+async def test_a_cost_is_taken_from_right_answers_only_and_never_makes_them_worse_than_wrong_ones():
+    record = (await reward(usd_weight=0.0).score("q", ["a", "b"], [RIGHT])).record
+    cost = float(record.cost_usd or 0)
+    assert cost > 0
+    assert await rewards(reward(usd_weight=0.1 / cost), NO_PLAN, WRONG, RIGHT) == pytest.approx(
+        [0.0, 0.5, 0.9]
+    )
+    assert await rewards(reward(usd_weight=9 / cost), RIGHT) == [0.5]
+
+
+async def test_numbers_mean_the_workers_in_the_order_of_this_question():
+    assert await rewards(reward(), RIGHT, WRONG, workers=[["b", "a"], ["b", "a"]]) == [0.5, 1.0]
+    assert await rewards(reward(), plan(step(1)), workers=[["a"]]) == [0.0]
+
+
+async def test_the_same_call_is_made_once_and_failures_are_not_remembered():
+    memory = Memory()
+    pool = training_pool(
+        settings(
+            scripted("a", "42", {"error": "unavailable"}, "41", retry={"attempts": 1}), scripted("b", "x")
+        ),
+        {},
+    )
+    scorer = reward(lambda: PlanRunner(pool, "m", memory))
+    assert await rewards(scorer, *[RIGHT] * 8) == [1.0] * 8
+    wire = next(wire for wire in pool.wires if wire.name == "a")
+    assert len(wire.calls) == 1  # type: ignore[attr-defined]
+    assert (memory.asked - memory.remembered, memory.remembered) == (1, 7)
+    other = plan(step(0, "Something else."))
+    assert await rewards(scorer, other) == [None]
+    assert await rewards(scorer, other) == [0.5]
+
+
+async def test_one_who_leaves_does_not_take_the_answer_from_those_who_wait_for_the_same_call():
+    memory = Memory()
+    scorer = reward(runner(scripted("a", "42", delay_s=0.2), scripted("b", "x"), memory=memory))
+    first = asyncio.create_task(rewards(scorer, RIGHT))
+    await asyncio.sleep(0.05)
+    second = asyncio.create_task(rewards(scorer, RIGHT))
+    await asyncio.sleep(0.05)
+    first.cancel()
+    assert await second == [1.0]
+
+
+async def test_no_more_runs_at_once_than_allowed():
+    pool = training_pool(settings(scripted("a", "42", delay_s=0.02), scripted("b", "x")), {})
+    most = 0
+    scorer = reward(lambda: PlanRunner(pool, "m"), concurrency=3)
+    task = asyncio.create_task(rewards(scorer, *[plan(step(0, f"Part {n}.")) for n in range(12)]))
+    while not task.done():
+        most = max(most, pool.slots["a"].open_calls)
+        await asyncio.sleep(0.002)
+    assert task.result() == [1.0] * 12
+    assert most == 3
+
+
+async def test_the_curves_get_their_figures():
+    told: dict[str, float] = {}
+    await rewards(
+        reward(), NO_PLAN, WRONG, RIGHT, RIGHT, question_id=["q", "q", "r", "r"], log_metric=told.__setitem__
+    )
+    assert told.pop("plan/tokens") > 0
+    assert told.pop("plan/cost_usd") > 0
+    assert told == {
+        "plan/parsed": 0.75, "plan/right": 0.5, "plan/outages": 0.0, "plan/groups_without_signal": 0.5, "plan/steps": 1.0,
+        "plan/reads": 0.0, "workers/a": pytest.approx(2 / 3), "workers/b": pytest.approx(1 / 3),
+    }  # fmt: skip
+
+
+async def test_a_second_round_is_scored_by_its_outcome():
+    columns = {"earlier": [WRONG, WRONG, RIGHT, RIGHT]}
+    accept = '{"accept": true}'
+    assert await rewards(reward(), RIGHT, accept, accept, WRONG, **columns) == [1.0, 0.5, 1.0, 0.5]
+
+
+def test_a_pool_that_training_cannot_use_is_told_with_the_remedy():
+    from serving.settings import parse
+
+    vllm = {"name": "v", "kind": "vllm", "model": "some/model"}
+    with pytest.raises(SettingsError, match="kind openai and its base_url"):
+        training_pool(settings(vllm), {})
+    with pytest.raises(SettingsError, match="Set `conductor`"):
+        training_pool(parse({"workers": [scripted("a")]}), {})
+    with pytest.raises(SettingsError, match="no model 'n'; its `models` are: m"):
+        PlanRunner(training_pool(settings(), {}), "n")
+
+
+def test_a_conductor_of_any_kind_is_replaced_with_its_price_and_limits_kept():
+    data = {
+        "conductor": {"worker": "v"},
+        "workers": [
+            {
+                "name": "v",
+                "kind": "vllm",
+                "model": "some/model",
+                "in_pool": False,
+                "price": PRICE,
+                "max_output_tokens": 77,
+            },
+            scripted("a"),
+        ],
+    }
+    from serving.settings import parse
+
+    member = training_pool(parse(data), {}).members["v"]
+    assert member.max_output_tokens == 77
+    assert member.price is not None
+    assert member.price.output_usd_per_mtok == 2
+
+
+def test_the_reward_is_what_trl_takes_for_an_async_function():
+    from trl.trainer.utils import is_async_callable
+
+    assert is_async_callable(reward())
+    assert isinstance(reward(), PlanReward)
+    assert question().grader == "exact"

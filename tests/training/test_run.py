@@ -1,0 +1,171 @@
+"""A whole run, small: reproducible, resumable, and unmoved by an outage (issue 4, 6)."""
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import TrainerCallback
+
+from serving.settings import SettingsError
+from tests.training.tiny_models import POOL, config
+from training.__main__ import main
+from training.config import Config
+from training.folder import RunFolder
+from training.run import Stopped, TrainingRun
+
+CURVE = ("loss", "reward", "grad_norm", "plan/parsed", "plan/right", "completions/mean_length", "num_tokens")
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A warm start, made once: a run that finds one does not make its own."""
+    path = tmp_path_factory.mktemp("warm")
+    made = config(path, grpo={"steps": 1})
+    TrainingRun(made, RunFolder.begun(path / "run", made, resume=False)).run()
+    return path / "run" / "warm"
+
+
+@pytest.fixture(autouse=True)
+def warmed(warm: Path, tmp_path: Path) -> None:
+    for name in ("run", "whole", "cut", "a", "b", "c"):
+        shutil.copytree(warm, tmp_path / name / "warm")
+
+
+def run(path: Path, made: Config, *callbacks: TrainerCallback, resume: bool = False) -> list[dict[str, Any]]:
+    """The curve, without times."""
+    folder = RunFolder.begun(path, made, resume=resume)
+    TrainingRun(made, folder).run(callbacks)
+    return curve(path)
+
+
+def curve(path: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (path / "curves.jsonl").read_text("utf-8").splitlines()]
+    return [{"step": each["step"]} | {name: each[name] for name in CURVE} for each in lines]
+
+
+def weights(path: Path) -> bytes:
+    return (path / "final" / "model.safetensors").read_bytes()
+
+
+class Kill(TrainerCallback):
+    """Ends the process's own run in the middle, after step `at`: as a crash would, or as Ctrl-C does."""
+
+    def __init__(self, at: int, *, politely: bool) -> None:
+        self.at, self.politely = at, politely
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step == self.at:
+            if self.politely:
+                os.kill(os.getpid(), signal.SIGINT)
+            else:
+                raise MemoryError("the machine is gone")
+
+
+class Weights(TrainerCallback):
+    """Remembers the weights and the optimizer's state around each step."""
+
+    def __init__(self) -> None:
+        self.weights: list[list[torch.Tensor]] = []
+        self.moments: list[list[torch.Tensor]] = []
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.weights.append([p.detach().clone() for p in kwargs["model"].parameters()])
+        kept = kwargs["optimizer"].state_dict()["state"]
+        self.moments.append([s["exp_avg"].clone() for s in kept.values()])
+
+
+@pytest.mark.parametrize("politely", [False, True])
+def test_a_killed_run_resumes_to_the_same_curve_and_the_same_weights(tmp_path: Path, politely: bool):
+    made = config(tmp_path)
+    whole = run(tmp_path / "whole", made)
+    assert [each["step"] for each in whole] == [1, 2, 3, 4]
+    assert any(float(each["grad_norm"]) > 0 for each in whole[2:])
+    with pytest.raises(Stopped if politely else MemoryError):
+        run(tmp_path / "cut", made, Kill(3 if not politely else 2, politely=politely))
+    assert [each["step"] for each in curve(tmp_path / "cut")] == [1, 2, 3]
+    assert run(tmp_path / "cut", made, resume=True) == whole
+    assert weights(tmp_path / "cut") == weights(tmp_path / "whole")
+
+
+def test_the_same_config_gives_the_same_run_and_another_seed_another(tmp_path: Path):
+    made = config(tmp_path, grpo={"steps": 2})
+    one, two = run(tmp_path / "a", made), run(tmp_path / "b", made)
+    assert one == two
+    assert weights(tmp_path / "a") == weights(tmp_path / "b")
+    run(tmp_path / "c", made.model_copy(update={"seed": 1}))
+    assert weights(tmp_path / "c") != weights(tmp_path / "a")
+
+
+def test_an_outage_changes_no_weights_and_no_momentum(tmp_path: Path):
+    """The workers fail from the third step on; by then the optimizer has momentum, and its weight decay would pull too."""
+    from tests.training import outage
+
+    outage.CALLS_LEFT = None
+    pool = POOL.replace("evaluation.synthetic.skills:Skill", "tests.training.outage:Failing").replace(
+        "card:", "retry: {attempts: 1}, card:"
+    )
+    made = config(tmp_path, pool, grpo={"steps": 4, "weight_decay": 0.1, "memory": 0})
+    seen = Weights()
+
+    class Outage(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            outage.CALLS_LEFT = None if state.global_step in (0, 1, 3) else 0
+
+    run(tmp_path / "run", made, seen, Outage())
+    first, second, third, fourth = seen.weights
+    assert not same(first, second)
+    assert same(second, third)
+    assert same(seen.moments[1], seen.moments[2])
+    assert any(float(moment.abs().max()) > 0 for moment in seen.moments[1])
+    assert not same(third, fourth)
+
+
+def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_a_run_keeps_its_config_versions_and_report(tmp_path: Path):
+    made = config(tmp_path, grpo={"steps": 2}, held_out=6)
+    run(tmp_path / "run", made)
+    kept = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {
+        "config.yaml",
+        "versions.json",
+        "report.json",
+        "curves.jsonl",
+        "tensorboard",
+        "checkpoints",
+        "final",
+    } <= kept
+    report = json.loads((tmp_path / "run" / "report.json").read_text("utf-8"))
+    assert report["after"]["questions"] == 6
+    assert set(report["fixed_workers"]) == {"adder", "speller"}
+    assert "trl" in json.loads((tmp_path / "run" / "versions.json").read_text("utf-8"))
+
+
+def test_a_folder_with_a_run_is_not_overwritten_and_not_resumed_with_another_config(tmp_path: Path):
+    made = config(tmp_path)
+    RunFolder.begun(tmp_path / "run", made, resume=False)
+    with pytest.raises(SettingsError, match="--resume"):
+        RunFolder.begun(tmp_path / "run", made, resume=False)
+    with pytest.raises(SettingsError, match="another config"):
+        RunFolder.begun(tmp_path / "run", made.model_copy(update={"seed": 5}), resume=True)
+
+
+def test_the_command_tells_what_cannot_be_used_and_ends_with_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    broken = tmp_path / "broken.yaml"
+    broken.write_text(
+        "{name: x, model: {path: m, scratch: {}}, pool: {settings: p, modle: q}}", encoding="utf-8"
+    )
+    assert main(["--config", str(broken)]) == 1
+    told = " ".join(capsys.readouterr().err.split())
+    assert "give either path or scratch" in told
+    assert "pool.modle" in told
+    assert main(["--config", str(tmp_path / "none.yaml")]) == 1

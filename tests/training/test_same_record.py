@@ -1,0 +1,91 @@
+"""The same plan text gives the identical record through the HTTP API and through the reward (issue 4, 3)."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from evaluation.synthetic.questions import questions
+from serving.api.answer import workflow
+from serving.settings import parse
+from tests.serving.api.served import Json, plan, scripted, served, step
+from training.remembering import Memory
+from training.running import PlanRunner, training_pool
+
+POOL = yaml.safe_load(Path("training/pools/skills.yaml").read_text(encoding="utf-8"))
+ORDER = ["roman", "generalist", "adder", "sorter", "speller"]
+QUESTION = next(q.text for q in questions(0, 200, 1.0) if q.family == "arithmetic>numerals")
+ADD, ROMAN = step(2, "Do the arithmetic part."), step(0, "Do the numerals part.", [0])
+LISTS = 'One adds, one writes.\nmodel_id = [2, 0]\nsubtasks = ["Do the arithmetic part.", "Write it."]\naccess_list = [[], ["all"]]'
+
+
+def settings(*texts: str, format: str = "steps") -> Json:
+    """The pool that ships, with a conductor that says `texts`."""
+    price = {"input_usd_per_mtok": 3, "output_usd_per_mtok": 9}
+    workers = [each for each in POOL["workers"] if each["name"] != "conductor"]
+    return POOL | {
+        "workers": [scripted("conductor", *texts, in_pool=False, price=price), *workers],
+        "conductor": {"worker": "conductor", "format": format, "constrained": False},
+    }
+
+
+def timeless(value: Any) -> Any:
+    """`value` without what differs from run to run: ids and times."""
+    if isinstance(value, dict):
+        return {
+            key: timeless(each) for key, each in value.items()
+            if key not in ("id", "trace_id", "created") and not key.endswith("_s")
+        }  # fmt: skip
+    return [timeless(each) for each in value] if isinstance(value, list) else value
+
+
+async def through_http(data: Json, model: str) -> Json:
+    async with served(data) as server:
+        body = {"model": model, "messages": [{"role": "user", "content": QUESTION}]}
+        answer = await server.ok(body, workers=ORDER)
+        return await server.record(answer["podium"]["workflow_id"])
+
+
+async def through_reward(data: Json, model: str, texts: list[str], memory: Memory | None) -> Json:
+    runner = PlanRunner(training_pool(parse(data), {}), model, memory)
+    return workflow(await runner.run(QUESTION, ORDER, texts))
+
+
+@pytest.mark.parametrize("memory", [None, Memory()])
+@pytest.mark.parametrize(
+    ("format", "text"),
+    [
+        ("steps", plan(step(1, "Answer."))),
+        ("steps", plan(ADD, ROMAN)),
+        ("steps", plan(ADD, step(1, "Do the arithmetic part."), step(0, "Do the numerals part.", [0, 1]))),
+        ("steps", plan(step(4, "Spell."), ADD, step(0, "Go on.", [1]))),  # the first step is needed by nobody
+        ("lists", LISTS),
+    ],
+)
+async def test_a_plan_text_gives_the_same_record(format: str, text: str, memory: Memory | None):
+    data = settings(text, format=format)
+    served_record = await through_http(data, "podium-skills")
+    for _ in range(2):  # the second time from memory, where there is one
+        rewarded = await through_reward(data, "podium-skills", [text], memory)
+        assert timeless(rewarded) == timeless(served_record)
+    assert served_record["status"] == "finished"
+    assert served_record["cost_usd"] > 0
+
+
+@pytest.mark.parametrize("second", [plan(ADD, ROMAN), '{"accept": true}'])
+async def test_a_second_round_gives_the_same_record(second: str):
+    texts = [plan(step(1, "Answer.")), second]
+    data = settings(*texts)
+    served_record = await through_http(data, "podium-skills-revised")
+    rewarded = await through_reward(data, "podium-skills-revised", texts, None)
+    assert timeless(rewarded) == timeless(served_record)
+    assert served_record["rounds"] == 2
+
+
+async def test_the_prompt_that_is_trained_on_is_the_one_that_the_server_shows():
+    text = plan(ADD, ROMAN)
+    record = await through_http(settings(text), "podium-skills")
+    runner = PlanRunner(training_pool(parse(settings(text)), {}), "podium-skills")
+    shown = [{"role": message.role, "content": message.text} for message in runner.prompt(QUESTION, ORDER)]
+    assert record["plans"][0]["prompt"] == shown

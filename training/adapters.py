@@ -1,0 +1,168 @@
+"""From a trained run to an adapter that serves: checked, named after its weights, published whole, with its card.
+
+The name is `conductor@<the first 8 digits of the SHA-256 of its weights>` and is never used for other weights: a server that is
+given new weights under an old name may answer from the old one's prefix cache (https://github.com/vllm-project/vllm/issues/42125).
+"""
+
+import argparse
+import hashlib
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from serving.settings import SettingsError
+from training.config import LORA_RANKS, load
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+LICENCE = "apache-2.0"
+
+
+def unservable(config: Mapping[str, Any]) -> list[str]:
+    """Why vLLM 0.29 could not serve an adapter with this PEFT config; empty where it can."""
+    rank = config.get("r")
+    faults = [
+        (config.get("peft_type") != "LORA", f"it is of type {config.get('peft_type')}, not LORA"),
+        (rank not in LORA_RANKS, f"its rank is {rank}, not one of {', '.join(map(str, LORA_RANKS))}"),
+        (config.get("bias", "none") != "none", f"it trains biases ({config.get('bias')})"),
+        (bool(config.get("modules_to_save")), f"it replaces whole modules ({config.get('modules_to_save')})"),
+        (bool(config.get("use_dora")), "it is a DoRA"),
+        (bool(config.get("use_rslora")), "it is scaled by rsLoRA, which older servers read as plain LoRA"),
+        (bool(config.get("rank_pattern")) or bool(config.get("alpha_pattern")), "its ranks differ from module to module"),
+        (bool({"lm_head", "embed_tokens"} & set(_targets(config))), "it changes the embeddings or the head"),
+    ]  # fmt: skip
+    return [why for is_so, why in faults if is_so]
+
+
+def _targets(config: Mapping[str, Any]) -> list[str]:
+    targets = config.get("target_modules") or []
+    return [targets] if isinstance(targets, str) else list(targets)
+
+
+def name_of(weights: Path) -> str:
+    """The adapter's name, by its weights."""
+    return f"conductor@{hashlib.sha256(weights.read_bytes()).hexdigest()[:8]}"
+
+
+def publish(run: Path, into: Path, *, base: str | None = None) -> Path:
+    """Export the adapter of a finished run to the folder `into/conductor@xxxxxxxx`.
+
+    Args:
+        run: the run's folder.
+        into: where adapters are served from. The new one appears there whole or not at all.
+        base: what the card calls the base model; the config's path where not given.
+
+    Raises:
+        SettingsError: the run has no adapter, or one that cannot be served; every reason is named.
+    """
+    source, config = run / "final", load(run / "config.yaml")
+    if not (source / CONFIG).exists():
+        raise SettingsError(f"{source} holds no adapter. Finish the run, and give its config `model.lora`.")
+    adapter = json.loads((source / CONFIG).read_text(encoding="utf-8"))
+    if faults := unservable(adapter):
+        raise SettingsError(f"The adapter in {source} cannot be served: {'; '.join(faults)}.")
+    into.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix=".publishing-", dir=into))
+    try:
+        _as_bfloat16(source / WEIGHTS, made / WEIGHTS)
+        named = base or str(config.model.path)
+        (made / CONFIG).write_text(
+            json.dumps(adapter | {"base_model_name_or_path": named}, indent=1) + "\n", "utf-8"
+        )
+        for kept in ("config.yaml", "report.json", "versions.json"):
+            if (run / kept).exists():
+                shutil.copyfile(run / kept, made / kept)
+        name = name_of(made / WEIGHTS)
+        (made / "README.md").write_text(_card(run, name, named), "utf-8")
+        made.chmod(0o755)
+        target = into / name
+        if target.exists():  # the same weights: it is there already
+            shutil.rmtree(made)
+        else:
+            made.rename(target)
+        return target
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        raise
+
+
+def _as_bfloat16(source: Path, target: Path) -> None:
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    tensors = {name: tensor.to(torch.bfloat16).contiguous() for name, tensor in load_file(source).items()}
+    save_file(tensors, target, metadata={"format": "pt"})
+
+
+def _card(run: Path, name: str, base: str) -> str:
+    config = load(run / "config.yaml")
+    report = _json(run / "report.json")
+    data = (
+        "SYNTHETIC questions and workers: small programs, not language models (evaluation/synthetic)"
+        if config.questions.source == "skills"
+        else f"questions from {Path(str(config.questions.path)).name}"
+    )
+    before, after = report.get("before") or {}, report.get("after") or {}
+    fixed = report.get("fixed_workers") or {}
+    best = max(fixed, key=lambda worker: fixed[worker], default=None)
+    lines = [
+        f"| {label} | {before.get(key, float('nan')):.3f} | {after.get(key, float('nan')):.3f} |"
+        for label, key in (("right", "right"), ("one skill", "single"), ("two skills", "composite"), ("plans that run", "parsed"))
+    ]  # fmt: skip
+    figures = (
+        "\n".join(["| held-out share | before | after |", "| --- | --- | --- |", *lines])
+        + (f"\n\nThe best worker by itself ({best}): {fixed[best]:.3f}." if best else "")
+        if after
+        else "Not measured: the run held no questions out."
+    )
+    return f"""---
+base_model: {base}
+license: {LICENCE}
+library_name: peft
+tags: [podium, conductor, lora, grpo]
+---
+# {name}
+
+A LoRA adapter (rank {config.model.lora.rank if config.model.lora else "?"}, bfloat16) that makes {base} write plans for Podium.
+
+* **Data**: {data}; seed {config.questions.seed}. Figures on it say nothing about real models.
+* **Pool**: {Path(config.pool.settings).name}, model {config.pool.model}; the workers' order is drawn anew for each question.
+* **Training**: {"a warm start on " + str(config.warm_start.examples) + " random plans, then " if config.warm_start else ""}GRPO, \
+{config.grpo.steps} steps of {config.grpo.questions} questions x {config.grpo.completions} completions; all of it in config.yaml.
+* **Measured**: {report.get("minutes", "?")} minutes of training; questions held out: {config.held_out}, plans read off greedily, unconstrained.
+
+{figures}
+"""
+
+
+def _json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """`python -m training.adapters RUN --into FOLDER`."""
+    parser = argparse.ArgumentParser(
+        prog="python -m training.adapters", description="Publish a run's adapter."
+    )
+    parser.add_argument("run", type=Path, help="the run's folder, such as build/training/cpu")
+    parser.add_argument(
+        "--into", type=Path, required=True, help="the folder that the server loads adapters from"
+    )
+    parser.add_argument("--base", help="the base model's public name, for the card")
+    given = parser.parse_args(arguments)
+    console = Console()
+    try:
+        console.print(str(publish(given.run, given.into, base=given.base)), highlight=False)
+    except SettingsError as exc:
+        console.print(f"[red]{exc.message}[/red]")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

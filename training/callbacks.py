@@ -1,0 +1,116 @@
+"""What is seen of a run while it goes on: a bar, curves; and how it is stopped."""
+
+import json
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch.utils.tensorboard import SummaryWriter
+from transformers import TrainerCallback
+from transformers.integrations import TensorBoardCallback
+
+SHOWN = {
+    "reward": "reward",
+    "plan/right": "right",
+    "plan/parsed": "parsed",
+    "plan/steps": "steps",
+    "loss": "loss",
+}
+
+
+def tensorboard(folder: Path) -> TensorBoardCallback:
+    """Live curves: `tensorboard --logdir FOLDER`."""
+    return TensorBoardCallback(SummaryWriter(str(folder / "tensorboard")))
+
+
+class Curves(TrainerCallback):
+    """One JSON object a step. A resumed run writes on after the step that it goes on from."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """See `TrainerCallback`."""
+        lines = self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []
+        kept = [line for line in lines if json.loads(line)["step"] <= state.global_step]
+        self._path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
+    ) -> None:
+        """See `TrainerCallback`."""
+        if state.is_world_process_zero and logs and "loss" in logs:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"step": state.global_step, **logs}) + "\n")
+
+
+class Bar(TrainerCallback):
+    """A progress bar with the newest figures."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+        self._progress = Progress(*columns, TextColumn("{task.fields[figures]}"))
+        self._task: Any = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """See `TrainerCallback`."""
+        if state.is_world_process_zero:
+            self._progress.start()
+            self._task = self._progress.add_task(
+                self._title, total=state.max_steps, completed=state.global_step, figures=""
+            )
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """See `TrainerCallback`."""
+        if self._task is not None:
+            self._progress.update(self._task, completed=state.global_step)
+
+    def on_log(
+        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
+    ) -> None:
+        """See `TrainerCallback`."""
+        if self._task is not None and logs:
+            shown = [
+                f"{label} {float(logs[name]):.2f}"
+                for name, label in SHOWN.items()
+                if logs.get(name) is not None
+            ]
+            self._progress.update(self._task, figures=" ".join(shown))
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """See `TrainerCallback`."""
+        self.close()
+
+    def close(self) -> None:
+        """Leave the terminal as it was, however the run ended."""
+        self._progress.stop()
+
+
+class Interrupted(TrainerCallback):
+    """Ctrl-C, or a SIGTERM: the step is finished, a checkpoint is written, and training ends. The second one is not waited for."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "Interrupted":
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """See `TrainerCallback`."""
+        if self.asked:
+            control.should_save = control.should_training_stop = True

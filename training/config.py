@@ -1,0 +1,209 @@
+"""What a training run is made from: one YAML, checked whole, frozen. A run is reproducible from it alone.
+
+Unknown keys are refused with their place. Imports in milliseconds: no torch, no TRL.
+"""
+
+from pathlib import Path
+from typing import Literal, Self
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from serving.settings import SettingsError
+from serving.worker_settings import Frozen
+
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""What vLLM 0.29 serves (`max_lora_rank`)."""
+
+
+class ScratchConfig(Frozen):
+    """A Llama from nothing, with a tokenizer of its own: for a test of the whole loop, not for use."""
+
+    hidden: int = Field(default=96, ge=16)
+    layers: int = Field(default=4, ge=1)
+    heads: int = Field(default=4, ge=1)
+    vocabulary: int = Field(default=700, ge=300)
+
+
+class LoraConfig(Frozen):
+    """Low-rank adapters on every linear layer (https://thinkingmachines.ai/blog/lora: rank matters little for RL)."""
+
+    rank: int = 16
+    alpha: int = Field(default=32, gt=0)
+
+    @model_validator(mode="after")
+    def _served(self) -> Self:
+        if self.rank not in LORA_RANKS:
+            raise ValueError(f"rank {self.rank} cannot be served by vLLM; take one of {LORA_RANKS}")
+        return self
+
+
+class ModelConfig(Frozen):
+    """The conductor to be taught: `path`, a folder or a hub's name, or `scratch`."""
+
+    path: str | None = None
+    scratch: ScratchConfig | None = None
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    lora: LoraConfig | None = None
+    """None: all weights are trained."""
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.path is None) == (self.scratch is None):
+            raise ValueError("give either path or scratch")
+        return self
+
+
+class PoolConfig(Frozen):
+    """Whom the conductor leads."""
+
+    settings: str
+    """A Podium settings file: the one that serves."""
+    model: str | None = None
+    """A name in its `models`; its limits hold."""
+    workers_per_question: int | None = Field(default=None, ge=1)
+    """Each question is asked of so many workers, drawn anew (the paper's k of n); None: of all, in a new order."""
+
+
+class QuestionsConfig(Frozen):
+    """What is asked."""
+
+    source: Literal["skills", "jsonl"] = "skills"
+    path: str | None = None
+    """Of the JSONL: one question a line, fields as in `evaluation.questions.Question`."""
+    seed: int = 0
+    distinct: int | None = Field(default=None, ge=1)
+    """So many different questions, asked again in a new order when they are used up; None: as many as are needed."""
+    composite_share: float = Field(default=0.5, ge=0, le=1)
+    composite_share_at_first: float | None = Field(default=None, ge=0, le=1)
+    """The share grows evenly from this one; None: it is the same all the way."""
+    families: tuple[str, ...] | None = None
+
+    @model_validator(mode="after")
+    def _file(self) -> Self:
+        if (self.source == "jsonl") != (self.path is not None):
+            raise ValueError("path goes with source jsonl, and only with it")
+        return self
+
+
+class WarmStartConfig(Frozen):
+    """Supervised learning of the format: plans that can run, drawn at random, right or wrong."""
+
+    examples: int = Field(default=2000, ge=1)
+    batch: int = Field(default=32, ge=1)
+    epochs: float = Field(default=1.0, gt=0)
+    learning_rate: float = Field(default=1e-3, gt=0)
+    prompt_weight: float = Field(default=0.3, ge=0)
+    """How much a token of the prompt counts beside one of the plan. 0 lets the policy forget to read the question."""
+    drills: int = Field(default=0, ge=0)
+    """So many further examples have the conductor name every worker's card and number, in a random order. A model from nothing
+    learns by them that numbers stand for cards; one that was pretrained knows how to look something up."""
+    step_shares: tuple[float, ...] = (0.5, 0.4, 0.1)
+    """How many of the plans have one step, two, three ..."""
+    matching_share: float = Field(default=0.0, ge=0, le=1)
+    """So many of the plans have as many steps as the question has parts, where its source tells (synthetic ones do); the rest as
+    `step_shares` says. A hint at the shape of a plan, not at its workers."""
+    read_share: float = Field(default=0.5, ge=0, le=1)
+    """A step reads each earlier one with this probability."""
+    subtask: str = "Do the {card} part."
+    """What a step is told; `{card}` is its worker's card up to the first comma or colon, `{part}` what the part of the question is in
+    short, as its source says (`facts.parts`): restating the question makes a small model read it."""
+    whole: str = "Answer the question."
+    """The same for a worker without a card."""
+    names: bool = False
+    """Plans write a worker's name in place of its number. The engine reads both; looking up a number's card is the one thing that a
+    model from nothing does not learn in minutes."""
+    fields: tuple[str, str, str] = ("worker", "subtask", "access")
+    """Their order in a step. Constrained decoding writes `worker` first."""
+
+
+class VllmConfig(Frozen):
+    """Generation by vLLM in place of transformers. `server` is `trl vllm-serve` (TRL 1.16), on GPUs of its own."""
+
+    mode: Literal["colocate", "server"] = "colocate"
+    url: str = "http://127.0.0.1:8000"
+    memory_share: float = Field(default=0.3, gt=0, lt=1)
+
+
+class RecursionConfig(Frozen):
+    """The paper's further round (section 3.2, appendix A.1): the policy reads its plan and the outcome, accepts or plans again."""
+
+    discount: float = Field(default=0.25, ge=0, le=1)
+    """The first plan's reward is (1 - discount) times its own and discount times that of the round after."""
+
+
+class GrpoConfig(Frozen):
+    """Group-relative policy optimization (arXiv 2402.03300) without a KL term, as in arXiv 2512.04388, appendix A.1."""
+
+    steps: int = Field(default=200, ge=1)
+    questions: int = Field(default=4, ge=1)
+    """A step."""
+    completions: int = Field(default=64, ge=2)
+    """A question; the group whose mean is the baseline."""
+    micro_batch: int = Field(default=64, ge=1)
+    """So many completions go through the model at once on each device."""
+    learning_rate: float = Field(default=1e-6, gt=0)
+    schedule: str = "cosine"
+    warmup_steps: int = Field(default=6, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    loss: Literal["grpo", "dr_grpo", "dapo", "bnpo", "cispo"] = "grpo"
+    scale_rewards: Literal["group", "batch", "none"] = "group"
+    temperature: float = Field(default=1.0, gt=0)
+    max_plan_tokens: int = Field(default=1024, ge=8)
+    usd_weight: float = Field(default=0.0, ge=0)
+    """So much reward a dollar is taken from right answers; 0, as in the paper: none."""
+    memory: int = Field(default=50_000, ge=0)
+    """Answers of workers that are remembered; 0: each call is made. Where workers answer at a temperature, 0 is the truer one."""
+    concurrency: int = Field(default=64, ge=1)
+    """Runs at once."""
+    vllm: VllmConfig | None = None
+    recursion: RecursionConfig | None = None
+    gradient_checkpointing: bool = False
+
+
+class Config(Frozen):
+    """Everything one run needs."""
+
+    name: str = Field(pattern=r"^[\w.-]+$")
+    seed: int = 0
+    model: ModelConfig
+    pool: PoolConfig
+    questions: QuestionsConfig = QuestionsConfig()
+    warm_start: WarmStartConfig | None = None
+    grpo: GrpoConfig = GrpoConfig()
+    held_out: int = Field(default=200, ge=0)
+    """Questions by which the conductor is measured before and after, half of them composite; 0: none."""
+    checkpoint_every: int = Field(default=20, ge=1)
+    keep_checkpoints: int = Field(default=2, ge=1)
+
+
+def load(path: str | Path) -> Config:
+    """Read a training config.
+
+    Raises:
+        SettingsError: it is not there, not YAML, or not a config; with the place of every fault.
+    """
+    try:
+        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as exc:
+        raise SettingsError(f"The training config {path} cannot be read: {exc.strerror}.") from exc
+    except yaml.YAMLError as exc:
+        raise SettingsError(f"{path} is not YAML: {exc}.") from exc
+    return parse(data, str(path))
+
+
+def parse(data: object, where: str = "config") -> Config:
+    """Check `data`, as YAML gives it.
+
+    Raises:
+        SettingsError: with the place of every fault.
+    """
+    try:
+        return Config.model_validate(data)
+    except ValidationError as exc:
+        faults = "; ".join(
+            f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg'].removeprefix('Value error, ')}"
+            for fault in exc.errors(include_url=False)[:8]
+        )
+        raise SettingsError(f"{where} cannot be used: {faults}.") from exc

@@ -1,0 +1,109 @@
+"""What is asked of whom, in which order: the rows that a run is trained on. All of it follows from the config.
+
+A run sees every row once: the rows are written out in the order of the steps, so that a resumed run goes on where it stood.
+"""
+
+import json
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from evaluation.questions import Question
+from evaluation.synthetic.operations import FAMILIES
+from evaluation.synthetic.questions import Split, questions
+from serving.settings import SettingsError
+from training.config import Config, QuestionsConfig
+
+Chat = list[dict[str, str]]
+STAGES = 20
+"""In so many steps a share grows from its first value to its last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question and the workers that may be used for it, in the order in which the conductor is shown them."""
+
+    question: Question
+    workers: tuple[str, ...]
+
+
+def training_questions(config: QuestionsConfig, count: int) -> list[Question]:
+    """`count` questions in the order in which they are asked; composite ones as often as the config says at that point.
+
+    Raises:
+        SettingsError: the file of a `jsonl` source cannot be used.
+        ValueError: the synthetic families hold too few questions.
+    """
+    distinct = min(config.distinct or count, count)
+    found = _from_file(config.path) if config.path else _synthetic(config, distinct)
+    found = found[:distinct] if config.distinct else found
+    asked: list[Question] = []
+    rng = random.Random(f"order {config.seed}")
+    while len(asked) < count:
+        asked += found if not asked and not config.path else rng.sample(found, len(found))
+    return asked[:count]
+
+
+def drawn(config: Config, pool: Sequence[str], asked: Sequence[Question], salt: str) -> list[Asked]:
+    """A pool for each question: so many workers as the config says, in a random order."""
+    rng = random.Random(f"{config.seed} {salt}")
+    size = min(config.pool.workers_per_question or len(pool), len(pool))
+    return [Asked(question, tuple(rng.sample(list(pool), size))) for question in asked]
+
+
+def held_out_questions(config: Config, count: int) -> list[Question]:
+    """Questions that no training of this source sees: half of them composite, where training has composite ones.
+
+    Raises:
+        SettingsError: the source is a file; only who made it knows what it holds back. Set `held_out: 0`.
+    """
+    if config.questions.path:
+        raise SettingsError(
+            "held_out needs questions that training never sees; with source jsonl set held_out to 0."
+        )
+    share = 0.5 if config.questions.composite_share else 0.0
+    return _skills(config.questions, 1_000_003, count, share, "held_out")
+
+
+def _synthetic(config: QuestionsConfig, count: int) -> list[Question]:
+    """The composite share in stages, none twice over all of them."""
+    last, first = config.composite_share, config.composite_share_at_first
+    shares = [last] if first is None else [first + (last - first) * k / (STAGES - 1) for k in range(STAGES)]
+    made: dict[str, Question] = {}
+    for stage, share in enumerate(shares):
+        wanted = count * (stage + 1) // len(shares)
+        seed = config.seed * 1000 + stage
+        for question in _skills(config, seed, 2 * (wanted - len(made)) + 100, share, "train"):
+            if len(made) < wanted:
+                made.setdefault(question.text, question)
+    if len(made) < count:
+        raise SettingsError(
+            f"The families give only {len(made)} different questions; set questions.distinct to that."
+        )
+    return list(made.values())
+
+
+def _skills(config: QuestionsConfig, seed: int, count: int, share: float, split: Split) -> list[Question]:
+    return questions(seed, count, share, config.families or FAMILIES, split=split)
+
+
+def _from_file(path: str) -> list[Question]:
+    found = list(_lines(Path(path)))
+    if not found:
+        raise SettingsError(f"{path} holds no question.")
+    return found
+
+
+def _lines(path: Path) -> Iterator[Question]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as exc:
+        raise SettingsError(f"The questions {path} cannot be read: {exc.strerror}.") from exc
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        try:
+            yield Question(**json.loads(line))
+        except (ValueError, TypeError) as exc:
+            raise SettingsError(f"{path}, line {number}, is no question: {exc}.") from exc

@@ -1,0 +1,114 @@
+"""GRPO by TRL (1.16), told by public arguments and callbacks alone: nothing of the trainer is subclassed."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from datasets import Dataset
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from serving.settings import SettingsError
+from training.config import Config
+from training.data import Asked
+from training.measuring import chat
+from training.reward import PlanReward
+from training.running import PlanRunner
+
+if TYPE_CHECKING:
+    from training.recursion import TwoRounds
+
+
+class NoSignalNoStep(TrainerCallback):
+    """A step whose gradient is nought everywhere changes nothing.
+
+    That is a batch in which no worker could be reached, or in which every group's rewards are alike. Without this, the optimizer's
+    momentum (and its weight decay) would still move the weights.
+    """
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """See `TrainerCallback`."""
+        gradients = [p.grad for p in kwargs["model"].parameters() if p.grad is not None]
+        if not any(bool(gradient.count_nonzero()) for gradient in gradients):
+            kwargs["optimizer"].zero_grad(set_to_none=True)
+
+
+def rows(runner: PlanRunner, asked: Sequence[Asked]) -> Dataset:
+    """The data set: the server's prompt, whose question it is, and who may be used."""
+    return Dataset.from_list(
+        [
+            {"prompt": chat(runner, each), "question_id": each.question.id, "workers": list(each.workers)}
+            for each in asked
+        ]
+    )
+
+
+def arguments(config: Config, folder: Path, processes: int = 1) -> GRPOConfig:
+    """The config in TRL's words.
+
+    Raises:
+        SettingsError: the batch cannot be divided among devices and micro-batches.
+    """
+    grpo = config.grpo
+    batch = grpo.questions * grpo.completions * (2 if grpo.recursion else 1)
+    micro = min(grpo.micro_batch, batch // processes)
+    if micro == 0 or batch % (micro * processes):
+        raise SettingsError(
+            f"grpo: {batch} completions a step cannot be divided into {processes} x micro_batch {micro}; change micro_batch."
+        )
+    cuda = torch.cuda.is_available()
+    generation: dict[str, Any] = {"use_vllm": False}
+    if grpo.vllm:
+        generation = {
+            "use_vllm": True,
+            "vllm_mode": grpo.vllm.mode,
+            "vllm_gpu_memory_utilization": grpo.vllm.memory_share,
+        }
+        if grpo.vllm.mode == "server":
+            generation["vllm_server_base_url"] = grpo.vllm.url
+    return GRPOConfig(
+        output_dir=str(folder / "checkpoints"), seed=config.seed, max_steps=grpo.steps,
+        per_device_train_batch_size=micro, gradient_accumulation_steps=batch // (micro * processes),
+        num_generations=grpo.completions, max_completion_length=grpo.max_plan_tokens, temperature=grpo.temperature,
+        learning_rate=grpo.learning_rate, lr_scheduler_type=grpo.schedule, warmup_steps=grpo.warmup_steps,
+        weight_decay=grpo.weight_decay, max_grad_norm=grpo.max_grad_norm, beta=0.0, loss_type=grpo.loss,
+        scale_rewards=grpo.scale_rewards, shuffle_dataset=False, bf16=False, use_cpu=not cuda,
+        gradient_checkpointing=grpo.gradient_checkpointing, logging_steps=1,
+        save_strategy="steps", save_steps=config.checkpoint_every, save_total_limit=config.keep_checkpoints,
+        report_to="none", disable_tqdm=True, dataloader_pin_memory=cuda, log_completions=False,
+        remove_unused_columns=False, **generation,
+    )  # fmt: skip
+
+
+def trainer(
+    config: Config, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, reward: PlanReward, runner: PlanRunner, data: Dataset,
+    folder: Path, callbacks: Sequence[TrainerCallback] = (), processes: int = 1,
+) -> GRPOTrainer:  # fmt: skip
+    """TRL's trainer for this run."""
+    rollout = two_rounds(config, reward, runner, data, processes) if config.grpo.recursion else None
+    made = GRPOTrainer(
+        model=model, reward_funcs=[rollout.reward if rollout else reward], args=arguments(config, folder, processes),
+        train_dataset=data, processing_class=tokenizer, callbacks=[NoSignalNoStep(), *callbacks], rollout_func=rollout,
+    )  # fmt: skip
+    made.remove_callback(PrinterCallback)
+    return made
+
+
+def two_rounds(
+    config: Config, reward: PlanReward, runner: PlanRunner, data: Dataset, processes: int
+) -> "TwoRounds":
+    """What makes second rounds.
+
+    Raises:
+        SettingsError: vLLM, or more than one process, is asked for as well.
+    """
+    from training.recursion import TwoRounds, key
+
+    grpo = config.grpo
+    if grpo.recursion is None or grpo.vllm or processes > 1:
+        raise SettingsError(
+            "grpo.recursion generates by itself, on one process: leave grpo.vllm out, and start one process."
+        )
+    asked = {key(row["prompt"]): (row["question_id"], row["workers"]) for row in data}
+    return TwoRounds(reward, runner, asked, grpo.completions, grpo.recursion.discount)

@@ -1,0 +1,85 @@
+"""The conductor's weights: loaded, or made from nothing; whole, or with adapters."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from peft import LoraConfig as PeftLora
+from peft import PeftModel, TaskType, get_peft_model
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from serving.settings import SettingsError
+from training.config import LoraConfig, ModelConfig, ScratchConfig
+from training.tokenizer import trained
+
+
+def tokenizer_for(config: ModelConfig, texts: Iterable[str]) -> PreTrainedTokenizerBase:
+    """The model's tokenizer; for one from nothing, a new one trained on `texts`.
+
+    Raises:
+        SettingsError: there is none, or it has no chat template.
+    """
+    if config.scratch:
+        return trained(texts, config.scratch.vocabulary)
+    tokenizer = _loaded(AutoTokenizer.from_pretrained, config)
+    if tokenizer.chat_template is None:
+        raise SettingsError(
+            f"The tokenizer of {config.path} has no chat template; take an instruction-tuned model."
+        )
+    tokenizer.padding_side = "left"
+    return tokenizer
+
+
+def model_for(
+    config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: int
+) -> PreTrainedModel | PeftModel:
+    """The model, in training shape.
+
+    Raises:
+        SettingsError: it cannot be loaded.
+    """
+    torch.manual_seed(seed)
+    if config.scratch:
+        model = _scratch(config.scratch, tokenizer)
+    else:
+        model = _loaded(AutoModelForCausalLM.from_pretrained, config, dtype=getattr(torch, config.dtype))
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    return get_peft_model(model, _adapters(config.lora)) if config.lora else model
+
+
+def _loaded(load, config: ModelConfig, **options):
+    try:
+        return load(config.path, **options)
+    except OSError as exc:
+        there = "" if Path(str(config.path)).exists() else f" There is no folder {config.path}."
+        raise SettingsError(f"The model {config.path} cannot be loaded.{there} {exc}") from exc
+
+
+def _adapters(config: LoraConfig) -> PeftLora:
+    """Only what vLLM can serve: no bias, no DoRA, no whole modules (see `training/adapters.py`)."""
+    return PeftLora(
+        r=config.rank,
+        lora_alpha=config.alpha,
+        target_modules="all-linear",
+        task_type=TaskType.CAUSAL_LM,
+        lora_dropout=0.0,
+    )
+
+
+def _scratch(config: ScratchConfig, tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(tokenizer), hidden_size=config.hidden, intermediate_size=3 * config.hidden,
+            num_hidden_layers=config.layers, num_attention_heads=config.heads, num_key_value_heads=config.heads,
+            max_position_embeddings=1024, initializer_range=config.hidden**-0.5, tie_word_embeddings=True, bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+        )
+    )  # fmt: skip

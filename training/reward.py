@@ -1,0 +1,139 @@
+"""The reward: completions in, numbers out, by way of the engine that serves.
+
+A TRL reward function (1.16: asynchronous, `None` for what cannot be scored) with the data set's columns `question_id` and
+`workers`. Knows neither model nor optimizer.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from statistics import mean
+from typing import Any
+
+from conductor.money import Usage
+from evaluation.questions import Question
+from training.running import PlanRunner
+from training.scoring import Score, Terms, score
+
+LogMetric = Callable[[str, float], None]
+
+
+class PlanReward:
+    """Scores plan texts.
+
+    Args:
+        runner: makes a runner inside the event loop that will use it; called once.
+        questions: by their ids.
+        eos_ids: tokens that end a completion; one without them was cut off, and is no plan.
+        usd_weight: see `Terms`.
+        concurrency: so many runs at once.
+        keep: told every batch's scores, in the completions' order.
+    """
+
+    def __init__(
+        self,
+        runner: Callable[[], PlanRunner],
+        questions: Mapping[str, Question],
+        eos_ids: Sequence[int],
+        usd_weight: float = 0.0,
+        concurrency: int = 64,
+        keep: Callable[[list[Score]], None] | None = None,
+    ) -> None:
+        self.__name__ = "plan"
+        self._make, self._questions, self._eos_ids = runner, questions, frozenset(eos_ids)
+        self._usd_weight, self._concurrency, self._keep = usd_weight, concurrency, keep
+        self._runner: PlanRunner | None = None
+        self._slots: asyncio.Semaphore | None = None
+
+    async def __call__(
+        self,
+        completions: Sequence[Any],
+        completion_ids: Sequence[Sequence[int]],
+        question_id: Sequence[str],
+        workers: Sequence[Sequence[str]],
+        log_metric: LogMetric | None = None,
+        earlier: Sequence[str] | None = None,
+        **_: Any,
+    ) -> list[float | None]:
+        """One reward a completion.
+
+        Args:
+            completions: as TRL gives them: a list with one assistant message, or a text.
+            completion_ids: their tokens.
+            question_id: a column of the data set.
+            workers: another.
+            log_metric: takes the batch's figures.
+            earlier: the plan of the round before, where the completion is a second round's; empty: a first round.
+            **_: whatever else TRL hands over.
+        """
+        texts = [said if isinstance(said, str) else said[-1]["content"] or "" for said in completions]
+        before = earlier or [""] * len(texts)
+        scores = await asyncio.gather(
+            *(
+                self.score(id, list(names), [plan, text] if plan else [text], ended=bool(ids) and ids[-1] in self._eos_ids)
+                for id, names, plan, text, ids in zip(question_id, workers, before, texts, completion_ids, strict=True)
+            )
+        )  # fmt: skip
+        if log_metric is not None:
+            for name, value in figures(scores, list(question_id), self._all_workers()).items():
+                log_metric(name, value)
+        if self._keep is not None:
+            self._keep(scores)
+        return [each.reward for each in scores]
+
+    def question(self, id: str) -> Question:
+        """The question of that id."""
+        return self._questions[id]
+
+    async def score(
+        self, question_id: str, workers: list[str], plans: list[str], *, ended: bool = True
+    ) -> Score:
+        """Run one plan, the last of `plans`, and score it."""
+        if self._runner is None or self._slots is None:
+            self._runner, self._slots = self._make(), asyncio.Semaphore(self._concurrency)
+        runner, question = self._runner, self._questions[question_id]
+        terms = Terms(runner.conductor.format, runner.limits.max_steps, self._usd_weight)
+        async with self._slots:
+            record = await runner.run(question.text, workers, plans, ended=ended)
+        return score(question, record, plans[-1], workers, terms, ended=ended)
+
+    def _all_workers(self) -> list[str]:
+        return self._runner.workers if self._runner else []
+
+
+def figures(scores: Sequence[Score], groups: Sequence[str], workers: Sequence[str]) -> dict[str, float]:
+    """A batch's figures for the curves.
+
+    Args:
+        scores: of its completions.
+        groups: the question of each.
+        workers: every name of the pool, so that the histogram always has the same bars.
+    """
+    told = {
+        "plan/parsed": mean(each.parsed for each in scores),
+        "plan/right": mean(each.right for each in scores),
+        "plan/outages": mean(each.reward is None for each in scores),
+        "plan/groups_without_signal": _without_signal(scores, groups),
+    }
+    ran = [each for each in scores if each.parsed and each.newest.steps]
+    if not ran:
+        return told
+    steps = [step for each in ran for step in each.newest.steps]
+    told["plan/steps"] = len(steps) / len(ran)
+    told["plan/reads"] = mean(bool(step.access) for step in steps)
+    usages = [sum((call.usage for call in each.record.calls if call.usage), Usage()) for each in ran]
+    told["plan/tokens"] = mean(usage.total_tokens for usage in usages)
+    costs = [float(each.record.cost_usd) for each in ran if each.record.cost_usd is not None]
+    if costs:
+        told["plan/cost_usd"] = mean(costs)
+    used = Counter(step.worker for step in steps)
+    return told | {f"workers/{name}": used[name] / len(steps) for name in workers}
+
+
+def _without_signal(scores: Sequence[Score], groups: Sequence[str]) -> float:
+    """The share of questions all of whose completions got the same reward: they teach nothing."""
+    rewards: dict[str, set[float]] = {group: set() for group in groups}
+    for each, group in zip(scores, groups, strict=True):
+        if each.reward is not None:
+            rewards[group].add(each.reward)
+    return mean(len(each) < 2 for each in rewards.values())

@@ -1,0 +1,182 @@
+"""The warm start: supervised learning of what a plan looks like, from plans drawn at random.
+
+The plans can run; whether they are right is left to chance, so that what is right is taught by reward alone. A step's subtask
+speaks of its worker's card, which teaches that a number stands for a card. The loss also counts the prompt's tokens: a policy
+that never had to predict a question does not read it, and then only learns to collect the format's half point.
+"""
+
+import json
+import random
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
+
+from conductor.formats import Format
+from conductor.worker import Member
+from training.config import WarmStartConfig
+from training.data import Chat
+
+IGNORED = -100
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A prompt and a plan for it."""
+
+    prompt: Chat
+    plan: str
+
+
+def random_plan(
+    rng: random.Random,
+    config: WarmStartConfig,
+    team: Sequence[Member],
+    max_steps: int,
+    format: Format,
+    parts: Sequence[str] = (),
+) -> str:
+    """A plan that can run, for `team` in its order.
+
+    Args:
+        rng: draws it.
+        config: how.
+        team: who may be used.
+        max_steps: no more.
+        format: of the text.
+        parts: of the question, in short, where its source tells them.
+    """
+    shares = config.step_shares[:max_steps]
+    (count,) = rng.choices(range(1, len(shares) + 1), shares)
+    if parts and rng.random() < config.matching_share:
+        count = min(len(parts), max_steps)
+    steps: list[dict[str, Any]] = []
+    for index in range(count):
+        worker = rng.randrange(len(team))
+        reads = [earlier for earlier in range(index) if rng.random() < config.read_share]
+        part = (parts[index] if count == len(parts) else rng.choice(parts)) if parts else ""
+        steps.append(_step(config, team, worker, reads, part))
+    return written(steps, format, config.fields)
+
+
+DRILL = "Name everyone."
+"""What the user says in a drill, so that nobody takes one for a plan."""
+
+
+def drill(rng: random.Random, config: WarmStartConfig, team: Sequence[Member], format: Format) -> str:
+    """One step for each worker in a random order: more than a plan may have, so nothing that could be run."""
+    steps = [_step(config, team, worker, [], "") for worker in rng.sample(range(len(team)), len(team))]
+    return written(steps, format, config.fields)
+
+
+def _step(
+    config: WarmStartConfig, team: Sequence[Member], worker: int, reads: list[int], part: str
+) -> dict[str, Any]:
+    named = team[worker].name if config.names else worker
+    return {"worker": named, "subtask": subtask(config, team[worker].card, part), "access": reads}
+
+
+def subtask(config: WarmStartConfig, card: str, part: str = "") -> str:
+    """What a worker with this card is told of this part."""
+    head = re.split(r"[,:.]", card, maxsplit=1)[0].strip().lower()
+    told = config.subtask.replace("{card}", head).replace("{part}", part).strip()
+    wanted = ("{card}" in config.subtask and not head) or ("{part}" in config.subtask and not part)
+    return config.whole if wanted or not told else told
+
+
+def written(steps: Sequence[dict[str, Any]], format: Format, fields: Sequence[str]) -> str:
+    """Steps as a conductor writes them."""
+    if format == "steps":
+        return "\n".join(json.dumps({name: step[name] for name in fields}) for step in steps)
+    lists = {"model_id": "worker", "subtasks": "subtask", "access_list": "access"}
+    return "\n".join(
+        f"{label} = {json.dumps([step[name] for step in steps])}" for label, name in lists.items()
+    )
+
+
+class Collator:
+    """Examples to a padded batch. `labels` is (B, T, 2): the token, and its weight in thousandths."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt_weight: float) -> None:
+        self._tokenizer, self._prompt_weight = tokenizer, prompt_weight
+
+    def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        rows = [self._tokens(each["prompt"], each["plan"]) for each in examples]
+        longest = max(len(ids) for ids, _ in rows)
+        pad = self._tokenizer.pad_token_id
+        ids = torch.tensor([row + [pad] * (longest - len(row)) for row, _ in rows])
+        mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row, _ in rows])
+        weights = torch.tensor([w + [0] * (longest - len(w)) for _, w in rows])
+        labels = torch.stack([ids.masked_fill(mask == 0, IGNORED), weights], dim=-1)
+        return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+
+    def _tokens(self, prompt: Chat, plan: str) -> tuple[list[int], list[int]]:
+        before = self._tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=False)
+        after = self._tokenizer(plan + self._tokenizer.eos_token, add_special_tokens=False)["input_ids"]
+        weight = round(1000 * self._prompt_weight)
+        return [*before, *after], [weight] * len(before) + [1000] * len(after)
+
+
+def weighted_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
+    """Cross-entropy of each next token, its mean weighted.
+
+    Args:
+        outputs: of the model, with `logits` (B, T, V).
+        labels: (B, T, 2), see `Collator`.
+        num_items_in_batch: of the Trainer; not needed.
+    """
+    logits, targets, weights = outputs.logits[:, :-1], labels[:, 1:, 0], labels[:, 1:, 1].float()
+    losses = torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1).float(), targets.flatten(), ignore_index=IGNORED, reduction="none"
+    )
+    return (losses * weights.flatten()).sum() / weights.sum()
+
+
+def warm_start(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    examples: Sequence[Example],
+    config: WarmStartConfig,
+    arguments: dict[str, Any],
+    callbacks: list[TrainerCallback],
+    *,
+    resume: Callable[[], str | None] = lambda: None,
+) -> None:
+    """Teach `model` the examples, in place.
+
+    Args:
+        model: changed in place.
+        tokenizer: of it.
+        examples: what to learn, in any order.
+        config: how.
+        callbacks: of the Trainer.
+        arguments: of `TrainingArguments`: folder, seed, device, checkpoints.
+        resume: gives the checkpoint to go on from.
+    """
+    from datasets import Dataset
+
+    rows = Dataset.from_list([{"prompt": each.prompt, "plan": each.plan} for each in examples])
+    trainer = Trainer(
+        model=model,
+        args=TrainingArguments(
+            per_device_train_batch_size=config.batch, num_train_epochs=config.epochs, learning_rate=config.learning_rate,
+            lr_scheduler_type="cosine", warmup_steps=10, remove_unused_columns=False, logging_steps=10,
+            dataloader_pin_memory=torch.cuda.is_available(), **arguments,
+        ),
+        train_dataset=rows,
+        data_collator=Collator(tokenizer, config.prompt_weight),
+        compute_loss_func=weighted_loss,
+        callbacks=callbacks,
+    )  # fmt: skip
+    trainer.remove_callback(PrinterCallback)
+    trainer.train(resume_from_checkpoint=resume())
