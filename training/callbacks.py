@@ -2,6 +2,7 @@
 
 import json
 import signal
+import threading
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -90,13 +91,19 @@ class Bar(TrainerCallback):
 
 
 class Interrupted(TrainerCallback):
-    """Ctrl-C, or a SIGTERM: the step is finished, a checkpoint is written, and training ends. The second one is not waited for."""
+    """Ctrl-C, or a SIGTERM: the step is finished, a checkpoint is written, and training ends. The second one is not waited for.
+
+    Signals reach a process's main thread only. Ray Train runs a worker's part in another one and ends its workers itself: nothing is
+    listened for there.
+    """
 
     def __init__(self) -> None:
         self.asked = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Interrupted":
+        if threading.current_thread() is not threading.main_thread():
+            return self
         for number in (signal.SIGINT, signal.SIGTERM):
             self._before[number] = signal.signal(number, self._on_signal)
         return self
