@@ -17,7 +17,15 @@ def test_one_ray_worker_trains_to_the_same_curve_as_without_ray(tmp_path: Path):
     made = config(tmp_path, warm_start={"examples": 320}, grpo={"steps": 2})
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump(made.model_dump(mode="json")), "utf-8")
-    command = [sys.executable, "-m", "training.ray_train", "--config", str(file), "--out", str(tmp_path / "ray")]
+    command = [
+        sys.executable,
+        "-m",
+        "training.ray_train",
+        "--config",
+        str(file),
+        "--out",
+        str(tmp_path / "ray"),
+    ]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=200)  # its Ray ends with it
     assert ended.returncode == 0, ended.stderr[-4000:]
     TrainingRun(made, RunFolder.begun(tmp_path / "plain", made, resume=False)).run()
