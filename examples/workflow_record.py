@@ -6,11 +6,10 @@ import httpx2
 from openai import OpenAI
 
 url = os.environ.get("PODIUM_URL", "http://127.0.0.1:8000")
-client = OpenAI(base_url=url + "/v1", api_key="none")
-
-raw = client.chat.completions.with_raw_response.create(
-    model="podium-ultra", messages=[{"role": "user", "content": "Why is the sky blue?"}]
-)
+with OpenAI(base_url=url + "/v1", api_key="none") as client:
+    raw = client.chat.completions.with_raw_response.create(
+        model="podium-ultra", messages=[{"role": "user", "content": "Why is the sky blue?"}]
+    )
 workflow_id = raw.headers["x-podium-workflow-id"]
 
 record = httpx2.get(f"{url}/v1/workflows/{workflow_id}").raise_for_status().json()
