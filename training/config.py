@@ -87,7 +87,7 @@ class QuestionsConfig(Frozen):
 
 
 class WarmStartConfig(Frozen):
-    """Supervised learning of the format: plans that can run, drawn at random, right or wrong."""
+    """Supervised learning of the format: plans that can run, drawn at random (`training.examples`)."""
 
     examples: int = Field(default=2000, ge=1)
     batch: int = Field(default=32, ge=1)
@@ -95,9 +95,12 @@ class WarmStartConfig(Frozen):
     learning_rate: float = Field(default=1e-3, gt=0)
     prompt_weight: float = Field(default=0.3, ge=0)
     """How much a token of the prompt counts beside one of the plan. 0 lets the policy forget to read the question."""
-    drills: int = Field(default=0, ge=0)
-    """So many further examples have the conductor name every worker's card and number, in a random order. A model from nothing
-    learns by them that numbers stand for cards; one that was pretrained knows how to look something up."""
+    rewarded_share: float = Field(default=0.0, ge=0, le=1)
+    """So many of the examples are plans that were found to be right by drawing and running them; the others are drawn, and that is all."""
+    best_of: int = Field(default=16, ge=1)
+    """A rewarded example is the first right one of at most so many draws; the last one where none was right."""
+    worker_shares: dict[str, float] = Field(default_factory=dict)
+    """Of the steps of the plans that are not rewarded, by worker; the rest goes to all alike. A habit, which reward has to overcome."""
     step_shares: tuple[float, ...] = (0.5, 0.4, 0.1)
     """How many of the plans have one step, two, three ..."""
     matching_share: float = Field(default=0.0, ge=0, le=1)

@@ -82,7 +82,9 @@ def measure(
 
     async def run() -> list[Score]:
         return list(
-            await asyncio.gather(*(_scored(runner, each, *w) for each, w in zip(asked, written, strict=True)))
+            await asyncio.gather(
+                *(scored(runner, each, w[0], ended=w[1]) for each, w in zip(asked, written, strict=True))
+            )
         )
 
     scores = asyncio.run(run())
@@ -94,7 +96,8 @@ def chat(runner: PlanRunner, asked: Asked) -> Chat:
     return [{"role": m.role, "content": m.text} for m in runner.prompt(asked.question.text, asked.workers)]
 
 
-async def _scored(runner: PlanRunner, asked: Asked, text: str, ended: bool) -> Score:
+async def scored(runner: PlanRunner, asked: Asked, text: str, *, ended: bool = True) -> Score:
+    """Run the plan `text`, and say what it is worth; `ended` is false where it was cut off."""
     terms = Terms(runner.conductor.format, runner.limits.max_steps)
     record = await runner.run(asked.question.text, asked.workers, [text], ended=ended)
     return score(asked.question, record, text, list(asked.workers), terms, ended=ended)

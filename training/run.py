@@ -15,15 +15,16 @@ from evaluation.questions import Question
 from serving.settings import load as load_settings
 from training import grpo
 from training.callbacks import Bar, Curves, Interrupted, tensorboard
-from training.config import Config, WarmStartConfig
+from training.config import Config
 from training.data import Asked, drawn, held_out_questions, training_questions
+from training.examples import Example, examples
 from training.folder import RunFolder
-from training.measuring import chat, fixed_workers, measure
+from training.measuring import fixed_workers, measure
 from training.models import model_for, tokenizer_for
 from training.remembering import Memory
 from training.reward import PlanReward
 from training.running import PlanRunner, training_pool
-from training.warm_start import DRILL, Example, drill, random_plan, warm_start
+from training.warm_start import warm_start
 
 
 def processes() -> int:
@@ -70,31 +71,10 @@ class TrainingRun:
         return [each for each in rows for _ in range(2 if grpo_config.recursion else 1)]
 
     def examples(self) -> list[Example]:
-        """Plans drawn at random for the warm start, on questions of their own order."""
-        config = self.config.warm_start
-        if config is None:
+        """Of the warm start."""
+        if self.config.warm_start is None:
             return []
-        runner, rng = self.runner(), random.Random(f"{self.config.seed} warm start")
-        even = self.config.questions.model_copy(update={"composite_share_at_first": None, "distinct": None})
-        made = training_questions(even, config.examples)
-        members = runner.pool.members
-        format, max_steps = runner.conductor.format, runner.limits.max_steps
-        plans = [
-            Example(
-                chat(runner, each),
-                random_plan(
-                    rng, config, [members[name] for name in each.workers], max_steps, format, parts(each)
-                ),
-            )
-            for each in drawn(self.config, runner.workers, made, "warm start")
-        ]
-        return plans + [self._drill(runner, rng, config) for _ in range(config.drills)]
-
-    def _drill(self, runner: PlanRunner, rng: random.Random, config: WarmStartConfig) -> Example:
-        order = rng.sample(runner.workers, len(runner.workers))
-        team = [runner.pool.members[name] for name in order]
-        prompt = [{"role": m.role, "content": m.text} for m in runner.prompt(DRILL, order)]
-        return Example(prompt, drill(rng, config, team, runner.conductor.format))
+        return examples(self.config, self.runner())
 
     def held_out(self) -> list[Asked]:
         """Questions for measuring; the whole pool each, in a random order."""
@@ -114,16 +94,14 @@ class TrainingRun:
         """
         began, config = time.monotonic(), self.config
         set_seed(config.seed)
-        asked, held_out, examples = self.asked(), self.held_out(), self.examples()
+        asked, held_out, shown = self.asked(), self.held_out(), self.examples()
         texts = [
-            part
-            for each in [*examples[:2000], *examples[-200:]]
-            for part in (*(turn["content"] for turn in each.prompt), each.plan)
+            part for each in shown[:2000] for part in (*(turn["content"] for turn in each.prompt), each.plan)
         ]
         tokenizer = tokenizer_for(config.model, texts)
         model = model_for(config.model, tokenizer, config.seed)
         with Interrupted() as interrupted:
-            model = self._warmed(model, tokenizer, examples, interrupted)
+            model = self._warmed(model, tokenizer, shown, interrupted)
             before = self._measured("before", model, tokenizer, held_out)
             trained = self._taught(model, tokenizer, asked, [interrupted, *callbacks])
             if interrupted.asked:
@@ -235,8 +213,3 @@ def _frozen(model: Any, name: str) -> bool:
     """Whether a weight is one that is not trained, and so not kept."""
     parameters = dict(model.named_parameters())
     return name in parameters and not parameters[name].requires_grad
-
-
-def parts(asked: Asked) -> list[str]:
-    """What a question's parts are in short, where its source says so."""
-    return list(asked.question.facts.get("parts", ()))

@@ -127,7 +127,7 @@ def _started(config: str, folder: Path, seed: int) -> subprocess.Popen[bytes]:
 
 def _lines_expected(config: Config) -> int:
     warm = config.warm_start
-    steps = int((warm.examples + warm.drills) * warm.epochs // warm.batch // LOGGED_EVERY) if warm else 0
+    steps = int(warm.examples * warm.epochs // warm.batch // LOGGED_EVERY) if warm else 0
     return steps + config.grpo.steps
 
 

@@ -1,15 +1,10 @@
-"""The warm start: supervised learning of what a plan looks like, from plans drawn at random.
+"""The warm start: supervised learning of what a plan looks like, from the plans of `training.examples`.
 
-The plans can run; whether they are right is left to chance, so that what is right is taught by reward alone. A step's subtask
-speaks of its worker's card, which teaches that a number stands for a card. The loss also counts the prompt's tokens: a policy
-that never had to predict a question does not read it, and then only learns to collect the format's half point.
+A step's subtask speaks of its worker's card, which teaches that a number stands for a card. The loss also counts the prompt's tokens:
+a policy that never had to predict a question does not read it, and then only learns to collect the format's half point.
 """
 
-import json
-import random
-import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,86 +17,11 @@ from transformers import (
     TrainingArguments,
 )
 
-from conductor.formats import Format
-from conductor.worker import Member
 from training.config import WarmStartConfig
 from training.data import Chat
+from training.examples import Example
 
 IGNORED = -100
-
-
-@dataclass(frozen=True, slots=True)
-class Example:
-    """A prompt and a plan for it."""
-
-    prompt: Chat
-    plan: str
-
-
-def random_plan(
-    rng: random.Random,
-    config: WarmStartConfig,
-    team: Sequence[Member],
-    max_steps: int,
-    format: Format,
-    parts: Sequence[str] = (),
-) -> str:
-    """A plan that can run, for `team` in its order.
-
-    Args:
-        rng: draws it.
-        config: how.
-        team: who may be used.
-        max_steps: no more.
-        format: of the text.
-        parts: of the question, in short, where its source tells them.
-    """
-    shares = config.step_shares[:max_steps]
-    (count,) = rng.choices(range(1, len(shares) + 1), shares)
-    if parts and rng.random() < config.matching_share:
-        count = min(len(parts), max_steps)
-    steps: list[dict[str, Any]] = []
-    for index in range(count):
-        worker = rng.randrange(len(team))
-        reads = [earlier for earlier in range(index) if rng.random() < config.read_share]
-        part = (parts[index] if count == len(parts) else rng.choice(parts)) if parts else ""
-        steps.append(_step(config, team, worker, reads, part))
-    return written(steps, format, config.fields)
-
-
-DRILL = "Name everyone."
-"""What the user says in a drill, so that nobody takes one for a plan."""
-
-
-def drill(rng: random.Random, config: WarmStartConfig, team: Sequence[Member], format: Format) -> str:
-    """One step for each worker in a random order: more than a plan may have, so nothing that could be run."""
-    steps = [_step(config, team, worker, [], "") for worker in rng.sample(range(len(team)), len(team))]
-    return written(steps, format, config.fields)
-
-
-def _step(
-    config: WarmStartConfig, team: Sequence[Member], worker: int, reads: list[int], part: str
-) -> dict[str, Any]:
-    named = team[worker].name if config.names else worker
-    return {"worker": named, "subtask": subtask(config, team[worker].card, part), "access": reads}
-
-
-def subtask(config: WarmStartConfig, card: str, part: str = "") -> str:
-    """What a worker with this card is told of this part."""
-    head = re.split(r"[,:.]", card, maxsplit=1)[0].strip().lower()
-    told = config.subtask.replace("{card}", head).replace("{part}", part).strip()
-    wanted = ("{card}" in config.subtask and not head) or ("{part}" in config.subtask and not part)
-    return config.whole if wanted or not told else told
-
-
-def written(steps: Sequence[dict[str, Any]], format: Format, fields: Sequence[str]) -> str:
-    """Steps as a conductor writes them."""
-    if format == "steps":
-        return "\n".join(json.dumps({name: step[name] for name in fields}) for step in steps)
-    lists = {"model_id": "worker", "subtasks": "subtask", "access_list": "access"}
-    return "\n".join(
-        f"{label} = {json.dumps([step[name] for step in steps])}" for label, name in lists.items()
-    )
 
 
 class Collator:

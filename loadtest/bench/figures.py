@@ -112,7 +112,7 @@ CATALOGUE: dict[str, Known] = {
     "two_engines_lesser_share": Known("of the two engines' CPU time, the less busy one's", 0.25, "at least"),
     "adapters_lost": Known("streams that were not whole while the adapter was switched under load", 0),
     "adapters_wrong": Known("answers of the wrong adapter, or of two", 0),
-    "adapters_answers": Known("how many there were", 100, "at least"),
+    "adapters_answers": Known("how many there were", 50, "at least"),
     "adapters_switch_s": Known("config deployed again to the new adapter in every replica and in use; two engines"),
     "adapters_first_word_quiet_ms": Known("p50 first word of requests that met no switch"),
     "adapters_first_word_switching_ms": Known("the same of those that met one"),

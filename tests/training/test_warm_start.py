@@ -1,5 +1,7 @@
 import json
 import random
+from pathlib import Path
+from statistics import mean
 from types import SimpleNamespace
 
 import pytest
@@ -10,9 +12,13 @@ from hypothesis import strategies as st
 from conductor.formats import Format, parser
 from conductor.worker import Member
 from evaluation.synthetic.skills import Skill
+from tests.training.tiny_models import config
 from training.config import WarmStartConfig
+from training.examples import Example, random_plan, subtask
+from training.folder import RunFolder
+from training.run import TrainingRun
 from training.strict import nothing_else
-from training.warm_start import IGNORED, drill, random_plan, subtask, weighted_loss
+from training.warm_start import IGNORED, weighted_loss
 
 TEAM = [
     Member(name, Skill(name, None), card)
@@ -41,6 +47,36 @@ def test_workers_are_drawn_alike_so_that_nothing_is_said_about_who_is_right():
     assert all(900 < drawn.count(worker) < 1100 for worker in range(3))
 
 
+def test_a_habit_goes_before_chance_and_the_rest_is_shared_alike():
+    rng, config = random.Random(0), WarmStartConfig(step_shares=(1.0,))
+    texts = [random_plan(rng, config, TEAM, 3, "steps", shares={"b": 0.7}) for _ in range(3000)]
+    drawn = [json.loads(text)["worker"] for text in texts]
+    assert 2300 < drawn.count(1) < 2500  # 0.7, and a third of the other 0.3
+    assert all(250 < drawn.count(worker) < 350 for worker in (0, 2))
+
+
+def test_rewarded_examples_are_right_and_the_others_are_left_to_chance(tmp_path: Path):
+    assert share_right(drawn_examples(tmp_path, rewarded_share=1.0)) == 1.0
+    assert 0.5 < share_right(drawn_examples(tmp_path, rewarded_share=0.5)) < 1.0
+
+
+def test_the_same_config_gives_the_same_examples(tmp_path: Path):
+    assert drawn_examples(tmp_path, rewarded_share=0.5) == drawn_examples(tmp_path, rewarded_share=0.5)
+
+
+def drawn_examples(path: Path, *, rewarded_share: float) -> list[Example]:
+    made = config(path, warm_start={"examples": 60, "rewarded_share": rewarded_share, "best_of": 30})
+    return TrainingRun(made, RunFolder(path)).examples()
+
+
+def share_right(found: list[Example]) -> float:
+    """The share of plans (each names its one worker's card) that ask the specialist whom the question is for."""
+    about_strings = [
+        any(word in each.prompt[-1]["content"] for word in ("spell", "Spell", "letters")) for each in found
+    ]
+    return mean(about == ("strings" in each.plan) for about, each in zip(about_strings, found, strict=True))
+
+
 def test_a_plan_may_restate_the_parts_of_the_question_and_have_as_many_steps():
     config = WarmStartConfig(matching_share=1.0, subtask="{part}")
     text = random_plan(random.Random(1), config, TEAM, 3, "steps", ["Spell it.", "Sort it."])
@@ -52,18 +88,6 @@ def test_a_subtask_speaks_of_the_card_or_of_the_whole_where_there_is_none():
     assert subtask(config, "Arithmetic: sums") == "Do the arithmetic part."
     assert subtask(config, "") == "Answer the question."
     assert subtask(WarmStartConfig(subtask="{part}"), "x", "") == "Answer the question."
-
-
-def test_a_drill_names_everybody_once_with_the_number_of_their_card():
-    lines = [
-        json.loads(line)
-        for line in drill(random.Random(0), WarmStartConfig(subtask="{card}"), TEAM, "steps").splitlines()
-    ]
-    assert sorted((line["worker"], line["subtask"]) for line in lines) == [
-        (0, "arithmetic"),
-        (1, "Answer the question."),
-        (2, "logic"),
-    ]
 
 
 def test_the_loss_is_the_weighted_mean_worked_by_hand():

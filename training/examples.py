@@ -1,0 +1,136 @@
+"""What the warm start learns from: plans drawn at random, some of them kept because they were right.
+
+A plan drawn at random can run; whether it is right is left to chance. `WarmStartConfig.rewarded_share` of the examples are the first
+of several draws whose answer was right, as the engine and the reward say: one round of expert iteration (STaR, arXiv 2203.14465).
+Nobody writes down which worker is right.
+"""
+
+import asyncio
+import json
+import random
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from conductor.formats import Format
+from conductor.worker import Member
+from training.config import Config, WarmStartConfig
+from training.data import Asked, Chat, drawn, training_questions
+from training.measuring import chat, scored
+from training.running import PlanRunner
+
+AT_ONCE = 64
+"""Examples that are looked for at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A prompt and a plan for it."""
+
+    prompt: Chat
+    plan: str
+
+
+def examples(config: Config, runner: PlanRunner) -> list[Example]:
+    """The examples of `config`, on questions in an order of their own. Runs the plans of the rewarded ones.
+
+    Args:
+        config: with a `warm_start`.
+        runner: not used elsewhere while this runs; for one event loop.
+    """
+    warm = config.warm_start
+    assert warm is not None, "the caller sees to it"
+    even = config.questions.model_copy(update={"composite_share_at_first": None, "distinct": None})
+    asked = drawn(config, runner.workers, training_questions(even, warm.examples), "warm start")
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def made(number: int, each: Asked) -> Example:
+        async with slots:  # each from its own seed, so that it does not matter which is found first
+            return Example(
+                chat(runner, each),
+                await _plan(random.Random(f"{config.seed} warm start {number}"), warm, runner, each),
+            )
+
+    async def all_of_them() -> list[Example]:
+        return await asyncio.gather(*(made(number, each) for number, each in enumerate(asked)))
+
+    return asyncio.run(all_of_them())
+
+
+async def _plan(rng: random.Random, config: WarmStartConfig, runner: PlanRunner, asked: Asked) -> str:
+    team = [runner.pool.members[name] for name in asked.workers]
+    parts = list(asked.question.facts.get("parts", ()))
+
+    def draw(shares: Mapping[str, float]) -> str:
+        return random_plan(rng, config, team, runner.limits.max_steps, runner.conductor.format, parts, shares)
+
+    if rng.random() >= config.rewarded_share:
+        return draw(config.worker_shares)
+    text = ""
+    for _ in range(config.best_of):
+        text = draw({})
+        if (await scored(runner, asked, text)).right:
+            break
+    return text
+
+
+def random_plan(
+    rng: random.Random,
+    config: WarmStartConfig,
+    team: Sequence[Member],
+    max_steps: int,
+    format: Format,
+    parts: Sequence[str] = (),
+    shares: Mapping[str, float] = MappingProxyType({}),
+) -> str:
+    """A plan that can run, for `team` in its order.
+
+    Args:
+        rng: draws it.
+        config: how.
+        team: who may be used.
+        max_steps: no more.
+        format: of the text.
+        parts: of the question, in short, where its source tells them.
+        shares: of the steps, by worker; the rest goes to all alike.
+    """
+    lengths = config.step_shares[:max_steps]
+    (count,) = rng.choices(range(1, len(lengths) + 1), lengths)
+    rest = max(0.0, 1 - sum(shares.values())) / len(team)
+    weights = [shares.get(member.name, 0.0) + rest for member in team]
+    if parts and rng.random() < config.matching_share:
+        count = min(len(parts), max_steps)
+    steps: list[dict[str, Any]] = []
+    for index in range(count):
+        (worker,) = rng.choices(range(len(team)), weights)
+        reads = [earlier for earlier in range(index) if rng.random() < config.read_share]
+        part = (parts[index] if count == len(parts) else rng.choice(parts)) if parts else ""
+        steps.append(_step(config, team, worker, reads, part))
+    return written(steps, format, config.fields)
+
+
+def _step(
+    config: WarmStartConfig, team: Sequence[Member], worker: int, reads: list[int], part: str
+) -> dict[str, Any]:
+    named = team[worker].name if config.names else worker
+    return {"worker": named, "subtask": subtask(config, team[worker].card, part), "access": reads}
+
+
+def subtask(config: WarmStartConfig, card: str, part: str = "") -> str:
+    """What a worker with this card is told of this part."""
+    head = re.split(r"[,:.]", card, maxsplit=1)[0].strip().lower()
+    told = config.subtask.replace("{card}", head).replace("{part}", part).strip()
+    wanted = ("{card}" in config.subtask and not head) or ("{part}" in config.subtask and not part)
+    return config.whole if wanted or not told else told
+
+
+def written(steps: Sequence[dict[str, Any]], format: Format, fields: Sequence[str]) -> str:
+    """Steps as a conductor writes them."""
+    if format == "steps":
+        return "\n".join(json.dumps({name: step[name] for name in fields}) for step in steps)
+    lists = {"model_id": "worker", "subtasks": "subtask", "access_list": "access"}
+    return "\n".join(
+        f"{label} = {json.dumps([step[name] for step in steps])}" for label, name in lists.items()
+    )
