@@ -153,13 +153,13 @@ def plot(folder: Path, seeds: Sequence[int], told: dict[str, Any], target: Path)
             [float(each["plan/right"]) for each in curve],
             label=f"seed {seed}",
         )
-    left.set(xlabel="GRPO step", ylabel="sampled plans that answer rightly", ylim=(0, 1))
+    left.set(xlabel="GRPO step", ylabel="sampled plans that answer rightly", ylim=(0, 1.05))
     left.legend()
     names = ["before", "best_fixed_worker", "after", "composite_before", "composite_after"]
     right.bar([name.replace("_", "\n") for name in names], [told[name] for name in names])
     for seed in told["seeds"].values():
         right.plot(range(len(names)), [seed[name] for name in names], "k.", markersize=4)
-    right.set(ylim=(0, 1), ylabel="held-out questions right (mean, seeds as dots)")
+    right.set(ylim=(0, 1.05), ylabel="held-out questions right (dots: seeds)")
     figure.suptitle("A conductor of under a million parameters; synthetic questions and workers")
     figure.tight_layout()
     figure.savefig(target, dpi=120)

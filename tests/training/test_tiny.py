@@ -1,0 +1,20 @@
+"""The whole loop, once: from a poor start to well above the best fixed worker (issue 4, 1). `make train-tiny` does it with three seeds."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.timeout(560)
+def test_a_tiny_conductor_learns_whom_to_ask_and_who_has_to_read_whom(tmp_path: Path):
+    command = [sys.executable, "-m", "training.tiny", "--seeds", "0", "--out", str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=540)
+    assert ended.returncode == 0, ended.stdout[-2000:]
+    told = json.loads((tmp_path / "train-tiny.json").read_text("utf-8"))
+    assert told["before"] < told["best_fixed_worker"] + 0.1
+    assert told["after"] > told["best_fixed_worker"] + 0.4
+    assert told["composite_after"] > told["composite_before"] + 0.4
+    assert (tmp_path / "train-tiny.png").stat().st_size > 1000
