@@ -63,6 +63,20 @@ class PoolConfig(Frozen):
     """A name in its `models`; its limits hold."""
     workers_per_question: int | None = Field(default=None, ge=1)
     """Each question is asked of so many workers, drawn anew (the paper's k of n); None: of all, in a new order."""
+    teams: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """By a question's source (`Question.source`), the workers that it is asked of; of all where its source is not here."""
+
+
+class AlsoConfig(Frozen):
+    """Further questions, by their names in `podium eval` (`evaluation.sources`), such as `recorded:FILE?part=train`."""
+
+    train: str
+    held_out: str
+    """What the conductor is measured on; must have none of the questions of `train`."""
+    share: float = Field(gt=0, lt=1)
+    """Of all questions, in training and measuring."""
+    max_chars: int | None = Field(default=None, ge=1)
+    """Longer ones are left out, from both: a small conductor on a small machine reads slowly."""
 
 
 class QuestionsConfig(Frozen):
@@ -78,11 +92,16 @@ class QuestionsConfig(Frozen):
     composite_share_at_first: float | None = Field(default=None, ge=0, le=1)
     """The share grows evenly from this one; None: it is the same all the way."""
     families: tuple[str, ...] | None = None
+    also: tuple[AlsoConfig, ...] = ()
 
     @model_validator(mode="after")
     def _file(self) -> Self:
         if (self.source == "jsonl") != (self.path is not None):
             raise ValueError("path goes with source jsonl, and only with it")
+        if sum(each.share for each in self.also) >= 1:
+            raise ValueError(
+                "the shares of `also` leave nothing to the questions of `source`; they must be less than 1 together"
+            )
         return self
 
 
@@ -104,12 +123,12 @@ class WarmStartConfig(Frozen):
     step_shares: tuple[float, ...] = (0.5, 0.4, 0.1)
     """How many of the plans have one step, two, three ..."""
     matching_share: float = Field(default=0.0, ge=0, le=1)
-    """So many of the plans have as many steps as the question has parts, where its source tells (synthetic ones do); the rest as
-    `step_shares` says. A hint at the shape of a plan, not at its workers."""
+    """So many of the plans have as many steps as the question has parts, as its source tells (synthetic ones do; one, where it tells
+    nothing); the rest as `step_shares` says. A hint at the shape of a plan, not at its workers."""
     read_share: float = Field(default=0.5, ge=0, le=1)
     """A step reads each earlier one with this probability."""
     subtask: str = "Do the {card} part."
-    """What a step is told; `{card}` is its worker's card up to the first comma or colon, `{part}` what the part of the question is in
+    """What a step is told; `{card}` is its worker's card up to the first comma, colon or full stop, `{part}` what the part of the question is in
     short, as its source says (`facts.parts`): restating the question makes a small model read it."""
     whole: str = "Answer the question."
     """The same for a worker without a card."""

@@ -100,8 +100,8 @@ def random_plan(
     (count,) = rng.choices(range(1, len(lengths) + 1), lengths)
     rest = max(0.0, 1 - sum(shares.values())) / len(team)
     weights = [shares.get(member.name, 0.0) + rest for member in team]
-    if parts and rng.random() < config.matching_share:
-        count = min(len(parts), max_steps)
+    if rng.random() < config.matching_share:
+        count = min(len(parts) or 1, max_steps)
     steps: list[dict[str, Any]] = []
     for index in range(count):
         (worker,) = rng.choices(range(len(team)), weights)
@@ -120,7 +120,7 @@ def _step(
 
 def subtask(config: WarmStartConfig, card: str, part: str = "") -> str:
     """What a worker with this card is told of this part."""
-    head = re.split(r"[,:.]", card, maxsplit=1)[0].strip().lower()
+    head = re.split(r"[,:]|\.(?!\d)", card, maxsplit=1)[0].strip().lower()
     told = config.subtask.replace("{card}", head).replace("{part}", part).strip()
     wanted = ("{card}" in config.subtask and not head) or ("{part}" in config.subtask and not part)
     return config.whole if wanted or not told else told

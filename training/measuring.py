@@ -11,9 +11,10 @@ from rich.progress import track
 from transformers import PreTrainedTokenizerBase
 
 from conductor.plan import Plan, Step
+from evaluation.graders import grade
 from training.data import Asked, Chat
 from training.running import PlanRunner
-from training.scoring import Score, Terms, grade, score
+from training.scoring import Score, Terms, score
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ async def scored(runner: PlanRunner, asked: Asked, text: str, *, ended: bool = T
     """Run the plan `text`, and say what it is worth; `ended` is false where it was cut off."""
     terms = Terms(runner.conductor.format, runner.limits.max_steps)
     record = await runner.run(asked.question.text, asked.workers, [text], ended=ended)
-    return score(asked.question, record, text, list(asked.workers), terms, ended=ended)
+    return await score(asked.question, record, text, list(asked.workers), terms, ended=ended)
 
 
 def summed(asked: Sequence[Asked], scores: Sequence[Score]) -> Measured:
@@ -133,7 +134,7 @@ def fixed_workers(runner: PlanRunner, asked: Sequence[Asked]) -> dict[str, float
             async with members.running(_with_plan(task, given)) as run:
                 async for _ in run.events():
                     pass
-            right.append(run.record.error is None and grade(each.question, run.record.answer).correct)
+            right.append(run.record.error is None and (await grade(each.question, run.record.answer)).correct)
         return _share(right)
 
     async def all_of_them() -> dict[str, float]:

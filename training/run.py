@@ -1,7 +1,6 @@
 """One training run from its config: warm start, GRPO, measured before and after. Can be stopped at any time and resumed."""
 
 import os
-import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,12 +10,11 @@ import torch
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, set_seed
 
-from evaluation.questions import Question
 from serving.settings import load as load_settings
 from training import grpo
 from training.callbacks import Bar, Curves, Interrupted, tensorboard
 from training.config import Config
-from training.data import Asked, drawn, held_out_questions, training_questions
+from training.data import Asked, drawn, held_out, training_questions
 from training.examples import Example, examples
 from training.folder import RunFolder
 from training.measuring import fixed_workers, measure
@@ -25,6 +23,9 @@ from training.remembering import Memory
 from training.reward import PlanReward
 from training.running import PlanRunner, training_pool
 from training.warm_start import warm_start
+
+WARM_SAVED_EVERY = 50
+"""Steps of the warm start between two checkpoints."""
 
 
 def processes() -> int:
@@ -77,13 +78,8 @@ class TrainingRun:
         return examples(self.config, self.runner())
 
     def held_out(self) -> list[Asked]:
-        """Questions for measuring; the whole pool each, in a random order."""
-        if not self.config.held_out:
-            return []
-        runner = self.runner()
-        rng = random.Random(f"{self.config.seed} held out")
-        found: list[Question] = held_out_questions(self.config, self.config.held_out)
-        return [Asked(each, tuple(rng.sample(runner.workers, len(runner.workers)))) for each in found]
+        """Questions for measuring."""
+        return held_out(self.config, self.runner().workers)
 
     def run(self, callbacks: Sequence[TrainerCallback] = ()) -> dict[str, Any]:
         """All of it; the report.
@@ -94,7 +90,7 @@ class TrainingRun:
         """
         began, config = time.monotonic(), self.config
         set_seed(config.seed)
-        asked, held_out, shown = self.asked(), self.held_out(), self.examples()
+        asked, measured, shown = self.asked(), self.held_out(), self.examples()
         texts = [
             part for each in shown[:2000] for part in (*(turn["content"] for turn in each.prompt), each.plan)
         ]
@@ -102,15 +98,15 @@ class TrainingRun:
         model = model_for(config.model, tokenizer, config.seed)
         with Interrupted() as interrupted:
             model = self._warmed(model, tokenizer, shown, interrupted)
-            before = self._measured("before", model, tokenizer, held_out)
+            before = self._measured("before", model, tokenizer, measured)
             trained = self._taught(model, tokenizer, asked, [interrupted, *callbacks])
             if interrupted.asked:
                 raise Stopped(trained.state.global_step)
         trained.save_model(str(self.folder.final))
-        after = self._measured("after", model, tokenizer, held_out)
+        after = self._measured("after", model, tokenizer, measured)
         report = {
             "name": config.name, "seed": config.seed, "before": before, "after": after,
-            "fixed_workers": self._noted("fixed_workers", lambda: fixed_workers(self.runner(), held_out)) if held_out else {},
+            "fixed_workers": self._noted("fixed_workers", lambda: fixed_workers(self.runner(), measured)) if measured else {},
             "minutes": round((time.monotonic() - began) / 60, 2), "steps": trained.state.global_step,
             "parameters": sum(p.numel() for p in model.parameters()),
             "trained_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
@@ -133,7 +129,7 @@ class TrainingRun:
         bar = Bar(f"{self.title}warm start")
         arguments = {
             "output_dir": str(self.folder.path / "warm_checkpoints"), "seed": self.config.seed,
-            "use_cpu": not torch.cuda.is_available(), "save_steps": 500, "save_total_limit": 1, "disable_tqdm": True,
+            "use_cpu": not torch.cuda.is_available(), "save_steps": WARM_SAVED_EVERY, "save_total_limit": 1, "disable_tqdm": True,
             "report_to": "none",
         }  # fmt: skip
         try:
