@@ -16,9 +16,10 @@ from tests.training.tiny_models import config
 from training.config import WarmStartConfig
 from training.examples import Example, random_plan, subtask
 from training.folder import RunFolder
+from training.models import model_for, tokenizer_for
 from training.run import TrainingRun
 from training.strict import nothing_else
-from training.warm_start import IGNORED, weighted_loss
+from training.warm_start import IGNORED, Collator, weighted_loss
 
 TEAM = [
     Member(name, Skill(name, None), card)
@@ -99,3 +100,21 @@ def test_the_loss_is_the_weighted_mean_worked_by_hand():
     loss = weighted_loss(SimpleNamespace(logits=probabilities.log()), torch.stack([tokens, weights], -1))
     by_hand = -(0.3 * torch.tensor(0.25).log() + 1.0 * torch.tensor(0.8).log()) / 1.3
     assert loss.item() == pytest.approx(by_hand.item(), abs=1e-6)
+
+
+def test_logits_of_the_plans_alone_give_the_same_loss(tmp_path: Path):
+    run = TrainingRun(config(tmp_path), RunFolder(tmp_path))
+    found = run.examples()[:6]
+    tokenizer = tokenizer_for(
+        run.config.model,
+        [turn["content"] for each in found for turn in each.prompt] + [each.plan for each in found],
+    )
+    model = model_for(run.config.model, tokenizer, 0)
+    rows = [{"prompt": each.prompt, "plan": each.plan} for each in found]
+    short, whole = Collator(tokenizer, 0.0)(rows), Collator(tokenizer, 1e-9)(rows)
+    assert short["labels"].shape[1] < whole["labels"].shape[1] / 2
+    losses = []
+    for batch in (short, whole):
+        labels = batch.pop("labels")
+        losses.append(weighted_loss(model(**batch), labels).item())
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
