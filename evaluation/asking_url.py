@@ -41,7 +41,9 @@ class UrlAsker:
         """
         base_url = url.rstrip("/").removesuffix("/v1") + "/v1"
         key = os.environ.get("PODIUM_API_KEY", "none")
-        client = openai.AsyncOpenAI(base_url=base_url, api_key=key)
+        client = openai.AsyncOpenAI(
+            base_url=base_url, api_key=key, max_retries=0
+        )  # a second try would be neither counted nor fair
         try:
             listed = await client.models.list()
             models = {each.id: dict((each.model_extra or {})["podium"]) async for each in listed}

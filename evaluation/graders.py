@@ -134,7 +134,7 @@ def _plain(text: str) -> str:
 def _same_number(found: str, expected: str) -> bool:
     try:
         one, other = Decimal(found), Decimal(expected.replace(",", "").strip())
-    except InvalidOperation:
+    except ArithmeticError:  # no number, or one too large to divide
         return False
     return one == other or (other != 0 and abs(one / other - 1) < Decimal("1e-6"))
 

@@ -1,11 +1,9 @@
 """From a trained run to an adapter that serves: checked, named after its weights, published whole, with its card.
 
-The name is `conductor@<the first 8 digits of the SHA-256 of its weights>` and is never used for other weights: a server that is
-given new weights under an old name may answer from the old one's prefix cache (https://github.com/vllm-project/vllm/issues/42125).
+The name says what is in it, and is never used for anything else (`serving.adapters`).
 """
 
 import argparse
-import hashlib
 import json
 import shutil
 import sys
@@ -16,10 +14,12 @@ from typing import Any
 
 from rich.console import Console
 
+from serving import adapters
 from serving.settings import SettingsError
 from training.config import LORA_RANKS, load
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+LABEL = "conductor"
 LICENCE = "apache-2.0"
 
 
@@ -44,11 +44,6 @@ def _targets(config: Mapping[str, Any]) -> list[str]:
     return [targets] if isinstance(targets, str) else list(targets)
 
 
-def name_of(weights: Path) -> str:
-    """The adapter's name, by its weights."""
-    return f"conductor@{hashlib.sha256(weights.read_bytes()).hexdigest()[:8]}"
-
-
 def publish(run: Path, into: Path, *, base: str | None = None) -> Path:
     """Export the adapter of a finished run to the folder `into/conductor@xxxxxxxx`.
 
@@ -66,9 +61,8 @@ def publish(run: Path, into: Path, *, base: str | None = None) -> Path:
     adapter = json.loads((source / CONFIG).read_text(encoding="utf-8"))
     if faults := unservable(adapter):
         raise SettingsError(f"The adapter in {source} cannot be served: {'; '.join(faults)}.")
-    into.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=".publishing-", dir=into))
-    try:
+    with tempfile.TemporaryDirectory(prefix="podium-adapter-") as folder:
+        made = Path(folder)
         _as_bfloat16(source / WEIGHTS, made / WEIGHTS)
         named = base or str(config.model.path)
         (made / CONFIG).write_text(
@@ -77,18 +71,9 @@ def publish(run: Path, into: Path, *, base: str | None = None) -> Path:
         for kept in ("config.yaml", "report.json", "versions.json"):
             if (run / kept).exists():
                 shutil.copyfile(run / kept, made / kept)
-        name = name_of(made / WEIGHTS)
+        name = adapters.versioned(LABEL, made)
         (made / "README.md").write_text(_card(run, name, named), "utf-8")
-        made.chmod(0o755)
-        target = into / name
-        if target.exists():  # the same weights: it is there already
-            shutil.rmtree(made)
-        else:
-            made.rename(target)
-        return target
-    except BaseException:
-        shutil.rmtree(made, ignore_errors=True)
-        raise
+        return adapters.publish(made, into, LABEL)
 
 
 def _as_bfloat16(source: Path, target: Path) -> None:

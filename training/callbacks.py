@@ -35,7 +35,7 @@ class Curves(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """See `TrainerCallback`."""
         lines = self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []
-        kept = [line for line in lines if json.loads(line)["step"] <= state.global_step]
+        kept = [line for line in lines if (step := _step(line)) is not None and step <= state.global_step]
         self._path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
 
     def on_log(
@@ -45,6 +45,14 @@ class Curves(TrainerCallback):
         if state.is_world_process_zero and logs and "loss" in logs:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"step": state.global_step, **logs}) + "\n")
+
+
+def _step(line: str) -> int | None:
+    """The step that a line of curves is about; None of a line that was cut off when the run was killed."""
+    try:
+        return int(json.loads(line)["step"])
+    except ValueError:
+        return None
 
 
 class Bar(TrainerCallback):

@@ -1,13 +1,14 @@
 """A conductor writes a plan for each question: the pool's own, or a trained one of other settings or another name."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from evaluation.asking import Asker
 from evaluation.errors import EvaluationError
 from evaluation.naming import Named
 from evaluation.questions import Question
-from evaluation.strategies.base import Answer, Plain, Scene, Setup
+from evaluation.strategies.base import Answer, Lessons, Plain, Scene, Setup
 
 
 @dataclass(slots=True)
@@ -17,6 +18,10 @@ class Conducted(Plain):
     model: str | None
     own: Asker | None = None
     """Another pool than the evaluation's, opened for this strategy."""
+
+    async def prepare(self, lessons: Lessons | None) -> Mapping[str, Any]:
+        """See `Strategy`. Whose plans they are decides whether an answer of before still counts."""
+        return {"model": self.model, "pool": dict(self.own.told) if self.own else None}
 
     async def answer(self, question: Question, scene: Scene) -> Answer:
         """See `Strategy`."""
@@ -51,6 +56,6 @@ def make(named: Named, setup: Setup) -> Sequence[Conducted]:
                 f"{path} has another pool ({', '.join(missing + more)} is in one of the two only); "
                 "strategies are compared over the same workers."
             )
-    label = named.name if named.detail == "" else f"{named.name}:{named.detail}"
+    label = str(named)
     about = "a conductor's plans" if named.name == "conductor" else "a trained conductor's plans"
     return [Conducted(label, about + (f" ({model})" if model else f" ({path})" if path else ""), model, own)]

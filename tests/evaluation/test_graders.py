@@ -151,3 +151,8 @@ async def test_a_scorer_that_hangs_is_killed_and_the_next_one_works():
         assert await asyncio.gather(*(processes.call(double, n, timeout_s=60) for n in range(3))) == [0, 2, 4]
     finally:
         processes.close()
+
+
+async def test_a_number_too_large_to_divide_is_wrong_and_ends_nothing():
+    asked = Question("q", "?", "0.5", "numeric", "s", "f")
+    assert not (await grade(asked, "<answer>9e999999</answer>")).correct

@@ -7,9 +7,10 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
+from serving import adapters
 from serving.settings import SettingsError
 from tests.training.tiny_models import config
-from training.adapters import main, name_of, publish, unservable
+from training.adapters import main, publish, unservable
 from training.folder import RunFolder
 from training.run import TrainingRun
 
@@ -56,7 +57,7 @@ def finished(path: Path, **adapter: Any) -> Path:
 def test_what_is_published_is_whole_named_after_its_weights_and_says_what_it_is(tmp_path: Path):
     made = publish(finished(tmp_path), tmp_path / "adapters", base="HuggingFaceTB/SmolLM2-135M-Instruct")
     assert [each.name for each in (tmp_path / "adapters").iterdir()] == [made.name]
-    assert made.name == name_of(made / "adapter_model.safetensors")
+    adapters.verify(made, made.name)  # as the server does before it serves one
     assert made.name.startswith("conductor@")
     assert len(made.name) == len("conductor@") + 8
     assert {each.name for each in made.iterdir()} == {
@@ -75,6 +76,13 @@ def test_the_same_weights_have_the_same_name_and_are_there_once(tmp_path: Path):
     run = finished(tmp_path)
     assert publish(run, tmp_path / "adapters") == publish(run, tmp_path / "adapters")
     assert len(list((tmp_path / "adapters").iterdir())) == 1
+
+
+def test_the_same_weights_at_another_scale_are_another_adapter(tmp_path: Path):
+    one = publish(finished(tmp_path / "a"), tmp_path / "adapters")
+    other = publish(finished(tmp_path / "b", lora_alpha=99), tmp_path / "adapters")
+    assert one != other
+    assert json.loads((other / "adapter_config.json").read_text("utf-8"))["lora_alpha"] == 99
 
 
 def test_what_cannot_be_served_is_not_published_and_leaves_nothing(tmp_path: Path):

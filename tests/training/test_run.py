@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from transformers import TrainerCallback
 from serving.settings import SettingsError
 from tests.training.tiny_models import POOL, config
 from training.__main__ import main
+from training.callbacks import Curves
 from training.config import Config
 from training.folder import RunFolder
 from training.run import Stopped, TrainingRun
@@ -169,3 +171,10 @@ def test_the_command_tells_what_cannot_be_used_and_ends_with_1(
     assert "give either path or scratch" in told
     assert "pool.modle" in told
     assert main(["--config", str(tmp_path / "none.yaml")]) == 1
+
+
+def test_a_line_of_curves_that_was_cut_off_does_not_keep_a_run_from_going_on(tmp_path: Path):
+    file = tmp_path / "curves.jsonl"
+    file.write_text('{"step": 1, "loss": 0.5}\n{"step": 2, "loss": 0.4}\n{"step": 3, "lo', "utf-8")
+    Curves(file).on_train_begin(None, SimpleNamespace(global_step=2), None)
+    assert [json.loads(line)["step"] for line in file.read_text("utf-8").splitlines()] == [1, 2]
