@@ -79,6 +79,8 @@ def test_the_same_weights_have_the_same_name_and_are_there_once(tmp_path: Path):
 
 
 def test_the_same_weights_at_another_scale_are_another_adapter(tmp_path: Path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
     one = publish(finished(tmp_path / "a"), tmp_path / "adapters")
     other = publish(finished(tmp_path / "b", lora_alpha=99), tmp_path / "adapters")
     assert one != other
