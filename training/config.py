@@ -113,7 +113,8 @@ class WarmStartConfig(Frozen):
     epochs: float = Field(default=1.0, gt=0)
     learning_rate: float = Field(default=1e-3, gt=0)
     prompt_weight: float = Field(default=0.3, ge=0)
-    """How much a token of the prompt counts beside one of the plan. 0 lets the policy forget to read the question."""
+    """How much a token of the prompt counts beside one of the plan. 0 lets the policy forget to read the question, unless
+    each subtask restates its part of it (`subtask`)."""
     rewarded_share: float = Field(default=0.0, ge=0, le=1)
     """So many of the examples are plans that were found to be right by drawing and running them; the others are drawn, and that is all."""
     best_of: int = Field(default=16, ge=1)

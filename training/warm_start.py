@@ -1,7 +1,8 @@
 """The warm start: supervised learning of what a plan looks like, from the plans of `training.examples`.
 
-A step's subtask speaks of its worker's card, which teaches that a number stands for a card. The loss also counts the prompt's tokens:
-a policy that never had to predict a question does not read it, and then only learns to collect the format's half point.
+A step's subtask speaks of its worker's card, which teaches that a number stands for a card. The loss can count
+the prompt's tokens too: a policy that never had to predict or restate a question does not read it, and then only learns to collect the
+format's half point.
 """
 
 from collections.abc import Callable, Sequence
