@@ -3,11 +3,9 @@
 A run sees every row once: the rows are written out in the order of the steps, so that a resumed run goes on where it stood.
 """
 
-import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from evaluation.errors import EvaluationError
 from evaluation.questions import Question
@@ -16,6 +14,7 @@ from evaluation.synthetic.operations import FAMILIES
 from evaluation.synthetic.questions import Split, questions
 from serving.settings import SettingsError
 from training.config import Config, QuestionsConfig
+from training.lines import read
 
 Chat = list[dict[str, str]]
 STAGES = 20
@@ -34,8 +33,8 @@ def training_questions(config: QuestionsConfig, count: int) -> list[Question]:
     """`count` questions in the order in which they are asked; composite ones as often as the config says at that point.
 
     Raises:
-        SettingsError: the file of a `jsonl` source, or a set of `also`, cannot be used.
-        ValueError: the synthetic families hold too few questions.
+        SettingsError: the file of a `jsonl` source, or a set of `also`, cannot be used; or the synthetic families are unknown or
+            hold too few questions.
     """
     rng = random.Random(f"mix {config.seed}")
     sets = [(round(each.share * count), _named(each.train, each.max_chars)) for each in config.also]
@@ -45,12 +44,23 @@ def training_questions(config: QuestionsConfig, count: int) -> list[Question]:
         sorted(rng.sample(range(count), len(others))), rng.sample(others, len(others)), strict=True
     ):
         asked.insert(place, question)
+    _tell_apart(asked)
     return asked
+
+
+def _tell_apart(asked: Sequence[Question]) -> None:
+    """An answer is graded by its question's id, so one id must never be two questions'."""
+    seen: dict[str, Question] = {}
+    for question in asked:
+        if seen.setdefault(question.id, question) != question:
+            raise SettingsError(
+                f"questions: two different ones have the id {question.id!r}; rename one, or the file that it is named after."
+            )
 
 
 def _of_source(config: QuestionsConfig, count: int) -> list[Question]:
     distinct = min(config.distinct or count, count)
-    found = _from_file(config.path) if config.path else _synthetic(config, distinct)
+    found = read(config.path) if config.path else _synthetic(config, distinct)
     found = found[:distinct] if config.distinct else found
     asked: list[Question] = []
     rng = random.Random(f"order {config.seed}")
@@ -151,25 +161,7 @@ def _synthetic(config: QuestionsConfig, count: int) -> list[Question]:
 
 
 def _skills(config: QuestionsConfig, seed: int, count: int, share: float, split: Split) -> list[Question]:
-    return questions(seed, count, share, config.families or FAMILIES, split=split)
-
-
-def _from_file(path: str) -> list[Question]:
-    found = list(_lines(Path(path)))
-    if not found:
-        raise SettingsError(f"{path} holds no question.")
-    return found
-
-
-def _lines(path: Path) -> Iterator[Question]:
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as exc:
-        raise SettingsError(f"The questions {path} cannot be read: {exc.strerror}.") from exc
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            yield Question(**json.loads(line))
-        except (ValueError, TypeError) as exc:
-            raise SettingsError(f"{path}, line {number}, is no question: {exc}.") from exc
+        return questions(seed, count, share, config.families or FAMILIES, split=split)
+    except ValueError as exc:
+        raise SettingsError(f"questions.families: {exc}.") from exc

@@ -16,6 +16,7 @@ from typing import Any
 
 from conductor.formats import Format
 from conductor.worker import Member
+from serving.settings import SettingsError
 from training.config import Config, WarmStartConfig
 from training.data import Asked, Chat, drawn, training_questions
 from training.measuring import chat, scored
@@ -39,9 +40,13 @@ def examples(config: Config, runner: PlanRunner) -> list[Example]:
     Args:
         config: with a `warm_start`.
         runner: not used elsewhere while this runs; for one event loop.
+
+    Raises:
+        SettingsError: the config does not go with the pool, see `check`.
     """
     warm = config.warm_start
     assert warm is not None, "the caller sees to it"
+    check(warm, runner.workers, runner.limits.max_steps)
     even = config.questions.model_copy(update={"composite_share_at_first": None, "distinct": None})
     asked = drawn(config, runner.workers, training_questions(even, warm.examples), "warm start")
     slots = asyncio.Semaphore(AT_ONCE)
@@ -57,6 +62,28 @@ def examples(config: Config, runner: PlanRunner) -> list[Example]:
         return await asyncio.gather(*(made(number, each) for number, each in enumerate(asked)))
 
     return asyncio.run(all_of_them())
+
+
+def check(config: WarmStartConfig, workers: Sequence[str], max_steps: int) -> None:
+    """Whether plans can be drawn for this pool.
+
+    Args:
+        config: what is asked for.
+        workers: the names that plans may use.
+        max_steps: the most that a plan may have.
+
+    Raises:
+        SettingsError: `worker_shares` names somebody else; or `step_shares` has longer plans only.
+    """
+    if unknown := set(config.worker_shares) - set(workers):
+        raise SettingsError(
+            f"warm_start.worker_shares has {min(unknown)!r}; the pool has: {', '.join(workers)}."
+        )
+    if not sum(config.step_shares[:max_steps]):
+        raise SettingsError(
+            f"warm_start.step_shares has only plans of more than {max_steps} steps, which is the pool's max_steps; "
+            "give shorter ones a share."
+        )
 
 
 async def _plan(rng: random.Random, config: WarmStartConfig, runner: PlanRunner, asked: Asked) -> str:
@@ -104,7 +131,8 @@ def random_plan(
         count = min(len(parts) or 1, max_steps)
     steps: list[dict[str, Any]] = []
     for index in range(count):
-        (worker,) = rng.choices(range(len(team)), weights)
+        # Where the shares go wholly to workers who are not in this team, it is drawn from alike.
+        (worker,) = rng.choices(range(len(team)), weights if any(weights) else None)
         reads = [earlier for earlier in range(index) if rng.random() < config.read_share]
         part = (parts[index] if count == len(parts) else rng.choice(parts)) if parts else ""
         steps.append(_step(config, team, worker, reads, part))

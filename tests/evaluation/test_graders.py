@@ -34,6 +34,16 @@ def asked(grader: str, expected: str, **facts: Any) -> Question:
         ("choice", "B", "<answer>B. because A is wrong</answer>", False),
         ("choice", "B", "A or B? The answer is B", True),
         ("choice", "B", "no idea", False),
+        ("choice", "A", "The answer is a proton.", False),
+        ("choice", "A", "<answer>a proton</answer>", False),
+        ("choice", "D", "the answer is d-glucose", False),
+        ("choice", "A", "ANSWER: A", True),
+        ("choice", "A", "I would say the answer is a.", True),
+        ("choice", "B", "the answer is (b) a proton", True),
+        ("choice", "B", "<answer>b</answer>", True),
+        ("choice", "B", "<answer>**b)** a proton</answer>", True),
+        ("choice", "B", "\\boxed{\\text{b}}", True),
+        ("choice", "A", "<answer>b or a</answer>", False),
     ],
 )
 async def test_an_answer_is_judged_by_the_part_that_counts(

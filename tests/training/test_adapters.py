@@ -47,10 +47,14 @@ def finished(path: Path, **adapter: Any) -> Path:
     folder.final.mkdir()
     (folder.final / "adapter_config.json").write_text(json.dumps(FINE | adapter), "utf-8")
     save_file({"q.lora_A.weight": torch.full((16, 4), 0.1)}, folder.final / "adapter_model.safetensors")
+    measured = {"right": 0.2, "sampled": 0.1, "single": 0.3, "composite": None, "parsed": 1.0, "questions": 9}
     folder.note(
         "report",
-        {"minutes": 3, "before": {"right": 0.2}, "after": {"right": 0.9}, "fixed_workers": {"adder": 0.4}},
-    )
+        {
+            "minutes": 3, "before": {"skills": measured}, "after": {"skills": measured | {"right": 0.9}},
+            "provenance": {"skills": ["synthetic"]}, "alone": {"skills": {"workers": {"adder": 0.4}, "oracle": 0.95}},
+        },
+    )  # fmt: skip
     return folder.path
 
 
@@ -62,6 +66,7 @@ def test_what_is_published_is_whole_named_after_its_weights_and_says_what_it_is(
     assert len(made.name) == len("conductor@") + 8
     assert {each.name for each in made.iterdir()} == {
         "adapter_config.json", "adapter_model.safetensors", "README.md", "config.yaml", "report.json", "versions.json",
+        "pool.yaml", "inputs.json",
     }  # fmt: skip
     assert {tensor.dtype for tensor in load_file(made / "adapter_model.safetensors").values()} == {
         torch.bfloat16
@@ -69,6 +74,9 @@ def test_what_is_published_is_whole_named_after_its_weights_and_says_what_it_is(
     card = (made / "README.md").read_text("utf-8")
     assert "SYNTHETIC" in card
     assert "| right | 0.200 | 0.900 |" in card
+    assert "two skills" not in card
+    assert "(adder): 0.400. At least one worker: 0.950" in card
+    assert "2400 plans (100% drawn and never run)" in card
     assert yaml.safe_load(card.split("---")[1])["base_model"] == "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 

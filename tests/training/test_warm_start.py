@@ -1,6 +1,7 @@
 import json
 import random
 from pathlib import Path
+from tempfile import mkdtemp
 from statistics import mean
 from types import SimpleNamespace
 
@@ -67,7 +68,8 @@ def test_the_same_config_gives_the_same_examples(tmp_path: Path):
 
 def drawn_examples(path: Path, *, rewarded_share: float) -> list[Example]:
     made = config(path, warm_start={"examples": 60, "rewarded_share": rewarded_share, "best_of": 30})
-    return TrainingRun(made, RunFolder(path)).examples()
+    run = TrainingRun(made, RunFolder.begun(Path(mkdtemp(dir=path)) / "run", made, resume=False))
+    return run.examples()
 
 
 def share_right(found: list[Example]) -> float:
