@@ -14,7 +14,8 @@ from evaluation.questions import Question
 from serving.settings import SettingsError
 from tests.training.tiny_models import config
 from training.config import Config, QuestionsConfig
-from training.data import FACTS, drawn, held_out, training_questions
+from training.data import drawn, held_out, training_questions
+from training.lines import FACTS
 
 POOL = ["adder", "speller", "a", "b"]
 

@@ -4,9 +4,6 @@ import json
 import shutil
 from pathlib import Path
 
-import pytest
-
-from serving.settings import SettingsError
 from tests.training.tiny_models import config
 from training.folder import RunFolder
 from training.recursion import blended

@@ -1,8 +1,8 @@
 import json
 import random
 from pathlib import Path
-from tempfile import mkdtemp
 from statistics import mean
+from tempfile import mkdtemp
 from types import SimpleNamespace
 
 import pytest
