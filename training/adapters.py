@@ -136,7 +136,10 @@ def _warm_start(config: Config) -> str:
     kinds = [
         f"{share:.0%} {what}"
         for share, what in (
-            (warm.rewarded_share, f"the first right one of at most {warm.best_of} that were drawn and run"),
+            (
+                warm.rewarded_share,
+                f"the {warm.choose} right one of at most {warm.best_of} that were drawn and run",
+            ),
             (1 - warm.rewarded_share, "drawn and never run"),
         )
         if share

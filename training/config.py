@@ -140,7 +140,10 @@ class WarmStartConfig(Frozen):
     rewarded_share: float = Field(default=0.0, ge=0, le=1)
     """So many of the examples are plans that were found to be right by drawing and running them; the others are drawn, and that is all."""
     best_of: int = Field(default=16, ge=1)
-    """A rewarded example is the first right one of at most so many draws; the last one where none was right."""
+    """So many plans are drawn for a rewarded example."""
+    choose: Literal["first", "cheapest"] = "first"
+    """A rewarded example is the first right one of them; or, after all of them were run, the cheapest, and where costs are alike or
+    not known the one whose workers are right most often. `first` shows lucky guesses of a worker that does a little of everything."""
     worker_shares: dict[str, Share] = Field(default_factory=dict)
     """Of the steps of the plans that are not rewarded, by worker; the rest goes to all alike. A habit, which reward has to overcome."""
     step_shares: tuple[Weight, ...] = (0.5, 0.4, 0.1)

@@ -188,7 +188,7 @@ def written(folder: Path, **changes: Any) -> Path:
 @pytest.mark.timeout(240)
 def test_two_processes_make_one_run_between_them(tmp_path: Path):
     file, out = written(tmp_path, **SMALL, held_out=4), tmp_path / "two"
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [*launch, "-m", "training", "--config", str(file), "--out", str(out)]
     ended = subprocess.run(
         command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=200
