@@ -162,7 +162,7 @@ class WarmStartConfig(Frozen):
     """Plans write a worker's name in place of its number. The engine reads both; looking up a number's card is the one thing that a
     model from nothing does not learn in minutes."""
     fields: tuple[str, str, str] = ("worker", "subtask", "access")
-    """Their order in a step. Constrained decoding writes `worker` first."""
+    """Their order in a step. Constrained decoding takes `worker` or `subtask` first, and `access` last."""
 
     @field_validator("worker_shares")
     @classmethod

@@ -241,7 +241,7 @@ class TrainingRun:
     def _together(self) -> None:
         """Wait for the other processes, so that none reads what another one has not written yet."""
         if self.processes > 1:
-            PartialState().wait_for_everyone()
+            PartialState(cpu=not torch.cuda.is_available()).wait_for_everyone()
 
 
 def _frozen(model: Any, name: str) -> bool:
