@@ -4,6 +4,7 @@ from pathlib import Path
 from statistics import mean
 from tempfile import mkdtemp
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -13,9 +14,9 @@ from hypothesis import strategies as st
 from conductor.formats import Format, parser
 from conductor.worker import Member
 from evaluation.synthetic.skills import Skill
-from tests.training.tiny_models import config
+from tests.training.tiny_models import POOL, config
 from training.config import WarmStartConfig
-from training.examples import Example, random_plan, subtask
+from training.examples import Example, Tried, best, how_often_right, random_plan, subtask
 from training.folder import RunFolder
 from training.models import model_for, tokenizer_for
 from training.run import TrainingRun
@@ -62,12 +63,47 @@ def test_rewarded_examples_are_right_and_the_others_are_left_to_chance(tmp_path:
     assert 0.5 < share_right(drawn_examples(tmp_path, rewarded_share=0.5)) < 1.0
 
 
+def test_of_the_right_plans_the_first_or_the_cheapest_is_shown_and_else_that_of_the_workers_who_are_right_most_often():
+    lucky, dear, cheap = (
+        Tried("lucky", ("any",), True, 0.5),
+        Tried("dear", ("one",), True, 0.2),
+        Tried("cheap", ("two",), True, 0.1),
+    )
+    wrong = Tried("wrong", ("two",), False, 0.01)
+    assert best([wrong, lucky, dear, cheap], {}, first=True) is lucky
+    known = how_often_right([wrong, lucky, dear, cheap])
+    assert known == {("two",): 0.5, ("any",): 1, ("one",): 1}
+    assert best([wrong, lucky, dear, cheap], known, first=False) is cheap
+    assert best([wrong, wrong], known, first=False) is wrong
+    unpriced = [Tried("a", ("two",), True), Tried("b", ("one",), True)]
+    assert best(unpriced, known, first=False).plan == "b"
+
+
+def test_the_cheapest_of_all_draws_asks_the_specialist_also_where_another_guesses_rightly(tmp_path: Path):
+    """A third worker does both sorts, at ten times the price, and is never wrong: `first` shows it, `cheapest` does not."""
+    dear = """
+  - {name: both, kind: python, factory: "evaluation.synthetic.skills:Skill", card: both,
+     price: {input_usd_per_mtok: 10, output_usd_per_mtok: 10}}
+models:"""
+    priced = POOL.replace(
+        "card: arith", "price: &p {input_usd_per_mtok: 1, output_usd_per_mtok: 1}, card: arith"
+    )
+    pool = priced.replace("card: strings", "price: *p, card: strings").replace("\nmodels:", dear)
+    found = {
+        choose: drawn_examples(tmp_path, rewarded_share=1.0, pool=pool, choose=choose)
+        for choose in ("first", "cheapest")
+    }
+    assert any("both" in each.plan for each in found["first"])
+    assert not any("both" in each.plan for each in found["cheapest"])
+    assert share_right(found["cheapest"]) == 1.0
+
+
 def test_the_same_config_gives_the_same_examples(tmp_path: Path):
     assert drawn_examples(tmp_path, rewarded_share=0.5) == drawn_examples(tmp_path, rewarded_share=0.5)
 
 
-def drawn_examples(path: Path, *, rewarded_share: float) -> list[Example]:
-    made = config(path, warm_start={"examples": 60, "rewarded_share": rewarded_share, "best_of": 30})
+def drawn_examples(path: Path, pool: str = POOL, **warm: Any) -> list[Example]:
+    made = config(path, pool, warm_start={"examples": 60, "best_of": 30} | warm)
     run = TrainingRun(made, RunFolder.begun(Path(mkdtemp(dir=path)) / "run", made, resume=False))
     return run.examples()
 
