@@ -11,12 +11,12 @@ from typing import Any
 import yaml
 from safetensors import SafetensorError
 
+from evaluation.errors import EvaluationError
 from evaluation.naming import Named
 from serving.settings import SettingsError
 from training.config import Config, load
 
 PACKAGES = ("podium", "torch", "transformers", "trl", "peft", "datasets", "accelerate", "tokenizers")
-
 FROM_FILES = ("jsonl", "recorded")
 """Question sets whose name has a path in it."""
 
@@ -118,9 +118,12 @@ def digests(config: Config) -> dict[str, str]:
     """SHA-256 of each file that a run is made from: the pool's settings and the questions.
 
     Raises:
-        SettingsError: one cannot be read.
+        SettingsError: one cannot be read, or a question set has no such name.
     """
-    sets = [Named.read(name) for each in config.questions.also for name in (each.train, each.held_out)]
+    try:
+        sets = [Named.read(name) for each in config.questions.also for name in (each.train, each.held_out)]
+    except EvaluationError as exc:
+        raise SettingsError(f"questions.also: {exc.message}") from exc
     files = [
         config.pool.settings,
         config.questions.path,
