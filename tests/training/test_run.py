@@ -215,7 +215,7 @@ def test_weights_that_find_no_room_on_the_disk_end_the_run_with_a_word_and_1(tmp
     command = [sys.executable, "-c", FULL, "--config", str(file), "--out", str(tmp_path / "full")]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert ended.returncode == 1, ended.stderr[-4000:]
-    assert "cannot be written" in ended.stderr
+    assert "cannot be written" in " ".join(ended.stderr.split())
     assert "Traceback" not in ended.stderr
 
 
@@ -230,7 +230,7 @@ def test_ctrl_c_before_the_training_ends_the_run_with_130(tmp_path: Path):
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=60)
     assert process.returncode == 130, told[-4000:]
-    assert "--resume" in told
+    assert "--resume" in " ".join(told.split())
     assert "Traceback" not in told
 
 
