@@ -280,6 +280,20 @@ def make_model() -> None:
     progress.done(str(model.FOLDER.relative_to(ROOT)))
 
 
+def make_conductor() -> None:
+    """The local conductor, by `cluster.conductor_model` inside `.venv`."""
+    from cluster import conductor_model, model
+
+    with contextlib.suppress(OSError, ValueError, model.ModelError):
+        if conductor_model.is_ready(conductor_model.FOLDER, conductor_model.shipped()):
+            return
+    progress = Progress("set-up: making the local conductor")
+    run(
+        [str(PYTHON), "-m", "cluster.conductor_model"], progress, doing="the shipped adapter into its weights"
+    )
+    progress.done(str(conductor_model.FOLDER.relative_to(ROOT)))
+
+
 @contextlib.contextmanager
 def one_at_a_time() -> Iterator[None]:
     """Hold the set-up lock of this checkout; a second run waits and says so."""
@@ -316,6 +330,7 @@ def set_up(learning: bool) -> None:
             install_project()
             stamp_of(lock).write_text(stamp)
     make_model()
+    make_conductor()
 
 
 def main() -> int:

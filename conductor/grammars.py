@@ -24,6 +24,11 @@ _STRING = (
     'first ::= [^"\\\\\\x00-\\x20\\x7f-\\xa0\\u1680\\u2000-\\u200f\\u2028-\\u202f\\u205f\\u3000]\n'
     'letter ::= [^"\\\\\\x00-\\x20] | "\\\\" ["\\\\nrt]\n'
 )
+_FIELDS = (
+    'fields ::= "{\\"worker\\": " worker ", \\"subtask\\": " string'
+    ' | "{\\"subtask\\": " string ", \\"worker\\": " worker\n'
+)
+"""Either may come first: a small conductor does better if it says what is to be done before it looks up who does such things."""
 
 
 def _words(word: str, letter: str) -> str:
@@ -80,9 +85,8 @@ def _steps(max_steps: int, may_accept: bool) -> str:
     rules = "root ::= steps0" + (' | "{\\"accept\\": true}"' if may_accept else "") + "\n"
     for step in range(max_steps):
         more = f' ("\\n" steps{step + 1})?' if step + 1 < max_steps else ""
-        fields = f'"{{\\"worker\\": " worker ", \\"subtask\\": " string ", \\"access\\": " access{step} "}}"'
-        rules += f"steps{step} ::= {fields}{more}\n" + _access(step)
-    return rules
+        rules += f'steps{step} ::= fields ", \\"access\\": " access{step} "}}"{more}\n' + _access(step)
+    return rules + _FIELDS
 
 
 def _lists(max_steps: int, may_accept: bool) -> str:

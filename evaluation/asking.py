@@ -19,7 +19,7 @@ from evaluation.outcome import Outcome, of_record
 from evaluation.questions import Question
 from serving.pool import Pool, build_pool
 from serving.settings import Settings
-from serving.worker_settings import PythonSettings, ScriptedSettings, VllmSettings
+from serving.worker_settings import OpenAISettings, VllmSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,21 +115,33 @@ class Asker(Protocol):
 
 
 class EngineAsker:
-    """An engine over `build_pool`'s workers."""
+    """An engine over `build_pool`'s workers. A conductor that is a vLLM engine is left out; `conducted_at` says where one runs."""
 
-    def __init__(self, settings: Settings, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, settings: Settings, environment: Mapping[str, str] | None = None, model: str | None = None
+    ) -> None:
         """Builds the pool.
 
+        Args:
+            settings: of the pool.
+            environment: where the named keys are; None: this process's.
+            model: a name in the settings' `models`, whose workers are the pool; None: all that are in it.
+
         Raises:
-            EvaluationError: a worker needs a cluster.
+            EvaluationError: a worker needs a cluster, or there is no such model.
             SettingsError: a key is missing, or a worker cannot be made.
         """
+        settings = _without_engine(settings)
         local = [worker.name for worker in settings.workers if isinstance(worker, VllmSettings)]
         if local:
             raise EvaluationError(
                 f"The worker {local[0]!r} is a vLLM engine, which a cluster serves: start it with `make serve`, "
                 "and evaluate with --url http://127.0.0.1:8000 in place of --settings."
             )
+        if model is not None and model not in settings.models:
+            there = ", ".join(settings.models) or "none"
+            raise EvaluationError(f"The settings have no model {model!r}; their `models` are: {there}.")
+        self._team = settings.models[model].workers if model else None
         self._settings = settings
         self._pool: Pool = build_pool(
             settings, os.environ if environment is None else environment, engines={}
@@ -139,16 +151,12 @@ class EngineAsker:
     @property
     def workers(self) -> tuple[str, ...]:
         """See `Asker`."""
-        return tuple(self._engine.pool)
+        return self._team or tuple(self._engine.pool)
 
     @property
     def provenance(self) -> Mapping[str, str]:
         """See `Asker`. The conductor is told too, where it is not a model."""
-        return {
-            worker.name: kind
-            for worker, wire in zip(self._pool.settings.workers, self._pool.wires, strict=True)
-            if (kind := _provenance(worker, wire))
-        }
+        return self._pool.provenance
 
     @property
     def conducts(self) -> bool:
@@ -158,7 +166,8 @@ class EngineAsker:
     @property
     def told(self) -> Mapping[str, Any]:
         """See `Asker`."""
-        return {"settings": self._settings.model_dump(mode="json", exclude={"limits", "router", "telemetry"})}
+        settings = self._settings.model_dump(mode="json", exclude={"limits", "router", "telemetry"})
+        return {"settings": settings} | ({"team": self._team} if self._team else {})
 
     def price(self, worker: str) -> Price | None:
         """See `Asker`."""
@@ -182,7 +191,7 @@ class EngineAsker:
             sampling=Call(
                 (), max_output_tokens=caps.max_output_tokens, temperature=temperature, seed=sampling.seed, read_along=False
             ),
-            plan=plan, max_steps=caps.max_steps, rounds=caps.rounds,
+            plan=plan, workers=self._team, max_steps=caps.max_steps, rounds=caps.rounds,
             budget=Budget(caps.max_cost_usd, caps.max_tokens), deadline_s=caps.deadline_s,
         )  # fmt: skip
         try:
@@ -198,11 +207,33 @@ class EngineAsker:
         await self._pool.aclose()
 
 
-def _provenance(settings: object, wire: object) -> str:
-    """What a worker stands for, where it is no model: its own word, or what its place in the code says."""
-    if isinstance(settings, ScriptedSettings):
-        return "scripted"
-    if not isinstance(settings, PythonSettings):
-        return ""
-    own = getattr(wire, "provenance", "")
-    return own or ("synthetic" if settings.factory.startswith("evaluation.synthetic.") else "")
+def conducted_at(settings: Settings, url: str, model: str | None = None) -> Settings:
+    """The same pool with its conductor at a server that speaks OpenAI's API, such as `vllm serve`.
+
+    Args:
+        settings: with a conductor.
+        url: with `/v1`.
+        model: its name there; None: as the settings call it.
+
+    Raises:
+        EvaluationError: the settings have no conductor, or it has no model's name.
+    """
+    if settings.conductor is None:
+        raise EvaluationError("at=URL says where the conductor is, and the settings have no `conductor`.")
+    own = settings.worker(settings.conductor.worker)
+    if (named := model or getattr(own, "model", None)) is None:
+        raise EvaluationError(f"at={url}: say with &model=NAME what the conductor is called there.")
+    kept = own.model_dump(include=set(OpenAISettings.model_fields) - {"kind", "price"}) | {"price": own.price}
+    there = OpenAISettings.model_validate(kept | {"kind": "openai", "model": named, "base_url": url})
+    return settings.model_copy(
+        update={"workers": tuple(there if worker is own else worker for worker in settings.workers)}
+    )
+
+
+def _without_engine(settings: Settings) -> Settings:
+    """Without the conductor, where it is a vLLM engine beside the pool: the pool can be asked without it."""
+    chosen = settings.conductor
+    if chosen is None or not isinstance(own := settings.worker(chosen.worker), VllmSettings) or own.in_pool:
+        return settings
+    others = tuple(worker for worker in settings.workers if worker is not own)
+    return settings.model_copy(update={"conductor": None, "workers": others})

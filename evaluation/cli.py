@@ -5,6 +5,7 @@ Ctrl-C. After 1 and 130 the same command goes on where it was.
 """
 
 import argparse
+import math
 import signal
 import sys
 from collections.abc import Sequence
@@ -59,7 +60,10 @@ def evaluating(made: argparse.ArgumentParser) -> None:
     whom = made.add_mutually_exclusive_group(required=True)
     whom.add_argument("--settings", type=Path, help="settings YAML; its workers are called from this process")
     whom.add_argument("--url", help="a running Podium; a key goes into PODIUM_API_KEY")
-    made.add_argument("--model", help="with --url: the conductor to ask (the server's first)")
+    made.add_argument(
+        "--model",
+        help="with --url: the conductor to ask (the server's first); with --settings: a name in `models`, whose workers are the pool",
+    )
     made.add_argument(
         "--questions", nargs="+", required=True, metavar="SET", help="see below; several are put together"
     )
@@ -69,8 +73,8 @@ def evaluating(made: argparse.ArgumentParser) -> None:
     )
     made.add_argument("--count", type=count, help="questions of each set (all of a fixed set; 100 of others)")
     made.add_argument("--train-count", type=count, help="the same for --train")
-    made.add_argument("--seed", type=int, default=0, help="of questions, samples and lots (%(default)s)")
-    made.add_argument("--train-seed", type=int, help="of generated training questions (--seed + 1)")
+    made.add_argument("--seed", type=_seed, default=0, help="of questions, samples and lots (%(default)s)")
+    made.add_argument("--train-seed", type=_seed, help="of generated training questions (--seed + 1)")
     made.add_argument(
         "--out", type=Path, default=Path("build/eval"), help="folder of results and report (%(default)s)"
     )
@@ -85,8 +89,10 @@ def evaluating(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--strategy-usd", type=_usd, help="a strategy that has spent so much begins no further question"
     )
-    made.add_argument("--deadline-s", type=float, default=300.0, help="of one run (%(default)s)")
-    made.add_argument("--temperature", type=float, help="of workers, where a strategy has none of its own")
+    made.add_argument("--deadline-s", type=_seconds, default=300.0, help="of one run (%(default)s)")
+    made.add_argument(
+        "--temperature", type=_temperature, help="of workers, where a strategy has none of its own"
+    )
     made.set_defaults(do="evaluate")
 
 
@@ -131,6 +137,31 @@ def ended(read: argparse.Namespace, written: list[str]) -> int:
         print(said, file=sys.stderr)  # noqa: T201
         return 1
     return 0
+
+
+def _seed(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 0")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    if not 0 < (seconds := _number(text)) < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds above 0")
+    return seconds
+
+
+def _temperature(text: str) -> float:
+    if not 0 <= (temperature := _number(text)) <= 2:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 2")
+    return temperature
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as exc:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number") from exc
 
 
 def _usd(text: str) -> Decimal:

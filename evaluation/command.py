@@ -9,10 +9,11 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from evaluation import report
-from evaluation.asking import Caps, EngineAsker
+from evaluation.asking import Asker, Caps, EngineAsker, conducted_at
 from evaluation.asking_url import UrlAsker
 from evaluation.console import Terminal
 from evaluation.errors import EvaluationError
@@ -83,12 +84,14 @@ async def _evaluated(
     )  # fmt: skip
     order = Order(questions, training, caps, read.seed, read.concurrency, read.strategy_usd)
     asker = (
-        EngineAsker(load(read.settings)) if read.settings else await UrlAsker.connected(read.url, read.model)
+        EngineAsker(load(read.settings), model=read.model)
+        if read.settings
+        else await UrlAsker.connected(read.url, read.model)
     )
     strategies: list[Strategy] = []
     try:
         names = expanded(read.strategies, asker, learns=bool(training))
-        strategies = make(names, asker, lambda path: EngineAsker(load(path)))
+        strategies = make(names, asker, partial(_opened, read))
         with ResultLog(read.out / "results.jsonl") as log:
             done = await Evaluation(order, asker, log, show, read.out / "embeddings.npz").run(strategies)
     finally:
@@ -106,12 +109,24 @@ async def _evaluated(
             "workers": list(asker.workers),
             "provenance": dict(asker.provenance),
         },
-        "warnings": _warnings(asker.provenance, bool(read.url), rows),
+        "warnings": _warnings(asker.provenance, rows),
         "caps": {name: value if value is None else str(value) for name, value in asdict(caps).items()},
         "rows": rows,
         "comparisons": comparisons(done.results, read.seed),
         "resamples": RESAMPLES,
     }
+
+
+def _opened(read: argparse.Namespace, path: str | None, at: str | None, model: str | None) -> Asker:
+    """See `OpenAsker`."""
+    if path is None and read.settings is None:
+        raise EvaluationError(
+            f"at={at} goes with --settings; with --url the server knows where its conductors are."
+        )
+    settings = load(path or read.settings)
+    return EngineAsker(
+        conducted_at(settings, at, model) if at else settings, model=read.model if read.settings else None
+    )
 
 
 SAID = {
@@ -122,17 +137,13 @@ SAID = {
 }
 
 
-def _warnings(provenance: Mapping[str, str], by_url: bool, rows: Sequence[dict[str, Any]]) -> list[str]:
+def _warnings(provenance: Mapping[str, str], rows: Sequence[dict[str, Any]]) -> list[str]:
     """What a reader must know before the figures."""
     said = [
         text.format(names=", ".join(name for name, kind in provenance.items() if kind == each))
         for each, text in SAID.items()
         if each in provenance.values()
     ]
-    if by_url:
-        said.append(
-            "Asked over HTTP: the server does not say whether its workers are models; see its settings."
-        )
     if any("vote" not in row["strategy"] and row["errors"] for row in rows):
         said.append(
             "Some questions failed (see the last column and the table below it); they count as wrong."

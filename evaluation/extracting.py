@@ -8,7 +8,10 @@ _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
 _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?|[-+]?\.\d+")
 _MARKER = re.compile(r"####\s*([^\n]+)")
 _BOXED = re.compile(r"\\boxed\s*\{")
-_CHOICE = re.compile(r"(?:answer|choice|option)\s*(?:is|:)?\s*\**\(?([A-J])\b\)?", re.IGNORECASE)
+_LETTER = r"([A-J](?![\w'])|[a-j](?=\s*$|[^\w\s^/+=-]+(?:\s|$)|\s+(?:or|and)\b))"
+"""A small one counts at the end of a line, before a punctuation mark or beside another choice: in "is a proton" it is an article."""
+_CHOICE = re.compile(rf"(?i:answer|choice|option)\s*(?i:is|:)?\s*\**\(?{_LETTER}", re.MULTILINE)
+_MARKED_CHOICE = re.compile(rf"(?<![A-Za-z'])\(?{_LETTER}")
 _LONE_CHOICE = re.compile(r"(?<![A-Za-z'])\(?([A-J])\)?(?![A-Za-z'])")
 _FENCE = re.compile(r"```(?:[A-Za-z0-9_+-]*)[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 
@@ -56,8 +59,8 @@ def choice(text: str) -> str | None:
     """The letter chosen: between answer marks, after the word answer, or else the last letter that stands alone."""
     marked = tagged(text) or boxed(text)
     if marked is not None:
-        found = _LONE_CHOICE.findall(marked.upper())
-        return found[0] if len(set(found)) == 1 else None
+        found = {letter.upper() for letter in _MARKED_CHOICE.findall(marked)}
+        return found.pop() if len(found) == 1 else None
     for pattern in (_CHOICE, _LONE_CHOICE):
         if found := pattern.findall(text):
             return found[-1].upper()

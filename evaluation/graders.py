@@ -134,9 +134,9 @@ def _plain(text: str) -> str:
 def _same_number(found: str, expected: str) -> bool:
     try:
         one, other = Decimal(found), Decimal(expected.replace(",", "").strip())
-    except InvalidOperation:
+        return one == other or (other != 0 and abs(one / other - 1) < Decimal("1e-6"))
+    except ArithmeticError:  # no number, or one too large to divide
         return False
-    return one == other or (other != 0 and abs(one / other - 1) < Decimal("1e-6"))
 
 
 def _normal_number(found: str) -> str:

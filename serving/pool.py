@@ -114,6 +114,15 @@ class Pool:
         """What each worker's server is asked for: the model, and the adapter over it."""
         return {worker.name: _model(worker, self.settings) for worker in self.settings.workers}
 
+    @property
+    def provenance(self) -> dict[str, str]:
+        """What each worker stands for that is no model: `scripted`, `synthetic`, `replayed`, `program`. Models are not in it."""
+        return {
+            worker.name: kind
+            for worker, wire in zip(self.settings.workers, self.wires, strict=True)
+            if (kind := _provenance(worker, wire, self.settings))
+        }
+
     async def aclose(self) -> None:
         """Close the HTTP clients of the API workers."""
         for wire in self.wires:
@@ -210,6 +219,20 @@ def _model(worker: WorkerSettings, settings: Settings) -> str:
             return f"{model}+{name_of(worker.adapter)}" if worker.adapter else model
         case _:
             return worker.model
+
+
+def _provenance(worker: WorkerSettings, wire: Worker, settings: Settings) -> str:
+    """What the settings say, or a worker of one's own of itself; empty for a model, and for one that does not say."""
+    match worker:
+        case ScriptedSettings():
+            return "scripted"
+        case PythonSettings():
+            return str(getattr(wire, "provenance", ""))
+        case VllmSettings():
+            owner = settings.worker(worker.deployment) if worker.deployment else worker
+            return "scripted" if isinstance(owner, VllmSettings) and owner.stand_in else ""
+        case _:
+            return ""
 
 
 def _limited(worker: WorkerSettings, wire: Worker, settings: Settings) -> Limited:

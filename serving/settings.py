@@ -287,6 +287,8 @@ def load(path: str | Path, model: str | None = None) -> Settings:
         data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as exc:
         raise SettingsError(f"The settings file {path} cannot be read: {exc.strerror}.") from exc
+    except UnicodeDecodeError as exc:
+        raise SettingsError(f"The settings file {path} is not UTF-8: {exc}. Save it as UTF-8.") from exc
     except yaml.YAMLError as exc:
         raise SettingsError(f"{path} is not YAML: {exc}.") from exc
     settings = parse(data, str(path))
@@ -294,14 +296,17 @@ def load(path: str | Path, model: str | None = None) -> Settings:
 
 
 def with_model(settings: Settings, model: str) -> Settings:
-    """`settings` with `model` in every vllm worker that has an engine."""
+    """`settings` with `model` in every vllm worker that has an engine; prompts written for such a conductor give way to the built-in ones."""
     workers = tuple(
         worker.model_copy(update={"model": model})
         if isinstance(worker, VllmSettings) and not worker.deployment
         else worker
         for worker in settings.workers
     )
-    return settings.model_copy(update={"workers": workers})
+    chosen = settings.conductor
+    is_new = chosen is not None and isinstance(settings.worker(chosen.worker), VllmSettings)
+    prompts = PromptSettings() if is_new else settings.prompts
+    return settings.model_copy(update={"workers": workers, "prompts": prompts})
 
 
 def found(path: Path) -> Path:

@@ -2,13 +2,15 @@
 
 import argparse
 import os
+import signal
 import sys
 from pathlib import Path
 
 from rich.console import Console
 
 from serving.settings import SettingsError
-from training.config import Config, load
+from training.config import Config, load, parse
+from training.report import lines
 
 OUT = Path("build/training")
 
@@ -22,24 +24,33 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--resume", action="store_true", help="go on with the run that the folder holds")
     given = parser.parse_args(arguments)
     console = Console(stderr=True)
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell's background job starts with it ignored
     try:
         config = load(given.config)
         if given.seed is not None:
-            config = config.model_copy(update={"seed": given.seed})
+            config = parse(config.model_dump(mode="json") | {"seed": given.seed}, "--seed")
         return trained(config, given.out or OUT / config.name, console, resume=given.resume)
     except SettingsError as exc:
         console.print(f"[red]{exc.message}[/red]", highlight=False)
         return 1
+    except KeyboardInterrupt:
+        console.print("Stopped; what was finished is kept, and the same command with --resume goes on.")
+        return 130
 
 
 def trained(config: Config, path: Path, console: Console, *, resume: bool) -> int:
-    """Run `config` in `path`."""
-    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
-    from training.folder import (
-        RunFolder,  # torch and TRL take seconds to import; a wrong config is told at once
-    )
+    """Run `config` in `path`; the exit status.
 
-    folder = RunFolder.begun(path, config, resume=resume)
+    Raises:
+        SettingsError: it cannot be used as it is.
+    """
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+    from training.folder import RunFolder, full  # torch and TRL take seconds to import
+
+    first = os.environ.get("RANK", "0") == "0"
+    folder = RunFolder.begun(path, config, resume=resume) if first else RunFolder(path, leads=False)
     from training.run import Stopped, TrainingRun, processes
 
     try:
@@ -47,15 +58,16 @@ def trained(config: Config, path: Path, console: Console, *, resume: bool) -> in
     except Stopped as exc:
         console.print(f"Stopped after step {exc.step}; the same command with --resume goes on.")
         return 130
-    except OSError as exc:
+    except Exception as exc:
+        if (why := full(exc)) is None:
+            raise
         console.print(
-            f"[red]{path} cannot be written: {exc.strerror}. What was finished is there; --resume goes on.[/red]"
+            f"[red]{path} cannot be written: {why}. What was finished is there; --resume goes on.[/red]"
         )
         return 1
-    before, after = report["before"].get("right"), report["after"].get("right")
-    if before is not None:
-        console.print(f"held-out questions right: {before:.3f} before, {after:.3f} after")
-    console.print(f"{folder.final}\ncurves: tensorboard --logdir {path}", highlight=False)
+    if folder.leads:
+        console.print(*lines(report), sep="\n", highlight=False)
+        console.print(f"{folder.final}\ncurves: tensorboard --logdir {path}", highlight=False)
     return 0
 
 

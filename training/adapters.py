@@ -1,11 +1,9 @@
 """From a trained run to an adapter that serves: checked, named after its weights, published whole, with its card.
 
-The name is `conductor@<the first 8 digits of the SHA-256 of its weights>` and is never used for other weights: a server that is
-given new weights under an old name may answer from the old one's prefix cache (https://github.com/vllm-project/vllm/issues/42125).
+The name says what is in it, and is never used for anything else (`serving.adapters`).
 """
 
 import argparse
-import hashlib
 import json
 import shutil
 import sys
@@ -16,10 +14,13 @@ from typing import Any
 
 from rich.console import Console
 
+from serving import adapters
 from serving.settings import SettingsError
-from training.config import LORA_RANKS, load
+from training.config import LORA_RANKS, Config, load
+from training.report import stands_for, tables
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+LABEL = "conductor"
 LICENCE = "apache-2.0"
 
 
@@ -44,11 +45,6 @@ def _targets(config: Mapping[str, Any]) -> list[str]:
     return [targets] if isinstance(targets, str) else list(targets)
 
 
-def name_of(weights: Path) -> str:
-    """The adapter's name, by its weights."""
-    return f"conductor@{hashlib.sha256(weights.read_bytes()).hexdigest()[:8]}"
-
-
 def publish(run: Path, into: Path, *, base: str | None = None) -> Path:
     """Export the adapter of a finished run to the folder `into/conductor@xxxxxxxx`.
 
@@ -66,29 +62,19 @@ def publish(run: Path, into: Path, *, base: str | None = None) -> Path:
     adapter = json.loads((source / CONFIG).read_text(encoding="utf-8"))
     if faults := unservable(adapter):
         raise SettingsError(f"The adapter in {source} cannot be served: {'; '.join(faults)}.")
-    into.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=".publishing-", dir=into))
-    try:
+    with tempfile.TemporaryDirectory(prefix="podium-adapter-") as folder:
+        made = Path(folder)
         _as_bfloat16(source / WEIGHTS, made / WEIGHTS)
         named = base or str(config.model.path)
         (made / CONFIG).write_text(
             json.dumps(adapter | {"base_model_name_or_path": named}, indent=1) + "\n", "utf-8"
         )
-        for kept in ("config.yaml", "report.json", "versions.json"):
+        for kept in ("config.yaml", "pool.yaml", "inputs.json", "report.json", "versions.json"):
             if (run / kept).exists():
                 shutil.copyfile(run / kept, made / kept)
-        name = name_of(made / WEIGHTS)
+        name = adapters.versioned(LABEL, made)
         (made / "README.md").write_text(_card(run, name, named), "utf-8")
-        made.chmod(0o755)
-        target = into / name
-        if target.exists():  # the same weights: it is there already
-            shutil.rmtree(made)
-        else:
-            made.rename(target)
-        return target
-    except BaseException:
-        shutil.rmtree(made, ignore_errors=True)
-        raise
+        return adapters.publish(made, into, LABEL)
 
 
 def _as_bfloat16(source: Path, target: Path) -> None:
@@ -100,26 +86,8 @@ def _as_bfloat16(source: Path, target: Path) -> None:
 
 
 def _card(run: Path, name: str, base: str) -> str:
-    config = load(run / "config.yaml")
-    report = _json(run / "report.json")
-    data = (
-        "SYNTHETIC questions and workers: small programs, not language models (evaluation/synthetic)"
-        if config.questions.source == "skills"
-        else f"questions from {Path(str(config.questions.path)).name}"
-    )
-    before, after = report.get("before") or {}, report.get("after") or {}
-    fixed = report.get("fixed_workers") or {}
-    best = max(fixed, key=lambda worker: fixed[worker], default=None)
-    lines = [
-        f"| {label} | {before.get(key, float('nan')):.3f} | {after.get(key, float('nan')):.3f} |"
-        for label, key in (("right", "right"), ("one skill", "single"), ("two skills", "composite"), ("plans that run", "parsed"))
-    ]  # fmt: skip
-    figures = (
-        "\n".join(["| held-out share | before | after |", "| --- | --- | --- |", *lines])
-        + (f"\n\nThe best worker by itself ({best}): {fixed[best]:.3f}." if best else "")
-        if after
-        else "Not measured: the run held no questions out."
-    )
+    config, report = load(run / "config.yaml"), _json(run / "report.json")
+    rank = config.model.lora.rank if config.model.lora else "?"
     return f"""---
 base_model: {base}
 license: {LICENCE}
@@ -128,16 +96,55 @@ tags: [podium, conductor, lora, grpo]
 ---
 # {name}
 
-A LoRA adapter (rank {config.model.lora.rank if config.model.lora else "?"}, bfloat16) that makes {base} write plans for Podium.
+A LoRA adapter (rank {rank}, bfloat16) that makes {base} write plans for Podium.
 
-* **Data**: {data}; seed {config.questions.seed}. Figures on it say nothing about real models.
-* **Pool**: {Path(config.pool.settings).name}, model {config.pool.model}; the workers' order is drawn anew for each question.
-* **Training**: {"a warm start on " + str(config.warm_start.examples) + " random plans, then " if config.warm_start else ""}GRPO, \
-{config.grpo.steps} steps of {config.grpo.questions} questions x {config.grpo.completions} completions; all of it in config.yaml.
-* **Measured**: {report.get("minutes", "?")} minutes of training; questions held out: {config.held_out}, plans read off greedily, unconstrained.
+* **Questions**: {_questions(config)}; seed {config.questions.seed}.
+* **Pool**: {Path(config.pool.settings).name} (pool.yaml here), model {config.pool.model}; the workers' order is drawn anew for each question.
+* **Workers**: {"; ".join(f"{source}: {stands_for(kinds)}" for source, kinds in report.get("provenance", {}).items()) or "not said"}.
+* **Training**: {_warm_start(config)}GRPO, {config.grpo.steps} steps of {config.grpo.questions} questions x {config.grpo.completions} \
+completions; all of it in config.yaml. {report.get("minutes", "?")} minutes.
+* **Measured**: {config.held_out} questions held out, plans unconstrained, nothing repaired, greedy where not said otherwise.
 
-{figures}
+{tables(report) if report else "Not measured."}
 """
+
+
+def _questions(config: Config) -> str:
+    """Every source, with its share."""
+    also = config.questions.also
+    own = (
+        "SYNTHETIC questions about small skills (evaluation/synthetic)"
+        if config.questions.source == "skills"
+        else f"questions from {Path(str(config.questions.path)).name}"
+    )
+    rest = 1 - sum(each.share for each in also)
+    return "; ".join(
+        [f"{rest:.0%} {own}"]
+        + [
+            f"{each.share:.0%} {each.train}"
+            + (f" of at most {each.max_chars} characters" if each.max_chars else "")
+            for each in also
+        ]
+    )
+
+
+def _warm_start(config: Config) -> str:
+    """How the examples of the warm start were come by."""
+    warm = config.warm_start
+    if warm is None:
+        return ""
+    kinds = [
+        f"{share:.0%} {what}"
+        for share, what in (
+            (
+                warm.rewarded_share,
+                f"the {warm.choose} right one of at most {warm.best_of} that were drawn and run",
+            ),
+            (1 - warm.rewarded_share, "drawn and never run"),
+        )
+        if share
+    ]
+    return f"a warm start on {warm.examples} plans ({', '.join(kinds)}), then "
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -7,10 +7,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from accelerate import PartialState
+from accelerate.utils import gather_object
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch.utils.tensorboard import SummaryWriter
 from transformers import TrainerCallback
 from transformers.integrations import TensorBoardCallback
+
+from training.folder import written
 
 SHOWN = {
     "reward": "reward",
@@ -35,8 +39,9 @@ class Curves(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """See `TrainerCallback`."""
         lines = self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []
-        kept = [line for line in lines if json.loads(line)["step"] <= state.global_step]
-        self._path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+        kept = [line for line in lines if (step := _step(line)) is not None and step <= state.global_step]
+        if state.is_world_process_zero:
+            written(self._path, "".join(line + "\n" for line in kept))
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
@@ -45,6 +50,14 @@ class Curves(TrainerCallback):
         if state.is_world_process_zero and logs and "loss" in logs:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"step": state.global_step, **logs}) + "\n")
+
+
+def _step(line: str) -> int | None:
+    """The step that a line of curves is about; None of a line that was cut off when the run was killed."""
+    try:
+        return int(json.loads(line)["step"])
+    except ValueError:
+        return None
 
 
 class Bar(TrainerCallback):
@@ -118,6 +131,8 @@ class Interrupted(TrainerCallback):
         self.asked = True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """See `TrainerCallback`."""
+        """See `TrainerCallback`. Processes that train together end at the same step."""
+        if PartialState().num_processes > 1:
+            self.asked = any(gather_object([self.asked]))
         if self.asked:
             control.should_save = control.should_training_stop = True

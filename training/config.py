@@ -3,17 +3,30 @@
 Unknown keys are refused with their place. Imports in milliseconds: no torch, no TRL.
 """
 
+from math import fsum
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from serving.settings import SettingsError
 from serving.worker_settings import Frozen
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM 0.29 serves (`max_lora_rank`)."""
+Schedule = Literal[
+    "linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt"
+]  # fmt: skip
+"""Those of `transformers.SchedulerType` that need nothing but a number of steps; the others want arguments, or a loss to watch."""
+POLYNOMIAL_END = 1e-7
+"""Where transformers' polynomial schedule ends; it refuses to start below."""
+HIGHEST_SEED = 2**32 - 1
+"""numpy takes none beyond, and none below 0."""
+Share = Annotated[float, Field(ge=0, le=1)]
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+ROUNDING = 1e-9
+"""0.7, 0.2 and 0.1 may be that much more than 1 together."""
 
 
 class ScratchConfig(Frozen):
@@ -23,6 +36,15 @@ class ScratchConfig(Frozen):
     layers: int = Field(default=4, ge=1)
     heads: int = Field(default=4, ge=1)
     vocabulary: int = Field(default=700, ge=300)
+
+    @model_validator(mode="after")
+    def _divided(self) -> Self:
+        if self.hidden % (2 * self.heads):  # a head's numbers are turned in pairs, by their place in the text
+            raise ValueError(
+                f"heads {self.heads} does not divide hidden {self.hidden} into parts of an even size; "
+                f"take a hidden that is a multiple of {2 * self.heads}, or another number of heads"
+            )
+        return self
 
 
 class LoraConfig(Frozen):
@@ -63,6 +85,20 @@ class PoolConfig(Frozen):
     """A name in its `models`; its limits hold."""
     workers_per_question: int | None = Field(default=None, ge=1)
     """Each question is asked of so many workers, drawn anew (the paper's k of n); None: of all, in a new order."""
+    teams: dict[str, Annotated[tuple[str, ...], Field(min_length=1)]] = Field(default_factory=dict)
+    """By a question's source (`Question.source`), the workers that it is asked of; of all where its source is not here."""
+
+
+class AlsoConfig(Frozen):
+    """Further questions, by their names in `podium eval` (`evaluation.sources`), such as `recorded:FILE?part=train`."""
+
+    train: str
+    held_out: str
+    """What the conductor is measured on; must have none of the questions of `train`."""
+    share: float = Field(gt=0, lt=1)
+    """Of all questions, in training and measuring."""
+    max_chars: int | None = Field(default=None, ge=1)
+    """Longer ones are left out, from both: a small conductor on a small machine reads slowly."""
 
 
 class QuestionsConfig(Frozen):
@@ -70,19 +106,24 @@ class QuestionsConfig(Frozen):
 
     source: Literal["skills", "jsonl"] = "skills"
     path: str | None = None
-    """Of the JSONL: one question a line, fields as in `evaluation.questions.Question`."""
-    seed: int = 0
+    """Of the JSONL: one question a line, fields as in `evaluation.questions.Question` (`training.lines.Line`)."""
+    seed: int = Field(default=0, ge=0)
     distinct: int | None = Field(default=None, ge=1)
     """So many different questions, asked again in a new order when they are used up; None: as many as are needed."""
     composite_share: float = Field(default=0.5, ge=0, le=1)
     composite_share_at_first: float | None = Field(default=None, ge=0, le=1)
     """The share grows evenly from this one; None: it is the same all the way."""
     families: tuple[str, ...] | None = None
+    also: tuple[AlsoConfig, ...] = ()
 
     @model_validator(mode="after")
     def _file(self) -> Self:
         if (self.source == "jsonl") != (self.path is not None):
             raise ValueError("path goes with source jsonl, and only with it")
+        if sum(each.share for each in self.also) >= 1:
+            raise ValueError(
+                "the shares of `also` leave nothing to the questions of `source`; they must be less than 1 together"
+            )
         return self
 
 
@@ -99,18 +140,21 @@ class WarmStartConfig(Frozen):
     rewarded_share: float = Field(default=0.0, ge=0, le=1)
     """So many of the examples are plans that were found to be right by drawing and running them; the others are drawn, and that is all."""
     best_of: int = Field(default=16, ge=1)
-    """A rewarded example is the first right one of at most so many draws; the last one where none was right."""
-    worker_shares: dict[str, float] = Field(default_factory=dict)
+    """So many plans are drawn for a rewarded example."""
+    choose: Literal["first", "cheapest"] = "first"
+    """A rewarded example is the first right one of them; or, after all of them were run, the cheapest, and where costs are alike or
+    not known the one whose workers are right most often. `first` shows lucky guesses of a worker that does a little of everything."""
+    worker_shares: dict[str, Share] = Field(default_factory=dict)
     """Of the steps of the plans that are not rewarded, by worker; the rest goes to all alike. A habit, which reward has to overcome."""
-    step_shares: tuple[float, ...] = (0.5, 0.4, 0.1)
+    step_shares: tuple[Weight, ...] = (0.5, 0.4, 0.1)
     """How many of the plans have one step, two, three ..."""
     matching_share: float = Field(default=0.0, ge=0, le=1)
-    """So many of the plans have as many steps as the question has parts, where its source tells (synthetic ones do); the rest as
-    `step_shares` says. A hint at the shape of a plan, not at its workers."""
+    """So many of the plans have as many steps as the question has parts, as its source tells (synthetic ones do; one, where it tells
+    nothing); the rest as `step_shares` says. A hint at the shape of a plan, not at its workers."""
     read_share: float = Field(default=0.5, ge=0, le=1)
     """A step reads each earlier one with this probability."""
     subtask: str = "Do the {card} part."
-    """What a step is told; `{card}` is its worker's card up to the first comma or colon, `{part}` what the part of the question is in
+    """What a step is told; `{card}` is its worker's card up to the first comma, colon or full stop, `{part}` what the part of the question is in
     short, as its source says (`facts.parts`): restating the question makes a small model read it."""
     whole: str = "Answer the question."
     """The same for a worker without a card."""
@@ -118,7 +162,30 @@ class WarmStartConfig(Frozen):
     """Plans write a worker's name in place of its number. The engine reads both; looking up a number's card is the one thing that a
     model from nothing does not learn in minutes."""
     fields: tuple[str, str, str] = ("worker", "subtask", "access")
-    """Their order in a step. Constrained decoding writes `worker` first."""
+    """Their order in a step. Constrained decoding takes `worker` or `subtask` first, and `access` last."""
+
+    @field_validator("worker_shares")
+    @classmethod
+    def _leave_a_rest(cls, shares: dict[str, float]) -> dict[str, float]:
+        if (whole := fsum(shares.values())) > 1 + ROUNDING:
+            raise ValueError(f"they are {whole:g} together; make them 1 at most")
+        return shares
+
+    @field_validator("step_shares")
+    @classmethod
+    def _some(cls, shares: tuple[float, ...]) -> tuple[float, ...]:
+        if not sum(shares):
+            raise ValueError("no length of a plan has a share; give at least one, such as [1.0] for one step")
+        return shares
+
+    @field_validator("fields")
+    @classmethod
+    def _each_once(cls, fields: tuple[str, str, str]) -> tuple[str, str, str]:
+        if sorted(fields) != ["access", "subtask", "worker"]:
+            raise ValueError(
+                f"{', '.join(fields)}: write worker, subtask and access, each once, in any order"
+            )
+        return fields
 
 
 class VllmConfig(Frozen):
@@ -147,7 +214,7 @@ class GrpoConfig(Frozen):
     micro_batch: int = Field(default=64, ge=1)
     """So many completions go through the model at once on each device."""
     learning_rate: float = Field(default=1e-6, gt=0)
-    schedule: str = "cosine"
+    schedule: Schedule = "cosine"
     warmup_steps: int = Field(default=6, ge=0)
     weight_decay: float = Field(default=0.0, ge=0)
     max_grad_norm: float = Field(default=1.0, gt=0)
@@ -165,12 +232,30 @@ class GrpoConfig(Frozen):
     recursion: RecursionConfig | None = None
     gradient_checkpointing: bool = False
 
+    @property
+    def batch(self) -> int:
+        """Completions a step, those of the second round included."""
+        return self.questions * self.completions * (2 if self.recursion else 1)
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        if self.recursion and self.vllm:
+            raise ValueError(
+                "recursion generates by itself: leave grpo.vllm out, or leave grpo.recursion out"
+            )
+        if self.schedule == "polynomial" and self.learning_rate <= POLYNOMIAL_END:
+            raise ValueError(
+                f"learning_rate {self.learning_rate:g} is not above {POLYNOMIAL_END:g}, where the polynomial schedule ends; "
+                "raise it, or take schedule linear"
+            )
+        return self
+
 
 class Config(Frozen):
     """Everything one run needs."""
 
     name: str = Field(pattern=r"^[\w.-]+$")
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, le=HIGHEST_SEED)
     model: ModelConfig
     pool: PoolConfig
     questions: QuestionsConfig = QuestionsConfig()
@@ -186,12 +271,14 @@ def load(path: str | Path) -> Config:
     """Read a training config.
 
     Raises:
-        SettingsError: it is not there, not YAML, or not a config; with the place of every fault.
+        SettingsError: it is not there, not text, not YAML, or not a config; with the place of every fault.
     """
     try:
         data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as exc:
         raise SettingsError(f"The training config {path} cannot be read: {exc.strerror}.") from exc
+    except UnicodeDecodeError as exc:
+        raise SettingsError(f"The training config {path} is not UTF-8: {exc}. Save it as UTF-8.") from exc
     except yaml.YAMLError as exc:
         raise SettingsError(f"{path} is not YAML: {exc}.") from exc
     return parse(data, str(path))

@@ -3,17 +3,18 @@
 A run sees every row once: the rows are written out in the order of the steps, so that a resumed run goes on where it stood.
 """
 
-import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from evaluation.errors import EvaluationError
 from evaluation.questions import Question
+from evaluation.sources import load
 from evaluation.synthetic.operations import FAMILIES
 from evaluation.synthetic.questions import Split, questions
 from serving.settings import SettingsError
 from training.config import Config, QuestionsConfig
+from training.lines import read
 
 Chat = list[dict[str, str]]
 STAGES = 20
@@ -32,11 +33,34 @@ def training_questions(config: QuestionsConfig, count: int) -> list[Question]:
     """`count` questions in the order in which they are asked; composite ones as often as the config says at that point.
 
     Raises:
-        SettingsError: the file of a `jsonl` source cannot be used.
-        ValueError: the synthetic families hold too few questions.
+        SettingsError: the file of a `jsonl` source, or a set of `also`, cannot be used; or the synthetic families are unknown or
+            hold too few questions.
     """
+    rng = random.Random(f"mix {config.seed}")
+    sets = [(round(each.share * count), _named(each.train, each.max_chars)) for each in config.also]
+    others = [question for size, found in sets for question in _so_many(found, size, rng)]
+    asked = _of_source(config, count - len(others))
+    for place, question in zip(
+        sorted(rng.sample(range(count), len(others))), rng.sample(others, len(others)), strict=True
+    ):
+        asked.insert(place, question)
+    _tell_apart(asked)
+    return asked
+
+
+def _tell_apart(asked: Sequence[Question]) -> None:
+    """An answer is graded by its question's id, so one id must never be two questions'."""
+    seen: dict[str, Question] = {}
+    for question in asked:
+        if seen.setdefault(question.id, question) != question:
+            raise SettingsError(
+                f"questions: two different ones have the id {question.id!r}; rename one, or the file that it is named after."
+            )
+
+
+def _of_source(config: QuestionsConfig, count: int) -> list[Question]:
     distinct = min(config.distinct or count, count)
-    found = _from_file(config.path) if config.path else _synthetic(config, distinct)
+    found = read(config.path) if config.path else _synthetic(config, distinct)
     found = found[:distinct] if config.distinct else found
     asked: list[Question] = []
     rng = random.Random(f"order {config.seed}")
@@ -46,14 +70,38 @@ def training_questions(config: QuestionsConfig, count: int) -> list[Question]:
 
 
 def drawn(config: Config, pool: Sequence[str], asked: Sequence[Question], salt: str) -> list[Asked]:
-    """A pool for each question: so many workers as the config says, in a random order."""
+    """A pool for each question: its team, or so many of it as the config says, in a random order.
+
+    Raises:
+        SettingsError: a team has a worker that the pool has not.
+    """
     rng = random.Random(f"{config.seed} {salt}")
-    size = min(config.pool.workers_per_question or len(pool), len(pool))
-    return [Asked(question, tuple(rng.sample(list(pool), size))) for question in asked]
+    return [
+        Asked(question, tuple(_team(config, pool, question, rng, config.pool.workers_per_question)))
+        for question in asked
+    ]
+
+
+def _team(
+    config: Config, pool: Sequence[str], question: Question, rng: random.Random, most: int | None
+) -> list[str]:
+    team = config.pool.teams.get(question.source, pool)
+    if unknown := set(team) - set(pool):
+        raise SettingsError(
+            f"pool.teams.{question.source} has {min(unknown)!r}; the pool has: {', '.join(pool)}."
+        )
+    return rng.sample(list(team), min(most or len(team), len(team)))
+
+
+def held_out(config: Config, pool: Sequence[str]) -> list[Asked]:
+    """Questions for measuring, the whole team each, in a random order."""
+    rng = random.Random(f"{config.seed} held out")
+    found = held_out_questions(config, config.held_out) if config.held_out else []
+    return [Asked(question, tuple(_team(config, pool, question, rng, None))) for question in found]
 
 
 def held_out_questions(config: Config, count: int) -> list[Question]:
-    """Questions that no training of this source sees: half of them composite, where training has composite ones.
+    """Questions that no training sees. Of the synthetic ones half are composite, where training has composite ones.
 
     Raises:
         SettingsError: the source is a file; only who made it knows what it holds back. Set `held_out: 0`.
@@ -62,8 +110,36 @@ def held_out_questions(config: Config, count: int) -> list[Question]:
         raise SettingsError(
             "held_out needs questions that training never sees; with source jsonl set held_out to 0."
         )
+    rng, others = random.Random("held out"), list[Question]()
+    for each in config.questions.also:
+        taught = {question.id for question in _named(each.train, each.max_chars)}
+        found = _named(each.held_out, each.max_chars)
+        if seen := next((question.id for question in found if question.id in taught), None):
+            raise SettingsError(
+                f"questions.also: {seen} is in train and in held_out; with recorded questions, say ?part=train and ?part=test."
+            )
+        others += _so_many(found, round(each.share * count), rng)
     share = 0.5 if config.questions.composite_share else 0.0
-    return _skills(config.questions, 1_000_003, count, share, "held_out")
+    return _skills(config.questions, 1_000_003, count - len(others), share, "held_out") + others
+
+
+def _named(name: str, max_chars: int | None) -> list[Question]:
+    try:
+        found = load(name)
+    except EvaluationError as exc:
+        raise SettingsError(f"questions.also: {exc.message}") from exc
+    kept = [question for question in found if max_chars is None or len(question.text) <= max_chars]
+    if not kept:
+        raise SettingsError(f"questions.also: {name} has no question of at most {max_chars} characters.")
+    return kept
+
+
+def _so_many(found: Sequence[Question], count: int, rng: random.Random) -> list[Question]:
+    """`count` of them at random; each as often as the others where there are too few."""
+    asked: list[Question] = []
+    while len(asked) < count:
+        asked += rng.sample(found, len(found))
+    return asked[:count]
 
 
 def _synthetic(config: QuestionsConfig, count: int) -> list[Question]:
@@ -85,25 +161,7 @@ def _synthetic(config: QuestionsConfig, count: int) -> list[Question]:
 
 
 def _skills(config: QuestionsConfig, seed: int, count: int, share: float, split: Split) -> list[Question]:
-    return questions(seed, count, share, config.families or FAMILIES, split=split)
-
-
-def _from_file(path: str) -> list[Question]:
-    found = list(_lines(Path(path)))
-    if not found:
-        raise SettingsError(f"{path} holds no question.")
-    return found
-
-
-def _lines(path: Path) -> Iterator[Question]:
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as exc:
-        raise SettingsError(f"The questions {path} cannot be read: {exc.strerror}.") from exc
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            yield Question(**json.loads(line))
-        except (ValueError, TypeError) as exc:
-            raise SettingsError(f"{path}, line {number}, is no question: {exc}.") from exc
+        return questions(seed, count, share, config.families or FAMILIES, split=split)
+    except ValueError as exc:
+        raise SettingsError(f"questions.families: {exc}.") from exc

@@ -44,19 +44,48 @@ def rows(runner: PlanRunner, asked: Sequence[Asked]) -> Dataset:
     )
 
 
+def check(config: Config, processes: int) -> None:
+    """Whether the config goes with so many processes. What it lacks by itself, `training.config` has refused.
+
+    Raises:
+        SettingsError: the batch cannot be divided among devices and micro-batches; or second rounds are for several processes.
+    """
+    grpo, micro = config.grpo, _micro_batch(config, processes)
+    if grpo.recursion and processes > 1:
+        raise SettingsError(
+            f"grpo.recursion generates by itself, on one process, not on {processes}: start one, or leave it out."
+        )
+    if micro == 0 or grpo.batch % (micro * processes):
+        whole = "questions x completions" + (" x 2 rounds" if grpo.recursion else "")
+        raise SettingsError(
+            f"grpo: {grpo.batch} completions a step ({whole}) cannot be divided into {processes} x "
+            f"micro_batch {micro or grpo.micro_batch}; {_remedy(grpo.batch, processes, grpo.micro_batch)}."
+        )
+
+
+def _micro_batch(config: Config, processes: int) -> int:
+    """What one device takes at once: no more than its part of a step."""
+    return min(config.grpo.micro_batch, config.grpo.batch // processes)
+
+
+def _remedy(batch: int, processes: int, most: int) -> str:
+    if batch % processes:
+        return (
+            f"take questions x completions that are a multiple of {processes}, or another number of processes"
+        )
+    share = batch // processes
+    best = max(size for size in range(1, min(most, share) + 1) if share % size == 0)
+    return f"set grpo.micro_batch to {best}"
+
+
 def arguments(config: Config, folder: Path, processes: int = 1) -> GRPOConfig:
     """The config in TRL's words.
 
     Raises:
-        SettingsError: the batch cannot be divided among devices and micro-batches.
+        SettingsError: see `check`.
     """
-    grpo = config.grpo
-    batch = grpo.questions * grpo.completions * (2 if grpo.recursion else 1)
-    micro = min(grpo.micro_batch, batch // processes)
-    if micro == 0 or batch % (micro * processes):
-        raise SettingsError(
-            f"grpo: {batch} completions a step cannot be divided into {processes} x micro_batch {micro}; change micro_batch."
-        )
+    check(config, processes)
+    grpo, micro = config.grpo, _micro_batch(config, processes)
     cuda = torch.cuda.is_available()
     generation: dict[str, Any] = {"use_vllm": False}
     if grpo.vllm:
@@ -69,7 +98,7 @@ def arguments(config: Config, folder: Path, processes: int = 1) -> GRPOConfig:
             generation["vllm_server_base_url"] = grpo.vllm.url
     return GRPOConfig(
         output_dir=str(folder / "checkpoints"), seed=config.seed, max_steps=grpo.steps,
-        per_device_train_batch_size=micro, gradient_accumulation_steps=batch // (micro * processes),
+        per_device_train_batch_size=micro, gradient_accumulation_steps=grpo.batch // (micro * processes),
         num_generations=grpo.completions, max_completion_length=grpo.max_plan_tokens, temperature=grpo.temperature,
         learning_rate=grpo.learning_rate, lr_scheduler_type=grpo.schedule, warmup_steps=grpo.warmup_steps,
         weight_decay=grpo.weight_decay, max_grad_norm=grpo.max_grad_norm, beta=0.0, loss_type=grpo.loss,
@@ -86,7 +115,7 @@ def trainer(
     folder: Path, callbacks: Sequence[TrainerCallback] = (), processes: int = 1,
 ) -> GRPOTrainer:  # fmt: skip
     """TRL's trainer for this run."""
-    rollout = two_rounds(config, reward, runner, data, processes) if config.grpo.recursion else None
+    rollout = two_rounds(config, reward, runner, data) if config.grpo.recursion else None
     made = GRPOTrainer(
         model=model, reward_funcs=[rollout.reward if rollout else reward], args=arguments(config, folder, processes),
         train_dataset=data, processing_class=tokenizer, callbacks=[NoSignalNoStep(), *callbacks], rollout_func=rollout,
@@ -95,20 +124,11 @@ def trainer(
     return made
 
 
-def two_rounds(
-    config: Config, reward: PlanReward, runner: PlanRunner, data: Dataset, processes: int
-) -> "TwoRounds":
-    """What makes second rounds.
-
-    Raises:
-        SettingsError: vLLM, or more than one process, is asked for as well.
-    """
+def two_rounds(config: Config, reward: PlanReward, runner: PlanRunner, data: Dataset) -> "TwoRounds":
+    """What makes second rounds."""
     from training.recursion import TwoRounds, key
 
     grpo = config.grpo
-    if grpo.recursion is None or grpo.vllm or processes > 1:
-        raise SettingsError(
-            "grpo.recursion generates by itself, on one process: leave grpo.vllm out, and start one process."
-        )
+    assert grpo.recursion is not None, "the caller sees to it"
     asked = {key(row["prompt"]): (row["question_id"], row["workers"]) for row in data}
     return TwoRounds(reward, runner, asked, grpo.completions, grpo.recursion.discount)

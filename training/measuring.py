@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import mean
 from typing import Any
 
@@ -11,34 +11,49 @@ from rich.progress import track
 from transformers import PreTrainedTokenizerBase
 
 from conductor.plan import Plan, Step
+from evaluation.graders import grade
 from training.data import Asked, Chat
 from training.running import PlanRunner
-from training.scoring import Score, Terms, grade, score
+from training.scoring import Score, Terms, score
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Shares of the questions, plans read off greedily, nothing repaired.
+    """Shares of the questions of one source, plans read as they were written, nothing repaired.
 
     Args:
         right: answered rightly.
         parsed: with a plan that can run, and nothing beside it.
-        single, composite: as `right`, of the questions that take one worker, and two; NaN where there are none.
-        right_access: of the composite ones, those right by at least two steps of which the last one reads another.
-        steps: of a plan, in the mean.
+        single, composite: as `right`, of the synthetic questions that take one skill, and two; None where there are none.
+        right_access: of the composite ones, those right by at least two steps of which the last one reads another; likewise.
+        steps: of a plan, in the mean; 0 where none parsed.
+        questions: how many there were.
     """
 
     right: float
     parsed: float
-    single: float
-    composite: float
-    right_access: float
+    single: float | None
+    composite: float | None
+    right_access: float | None
     steps: float
     questions: int
 
-    def asdict(self) -> dict[str, float]:
+    def asdict(self) -> dict[str, float | None]:
         """For JSON."""
         return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """What the workers answer rightly by themselves, asked the user's question as it stands: shares of the questions of one source.
+
+    Args:
+        workers: each one's share, of the questions that it may be asked.
+        oracle: of the questions that at least one of them answers rightly.
+    """
+
+    workers: dict[str, float]
+    oracle: float
 
 
 @torch.no_grad()
@@ -75,8 +90,8 @@ def plans(
 def measure(
     model: Any, tokenizer: PreTrainedTokenizerBase, runner: PlanRunner, asked: Sequence[Asked], max_tokens: int,
     batch: int = 64, temperature: float = 0.0,
-) -> tuple[Measured, list[Score]]:  # fmt: skip
-    """Let the model plan every question, and run the plans."""
+) -> dict[str, Measured]:  # fmt: skip
+    """Let the model plan every question, and run the plans; figures by the questions' source."""
     prompts = [chat(runner, each) for each in asked]
     written = plans(model, tokenizer, prompts, max_tokens, batch, temperature)
 
@@ -88,7 +103,15 @@ def measure(
         )
 
     scores = asyncio.run(run())
-    return summed(asked, scores), scores
+    return {
+        source: summed(*zip(*((a, s) for a, s in zip(asked, scores, strict=True) if a.question.source == source), strict=True))
+        for source in sources(asked)
+    }  # fmt: skip
+
+
+def sources(asked: Sequence[Asked]) -> list[str]:
+    """Where the questions are from, each once. Figures of one source say nothing about another, and have other workers beside them."""
+    return list(dict.fromkeys(each.question.source for each in asked))
 
 
 def chat(runner: PlanRunner, asked: Asked) -> Chat:
@@ -100,53 +123,54 @@ async def scored(runner: PlanRunner, asked: Asked, text: str, *, ended: bool = T
     """Run the plan `text`, and say what it is worth; `ended` is false where it was cut off."""
     terms = Terms(runner.conductor.format, runner.limits.max_steps)
     record = await runner.run(asked.question.text, asked.workers, [text], ended=ended)
-    return score(asked.question, record, text, list(asked.workers), terms, ended=ended)
+    return await score(asked.question, record, text, list(asked.workers), terms, ended=ended)
 
 
 def summed(asked: Sequence[Asked], scores: Sequence[Score]) -> Measured:
     """The shares."""
-    both = [(is_composite(each), s) for each, s in zip(asked, scores, strict=True)]
-    composite = [s for two, s in both if two]
-    ran = [len(s.newest.steps) for s in scores if s.parsed]
+    by_parts: dict[int, list[Score]] = {1: [], 2: []}
+    for each, s in zip(asked, scores, strict=True):
+        if chain := each.question.facts.get("chain", ()):
+            by_parts[min(len(chain), 2)].append(s)
+    composite, ran = by_parts[2], [len(s.newest.steps) for s in scores if s.parsed]
     return Measured(
-        right=_share([s.right for s in scores]), parsed=_share([s.parsed for s in scores]),
-        single=_share([s.right for two, s in both if not two]), composite=_share([s.right for s in composite]),
+        right=mean(s.right for s in scores), parsed=mean(s.parsed for s in scores),
+        single=_share([s.right for s in by_parts[1]]), composite=_share([s.right for s in composite]),
         right_access=_share([s.right and len(s.newest.steps) > 1 and bool(s.newest.steps[-1].access) for s in composite]),
         steps=mean(ran) if ran else 0.0, questions=len(scores),
     )  # fmt: skip
 
 
-def is_composite(asked: Asked) -> bool:
-    """Whether the question takes two skills, as the synthetic source says."""
-    return len(asked.question.facts.get("chain", ())) > 1
+def alone(runner: PlanRunner, asked: Sequence[Asked]) -> dict[str, Alone]:
+    """Ask each worker each question that it may be asked, by itself; figures by the questions' source."""
+
+    async def right(worker: str, each: Asked) -> bool:
+        task = replace(
+            runner.task(each.question.text, (worker,)), plan=Plan((Step(worker, ""),)), plan_source="worker"
+        )
+        async with runner.pool.open_engine.running(task) as run:
+            async for _ in run.events():
+                pass
+        return run.record.error is None and (await grade(each.question, run.record.answer)).correct
+
+    async def every() -> list[dict[str, bool]]:
+        # One question after another: workers may be other people's machines.
+        return [{name: await right(name, each) for name in each.workers} for each in asked]
+
+    answers = list(zip(asked, asyncio.run(every()), strict=True))
+    return {
+        source: _alone([found for each, found in answers if each.question.source == source])
+        for source in sources(asked)
+    }
 
 
-def fixed_workers(runner: PlanRunner, asked: Sequence[Asked]) -> dict[str, float]:
-    """The share that each worker answers rightly by itself, asked the user's question as it stands."""
-
-    async def share(name: str) -> float:
-        members = runner.pool.open_engine
-        right = []
-        for each in asked:
-            task = runner.task(each.question.text, (name,))
-            given = Plan((Step(name, ""),))
-            async with members.running(_with_plan(task, given)) as run:
-                async for _ in run.events():
-                    pass
-            right.append(run.record.error is None and grade(each.question, run.record.answer).correct)
-        return _share(right)
-
-    async def all_of_them() -> dict[str, float]:
-        return {name: await share(name) for name in runner.workers}
-
-    return asyncio.run(all_of_them())
+def _alone(answers: Sequence[dict[str, bool]]) -> Alone:
+    names = dict.fromkeys(name for found in answers for name in found)
+    return Alone(
+        {name: mean(found[name] for found in answers if name in found) for name in sorted(names)},
+        mean(any(found.values()) for found in answers),
+    )
 
 
-def _with_plan(task: Any, plan: Plan) -> Any:
-    from dataclasses import replace
-
-    return replace(task, plan=plan, plan_source="worker")
-
-
-def _share(flags: Sequence[bool]) -> float:
-    return sum(flags) / len(flags) if flags else float("nan")
+def _share(flags: Sequence[bool]) -> float | None:
+    return mean(flags) if flags else None

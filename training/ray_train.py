@@ -25,35 +25,39 @@ def each_worker(given: dict[str, Any]) -> None:
     os.chdir(given["directory"])
     from training.config import parse
     from training.folder import RunFolder
-    from training.run import TrainingRun, processes
+    from training.run import TrainingRun, leads, processes
 
-    config = parse(given["config"])
-    leads = int(os.environ.get("RANK", "0")) == 0
-    folder = RunFolder.begun(Path(given["out"]), config, resume=given["resume"] or not leads)
-    report = TrainingRun(config, folder, processes()).run()
+    folder = RunFolder(Path(given["out"]), leads=leads())
+    report = TrainingRun(parse(given["config"]), folder, processes()).run()
     from ray import train
 
-    train.report({"after": report["after"].get("right", float("nan")), "steps": report["steps"]})
+    after = {f"after/{source}": measured["right"] for source, measured in report["after"].items()}
+    train.report(after | {"steps": report["steps"]})
 
 
 def train_on_ray(config_file: str, out: Path, workers: int, *, gpus: bool, resume: bool) -> None:
     """Run a config on a Ray cluster; connects to the one that is up, or starts one here.
 
     Raises:
-        SettingsError: the config cannot be used.
+        SettingsError: the config, or the folder, cannot be used.
+        TrainingFailedError: a process of it failed.
     """
     config = load(config_file)
     if workers > 1 and config.grpo.vllm is not None and config.grpo.vllm.mode == "server" and not gpus:
         raise SettingsError(
             "grpo.vllm server pushes weights over NCCL, which needs GPUs; pass --gpus, or leave grpo.vllm out."
         )
+    from training.folder import RunFolder
+    from training.run import TrainingRun
+
+    TrainingRun(config, RunFolder.begun(out, config, resume=resume), workers).check()
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
 
     trainer = TorchTrainer(
         each_worker,
         train_loop_config={
-            "config": config.model_dump(mode="json"), "out": str(out.resolve()), "resume": resume, "directory": str(Path.cwd()),
+            "config": config.model_dump(mode="json"), "out": str(out.resolve()), "directory": str(Path.cwd()),
         },
         scaling_config=ScalingConfig(num_workers=workers, use_gpu=gpus),
         torch_config=TorchConfig(backend="nccl" if gpus else "gloo"),
@@ -79,6 +83,9 @@ def main(arguments: list[str] | None = None) -> int:
     except SettingsError as exc:
         Console(stderr=True).print(f"[red]{exc.message}[/red]")
         return 1
+    except KeyboardInterrupt:
+        Console(stderr=True).print("Stopped; the same command with --resume goes on.")
+        return 130
     return 0
 
 

@@ -95,7 +95,7 @@ class PlanReward:
         terms = Terms(runner.conductor.format, runner.limits.max_steps, self._usd_weight)
         async with self._slots:
             record = await runner.run(question.text, workers, plans, ended=ended)
-        return score(question, record, plans[-1], workers, terms, ended=ended)
+        return await score(question, record, plans[-1], workers, terms, ended=ended)
 
     def _all_workers(self) -> list[str]:
         return self._runner.workers if self._runner else []

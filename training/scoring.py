@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from conductor.errors import BudgetExceeded, InvalidPlan, PodiumError, WorkerError
 from conductor.record import PlanRecord, Record
-from evaluation.questions import Grade, Question
+from evaluation.graders import grade
+from evaluation.questions import Question
 from training.strict import nothing_else
 
 NO_PLAN, WRONG, RIGHT = 0.0, 0.5, 1.0
@@ -34,22 +35,7 @@ class Score:
         return self.record.plans[-1]
 
 
-def grade(question: Question, answer: str) -> Grade:
-    """Whether `answer` is right.
-
-    Raises:
-        ValueError: the question wants a grader that is not known here.
-    """
-    if question.grader != "exact":
-        raise ValueError(
-            f"Question {question.id} wants the grader {question.grader!r}; training knows: exact."
-        )
-    said = answer.strip()
-    right = said.casefold() == question.expected.strip().casefold()
-    return Grade(right, said, "" if right else f"expected {question.expected!r}")
-
-
-def score(
+async def score(
     question: Question,
     record: Record,
     written: str,
@@ -70,7 +56,7 @@ def score(
     if error is not None:
         reward = WRONG if _plans_fault(error) else None
         return Score(reward, parsed=True, right=False, record=record, why=_why(record))
-    graded = grade(question, record.answer)
+    graded = await grade(question, record.answer)
     if not graded.correct:
         return Score(WRONG, parsed=True, right=False, record=record, why=graded.why)
     return Score(settings.right(record), parsed=True, right=True, record=record)

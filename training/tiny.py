@@ -20,7 +20,10 @@ from rich.console import Console
 from rich.progress import Progress, TaskID
 
 from training.config import Config, load
+from training.report import best_alone
 
+SOURCE = "skills"
+"""What `tiny.yaml` asks."""
 SEEDS = (0, 1, 2)
 AT_ONCE = 2
 POLL_S = 0.5
@@ -60,15 +63,15 @@ def figures(reports: dict[int, dict[str, Any]]) -> dict[str, Any]:
     """Means over the seeds at the top, each seed's own figures below."""
     each = {
         str(seed): {
-            "before": report["before"]["right"], "before_sampled": report["before"]["sampled"], "after": report["after"]["right"],
-            "best_fixed_worker": max(report["fixed_workers"].values()), "fixed_workers": report["fixed_workers"],
-            "single_after": report["after"]["single"], "composite_before": report["before"]["composite"],
-            "composite_after": report["after"]["composite"], "right_access_after": report["after"]["right_access"],
-            "parsed_before": report["before"]["parsed"], "parsed_after": report["after"]["parsed"],
-            "steps_after": report["after"]["steps"], "minutes": report["minutes"], "parameters": report["parameters"],
-            "held_out_questions": report["after"]["questions"],
+            "before": before["right"], "before_sampled": before["sampled"], "after": after["right"],
+            "best_fixed_worker": best_alone(report, SOURCE)[1], "fixed_workers": report["alone"][SOURCE]["workers"],
+            "single_after": after["single"], "composite_before": before["composite"], "composite_after": after["composite"],
+            "right_access_after": after["right_access"], "parsed_before": before["parsed"], "parsed_after": after["parsed"],
+            "steps_after": after["steps"], "minutes": report["minutes"], "parameters": report["parameters"],
+            "held_out_questions": after["questions"],
         }
         for seed, report in reports.items()
+        for before, after in [(report["before"][SOURCE], report["after"][SOURCE])]
     }  # fmt: skip
     names = (
         "before", "after", "best_fixed_worker", "composite_after", "composite_before", "before_sampled", "single_after",

@@ -1,11 +1,14 @@
 """Questions of a recorded pool (`evaluation.recorded`): `recorded:PATH?part=test&difficulty=hard`.
 
 `part` splits by the questions' own text, so the same question is on the same side whoever asks: `train` is for learning
-routers and conductors, `test` for judging them; `share` is the training part of all (0.6).
+routers and conductors, `test` for judging them; `share` is the training part of all (0.6). `max_chars` leaves longer ones out.
 """
+
+import sys
 
 from evaluation.errors import EvaluationError
 from evaluation.naming import Named, share, text
+from evaluation.naming import count as count_of
 from evaluation.questions import Question
 from evaluation.recorded import Recorded, read
 
@@ -14,7 +17,7 @@ PARTS = ("all", "train", "test")
 
 def questions(named: Named, count: int | None, seed: int) -> list[Question]:
     """See `evaluation.sources.Source`."""
-    named.only("part", "share", "difficulty", "category")
+    named.only("part", "share", "difficulty", "category", "max_chars")
     if not named.detail:
         raise EvaluationError("recorded needs a path: recorded:PATH.")
     part = named.options.get("part", "all")
@@ -25,7 +28,8 @@ def questions(named: Named, count: int | None, seed: int) -> list[Question]:
     for field in ("difficulty", "category"):
         wanted = named.value(field, "", text)
         kept = [each for each in kept if not wanted or getattr(each, field) == wanted]
-    return [_question(each) for each in kept]
+    longest = named.value("max_chars", sys.maxsize, count_of)
+    return [_question(each) for each in kept if len(each.asked) <= longest]
 
 
 def _part(each: Recorded, of_training: float) -> str:

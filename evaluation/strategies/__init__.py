@@ -1,12 +1,12 @@
 """Strategies side by side: a table of names, each family a file of its own."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 
 from evaluation.asking import Asker
 from evaluation.errors import EvaluationError
 from evaluation.naming import Named
-from evaluation.strategies.base import Maker, Setup, Strategy
+from evaluation.strategies.base import Maker, OpenAsker, Setup, Strategy
 
 STRATEGIES: dict[str, tuple[str, str]] = {
     "single": ("single", "single, single:WORKER: each worker by itself; alone it means every one of them"),
@@ -19,8 +19,8 @@ STRATEGIES: dict[str, tuple[str, str]] = {
     "routellm": ("routers", "routellm?strong=A&weak=B&share=0.5: RouteLLM's matrix factorisation (needs --train)"),
     "router": ("routers", "router?usd=best: a learned router over all workers (needs --train)"),
     "masrouter": ("masrouter", "masrouter?max_agents=6&epochs=5: MasRouter's cascade, in short (needs --train)"),
-    "conductor": ("conducted", "conductor?model=NAME: the conductor of the settings or the server"),
-    "trained": ("conducted", "trained?settings=FILE or trained?model=NAME: another, trained conductor"),
+    "conductor": ("conducted", "conductor?model=NAME or conductor?at=URL: the conductor of the settings or the server"),
+    "trained": ("conducted", "trained?settings=FILE, trained?at=URL or trained?model=NAME: another, trained conductor"),
     "best_of_n": ("best_of_n", "best_of_n:WORKER?match=conductor&by=calls: as many samples as the conductor used"),
     "best_of_n_oracle": ("derived", "best_of_n_oracle: right where any of best_of_n's samples is (pick@n; no calls)"),
     "oracle": ("derived", "oracle: right where any single worker is (no calls)"),
@@ -47,7 +47,7 @@ def expanded(names: Sequence[str], asker: Asker, *, learns: bool) -> list[str]:
     return [name for each in given for name in groups.get(each, (each,))]
 
 
-def make(names: Sequence[str], asker: Asker, open_asker: Callable[[str], Asker]) -> list[Strategy]:
+def make(names: Sequence[str], asker: Asker, open_asker: OpenAsker) -> list[Strategy]:
     """The strategies called `names`, in an order in which each stands after those it reads.
 
     Raises:

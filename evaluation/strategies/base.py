@@ -147,6 +147,23 @@ class Plain:
         """See `Strategy`."""
 
 
+class OpenAsker(Protocol):
+    """Opens a pool for one strategy."""
+
+    def __call__(self, path: str | None, at: str | None, model: str | None) -> Asker:
+        """A pool.
+
+        Args:
+            path: of its settings; None: the evaluation's own.
+            at: where its conductor answers; None: as the settings say.
+            model: what it is called there.
+
+        Raises:
+            EvaluationError: it cannot be asked from this process.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Setup:
     """What strategies are made from.
@@ -154,12 +171,12 @@ class Setup:
     Args:
         asker: the pool.
         labels: of the strategies made so far, for those that read others' results.
-        open_asker: another pool, by the path of its settings.
+        open_asker: another pool.
     """
 
     asker: Asker
     labels: Sequence[str]
-    open_asker: Callable[[str], Asker]
+    open_asker: "OpenAsker"
 
 
 class Maker(Protocol):

@@ -1,13 +1,14 @@
 """A conductor writes a plan for each question: the pool's own, or a trained one of other settings or another name."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from evaluation.asking import Asker
 from evaluation.errors import EvaluationError
 from evaluation.naming import Named
 from evaluation.questions import Question
-from evaluation.strategies.base import Answer, Plain, Scene, Setup
+from evaluation.strategies.base import Answer, Lessons, Plain, Scene, Setup
 
 
 @dataclass(slots=True)
@@ -17,6 +18,10 @@ class Conducted(Plain):
     model: str | None
     own: Asker | None = None
     """Another pool than the evaluation's, opened for this strategy."""
+
+    async def prepare(self, lessons: Lessons | None) -> Mapping[str, Any]:
+        """See `Strategy`. Whose plans they are decides whether an answer of before still counts."""
+        return {"model": self.model, "pool": dict(self.own.told) if self.own else None}
 
     async def answer(self, question: Question, scene: Scene) -> Answer:
         """See `Strategy`."""
@@ -31,19 +36,20 @@ class Conducted(Plain):
 
 def make(named: Named, setup: Setup) -> Sequence[Conducted]:
     """See `Maker`."""
-    named.only("settings", "model")
-    path, model = named.options.get("settings"), named.options.get("model")
-    if named.name == "trained" and path is None and model is None:
+    named.only("settings", "model", "at", "as")
+    path, model, at = (named.options.get(option) for option in ("settings", "model", "at"))
+    if named.name == "trained" and not (path or model or at):
         raise EvaluationError(
-            "trained: say which conductor: trained?settings=FILE, or trained?model=NAME where a server has several."
+            "trained: say which conductor: trained?settings=FILE, trained?at=URL where an engine runs, or trained?model=NAME where a "
+            "server has several."
         )
-    own = None
-    if path is None and not setup.asker.conducts:
+    own = setup.open_asker(path, at, model) if path or at else None
+    if not (own or setup.asker).conducts:
         raise EvaluationError(
-            f"{named.name}: the pool has no conductor; set `conductor` in its settings, or leave it out."
+            f"{named.name}: the pool has no conductor that can be asked from here. Set `conductor` in its settings; where it is a vLLM "
+            f"engine, start one with `vllm serve` and name it with '{named.name}?at=http://127.0.0.1:8001/v1'."
         )
-    if path is not None:
-        own = setup.open_asker(path)
+    if own is not None:
         missing = [name for name in setup.asker.workers if name not in own.workers]
         more = [name for name in own.workers if name not in setup.asker.workers]
         if missing or more:
@@ -51,6 +57,7 @@ def make(named: Named, setup: Setup) -> Sequence[Conducted]:
                 f"{path} has another pool ({', '.join(missing + more)} is in one of the two only); "
                 "strategies are compared over the same workers."
             )
-    label = named.name if named.detail == "" else f"{named.name}:{named.detail}"
     about = "a conductor's plans" if named.name == "conductor" else "a trained conductor's plans"
-    return [Conducted(label, about + (f" ({model})" if model else f" ({path})" if path else ""), model, own)]
+    told = ", ".join(each for each in (path, at, model) if each)
+    label = named.options.get("as", str(named))
+    return [Conducted(label, about + (f" ({told})" if told else ""), None if at else model, own)]

@@ -61,6 +61,8 @@ class Skill:
         ValueError: a family is unknown, or the rate is not one.
     """
 
+    provenance = "synthetic"
+
     def __init__(
         self,
         name: str,

@@ -38,6 +38,7 @@ def _model(service: Service, name: str, kind: str) -> dict[str, object]:
             "card": pool.members[name].card,
             "in_pool": name in pool.settings.pool,
             "model": pool.models[name],
+            "provenance": pool.provenance.get(name),
         }
     if kind == "conductor" and (conductor := service.pool.settings.conductor):
         podium["conductor"] = {"worker": conductor.worker, "model": service.pool.models[conductor.worker]}

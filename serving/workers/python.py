@@ -2,6 +2,8 @@
 
     - {name: search, kind: python, factory: "my_team.search:Search", options: {index: papers}, card: "Finds papers."}
 
+One that is no model says so in an attribute, `provenance = "program"`, which `GET /v1/models` and evaluation's reports tell.
+
 It runs in the router's process and on its event loop, so what blocks or computes for long belongs in a thread, or behind HTTP.
 The layers around it (slots, retries, fallback, span, price) are those of every other worker.
 """

@@ -1,5 +1,6 @@
 """The grammars, judged by xgrammar, which is what vLLM decodes with."""
 
+import json
 import random
 import time
 from typing import Any, get_args
@@ -56,6 +57,17 @@ def test_a_plan_in_the_format_s_own_spelling_is_accepted(format: Format, plan: P
     assert accepts(ebnf(format, max_steps=len(plan.steps)), text)
     if len(plan.steps) > 1:
         assert not accepts(ebnf(format, max_steps=len(plan.steps) - 1), text)
+
+
+@given(plan=plans(spoken))
+@settings(max_examples=50, deadline=None)
+def test_a_step_may_say_its_subtask_before_its_worker_and_never_twice(plan: Plan) -> None:
+    steps = [json.loads(line) for line in rendered(plan, NAMES, "steps").splitlines()]
+    turned = [{name: step[name] for name in ("subtask", "worker", "access")} for step in steps]
+    text = "\n".join(json.dumps(step, ensure_ascii=False) for step in turned)
+    assert accepts(ebnf("steps"), text)
+    assert parser("steps", NAMES, 5).feed(text + "\n") == list(plan.steps)
+    assert not accepts(ebnf("steps"), text.replace('{"subtask"', '{"worker": 0, "subtask"', 1))
 
 
 @both

@@ -90,6 +90,31 @@ def test_what_cannot_be_done_is_told_and_exits_2(
     assert told in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--seed", "-1"),
+        ("--seed", "1.5"),
+        ("--train-seed", "-1"),
+        ("--deadline-s", "nan"),
+        ("--deadline-s", "inf"),
+        ("--deadline-s", "0"),
+        ("--deadline-s", "-1"),
+        ("--deadline-s", "soon"),
+        ("--temperature", "nan"),
+        ("--temperature", "-0.1"),
+        ("--temperature", "2.1"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_refused_before_anything_is_asked(
+    option: str, value: str, capsys: pytest.CaptureFixture[str]
+):
+    with pytest.raises(SystemExit) as left:
+        main(["--settings", "cluster/scripted.yaml", "--questions", "gsm8k", option, value])
+    assert left.value.code == 2
+    assert f"argument {option}: " in capsys.readouterr().err
+
+
 def test_help_lists_every_question_set_and_strategy(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as left:
         podium(["eval", "--help"])

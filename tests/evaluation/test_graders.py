@@ -34,6 +34,16 @@ def asked(grader: str, expected: str, **facts: Any) -> Question:
         ("choice", "B", "<answer>B. because A is wrong</answer>", False),
         ("choice", "B", "A or B? The answer is B", True),
         ("choice", "B", "no idea", False),
+        ("choice", "A", "The answer is a proton.", False),
+        ("choice", "A", "<answer>a proton</answer>", False),
+        ("choice", "D", "the answer is d-glucose", False),
+        ("choice", "A", "ANSWER: A", True),
+        ("choice", "A", "I would say the answer is a.", True),
+        ("choice", "B", "the answer is (b) a proton", True),
+        ("choice", "B", "<answer>b</answer>", True),
+        ("choice", "B", "<answer>**b)** a proton</answer>", True),
+        ("choice", "B", "\\boxed{\\text{b}}", True),
+        ("choice", "A", "<answer>b or a</answer>", False),
     ],
 )
 async def test_an_answer_is_judged_by_the_part_that_counts(
@@ -151,3 +161,8 @@ async def test_a_scorer_that_hangs_is_killed_and_the_next_one_works():
         assert await asyncio.gather(*(processes.call(double, n, timeout_s=60) for n in range(3))) == [0, 2, 4]
     finally:
         processes.close()
+
+
+async def test_a_number_too_large_to_divide_is_wrong_and_ends_nothing():
+    asked = Question("q", "?", "0.5", "numeric", "s", "f")
+    assert not (await grade(asked, "<answer>9e999999</answer>")).correct

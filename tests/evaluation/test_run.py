@@ -34,7 +34,7 @@ class Silent:
 
 async def run(names: Sequence[str], order: Order, folder: Path, whom: Asker | None = None) -> Evaluated:
     whom = whom or asker()
-    strategies = make(names, whom, lambda path: pytest.fail(f"{path} was opened"))
+    strategies = make(names, whom, lambda *asked: pytest.fail(f"{asked} was opened"))
     with ResultLog(folder / "results.jsonl") as log:
         return await Evaluation(order, whom, log, Silent()).run(strategies)
 
@@ -209,7 +209,7 @@ async def test_learned_routers_send_each_family_to_who_can_it(tmp_path: Path):
 )
 def test_what_cannot_be_made_says_what_to_write(names: list[str], told: str):
     with pytest.raises(EvaluationError) as caught:
-        make(names, asker(), lambda path: asker())
+        make(names, asker(), lambda *_: asker())
     assert told in caught.value.message
 
 

@@ -1,20 +1,32 @@
+import asyncio
+import json
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from conductor.plan import Plan, Step
+from conductor.record import Record
+from evaluation import asking_url
 from evaluation.asking import Caps, EngineAsker
 from evaluation.asking_url import UrlAsker
 from evaluation.errors import EvaluationError
+from evaluation.outcome import Outcome
 from evaluation.results import ResultLog
 from evaluation.run import Evaluation, Order
 from evaluation.strategies import make
+from evaluation.strategies.base import models_of
+from serving.api.store import MemoryStore
 from serving.settings import parse
-from tests.evaluation.pools import sums
+from tests.evaluation.pools import sums, worker
 from tests.evaluation.test_run import Silent
 from tests.serving.api.served import Json, scripted, served, step, team
 from tests.serving.api.served import plan as written
 
+ROOT = Path(__file__).parents[2]
 PRICE = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
 TEAM: Json = team(
     written(step("a", "Guess."), step("c", "Check.", [0])),
@@ -25,6 +37,8 @@ TEAM: Json = team(
     ],
 )
 QUESTION = sums(2)[1]
+FIGURES = ("answer", "calls", "steps", "prompt_tokens", "completion_tokens", "cost_usd", "format_failures", "fallback",
+           "error", "workers", "plan")  # fmt: skip
 PLANS = (
     None,
     Plan((Step("a", ""),)),
@@ -41,8 +55,7 @@ async def test_a_server_and_an_engine_give_the_same_figures(plan: Plan | None):
             one, other = await engine.run(QUESTION, Caps(), plan), await server.run(QUESTION, Caps(), plan)
         finally:
             await server.aclose()
-    for name in ("answer", "calls", "steps", "prompt_tokens", "completion_tokens", "cost_usd", "format_failures",
-                 "fallback", "error", "workers", "plan"):  # fmt: skip
+    for name in FIGURES:
         assert getattr(one, name) == getattr(other, name), name
     assert other.cost_usd
     assert other.error is None
@@ -62,7 +75,7 @@ async def test_a_failure_at_a_server_is_an_outcome_with_what_it_took():
 async def test_strategies_run_against_a_server(tmp_path: Path):
     async with served(TEAM) as running:
         server = await UrlAsker.connected(running.url)
-        strategies = make(["single:c", "conductor?model=mini", "vote:a+c+c"], server, lambda path: server)
+        strategies = make(["single:c", "conductor?model=mini", "vote:a+c+c"], server, lambda *_: server)
         with ResultLog(tmp_path / "results.jsonl") as log:
             done = await Evaluation(Order([QUESTION]), server, log, Silent()).run(strategies)
         await server.aclose()
@@ -76,3 +89,140 @@ async def test_a_server_that_is_not_there_or_lacks_the_model_is_told():
             await UrlAsker.connected(running.url, "podium-huge")
     with pytest.raises(EvaluationError, match="make serve"):
         await UrlAsker.connected("http://127.0.0.1:1")
+
+
+class Elsewhere(MemoryStore):
+    """Records of another replica: the first `misses` reads of this one do not find them."""
+
+    def __init__(self, misses: int) -> None:
+        super().__init__(lambda: parse(TEAM).limits)
+        self.misses = misses
+        self.reads = 0
+
+    async def get(self, id: str) -> Record | None:
+        self.reads += 1
+        return await super().get(id) if self.reads > self.misses else None
+
+
+WORDS = written(step("a", "Guess."), step("c", "Check.", [0]))
+OTHERS = written(step("a", "Guess anew."), step("c", "Check again.", [0]))
+REFUSED = written(step("a", "Guess."), step("nobody"))
+WROTE = {
+    "one plan": (1, WORDS),
+    "a repaired plan": (1, REFUSED, WORDS),
+    "a fallback": (1, REFUSED, REFUSED),
+    "a second round": (2, WORDS, OTHERS),
+    "a repaired second round": (2, WORDS, REFUSED, OTHERS),
+}
+
+
+@pytest.mark.parametrize("wrote", WROTE.values(), ids=WROTE)
+async def test_an_answer_whose_record_is_gone_has_the_figures_of_the_record(wrote: tuple[int, str]):
+    rounds, *texts = wrote
+    settings = team(*texts, workers=TEAM["workers"][1:])
+    found: list[Outcome] = []
+    for store in (Elsewhere(0), Elsewhere(99)):
+        async with served(settings) as running:
+            running.service.store = store
+            server = await UrlAsker.connected(running.url)
+            found.append(await server.run(QUESTION, Caps(rounds=rounds)))
+            await server.aclose()
+    kept, gone = found
+    for name in FIGURES:
+        assert getattr(gone, name) == getattr(kept, name), name
+    assert gone.error is None
+    assert gone.wall_s >= gone.critical_path_s > 0
+
+
+@pytest.mark.parametrize("plan", PLANS[1:], ids=["one worker", "two steps"])
+async def test_a_given_plan_whose_record_is_gone_has_the_figures_of_an_engine(plan: Plan):
+    engine = EngineAsker(parse(TEAM), {})
+    async with served(TEAM) as running:
+        running.service.store = store = Elsewhere(99)
+        server = await UrlAsker.connected(running.url)
+        one, other = await engine.run(QUESTION, Caps(), plan), await server.run(QUESTION, Caps(), plan)
+        await server.aclose()
+    assert [getattr(one, name) for name in FIGURES] == [getattr(other, name) for name in FIGURES]
+    assert store.reads == asking_url.READS
+
+
+async def test_a_record_that_another_replica_has_is_read_there():
+    async with served(TEAM) as running:
+        running.service.store = store = Elsewhere(2)
+        server = await UrlAsker.connected(running.url)
+        found = await server.run(QUESTION, Caps())
+        await server.aclose()
+    assert (found.error, found.calls, store.reads) == (None, 3, 3)
+
+
+async def test_what_a_failed_run_took_is_unknown_where_its_record_is_gone():
+    async with served(TEAM) as running:
+        running.service.store = Elsewhere(99)
+        server = await UrlAsker.connected(running.url)
+        refused = await server.run(QUESTION, Caps(), Plan((Step("a", ""), Step("b", "", (0,)))))
+        await server.aclose()
+    assert (refused.error, refused.cost_usd, refused.tokens) == ("worker_refused", None, None)
+
+
+@asynccontextmanager
+async def without_records(url: str) -> AsyncGenerator[str]:
+    """The server at `url`, but connections that ask for a record are cut."""
+    host, port = urlsplit(url).hostname, urlsplit(url).port
+
+    async def carried(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while piece := await source.read(65536):
+            if piece.startswith(b"GET /v1/workflows/"):
+                break
+            sink.write(piece)
+        sink.close()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        answers, asks = await asyncio.open_connection(host, port)
+        await asyncio.gather(carried(reader, asks), carried(answers, writer))
+
+    front = await asyncio.start_server(connected, "127.0.0.1", 0)
+    async with front:
+        yield f"http://127.0.0.1:{front.sockets[0].getsockname()[1]}"
+
+
+async def test_a_connection_that_is_lost_after_the_answer_loses_no_answer():
+    async with served(TEAM) as running, without_records(running.url) as url:
+        server = await UrlAsker.connected(url)
+        found = await server.run(QUESTION, Caps())
+        await server.aclose()
+    assert (found.error, found.answer, found.calls) == (None, "<answer>2</answer>", 3)
+    assert found.cost_usd
+
+
+POOL: Json = {
+    "conductor": {"worker": "planner"},
+    "models": {"mini": {}},
+    "workers": [
+        scripted("planner", in_pool=False),
+        worker("model"),
+        {"name": "adder", "kind": "python", "factory": "evaluation.synthetic.skills:Skill"},
+        {"name": "vote", "kind": "python", "factory": "evaluation.workers.majority:Majority"},
+    ],
+}
+
+
+async def test_a_server_and_an_engine_tell_the_same_workers_that_are_no_models():
+    engine = EngineAsker(parse(POOL), {})
+    async with served(POOL) as running:
+        server = await UrlAsker.connected(running.url)
+        await server.aclose()
+    assert server.provenance == engine.provenance
+    assert server.provenance == {"planner": "scripted", "adder": "synthetic", "vote": "program"}
+    assert models_of(server) == models_of(engine) == ("model", "adder"), "a voter does not answer by itself"
+
+
+async def test_a_report_over_a_url_says_what_is_synthetic(tmp_path: Path):
+    asked = ["--questions", "skills", "--count", "2", "--strategies", "single", "--out", str(tmp_path)]
+    async with served(POOL) as running:
+        command = [sys.executable, "-m", "evaluation", "--url", running.url, *asked]
+        process = await asyncio.create_subprocess_exec(*command, cwd=ROOT)
+        assert await process.wait() == 0
+    told = json.loads((tmp_path / "report.json").read_text())
+    assert any(warning.startswith("Synthetic: adder") for warning in told["warnings"])
+    assert [row["strategy"] for row in told["rows"]] == ["single:model", "single:adder"]
+    assert "Synthetic: adder" in (tmp_path / "report.html").read_text()

@@ -254,3 +254,15 @@ async def test_an_adapter_shows_in_the_record_and_is_asked_of_the_engine_that_it
     assert engine.loaded == ["s3://b/conductor@1a2b3c4d"]
     assert await both.engines_not_ready() == []
     assert engine.ready_with == ["s3://b/conductor@1a2b3c4d"]
+
+
+def test_a_pool_tells_which_workers_are_no_models():
+    api = {"kind": "openai", "model": "m", "base_url": "http://127.0.0.1:1/v1"}
+    own = {"kind": "python", "factory": "evaluation.workers.majority:Majority"}
+    engine = {"kind": "vllm", "model": "m"}
+    fake = {"kind": "vllm", "model": "m", "stand_in": {}}
+    workers = [{}, api, own, engine, fake, {"kind": "vllm", "deployment": "e"}]
+    named = [{"name": chr(ord("a") + n), "kind": "scripted"} | worker for n, worker in enumerate(workers)]
+    engines = {name: ScriptedEngine(Behaviour()) for name in ("d", "e")}
+    mixed = build_pool(parse({"workers": named}), {}, engines)
+    assert mixed.provenance == {"a": "scripted", "c": "program", "e": "scripted", "f": "scripted"}

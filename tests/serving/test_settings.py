@@ -306,6 +306,15 @@ def test_a_patch_that_is_no_settings_is_refused(patch: dict[str, Any]):
         patched(settings(), patch)
 
 
+def test_prompts_that_were_written_for_the_local_conductor_do_not_outlive_it():
+    local, other = (
+        settings(conductor={"worker": "v"}, prompts={"conductor": "Plan."}),
+        settings(prompts={"conductor": "Plan."}),
+    )
+    assert with_model(local, "hub/m").prompts.conductor is None
+    assert with_model(other, "hub/m").prompts.conductor == "Plan."
+
+
 def test_a_model_takes_the_place_of_every_local_engines_but_not_of_those_who_share():
     own = with_model(settings(workers=[*FULL["workers"], VLLM | {"name": "w"}]), "hub/m")
     models = {w.name: w.model for w in own.workers if isinstance(w, VllmSettings)}
@@ -315,7 +324,8 @@ def test_a_model_takes_the_place_of_every_local_engines_but_not_of_those_who_sha
 
 
 def test_a_file_is_loaded_and_what_is_wrong_with_one_is_said(tmp_path: Path):
-    good, bad, odd = tmp_path / "good.yaml", tmp_path / "bad.yaml", tmp_path / "odd.yaml"
+    good, bad, odd, latin = (tmp_path / f"{name}.yaml" for name in ("good", "bad", "odd", "latin"))
+    latin.write_text("workers: [{name: v, kind: scripted, card: caf\xe9}]\n", encoding="latin-1")
     good.write_text("workers:\n  - {name: v, kind: vllm, model: m}\n")
     bad.write_text("workers: [")
     odd.write_text("workers: 7")
@@ -323,6 +333,7 @@ def test_a_file_is_loaded_and_what_is_wrong_with_one_is_said(tmp_path: Path):
     assert load(good, "hub/m").worker("v").model == "hub/m"  # type: ignore[union-attr]
     for path, said in [
         (bad, "is not YAML"),
+        (latin, "is not UTF-8"),
         (odd, f"{odd} cannot be used: workers"),
         (tmp_path / "none.yaml", "cannot be read: No such"),
     ]:

@@ -7,9 +7,10 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
+from serving import adapters
 from serving.settings import SettingsError
 from tests.training.tiny_models import config
-from training.adapters import main, name_of, publish, unservable
+from training.adapters import main, publish, unservable
 from training.folder import RunFolder
 from training.run import TrainingRun
 
@@ -46,21 +47,26 @@ def finished(path: Path, **adapter: Any) -> Path:
     folder.final.mkdir()
     (folder.final / "adapter_config.json").write_text(json.dumps(FINE | adapter), "utf-8")
     save_file({"q.lora_A.weight": torch.full((16, 4), 0.1)}, folder.final / "adapter_model.safetensors")
+    measured = {"right": 0.2, "sampled": 0.1, "single": 0.3, "composite": None, "parsed": 1.0, "questions": 9}
     folder.note(
         "report",
-        {"minutes": 3, "before": {"right": 0.2}, "after": {"right": 0.9}, "fixed_workers": {"adder": 0.4}},
-    )
+        {
+            "minutes": 3, "before": {"skills": measured}, "after": {"skills": measured | {"right": 0.9}},
+            "provenance": {"skills": ["synthetic"]}, "alone": {"skills": {"workers": {"adder": 0.4}, "oracle": 0.95}},
+        },
+    )  # fmt: skip
     return folder.path
 
 
 def test_what_is_published_is_whole_named_after_its_weights_and_says_what_it_is(tmp_path: Path):
     made = publish(finished(tmp_path), tmp_path / "adapters", base="HuggingFaceTB/SmolLM2-135M-Instruct")
     assert [each.name for each in (tmp_path / "adapters").iterdir()] == [made.name]
-    assert made.name == name_of(made / "adapter_model.safetensors")
+    adapters.verify(made, made.name)  # as the server does before it serves one
     assert made.name.startswith("conductor@")
     assert len(made.name) == len("conductor@") + 8
     assert {each.name for each in made.iterdir()} == {
         "adapter_config.json", "adapter_model.safetensors", "README.md", "config.yaml", "report.json", "versions.json",
+        "pool.yaml", "inputs.json",
     }  # fmt: skip
     assert {tensor.dtype for tensor in load_file(made / "adapter_model.safetensors").values()} == {
         torch.bfloat16
@@ -68,6 +74,9 @@ def test_what_is_published_is_whole_named_after_its_weights_and_says_what_it_is(
     card = (made / "README.md").read_text("utf-8")
     assert "SYNTHETIC" in card
     assert "| right | 0.200 | 0.900 |" in card
+    assert "two skills" not in card
+    assert "(adder): 0.400. At least one worker: 0.950" in card
+    assert "2400 plans (100% drawn and never run)" in card
     assert yaml.safe_load(card.split("---")[1])["base_model"] == "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 
@@ -75,6 +84,15 @@ def test_the_same_weights_have_the_same_name_and_are_there_once(tmp_path: Path):
     run = finished(tmp_path)
     assert publish(run, tmp_path / "adapters") == publish(run, tmp_path / "adapters")
     assert len(list((tmp_path / "adapters").iterdir())) == 1
+
+
+def test_the_same_weights_at_another_scale_are_another_adapter(tmp_path: Path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+    one = publish(finished(tmp_path / "a"), tmp_path / "adapters")
+    other = publish(finished(tmp_path / "b", lora_alpha=99), tmp_path / "adapters")
+    assert one != other
+    assert json.loads((other / "adapter_config.json").read_text("utf-8"))["lora_alpha"] == 99
 
 
 def test_what_cannot_be_served_is_not_published_and_leaves_nothing(tmp_path: Path):

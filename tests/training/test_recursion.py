@@ -4,9 +4,6 @@ import json
 import shutil
 from pathlib import Path
 
-import pytest
-
-from serving.settings import SettingsError
 from tests.training.tiny_models import config
 from training.folder import RunFolder
 from training.recursion import blended
@@ -34,9 +31,3 @@ def test_a_run_of_two_rounds_trains_on_both_and_resumes(tmp_path: Path):
     TrainingRun(made, RunFolder.begun(tmp_path / "run", made, resume=True)).run()
     again = [json.loads(line) for line in (tmp_path / "run" / "curves.jsonl").read_text("utf-8").splitlines()]
     assert [line["reward"] for line in again] == [line["reward"] for line in lines]
-
-
-def test_it_is_told_that_second_rounds_and_vllm_do_not_go_together(tmp_path: Path):
-    made = config(tmp_path, grpo={"recursion": {}, "vllm": {}}, warm_start=None)
-    with pytest.raises(SettingsError, match=r"leave grpo.vllm out"):
-        TrainingRun(made, RunFolder.begun(tmp_path / "run", made, resume=False)).run()

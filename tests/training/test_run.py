@@ -4,16 +4,22 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import yaml
 from transformers import TrainerCallback
 
 from serving.settings import SettingsError
 from tests.training.tiny_models import POOL, config
 from training.__main__ import main
+from training.callbacks import Curves
 from training.config import Config
 from training.folder import RunFolder
 from training.run import Stopped, TrainingRun
@@ -135,6 +141,8 @@ def test_a_run_keeps_its_config_versions_and_report(tmp_path: Path):
     kept = {path.name for path in (tmp_path / "run").iterdir()}
     assert {
         "config.yaml",
+        "pool.yaml",
+        "inputs.json",
         "versions.json",
         "report.json",
         "curves.jsonl",
@@ -143,8 +151,10 @@ def test_a_run_keeps_its_config_versions_and_report(tmp_path: Path):
         "final",
     } <= kept
     report = json.loads((tmp_path / "run" / "report.json").read_text("utf-8"))
-    assert report["after"]["questions"] == 6
-    assert set(report["fixed_workers"]) == {"adder", "speller"}
+    assert report["after"]["skills"]["questions"] == 6
+    assert set(report["alone"]["skills"]["workers"]) == {"adder", "speller"}
+    assert report["alone"]["skills"]["oracle"] == 1
+    assert report["provenance"] == {"skills": ["synthetic"]}
     assert "trl" in json.loads((tmp_path / "run" / "versions.json").read_text("utf-8"))
 
 
@@ -155,6 +165,73 @@ def test_a_folder_with_a_run_is_not_overwritten_and_not_resumed_with_another_con
         RunFolder.begun(tmp_path / "run", made, resume=False)
     with pytest.raises(SettingsError, match="another config"):
         RunFolder.begun(tmp_path / "run", made.model_copy(update={"seed": 5}), resume=True)
+
+
+def test_a_run_whose_pool_has_changed_is_not_resumed(tmp_path: Path):
+    made = config(tmp_path)
+    RunFolder.begun(tmp_path / "run", made, resume=False)
+    config(tmp_path, POOL.replace("card: strings", "card: words"))
+    with pytest.raises(SettingsError, match=r"pool\.yaml is not what it was"):
+        RunFolder.begun(tmp_path / "run", made, resume=True)
+    assert "card: strings" in (tmp_path / "run" / "pool.yaml").read_text("utf-8")
+
+
+SMALL = {"warm_start": {"examples": 64}, "grpo": {"steps": 2}}
+
+
+def written(folder: Path, **changes: Any) -> Path:
+    file = folder / "config.yaml"
+    file.write_text(yaml.safe_dump(config(folder, **changes).model_dump(mode="json")), "utf-8")
+    return file
+
+
+@pytest.mark.timeout(240)
+def test_two_processes_make_one_run_between_them(tmp_path: Path):
+    file, out = written(tmp_path, **SMALL, held_out=4), tmp_path / "two"
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*launch, "-m", "training", "--config", str(file), "--out", str(out)]
+    ended = subprocess.run(
+        command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=200
+    )
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    assert [each["step"] for each in curve(out)] == [1, 2]
+    assert json.loads((out / "report.json").read_text("utf-8"))["after"]["skills"]["questions"] == 4
+    assert not list(out.rglob("*.partial"))
+
+
+FULL = """
+import resource, signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))
+from training.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.timeout(120)
+def test_weights_that_find_no_room_on_the_disk_end_the_run_with_a_word_and_1(tmp_path: Path):
+    large = {"scratch": {"hidden": 128, "layers": 1, "heads": 1, "vocabulary": 400}}
+    file = written(tmp_path, **SMALL, model=large)
+    command = [sys.executable, "-c", FULL, "--config", str(file), "--out", str(tmp_path / "full")]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert ended.returncode == 1, ended.stderr[-4000:]
+    assert "cannot be written" in " ".join(ended.stderr.split())
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.timeout(120)
+def test_ctrl_c_before_the_training_ends_the_run_with_130(tmp_path: Path):
+    file, out = written(tmp_path), tmp_path / "stopped"
+    command = [sys.executable, "-m", "training", "--config", str(file), "--out", str(out)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while not (out / "config.yaml").exists():
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130, told[-4000:]
+    assert "--resume" in " ".join(told.split())
+    assert "Traceback" not in told
 
 
 def test_the_command_tells_what_cannot_be_used_and_ends_with_1(
@@ -169,3 +246,10 @@ def test_the_command_tells_what_cannot_be_used_and_ends_with_1(
     assert "give either path or scratch" in told
     assert "pool.modle" in told
     assert main(["--config", str(tmp_path / "none.yaml")]) == 1
+
+
+def test_a_line_of_curves_that_was_cut_off_does_not_keep_a_run_from_going_on(tmp_path: Path):
+    file = tmp_path / "curves.jsonl"
+    file.write_text('{"step": 1, "loss": 0.5}\n{"step": 2, "loss": 0.4}\n{"step": 3, "lo', "utf-8")
+    Curves(file).on_train_begin(None, SimpleNamespace(global_step=2), None)
+    assert [json.loads(line)["step"] for line in file.read_text("utf-8").splitlines()] == [1, 2]

@@ -2,7 +2,9 @@ import json
 import random
 from pathlib import Path
 from statistics import mean
+from tempfile import mkdtemp
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -12,13 +14,14 @@ from hypothesis import strategies as st
 from conductor.formats import Format, parser
 from conductor.worker import Member
 from evaluation.synthetic.skills import Skill
-from tests.training.tiny_models import config
+from tests.training.tiny_models import POOL, config
 from training.config import WarmStartConfig
-from training.examples import Example, random_plan, subtask
+from training.examples import Example, Tried, best, how_often_right, random_plan, subtask
 from training.folder import RunFolder
+from training.models import model_for, tokenizer_for
 from training.run import TrainingRun
 from training.strict import nothing_else
-from training.warm_start import IGNORED, weighted_loss
+from training.warm_start import IGNORED, Collator, weighted_loss
 
 TEAM = [
     Member(name, Skill(name, None), card)
@@ -60,13 +63,49 @@ def test_rewarded_examples_are_right_and_the_others_are_left_to_chance(tmp_path:
     assert 0.5 < share_right(drawn_examples(tmp_path, rewarded_share=0.5)) < 1.0
 
 
+def test_of_the_right_plans_the_first_or_the_cheapest_is_shown_and_else_that_of_the_workers_who_are_right_most_often():
+    lucky, dear, cheap = (
+        Tried("lucky", ("any",), True, 0.5),
+        Tried("dear", ("one",), True, 0.2),
+        Tried("cheap", ("two",), True, 0.1),
+    )
+    wrong = Tried("wrong", ("two",), False, 0.01)
+    assert best([wrong, lucky, dear, cheap], {}, first=True) is lucky
+    known = how_often_right([wrong, lucky, dear, cheap])
+    assert known == {("two",): 0.5, ("any",): 1, ("one",): 1}
+    assert best([wrong, lucky, dear, cheap], known, first=False) is cheap
+    assert best([wrong, wrong], known, first=False) is wrong
+    unpriced = [Tried("a", ("two",), True), Tried("b", ("one",), True)]
+    assert best(unpriced, known, first=False).plan == "b"
+
+
+def test_the_cheapest_of_all_draws_asks_the_specialist_also_where_another_guesses_rightly(tmp_path: Path):
+    """A third worker does both sorts, at ten times the price, and is never wrong: `first` shows it, `cheapest` does not."""
+    dear = """
+  - {name: both, kind: python, factory: "evaluation.synthetic.skills:Skill", card: both,
+     price: {input_usd_per_mtok: 10, output_usd_per_mtok: 10}}
+models:"""
+    priced = POOL.replace(
+        "card: arith", "price: &p {input_usd_per_mtok: 1, output_usd_per_mtok: 1}, card: arith"
+    )
+    pool = priced.replace("card: strings", "price: *p, card: strings").replace("\nmodels:", dear)
+    found = {
+        choose: drawn_examples(tmp_path, rewarded_share=1.0, pool=pool, choose=choose)
+        for choose in ("first", "cheapest")
+    }
+    assert any("both" in each.plan for each in found["first"])
+    assert not any("both" in each.plan for each in found["cheapest"])
+    assert share_right(found["cheapest"]) == 1.0
+
+
 def test_the_same_config_gives_the_same_examples(tmp_path: Path):
     assert drawn_examples(tmp_path, rewarded_share=0.5) == drawn_examples(tmp_path, rewarded_share=0.5)
 
 
-def drawn_examples(path: Path, *, rewarded_share: float) -> list[Example]:
-    made = config(path, warm_start={"examples": 60, "rewarded_share": rewarded_share, "best_of": 30})
-    return TrainingRun(made, RunFolder(path)).examples()
+def drawn_examples(path: Path, pool: str = POOL, **warm: Any) -> list[Example]:
+    made = config(path, pool, warm_start={"examples": 60, "best_of": 30} | warm)
+    run = TrainingRun(made, RunFolder.begun(Path(mkdtemp(dir=path)) / "run", made, resume=False))
+    return run.examples()
 
 
 def share_right(found: list[Example]) -> float:
@@ -99,3 +138,21 @@ def test_the_loss_is_the_weighted_mean_worked_by_hand():
     loss = weighted_loss(SimpleNamespace(logits=probabilities.log()), torch.stack([tokens, weights], -1))
     by_hand = -(0.3 * torch.tensor(0.25).log() + 1.0 * torch.tensor(0.8).log()) / 1.3
     assert loss.item() == pytest.approx(by_hand.item(), abs=1e-6)
+
+
+def test_logits_of_the_plans_alone_give_the_same_loss(tmp_path: Path):
+    run = TrainingRun(config(tmp_path), RunFolder(tmp_path))
+    found = run.examples()[:6]
+    tokenizer = tokenizer_for(
+        run.config.model,
+        [turn["content"] for each in found for turn in each.prompt] + [each.plan for each in found],
+    )
+    model = model_for(run.config.model, tokenizer, 0)
+    rows = [{"prompt": each.prompt, "plan": each.plan} for each in found]
+    short, whole = Collator(tokenizer, 0.0)(rows), Collator(tokenizer, 1e-9)(rows)
+    assert short["labels"].shape[1] < whole["labels"].shape[1] / 2
+    losses = []
+    for batch in (short, whole):
+        labels = batch.pop("labels")
+        losses.append(weighted_loss(model(**batch), labels).item())
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)

@@ -108,10 +108,20 @@ async def test_models_lists_every_name_and_its_sort():
         "card": "Finds reasons.",
         "in_pool": True,
         "model": "a",
+        "provenance": "scripted",
     }
     assert (listed["conductor"].model_extra or {})["podium"]["in_pool"] is False
     assert one.id == "duo"
     assert (gone.status_code, gone.json()["error"]["param"]) == (404, "model")
+
+
+async def test_models_tell_which_workers_are_no_models():
+    real = {"name": "real", "kind": "openai", "model": "m", "base_url": "http://127.0.0.1:1/v1"}
+    vote = {"name": "vote", "kind": "python", "factory": "evaluation.workers.majority:Majority"}
+    async with served(team(workers=[scripted("a"), real, vote], workflows={})) as api:
+        listed = (await api.http.get("/v1/models")).json()["data"]
+    told = {each["id"]: each["podium"]["provenance"] for each in listed if each["podium"]["kind"] == "worker"}
+    assert told == {"conductor": "scripted", "a": "scripted", "real": None, "vote": "program"}
 
 
 async def test_a_models_name_may_have_a_slash():

@@ -1,0 +1,72 @@
+"""Conductors that answer elsewhere, and pools that are one model's workers."""
+
+from typing import Any
+
+import pytest
+
+from evaluation.asking import Caps, EngineAsker, conducted_at
+from evaluation.errors import EvaluationError
+from evaluation.strategies import make
+from serving.settings import parse
+from tests.evaluation.pools import sums, worker
+from tests.serving.api.served import plan as written
+from tests.serving.api.served import scripted, served, step
+
+QUESTION = sums(3)[2]
+POOL: dict[str, Any] = {
+    "conductor": {"worker": "conductor", "constrained": False},
+    "workers": [
+        {"name": "conductor", "kind": "vllm", "model": "some/model", "in_pool": False},
+        worker("good"), worker("bad", off=1), worker("spare"),
+    ],
+    "models": {"two": {"workers": ["bad", "good"]}, "all": {}},
+}  # fmt: skip
+
+
+async def test_a_conductor_at_another_server_plans_for_the_pool_here():
+    there = {"workers": [scripted("planner", written(step("good", "Add them.")))]}
+    async with served(there) as running:
+        here = EngineAsker(conducted_at(parse(POOL), f"{running.url}/v1", "planner"), {})
+        outcome = await here.run(QUESTION, Caps())
+        await here.aclose()
+    assert (outcome.error, outcome.plan) == (None, ("good[]: Add them.",))
+    assert f"<answer>{QUESTION.expected}</answer>" in outcome.answer
+
+
+async def test_without_its_engine_a_pool_is_asked_worker_by_worker():
+    here = EngineAsker(parse(POOL), {})
+    assert (here.workers, here.conducts) == (("good", "bad", "spare"), False)
+    with pytest.raises(EvaluationError, match=r"conductor\?at=http"):
+        make(["conductor"], here, lambda *_: here)
+    await here.aclose()
+
+
+async def test_a_models_workers_are_the_pool_in_their_order():
+    settings, there = (
+        parse(POOL),
+        scripted("planner", written(step("good", "Add.")), written(step("spare", "Add."))),
+    )
+    async with served({"workers": [there]}) as running:
+        here = EngineAsker(conducted_at(settings, f"{running.url}/v1", "planner"), {}, model="two")
+        allowed, not_its = await here.run(QUESTION, Caps()), await here.run(QUESTION, Caps())
+        await here.aclose()
+    assert here.workers == ("bad", "good")
+    assert (allowed.format_failures, not_its.format_failures) == (0, 1)  # the second one was repaired
+    with pytest.raises(EvaluationError, match="`models` are: two, all"):
+        EngineAsker(settings, {}, model="three")
+
+
+def test_strategies_over_one_pool_have_names_of_ones_own():
+    settings = parse(POOL)
+
+    def opened(path: str | None, at: str | None, model: str | None) -> EngineAsker:
+        assert path is None
+        assert at is not None
+        return EngineAsker(conducted_at(settings, at, model), {})
+
+    names = ["conductor?at=http://127.0.0.1:1/v1", "trained?at=http://127.0.0.1:1/v1&model=new&as=taught"]
+    made = make([*names, "best_of_n?match=taught"], EngineAsker(settings, {}), opened)
+    assert [each.label for each in made] == [names[0], "taught", "best_of_n?match=taught"]
+    bare = {"workers": [worker("good")]}
+    with pytest.raises(EvaluationError, match="no `conductor`"):
+        conducted_at(parse(bare), "http://127.0.0.1:1/v1")

@@ -1,0 +1,148 @@
+"""What a training config may say, and how it is told what it may not."""
+
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+import yaml
+from transformers import SchedulerType, get_scheduler
+
+from conductor.worker import Member
+from evaluation.synthetic.skills import Skill
+from serving.settings import SettingsError
+from tests.training.tiny_models import config
+from training.config import Schedule, WarmStartConfig, load, parse
+from training.examples import check as check_shares
+from training.examples import random_plan
+from training.grpo import arguments, check
+
+CONFIGS = sorted(Path("training/configs").glob("*.yaml"))
+OTHER_SCHEDULES = {
+    "reduce_lr_on_plateau", "greedy", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay"
+}  # fmt: skip
+"""They want a loss to watch, or arguments."""
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_config_that_ships_is_read_and_is_the_same_when_written_out_and_read_again(path: Path):
+    made = load(path)
+    assert parse(yaml.safe_load(yaml.safe_dump(made.model_dump(mode="json")))) == made
+    check(made, 2 if path.stem == "paper" else 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"seed": -1}, "seed: Input should be greater than or equal to 0"),
+        ({"seed": 2**32}, "seed: Input should be less than or equal to 4294967295"),
+        ({"questions": {"seed": -1}}, "questions.seed: Input should be greater than or equal to 0"),
+        ({"grpo": {"schedule": "nonsense"}}, "grpo.schedule: Input should be 'linear', 'cosine'"),
+        ({"grpo": {"schedule": "polynomial", "learning_rate": 1e-7}}, "grpo: learning_rate 1e-07 is not above 1e-07"),
+        ({"grpo": {"recursion": {}, "vllm": {}}}, "grpo: recursion generates by itself: leave grpo.vllm out"),
+        ({"warm_start": {"step_shares": []}}, "warm_start.step_shares: no length of a plan has a share; give at least one"),
+        ({"warm_start": {"step_shares": [0, 0]}}, "warm_start.step_shares: no length of a plan has a share"),
+        ({"warm_start": {"step_shares": [1, -1]}}, "warm_start.step_shares.1: Input should be greater than or equal to 0"),
+        ({"warm_start": {"step_shares": [float("inf")]}}, "warm_start.step_shares.0: Input should be a finite number"),
+        ({"warm_start": {"step_shares": [float("nan")]}}, "warm_start.step_shares.0: Input should be"),
+        ({"warm_start": {"fields": ["x", "subtask", "access"]}}, "warm_start.fields: x, subtask, access: write worker, subtask"),
+        ({"warm_start": {"fields": ["worker"] * 3}}, "warm_start.fields: worker, worker, worker: write"),
+        ({"warm_start": {"worker_shares": {"adder": 1.5}}}, "warm_start.worker_shares.adder: Input should be less than"),
+        ({"warm_start": {"worker_shares": {"adder": float("nan")}}}, "warm_start.worker_shares.adder: Input should be"),
+        ({"warm_start": {"worker_shares": {"adder": 0.8, "speller": 0.4}}}, "worker_shares: they are 1.2 together; make them 1"),
+        ({"model": {"scratch": {"hidden": 64, "heads": 5}}}, "model.scratch: heads 5 does not divide hidden 64 into parts"),
+        ({"model": {"scratch": {"hidden": 18, "heads": 6}}}, "take a hidden that is a multiple of 12"),
+        ({"questions": {"also": [{"train": "a", "held_out": "b", "share": 0.6}] * 2}}, "must be less than 1 together"),
+    ],
+)  # fmt: skip
+def test_what_could_only_fail_later_is_refused_at_once_with_its_place(
+    tmp_path: Path, changes: dict[str, Any], told: str
+):
+    with pytest.raises(SettingsError, match=re.escape(told)):
+        config(tmp_path, **changes)
+
+
+def test_a_team_of_nobody_is_refused(tmp_path: Path):
+    data = config(tmp_path).model_dump(mode="json")
+    data["pool"]["teams"] = {"skills": []}
+    with pytest.raises(SettingsError, match=r"pool.teams.skills: Tuple should have at least 1 item"):
+        parse(data)
+
+
+def test_shares_that_are_one_but_for_rounding_are_one(tmp_path: Path):
+    shares = {"a": 0.7, "b": 0.2, "c": 0.1}
+    assert config(tmp_path, warm_start={"worker_shares": shares}).warm_start is not None
+
+
+def test_a_config_that_is_not_there_not_utf8_or_not_yaml_is_told(tmp_path: Path):
+    path = tmp_path / "c.yaml"
+    with pytest.raises(SettingsError, match=r"c.yaml cannot be read: No such file"):
+        load(path)
+    path.write_bytes("name: größer".encode("latin-1"))
+    with pytest.raises(SettingsError, match=r"c.yaml is not UTF-8: .* Save it as UTF-8"):
+        load(path)
+    path.write_text("name: [", "utf-8")
+    with pytest.raises(SettingsError, match=r"c.yaml is not YAML"):
+        load(path)
+
+
+def test_the_schedules_are_those_of_transformers_that_need_nothing_else():
+    assert set(get_args(Schedule)) == {each.value for each in SchedulerType} - OTHER_SCHEDULES
+    for name in get_args(Schedule):
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1e-3)
+        get_scheduler(name, optimizer, num_warmup_steps=2, num_training_steps=10)
+
+
+def test_a_config_is_read_without_torch():
+    told = "import sys, training.config; print([n for n in ('torch', 'transformers', 'trl') if n in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", told], capture_output=True, check=True).stdout == b"[]\n"
+
+
+@pytest.mark.parametrize(
+    ("grpo", "processes", "told"),
+    [
+        ({"micro_batch": 3}, 1, r"8 completions a step \(questions x completions\) .* 1 x micro_batch 3; set grpo.micro_batch to 2"),
+        ({"micro_batch": 3, "recursion": {}}, 1, r"16 completions a step \(questions x completions x 2 rounds\) .*; set grpo.micro_batch to 2"),
+        ({}, 3, r"8 completions .* a multiple of 3, or another number of processes"),
+        ({}, 9, r"8 completions .* a multiple of 9, or another number of processes"),
+        ({"recursion": {}}, 2, r"grpo.recursion generates by itself, on one process, not on 2"),
+    ],
+)  # fmt: skip
+def test_a_step_that_cannot_be_divided_among_the_processes_is_refused(
+    tmp_path: Path, grpo: dict[str, Any], processes: int, told: str
+):
+    made = config(tmp_path, grpo=grpo)
+    with pytest.raises(SettingsError, match=told):
+        check(made, processes)
+    with pytest.raises(SettingsError, match=told):
+        arguments(made, tmp_path, processes)
+
+
+def test_a_micro_batch_that_is_larger_than_a_process_s_part_is_cut_to_it(tmp_path: Path):
+    made = config(tmp_path, grpo={"micro_batch": 6})
+    check(made, 2)
+    assert arguments(made, tmp_path, 2).per_device_train_batch_size == 4
+
+
+def test_shares_that_do_not_go_with_the_pool_are_refused():
+    pool = ["adder", "speller"]
+    check_shares(WarmStartConfig(worker_shares={"adder": 0.5}), pool, 2)
+    with pytest.raises(
+        SettingsError, match=r"warm_start.worker_shares has 'adde'; the pool has: adder, speller"
+    ):
+        check_shares(WarmStartConfig(worker_shares={"adde": 0.5}), pool, 2)
+    with pytest.raises(SettingsError, match=r"step_shares has only plans of more than 2 steps"):
+        check_shares(WarmStartConfig(step_shares=(0, 0, 1)), pool, 2)
+
+
+def test_a_team_without_the_workers_who_have_all_shares_is_drawn_from_alike():
+    team = [Member(name, Skill(name, None), "") for name in ("b", "c")]
+    made = WarmStartConfig(step_shares=(1.0,), names=True)
+    texts = {
+        random_plan(random.Random(seed), made, team, 1, "steps", shares={"a": 1.0}) for seed in range(20)
+    }
+    assert len(texts) == 2

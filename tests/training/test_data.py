@@ -1,0 +1,206 @@
+"""What is asked of whom: the mix of question sets, and teams."""
+
+import asyncio
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluation.graders import GRADERS, grade
+from evaluation.questions import Question
+from serving.settings import SettingsError
+from tests.training.tiny_models import config
+from training.config import Config, QuestionsConfig
+from training.data import drawn, held_out, training_questions
+from training.lines import FACTS
+
+POOL = ["adder", "speller", "a", "b"]
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    """A recorded pool of forty questions, half of them long."""
+    rows = [
+        {"dataset": "sums", "question": f"{number} + {number}?" + " Think." * 50 * (number % 2), "expected": str(2 * number),
+         "models": {"lab_a": {"s": 1.0, "a": str(2 * number)}}}
+        for number in range(40)
+    ]  # fmt: skip
+    path = tmp_path / "recorded.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    return path
+
+
+def mixed(path: Path, recorded: Path, **also: Any) -> Config:
+    """Two thirds synthetic, a third recorded, each with its team."""
+    names = {
+        "train": f"recorded:{recorded}?part=train",
+        "held_out": f"recorded:{recorded}?part=test",
+        "share": 1 / 3,
+    }
+    made = config(path, questions={"also": [names | also]}, held_out=30)
+    teams = {"skills": ("adder", "speller"), "recorded": ("a", "b")}
+    return made.model_copy(update={"pool": made.pool.model_copy(update={"teams": teams})})
+
+
+def test_further_questions_are_mixed_in_by_their_share_the_same_every_time(tmp_path: Path, recorded: Path):
+    made = mixed(tmp_path, recorded)
+    found = training_questions(made.questions, 90)
+    assert Counter(question.source for question in found) == {"skills": 60, "recorded": 30}
+    assert len({question.source for question in found[:15]}) == 2
+    assert [question.id for question in found] == [q.id for q in training_questions(made.questions, 90)]
+
+
+def test_a_question_is_asked_of_its_own_team(tmp_path: Path, recorded: Path):
+    made = mixed(tmp_path, recorded)
+    asked = drawn(made, POOL, training_questions(made.questions, 30), "x") + held_out(made, POOL)
+    teams = {(each.question.source, tuple(sorted(each.workers))) for each in asked}
+    assert teams == {("skills", ("adder", "speller")), ("recorded", ("a", "b"))}
+
+
+def test_what_is_held_out_was_not_taught_and_nothing_is_too_long(tmp_path: Path, recorded: Path):
+    made = mixed(tmp_path, recorded, max_chars=200)
+    taught = {question.text for question in training_questions(made.questions, 120)}
+    held = [each.question for each in held_out(made, POOL)]
+    assert not taught & {question.text for question in held}
+    assert Counter(question.source for question in held) == {"skills": 20, "recorded": 10}
+    assert all("Think" not in text for text in taught)
+
+
+def test_it_is_said_what_is_wrong_with_a_mix(tmp_path: Path, recorded: Path):
+    same = mixed(tmp_path, recorded, held_out=f"recorded:{recorded}?part=all")
+    with pytest.raises(SettingsError, match=r"is in train and in held_out"):
+        held_out(same, POOL)
+    with pytest.raises(SettingsError, match=r"no question of at most 3 characters"):
+        training_questions(mixed(tmp_path, recorded, max_chars=3).questions, 30)
+    with pytest.raises(SettingsError, match=r"cannot be read"):
+        training_questions(mixed(tmp_path, tmp_path / "nowhere").questions, 30)
+    with pytest.raises(
+        SettingsError, match=r"pool\.teams\.recorded has 'b'; the pool has: adder, speller, a"
+    ):
+        held_out(mixed(tmp_path, recorded), POOL[:3])
+    with pytest.raises(SettingsError, match=r"must be less than 1 together"):
+        config(tmp_path, questions={"also": [{"train": "a", "held_out": "b", "share": 0.6}] * 2})
+
+
+CODE = {"entry_point": "one", "prompt": "def one():\n", "test": "def check(f):\n    assert f() == 1"}
+ENTRY = {"question": "2 + 2?", "answer": "4", "metadata": {}}
+
+
+def line(**changes: Any) -> str:
+    """A question as its line; a field that is changed to None is left out."""
+    whole = {
+        "id": "1",
+        "text": "2 + 2?",
+        "expected": "4",
+        "grader": "numeric",
+        "source": "mine",
+        "family": "sums",
+    }
+    return json.dumps(
+        {name: value for name, value in (whole | changes).items() if value is not None}, ensure_ascii=False
+    )
+
+
+def of_file(path: Path, *lines: str) -> list[Question]:
+    """What a `jsonl` source of these lines asks."""
+    path.write_text("\n".join(lines), "utf-8")
+    return training_questions(QuestionsConfig(source="jsonl", path=str(path)), len(lines))
+
+
+def test_questions_of_a_file_are_asked_with_all_that_their_lines_say(tmp_path: Path):
+    two = {"parts": ["Add it."], "level": 3}
+    found = of_file(
+        tmp_path / "q.jsonl",
+        line(),
+        line(id="2", text="So\u2028what?", facts=two),
+        line(id="3", grader="code", facts=CODE),
+    )
+    asked = {question.id: question for question in found}
+    assert asked["1"] == Question("1", "2 + 2?", "4", "numeric", "mine", "sums")
+    assert (asked["2"].text, asked["2"].facts) == ("So\u2028what?", two)
+    assert asyncio.run(grade(asked["3"], "    return 1")).correct
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"text": None}, "text: is missing; write it. The fields are id, text, expected"),
+        ({"text": " "}, "text: is empty; write it out"),
+        ({"id": 1}, "id: is int and not text; write it in quotes"),
+        ({"expected": 4}, "expected: is int and not text; write it in quotes"),
+        ({"answer": "4"}, "answer: is no field of a question; leave it out, or put it into facts"),
+        ({"grader": "nope {x}"}, "grader: 'nope {x}' is no grader; take one of exact, numeric"),
+        ({"expected": "four"}, "expected: 'four' is no number; write one, or take another grader"),
+        ({"expected": "nan"}, "expected: 'nan' is no number"),
+        ({"grader": "exact", "expected": ""}, "expected: is empty; write the answer"),
+        ({"grader": "choice", "expected": "AB"}, "expected: 'AB' is no choice; write one letter of ABCDEFGHIJ"),
+        ({"grader": "code"}, "facts.entry_point: is missing; write it"),
+        ({"grader": "code", "facts": CODE | {"test": ["assert"]}}, "facts.test: is list and not text"),
+        ({"grader": "recorded", "facts": {"right": "4"}}, "facts.right: is str; write a list"),
+        ({"grader": "reasoning_gym", "family": "gcd"}, "facts.entry: is missing; write it"),
+        ({"grader": "reasoning_gym", "facts": {"entry": ENTRY}}, "family: 'sums' is no data set whose scorer is trusted"),
+        ({"facts": []}, "facts: is list; write an object"),
+        ({"facts": {"parts": [1]}}, "facts.parts.0: is int and not text"),
+    ],
+)  # fmt: skip
+def test_a_line_that_cannot_be_graded_is_refused_with_its_number_and_its_field(
+    tmp_path: Path, changes: dict[str, Any], told: str
+):
+    path = tmp_path / "q.jsonl"
+    with pytest.raises(SettingsError, match=re.escape(f"{path}, line 3: {told}")):
+        of_file(path, line(), "", line(**({"id": "2"} | changes)))
+
+
+def test_a_line_that_is_no_json_object_is_refused(tmp_path: Path):
+    path = tmp_path / "q.jsonl"
+    with pytest.raises(SettingsError, match=r"line 2: it is not JSON: .*; write one JSON object a line"):
+        of_file(path, line(), "{")
+    with pytest.raises(
+        SettingsError, match=r"line 1: it is list; write one JSON object a line, with id, text"
+    ):
+        of_file(path, "[]")
+    with pytest.raises(SettingsError, match=r"holds no question"):
+        of_file(path, "")
+
+
+def test_a_file_that_is_not_there_or_not_utf8_is_told(tmp_path: Path):
+    path = tmp_path / "q.jsonl"
+    asked = QuestionsConfig(source="jsonl", path=str(path))
+    with pytest.raises(SettingsError, match=r"cannot be read: No such file"):
+        training_questions(asked, 1)
+    path.write_bytes(line(text="Wie groß?").encode("latin-1"))
+    with pytest.raises(SettingsError, match=r"q.jsonl are not UTF-8: .* Save them as UTF-8"):
+        training_questions(asked, 1)
+
+
+def test_two_lines_with_one_id_are_refused_for_answers_are_graded_by_id(tmp_path: Path):
+    with pytest.raises(
+        SettingsError, match=r"line 3: id: '1' is that of line 1 too; give each question its own"
+    ):
+        of_file(tmp_path / "q.jsonl", line(), line(id="2"), line(text="3 + 3?", expected="6"))
+
+
+def test_two_sets_with_different_questions_of_one_id_are_refused(tmp_path: Path):
+    sets: list[dict[str, Any]] = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "q.jsonl").write_text(json.dumps({"question": name, "answer": name}), "utf-8")
+        sets.append({"train": f"jsonl:{tmp_path / name / 'q.jsonl'}", "held_out": "gsm8k", "share": 0.3})
+    with pytest.raises(SettingsError, match=r"two different ones have the id 'q/0'; rename one"):
+        training_questions(config(tmp_path, questions={"also": sets}).questions, 30)
+    same = config(tmp_path, questions={"also": [sets[0]]})
+    assert Counter(question.id for question in training_questions(same.questions, 30))["q/0"] == 9
+
+
+def test_graders_whose_facts_are_checked_are_graders():
+    assert FACTS.keys() <= GRADERS.keys()
+
+
+def test_families_that_are_unknown_or_hold_too_little_are_told():
+    with pytest.raises(SettingsError, match=r"questions.families: families has 'magic'; there are: "):
+        training_questions(QuestionsConfig(families=("magic",)), 1)
+    with pytest.raises(SettingsError, match=r"set composite_share to 0"):
+        training_questions(QuestionsConfig(families=("logic",)), 10)
