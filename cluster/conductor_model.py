@@ -49,7 +49,10 @@ def is_ready(folder: Path, adapter: Path) -> bool:
     """Whether `folder` holds the finished model with this adapter."""
     if any(not (folder / name).is_file() for name in (*model.NEEDED_FILES, MADE_FROM)):
         return False
-    return json.loads((folder / MADE_FROM).read_text("utf-8")).get("adapter") == adapter.name
+    try:
+        return json.loads((folder / MADE_FROM).read_text("utf-8")).get("adapter") == adapter.name
+    except (ValueError, AttributeError):  # cut off, or something else: it is made anew
+        return False
 
 
 def merged(
@@ -84,17 +87,21 @@ def make(base: Path, adapter: Path, folder: Path) -> None:
     """Write the merged model to `folder`.
 
     Raises:
-        ModelError: base and adapter do not fit.
+        ModelError: base and adapter do not fit, or one of them is not there or not whole.
         OSError: it cannot be written.
     """
+    from safetensors import SafetensorError
     from safetensors.torch import load_file, save_file
 
+    for file in (base / WEIGHTS, adapter / "adapter_config.json", adapter / "adapter_model.safetensors"):
+        if not file.is_file():
+            raise model.ModelError(f"{file} is not there")
     config = json.loads((adapter / "adapter_config.json").read_text("utf-8"))
-    weights = merged(
-        load_file(base / WEIGHTS),
-        load_file(adapter / "adapter_model.safetensors"),
-        config["lora_alpha"] / config["r"],
-    )
+    try:
+        tensors, products = load_file(base / WEIGHTS), load_file(adapter / "adapter_model.safetensors")
+    except SafetensorError as error:
+        raise model.ModelError(f"the weights of {base} or {adapter} cannot be read: {error}") from error
+    weights = merged(tensors, products, config["lora_alpha"] / config["r"])
     work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         for file in base.iterdir():

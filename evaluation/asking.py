@@ -216,8 +216,10 @@ def conducted_at(settings: Settings, url: str, model: str | None = None) -> Sett
         model: its name there; None: as the settings call it.
 
     Raises:
-        EvaluationError: the settings have no conductor, or it has no model's name.
+        EvaluationError: `url` is none, the settings have no conductor, or it has no model's name.
     """
+    if not url.startswith(("http://", "https://")):
+        raise EvaluationError(f"at={url} is no address; write at=http://127.0.0.1:8001/v1.")
     if settings.conductor is None:
         raise EvaluationError("at=URL says where the conductor is, and the settings have no `conductor`.")
     own = settings.worker(settings.conductor.worker)

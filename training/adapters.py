@@ -57,9 +57,14 @@ def publish(run: Path, into: Path, *, base: str | None = None) -> Path:
         SettingsError: the run has no adapter, or one that cannot be served; every reason is named.
     """
     source, config = run / "final", load(run / "config.yaml")
-    if not (source / CONFIG).exists():
+    if not (source / CONFIG).exists() or not (source / WEIGHTS).exists():
         raise SettingsError(f"{source} holds no adapter. Finish the run, and give its config `model.lora`.")
-    adapter = json.loads((source / CONFIG).read_text(encoding="utf-8"))
+    try:
+        adapter = json.loads((source / CONFIG).read_text(encoding="utf-8"))
+    except ValueError as exc:
+        raise SettingsError(
+            f"{source / CONFIG} is not whole: {exc}. Train the run to its end again (--resume)."
+        ) from exc
     if faults := unservable(adapter):
         raise SettingsError(f"The adapter in {source} cannot be served: {'; '.join(faults)}.")
     with tempfile.TemporaryDirectory(prefix="podium-adapter-") as folder:
@@ -69,7 +74,15 @@ def publish(run: Path, into: Path, *, base: str | None = None) -> Path:
         (made / CONFIG).write_text(
             json.dumps(adapter | {"base_model_name_or_path": named}, indent=1) + "\n", "utf-8"
         )
-        for kept in ("config.yaml", "pool.yaml", "inputs.json", "report.json", "versions.json"):
+        for kept in (
+            "config.yaml",
+            "pool.yaml",
+            "inputs.json",
+            "report.json",
+            "versions.json",
+            "curves.jsonl",
+            "warm_curves.jsonl",
+        ):
             if (run / kept).exists():
                 shutil.copyfile(run / kept, made / kept)
         name = adapters.versioned(LABEL, made)

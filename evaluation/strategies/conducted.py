@@ -1,14 +1,19 @@
 """A conductor writes a plan for each question: the pool's own, or a trained one of other settings or another name."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from evaluation.asking import Asker
 from evaluation.errors import EvaluationError
 from evaluation.naming import Named
+from evaluation.outcome import Outcome
 from evaluation.questions import Question
+from evaluation.results import PASSING
 from evaluation.strategies.base import Answer, Lessons, Plain, Scene, Setup
+
+FAILED = "the conductor failed: "
+"""So a run's record begins to tell why a fallback answered (`conductor.conducting`); then the error's type."""
 
 
 @dataclass(slots=True)
@@ -25,13 +30,21 @@ class Conducted(Plain):
 
     async def answer(self, question: Question, scene: Scene) -> Answer:
         """See `Strategy`."""
-        outcome = await (self.own or scene.asker).run(question, scene.caps, model=self.model)
+        outcome = of_conductor(await (self.own or scene.asker).run(question, scene.caps, model=self.model))
         return Answer(outcome, notes={"plan": list(outcome.plan)})
 
     async def aclose(self) -> None:
         """See `Strategy`."""
         if self.own is not None:
             await self.own.aclose()
+
+
+def of_conductor(outcome: Outcome) -> Outcome:
+    """An answer that a fallback gave because the conductor could not be reached says nothing about its plans: it is asked again."""
+    error = (outcome.fallback or "").removeprefix(FAILED).partition(":")[0]
+    if error in PASSING and outcome.error is None:
+        return replace(outcome, error=error, message=outcome.fallback or "")
+    return outcome
 
 
 def make(named: Named, setup: Setup) -> Sequence[Conducted]:

@@ -6,7 +6,10 @@ import pytest
 
 from evaluation.asking import Caps, EngineAsker, conducted_at
 from evaluation.errors import EvaluationError
+from evaluation.outcome import Outcome
+from evaluation.results import PASSING
 from evaluation.strategies import make
+from evaluation.strategies.conducted import of_conductor
 from serving.settings import parse
 from tests.evaluation.pools import sums, worker
 from tests.serving.api.served import plan as written
@@ -70,3 +73,19 @@ def test_strategies_over_one_pool_have_names_of_ones_own():
     bare = {"workers": [worker("good")]}
     with pytest.raises(EvaluationError, match="no `conductor`"):
         conducted_at(parse(bare), "http://127.0.0.1:1/v1")
+
+
+def test_a_fallback_for_a_conductor_that_is_out_of_reach_is_asked_again_and_one_for_a_bad_plan_counts():
+    gone = Outcome(answer="7", fallback="the conductor failed: WorkerUnavailable: connection refused")
+    assert of_conductor(gone).error in PASSING
+    refused = Outcome(answer="7", fallback="the plan was refused twice, last as no_plan: ...")
+    assert of_conductor(refused) == refused
+
+
+async def test_a_conductor_that_nobody_serves_is_an_error_and_not_the_fallbacks_success():
+    here = EngineAsker(conducted_at(parse(POOL), "http://127.0.0.1:1/v1", "planner"), {})
+    outcome = await here.run(QUESTION, Caps())
+    await here.aclose()
+    assert of_conductor(outcome).error in PASSING
+    with pytest.raises(EvaluationError, match="is no address"):
+        conducted_at(parse(POOL), "notaurl")
