@@ -88,7 +88,7 @@ async def test_the_record_says_which_adapter_answered_and_no_cache_of_another_is
         first, again = await switched.ask(question), await switched.ask(question)
         cached = [told["usage"]["prompt_tokens_details"]["cached_tokens"] for told in (first, again)]
         assert cached[0] == 0 < cached[1], "the first answer of an adapter stands on its own work"
-        model = "models/smollm2-135m" + (f"+{Path(path).name}" if path else "")
+        model = "models/smollm2-135m-conductor" + (f"+{Path(path).name}" if path else "")
         record = await switched.get(f"/v1/workflows/{first['podium']['workflow_id']}")
         listed = await switched.get(f"/v1/models/{WORKER}")
         assert record["steps"][0]["model"] == listed["podium"]["model"] == model

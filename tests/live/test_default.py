@@ -79,7 +79,7 @@ def test_the_static_prompt_is_served_from_the_prefix_cache(client: OpenAI) -> No
         messages = [{"role": "user", "content": question}]
         answer = client.chat.completions.create(model="podium-mini", messages=messages, max_tokens=8)
         cached = answer.usage.prompt_tokens_details.model_extra["orchestration_input_cached_tokens"]
-    assert cached > 200
+    assert cached > 100
 
 
 def test_a_client_that_leaves_aborts_the_request_in_vllm(local: Local) -> None:
