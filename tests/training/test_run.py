@@ -251,5 +251,5 @@ def test_the_command_tells_what_cannot_be_used_and_ends_with_1(
 def test_a_line_of_curves_that_was_cut_off_does_not_keep_a_run_from_going_on(tmp_path: Path):
     file = tmp_path / "curves.jsonl"
     file.write_text('{"step": 1, "loss": 0.5}\n{"step": 2, "loss": 0.4}\n{"step": 3, "lo', "utf-8")
-    Curves(file).on_train_begin(None, SimpleNamespace(global_step=2), None)
+    Curves(file).on_train_begin(None, SimpleNamespace(global_step=2, is_world_process_zero=True), None)
     assert [json.loads(line)["step"] for line in file.read_text("utf-8").splitlines()] == [1, 2]
