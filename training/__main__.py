@@ -10,6 +10,7 @@ from rich.console import Console
 
 from serving.settings import SettingsError
 from training.config import Config, load, parse
+from training.ranks import leads, processes
 from training.report import lines
 
 OUT = Path("build/training")
@@ -49,9 +50,8 @@ def trained(config: Config, path: Path, console: Console, *, resume: bool) -> in
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     from training.folder import RunFolder, full  # torch and TRL take seconds to import
 
-    first = os.environ.get("RANK", "0") == "0"
-    folder = RunFolder.begun(path, config, resume=resume) if first else RunFolder(path, leads=False)
-    from training.run import Stopped, TrainingRun, processes
+    folder = RunFolder.begun(path, config, resume=resume) if leads() else RunFolder(path, leads=False)
+    from training.run import Stopped, TrainingRun
 
     try:
         report = TrainingRun(config, folder, processes()).run()

@@ -25,7 +25,8 @@ def each_worker(given: dict[str, Any]) -> None:
     os.chdir(given["directory"])
     from training.config import parse
     from training.folder import RunFolder
-    from training.run import TrainingRun, leads, processes
+    from training.ranks import leads, processes
+    from training.run import TrainingRun
 
     folder = RunFolder(Path(given["out"]), leads=leads())
     report = TrainingRun(parse(given["config"]), folder, processes()).run()

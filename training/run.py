@@ -30,16 +30,6 @@ WARM_SAVED_EVERY = 50
 """Steps of the warm start between two checkpoints."""
 
 
-def processes() -> int:
-    """On how many devices this run is, as torchrun, accelerate or Ray Train say it."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
-
-
-def leads() -> bool:
-    """Whether this process is the first of them."""
-    return os.environ.get("RANK", "0") == "0"
-
-
 @dataclass(slots=True)
 class Stopped(Exception):
     """The run was stopped by a signal; it can be resumed."""
