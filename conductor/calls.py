@@ -54,7 +54,7 @@ class Asked:
         return Answered(
             output="".join(self.texts), served_by=reply.worker, model=reply.model, usage=reply.usage,
             cost_usd=reply.cost_usd if reply.cost_usd is not None else cost_of(reply.price, reply.usage), finish=reply.finish, attempts=reply.attempts,
-            reasoning="".join(self.thoughts), inner=reply.inner,
+            reasoning="".join(self.thoughts), inner=reply.inner, notes=reply.notes,
         )  # fmt: skip
 
 

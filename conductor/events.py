@@ -34,6 +34,8 @@ class Answered:
     reasoning: str = ""
     inner: object | None = None
     """The record of the run that answered, where the worker is a team itself."""
+    notes: tuple[str, ...] = ()
+    """What was changed in the call or not believed of the answer, one sentence each."""
 
 
 @dataclass(frozen=True, slots=True)

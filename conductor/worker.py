@@ -125,6 +125,8 @@ class Delta:
     """The model's name as the server reports it."""
     inner: object | None = None
     """The record of the run that answered, where the worker is a team itself."""
+    notes: tuple[str, ...] = ()
+    """New remarks for the record; see `Reply.notes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +165,8 @@ class Reply:
     """What the server says it cost; None: reckon it from price and usage."""
     inner: object | None = None
     """The record of the run that answered, where the worker is a team itself."""
+    notes: tuple[str, ...] = ()
+    """What was changed in the call or not believed of the answer, one sentence each: for the record, never for the answer."""
 
     async def __aiter__(self) -> AsyncGenerator[Delta]:
         async for delta in self.deltas:
@@ -170,6 +174,7 @@ class Reply:
             self.usage = delta.usage or self.usage
             self.finish = delta.finish or self.finish
             self.inner = delta.inner or self.inner
+            self.notes += delta.notes
             self.cost_usd = self.cost_usd if delta.cost_usd is None else delta.cost_usd
             yield delta
         if self.finish is None:

@@ -193,7 +193,7 @@ def _answered(answered: e.Answered | None) -> Json:
     if answered is None:
         return dict.fromkeys(
             ("served_by", "model", "output", "reasoning", "usage", "cost_usd", "finish_reason")
-        ) | {"attempts": []}
+        ) | {"attempts": [], "notes": []}
     return {
         "served_by": answered.served_by, "model": answered.model, "output": answered.output,
         "reasoning": answered.reasoning or None, "usage": _tokens(answered.usage), "cost_usd": dollars(answered.cost_usd),
@@ -202,6 +202,7 @@ def _answered(answered: e.Answered | None) -> Json:
             {"worker": a.worker, "error": a.error, "message": a.message, "waited_s": _seconds(a.waited_s)}
             for a in answered.attempts
         ],
+        "notes": list(answered.notes),
     }  # fmt: skip
 
 
