@@ -25,6 +25,8 @@ class Fault:
     drips: bytes = b""
     closes: bool = False
     """Close the connection then; else it stays open until the client goes."""
+    keeps_alive: bool = False
+    """The answer is whole by HTTP, so the client may keep the connection."""
 
 
 def chunk(content: bytes) -> bytes:
@@ -44,7 +46,7 @@ NOT_HTTP = {
     "a status that is no number": Fault(b"HTTP/1.1 OK OK\r\n\r\n"),
     "a close without a byte": Fault(b"", closes=True),
     "an encoding that is not there": Fault(
-        EVENT_STREAM + b"content-encoding: gzip\r\ncontent-length: 9\r\n\r\nnot gzip!"
+        EVENT_STREAM + b"content-encoding: gzip\r\ncontent-length: 9\r\n\r\nnot gzip!", keeps_alive=True
     ),
 }
 SILENT = {
