@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from conductor.errors import WorkerError, WorkerUnavailable
 from conductor.events import Answered
 from conductor.money import Ledger, Usage, cost_of
-from conductor.worker import Call, Delta, Image, Member, Reply, Text
+from conductor.worker import Call, Delta, FinishReason, Image, Member, Reply, Text
 
 TOKENS_PER_IMAGE = 2_048
 """Upper bound of what a picture costs with the pool's providers at automatic detail."""
@@ -48,6 +48,11 @@ class Asked:
                 if delta.reasoning:
                     self.thoughts.append(delta.reasoning)
                 yield delta
+
+    def cut(self, note: str) -> None:
+        """It is broken off by who reads it, and billed at its bound."""
+        self.reply.usage, self.reply.billed_at_bound, self.reply.finish = None, True, FinishReason.LENGTH
+        self.reply.notes += (note,)
 
     @property
     def answered(self) -> Answered:

@@ -8,7 +8,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
@@ -55,6 +55,9 @@ class Conducting:
         if engine.conductor is not None and engine.conductor.shuffle:
             self._members = dict(random.sample(list(self._members.items()), len(self._members)))
         self._began = time.monotonic()
+        self._sampling = task.sampling
+        if task.deadline_s is not None:
+            self._sampling = replace(task.sampling, deadline_at_s=self._began + task.deadline_s)
         self._plans = 0
         self._kept: e.Answered | None = None
 
@@ -200,6 +203,7 @@ class Conducting:
             index=next_index,
             may_accept=may_accept,
             waiting=waiting,
+            deadline_at_s=self._sampling.deadline_at_s,
         )
 
     async def _conducted(
@@ -262,7 +266,7 @@ class Conducting:
         return Scene(
             self._members,
             self._task.conversation,
-            self._task.sampling,
+            self._sampling,
             self._ledger,
             self._note,
             self._outbox,

@@ -135,7 +135,7 @@ class PlanRun:
             call = await self._call(index, step, prompt)
             self._scene.note(e.StepBegan(self._scene.now_s(), self._index, index, prompt))
             async with ask(self._scene.pool[step.worker], call, self._scene.ledger) as asked:
-                self._scene.note(e.StepSpoke(self._scene.now_s(), self._index, index))
+                self._scene.note(e.StepSpoke(self._scene.now_s(), self._index, index, asked.reply.worker))
                 async with aclosing(aiter(asked)) as deltas:
                     async for delta in deltas:
                         if self._live and (delta.text or delta.reasoning):

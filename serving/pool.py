@@ -70,7 +70,7 @@ class Pool:
             return Engine(None, in_pool, Prompts(**texts))
         conductor = Conductor(
             self.members[chosen.worker], chosen.format, chosen.temperature, chosen.constrained,
-            chosen.max_plan_tokens, chosen.subtask_chars, chosen.shuffle,
+            chosen.max_plan_tokens, chosen.subtask_chars, chosen.shuffle, chosen.timeout_s,
         )  # fmt: skip
         return Engine(conductor, in_pool, Prompts(**texts), chosen.fallback)
 

@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 
 from conductor.errors import PodiumError
 from conductor.grammars import SUBTASK_CHARS
-from conductor.planner import PLAN_TOKENS
+from conductor.planner import PLAN_TIMEOUT_S, PLAN_TOKENS
 from conductor.recursion import ITSELF
 from serving.worker_settings import API_SETTINGS, Frozen, Scaling, VllmSettings, WorkerSettings
 
@@ -42,6 +42,8 @@ class ConductorSettings(Frozen):
     """Who answers where no plan can be had; the first of the pool where it is not said."""
     shuffle: bool = False
     """Show the pool in a new order and numbering at every request."""
+    timeout_s: float = Field(default=PLAN_TIMEOUT_S, gt=0)
+    """How long it may write one plan, from its first token on; then a worker answers by itself."""
 
 
 class ModelSettings(Frozen):

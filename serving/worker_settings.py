@@ -164,7 +164,7 @@ class _ApiSettings(_WorkerBase):
     api_key_env: str | None = None
     base_url: str | None = None
     stall_timeout_s: float = Field(default=120.0, gt=0)
-    """No byte for so long is a failure; also how long the first token may take."""
+    """No word for so long is a failure; also how long the first token may take. Comments, pings and headers are no words."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
     extra_body: dict[str, Any] = Field(default_factory=dict)
     """Sent along with every call, for what a server understands beyond the fields that we send."""

@@ -10,10 +10,14 @@ from typing import cast
 import httpx2
 import msgspec
 
+from serving.workers.usage import integer
+
 COUNTS = (
     "promptTokenCount", "toolUsePromptTokenCount", "candidatesTokenCount", "thoughtsTokenCount", "cachedContentTokenCount",
 )  # fmt: skip
 NO_COUNT = -1
+MOST = 2**62
+"""What msgspec writes; far beyond what is believed."""
 
 
 async def checked_usage(response: httpx2.Response) -> None:
@@ -64,5 +68,10 @@ def _checked(line: bytes) -> bytes:
     counts = {name: usage[name] for name in COUNTS if usage.get(name) is not None}
     if isinstance(told, dict) and all(type(count) is int for count in counts.values()):
         return line
-    whole = {name: count if type(count) is int else NO_COUNT for name, count in counts.items()}
+    whole = {name: _readable(count) for name, count in counts.items()}
     return b"data: " + msgspec.json.encode(fields | {"usageMetadata": whole or None})
+
+
+def _readable(count: object) -> int:
+    number = integer(count)
+    return NO_COUNT if number is None else min(number, MOST)

@@ -68,6 +68,10 @@ async def end_with_connection(response: httpx2.Response) -> None:
     closed = None if protocol is None else protocol.closed
     if closed is None:
         end()
-    else:
-        closed.add_done_callback(end)
-        content.on_eof(lambda: closed.remove_done_callback(end))  # the connection is kept, the body is not
+        return
+
+    def forget() -> None:
+        closed.remove_done_callback(end)
+
+    closed.add_done_callback(end)
+    content.on_eof(forget)  # the connection is kept, the body is not

@@ -41,7 +41,7 @@ class UsageCheck:
         """`told` as a number of tokens; None where it is missing, and where it cannot be true, which rejects the usage."""
         if told is None:
             return None
-        number = _integer(told)
+        number = integer(told)
         if number is None or number < 0 or not self._is_possible(number):
             self._rejected = True
             self._note(
@@ -110,7 +110,8 @@ class UsageCheck:
         self._notes[note] = None
 
 
-def _integer(told: object) -> int | None:
+def integer(told: object) -> int | None:
+    """`told`, where it is an integer, as a number or in digits."""
     match told:
         case bool():
             return None
