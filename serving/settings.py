@@ -210,21 +210,23 @@ class Settings(Frozen):
 def without(settings: Settings, absent: set[str]) -> Settings:
     """`settings` without the workers in `absent`: also gone from fallbacks, models and workflows; a workflow that used one is left out.
 
+    The conductor's place is taken by the first of its worker's fallbacks that is there.
+
     Raises:
-        SettingsError: the conductor is among them.
+        SettingsError: the conductor and all its fallbacks are among them.
     """
-    if settings.conductor and settings.conductor.worker in absent:
-        name = settings.conductor.worker
-        raise SettingsError(
-            f"The conductor is the worker {name!r}, whose key is not set. Set it, or name another conductor."
-        )
+    conductor = settings.conductor
+    if conductor:
+        leader = settings.worker(conductor.worker)
+        present = [name for name in (leader.name, *leader.fallbacks) if name not in absent]
+        if not present:
+            raise SettingsError(_no_conductor(settings, leader))
+        fallback = None if conductor.fallback in absent else conductor.fallback
+        conductor = conductor.model_copy(update={"worker": present[0], "fallback": fallback})
     keep = [
         worker.model_copy(update={"fallbacks": tuple(name for name in worker.fallbacks if name not in absent)})
         for worker in settings.workers if worker.name not in absent
     ]  # fmt: skip
-    conductor = settings.conductor
-    if conductor and conductor.fallback in absent:
-        conductor = conductor.model_copy(update={"fallback": None})
     models = {
         name: model if model.workers is None
         else model.model_copy(update={"workers": tuple(worker for worker in model.workers if worker not in absent)})
@@ -237,6 +239,20 @@ def without(settings: Settings, absent: set[str]) -> Settings:
     }
     return settings.model_copy(
         update={"workers": tuple(keep), "conductor": conductor, "models": models, "workflows": workflows}
+    )
+
+
+def _no_conductor(settings: Settings, leader: WorkerSettings) -> str:
+    """What to set so that somebody can plan."""
+    candidates = [leader, *(settings.worker(name) for name in leader.fallbacks)]
+    variables = dict.fromkeys(
+        each.api_key_env for each in candidates if isinstance(each, API_SETTINGS) and each.api_key_env
+    )
+    if len(variables) > 1:
+        return f"No conductor has its key. Set one of these variables: {', '.join(map(str, variables))}."
+    return (
+        f"The conductor is the worker {leader.name!r}, whose key is not set. "
+        f"Set {', '.join(map(str, variables)) or 'it'}, or name another conductor."
     )
 
 
