@@ -33,6 +33,7 @@ class Conductor:
         max_plan_tokens: a longer plan is cut off.
         subtask_chars: the grammar lets no subtask be longer.
         shuffle: show the pool in a new order, and so under new numbers, at every request.
+        max_thinking_tokens: what it may think, beside its plan: providers count thoughts as output.
     """
 
     member: Member
@@ -42,6 +43,7 @@ class Conductor:
     max_plan_tokens: int = PLAN_TOKENS
     subtask_chars: int = SUBTASK_CHARS
     shuffle: bool = False
+    max_thinking_tokens: int = 0
 
 
 class Draft:
@@ -59,8 +61,9 @@ class Draft:
             held_to = grammar(
                 conductor.format, len(pool), max_steps, may_accept=may_accept, subtask_chars=chars
             )
+        longest = conductor.max_plan_tokens + conductor.max_thinking_tokens
         self._call = Call(
-            tuple(prompt), max_output_tokens=conductor.max_plan_tokens, temperature=conductor.temperature,
+            tuple(prompt), max_output_tokens=longest, temperature=conductor.temperature,
             grammar=held_to, operation="plan", plan=index, waiting=waiting,
         )  # fmt: skip
         self.answered: Answered | None = None

@@ -1,7 +1,7 @@
 """The one place where layers are stacked around workers.
 
-Outermost first: failing over, retrying, slots, span, the wire. So a span is one call, a wait for a retry holds no slot, and a
-fallback is retried by its own rules.
+Outermost first: failing over, fitting (API workers), retrying, slots, span, the wire. So a span is one call as it is sent, a wait
+for a retry holds no slot, and a fallback is retried, and sent what its model accepts, by its own rules.
 """
 
 import asyncio
@@ -17,13 +17,16 @@ from conductor.planner import Conductor
 from conductor.prompts import Prompts
 from conductor.worker import Call, Member, Worker
 from serving.adapters import name_of
+from serving.known_models import accepted_by
 from serving.layers.failing_over import FailingOver
+from serving.layers.fitting import Fitting
 from serving.layers.limited import Limited
 from serving.layers.retrying import Retrying
 from serving.layers.traced import Traced
-from serving.settings import Settings, absent_workers, without
+from serving.settings import ConductorSettings, Settings, absent_workers, without
 from serving.telemetry import PROVIDERS
 from serving.worker_settings import (
+    API_SETTINGS,
     AnthropicSettings,
     GeminiSettings,
     OpenAISettings,
@@ -70,9 +73,22 @@ class Pool:
             return Engine(None, in_pool, Prompts(**texts))
         conductor = Conductor(
             self.members[chosen.worker], chosen.format, chosen.temperature, chosen.constrained,
-            chosen.max_plan_tokens, chosen.subtask_chars, chosen.shuffle,
+            chosen.max_plan_tokens, chosen.subtask_chars, chosen.shuffle, self._thinking_tokens(chosen),
         )  # fmt: skip
         return Engine(conductor, in_pool, Prompts(**texts), chosen.fallback)
+
+    def _thinking_tokens(self, chosen: ConductorSettings) -> int:
+        """How many tokens the conductor, or whom it falls back to, may think."""
+        if chosen.max_thinking_tokens is not None:
+            return chosen.max_thinking_tokens
+        first = self.settings.worker(chosen.worker)
+        line = [first, *(self.settings.worker(name) for name in first.fallbacks)]
+        return max(
+            accepted_by(worker).thinking_tokens(first.effort or worker.effort)
+            if isinstance(worker, API_SETTINGS)
+            else 0
+            for worker in line
+        )
 
     @property
     def providers(self) -> dict[str, str]:
@@ -148,7 +164,9 @@ def build_pool(settings: Settings, environment: Mapping[str, str], engines: Engi
     settings = without(settings, set(absent))
     wires = {worker.name: _wire(worker, settings, environment, engines) for worker in settings.workers}
     slots = {worker.name: _limited(worker, wires[worker.name], settings) for worker in settings.workers}
-    stacked = {worker.name: _retrying(worker, slots[worker.name]) for worker in settings.workers}
+    stacked = {
+        worker.name: _fitting(worker, _retrying(worker, slots[worker.name])) for worker in settings.workers
+    }
     members = {worker.name: _member(worker, stacked, settings) for worker in settings.workers}
     return Pool(settings, members, tuple(wires.values()), slots, engines)
 
@@ -205,6 +223,8 @@ def _account(
         stall_timeout_s=worker.stall_timeout_s,
         connect_timeout_s=worker.connect_timeout_s,
         extra_body=worker.extra_body,
+        family=worker.like or worker.model,
+        output_limit_field=accepted_by(worker).output_limit_field,
     )
 
 
@@ -244,6 +264,12 @@ def _limited(worker: WorkerSettings, wire: Worker, settings: Settings) -> Limite
 
 def _retrying(worker: WorkerSettings, limited: Limited) -> Worker:
     return Retrying(limited, worker.retry.attempts, worker.retry.first_wait_s, worker.retry.longest_wait_s)
+
+
+def _fitting(worker: WorkerSettings, retrying: Worker) -> Worker:
+    if not isinstance(worker, API_SETTINGS):
+        return retrying
+    return Fitting(retrying, worker.model, accepted_by(worker))
 
 
 def _member(worker: WorkerSettings, stacked: Mapping[str, Worker], settings: Settings) -> Member:

@@ -31,11 +31,16 @@ class ConductorSettings(Frozen):
     """Who writes the plans, and how it is asked."""
 
     worker: str
+    """Its name; where its key is not set, the first of its `fallbacks` that is there. Its own `effort` says how long it thinks."""
     format: Literal["steps", "lists"] = "steps"
     temperature: float | None = Field(default=0.0, ge=0, le=2)
     constrained: bool = True
     """Hold its decoding to the format's grammar, where its server can."""
     max_plan_tokens: int = Field(default=PLAN_TOKENS, ge=32)
+    """A longer plan is cut off. Thoughts are not counted in it."""
+    max_thinking_tokens: int | None = Field(default=None, ge=0)
+    """How many tokens it may think before its plan, reserved and paid like the plan's. null: by its `effort` (low 4096, medium 8192,
+    high 16384) for an API model that is known to think, else 0."""
     subtask_chars: int = Field(default=SUBTASK_CHARS, ge=20)
     """The grammar lets no subtask be longer."""
     fallback: str | None = None

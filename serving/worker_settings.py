@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self, cast
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from conductor.worker import FinishReason
+from serving.accepts import Accepts
 from serving.adapters import AdapterError, name_of
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,99}$"
@@ -111,6 +112,8 @@ class _WorkerBase(Frozen):
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
     effort: str | None = None
+    """How long it thinks where a request does not say: `none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`, of which a model gets
+    the nearest that it accepts. The conductor thinks always so: a request's `reasoning_effort` is for the steps."""
     system_prompt: str = ""
     sees_images: bool = False
     fallbacks: tuple[str, ...] = ()
@@ -161,8 +164,14 @@ class VllmSettings(_WorkerBase):
 
 class _ApiSettings(_WorkerBase):
     model: str
+    """As the provider knows it; an Azure deployment's name."""
+    like: str | None = None
+    """The public name of the model, such as `gpt-5`, where `model` is a deployment's: what it accepts is looked up by it."""
+    accepts: Accepts = Accepts()
+    """What the model accepts of a call, in place of what is known of it by its name. The rest is not sent, and noted on the record."""
     api_key_env: str | None = None
     base_url: str | None = None
+    """None: the provider's own. A query in it (kind `openai`), such as Azure's `?api-version=...`, is sent with every call."""
     stall_timeout_s: float = Field(default=120.0, gt=0)
     """No byte for so long is a failure; also how long the first token may take."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
@@ -213,5 +222,6 @@ WorkerSettings = Annotated[
     Field(discriminator="kind"),
 ]
 Kind = Literal["vllm", "openai", "anthropic", "gemini", "scripted", "python"]
+ApiSettings = OpenAISettings | AnthropicSettings | GeminiSettings
 API_SETTINGS = (OpenAISettings, AnthropicSettings, GeminiSettings)
 """The kinds whose key is named in the settings."""

@@ -143,7 +143,7 @@ class GeminiWorker:
             seed=call.seed,
             response_mime_type="application/json" if schema else None,
             response_json_schema=schema,
-            thinking_config=thinking_for(self._account.model, call.effort),
+            thinking_config=thinking_for(self._account.known_as, call.effort),
             automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True),
             automatic_continuation=False,
         )
