@@ -1,6 +1,6 @@
 """The one place where layers are stacked around workers.
 
-Outermost first: failing over, retrying, slots, span, the wire. So a span is one call, a wait for a retry holds no slot, and a
+Outermost first: failing over, retrying, skipping what has refused, slots, span, the wire. So a span is one call, a wait for a retry holds no slot, and a
 fallback is retried by its own rules.
 """
 
@@ -20,6 +20,7 @@ from serving.adapters import name_of
 from serving.layers.failing_over import FailingOver
 from serving.layers.limited import Limited
 from serving.layers.retrying import Retrying
+from serving.layers.skipping_refused import SkippingRefused
 from serving.layers.traced import Traced
 from serving.settings import Settings, absent_workers, without
 from serving.telemetry import PROVIDERS
@@ -243,7 +244,12 @@ def _limited(worker: WorkerSettings, wire: Worker, settings: Settings) -> Limite
 
 
 def _retrying(worker: WorkerSettings, limited: Limited) -> Worker:
-    return Retrying(limited, worker.retry.attempts, worker.retry.first_wait_s, worker.retry.longest_wait_s)
+    return Retrying(
+        SkippingRefused(limited),
+        worker.retry.attempts,
+        worker.retry.first_wait_s,
+        worker.retry.longest_wait_s,
+    )
 
 
 def _member(worker: WorkerSettings, stacked: Mapping[str, Worker], settings: Settings) -> Member:
