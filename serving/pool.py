@@ -1,7 +1,7 @@
 """The one place where layers are stacked around workers.
 
-Outermost first: failing over, fitting (API workers), retrying, slots, span, the wire. So a span is one call as it is sent, a wait
-for a retry holds no slot, and a fallback is retried, and sent what its model accepts, by its own rules.
+Outermost first: failing over, fitting (API workers), retrying, skipping what has refused, slots, span, the wire. So a span is one
+call as it is sent, a wait for a retry holds no slot, and a fallback is retried, and sent what its model accepts, by its own rules.
 """
 
 import asyncio
@@ -22,6 +22,7 @@ from serving.layers.failing_over import FailingOver
 from serving.layers.fitting import Fitting
 from serving.layers.limited import Limited
 from serving.layers.retrying import Retrying
+from serving.layers.skipping_refused import SkippingRefused
 from serving.layers.traced import Traced
 from serving.settings import ConductorSettings, Settings, absent_workers, without
 from serving.telemetry import PROVIDERS
@@ -263,7 +264,12 @@ def _limited(worker: WorkerSettings, wire: Worker, settings: Settings) -> Limite
 
 
 def _retrying(worker: WorkerSettings, limited: Limited) -> Worker:
-    return Retrying(limited, worker.retry.attempts, worker.retry.first_wait_s, worker.retry.longest_wait_s)
+    return Retrying(
+        SkippingRefused(limited),
+        worker.retry.attempts,
+        worker.retry.first_wait_s,
+        worker.retry.longest_wait_s,
+    )
 
 
 def _fitting(worker: WorkerSettings, retrying: Worker) -> Worker:

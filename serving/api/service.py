@@ -132,6 +132,21 @@ class Service:
             await pool.aclose()
 
 
+def faults(record: Record) -> list[str]:
+    """Everything that went wrong in a run, also what a retry or another worker made good, for who operates this: once each."""
+    steps = [step for plan in record.plans for step in plan.steps]
+    errors = [record.error, *(each.error for each in (*record.plans, *steps))]
+    attempts = [
+        attempt for call in record.calls for attempt in call.attempts
+    ] + [attempt for error in errors for attempt in getattr(error, "attempts", ())]  # fmt: skip
+    told = [f"{type(error).__name__}: {error.explanation}" for error in errors if error]
+    told += [f"{each.error}: {each.message} {each.detail}".rstrip() for each in attempts]
+    for call in record.calls:
+        if isinstance(call.inner, Record):
+            told += faults(call.inner)
+    return list(dict.fromkeys(told))
+
+
 def _describe(span: telemetry.Span, record: Record) -> None:
     span.set_attributes({telemetry.ROUNDS: record.rounds, telemetry.STATUS: record.status})
     if record.fallback:
@@ -139,11 +154,11 @@ def _describe(span: telemetry.Span, record: Record) -> None:
     if record.cost_usd is not None:
         span.set_attribute(telemetry.COST_USD, float(record.cost_usd))
     if record.error:
-        telemetry.failed(span, type(record.error).__name__, record.error.message)
+        telemetry.failed(span, type(record.error).__name__, record.error.explanation)
 
 
 def _log(record: Record) -> None:
-    """One line a run: numbers and names, no prompt and no answer."""
+    """One line a run: numbers and names, no prompt and no answer; and what went wrong, in full."""
     steps = [step for plan in record.plans for step in plan.steps]
     used = sum((call.usage for call in record.calls if call.usage), Usage())
     fields = {
@@ -155,6 +170,7 @@ def _log(record: Record) -> None:
         "fallback": record.fallback is not None,
         "rejected": [plan.rejected for plan in record.plans if plan.rejected],
         "error_type": type(record.error).__name__ if record.error else None,
+        "errors": faults(record),
         "trace_id": record.trace_id,
     }  # fmt: skip
     logger.info("workflow %s", record.status, extra={FIELDS: fields})

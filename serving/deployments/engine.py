@@ -127,11 +127,11 @@ class Engine:
         except ContextOverflow as exc:
             yield exc
         except AdapterError as exc:
-            yield WorkerRefused(exc.message)
+            yield WorkerRefused("its adapter cannot be served.", detail=exc.message, every_call=True)
         except (VLLMClientError, ValueError) as exc:
             yield self._refused(exc)
         except (EngineDeadError, EngineGenerateError) as exc:
-            raise WorkerUnavailable(f"The vLLM engine failed: {exc}") from exc
+            raise WorkerUnavailable("its engine failed. Try again.", detail=str(exc)) from exc
 
     def _gap_s(self, call: EngineCall) -> float:
         """Between two messages of one answer: all answers share what a replica may send."""
@@ -178,7 +178,7 @@ class Engine:
             return ContextOverflow(
                 f"The prompt is longer than the {self._max_model_len} tokens that the model reads."
             )
-        return WorkerRefused(f"vLLM refused the call: {text}")
+        return WorkerRefused("its engine refused the call as it was asked.", detail=f"vLLM said: {text}")
 
     def _sampling(self, call: EngineCall, room: int) -> SamplingParams:
         given = {"temperature": call.temperature, "top_p": call.top_p, "seed": call.seed}

@@ -63,8 +63,8 @@ class Router:
                     raise
                 if pool is not None:
                     await pool.aclose()
-                self._service.refused = exc.message
-                logger.error("The user_config is not taken; what was served goes on: %s", exc.message)
+                self._service.refused = exc.explanation
+                logger.error("The user_config is not taken; what was served goes on: %s", exc.explanation)
                 return
             await self._service.swap(pool)
 
