@@ -17,6 +17,7 @@ from conductor.planner import Conductor
 from conductor.prompts import Prompts
 from conductor.worker import Call, Member, Worker
 from serving.adapters import name_of
+from serving.keys import read_key
 from serving.known_models import accepted_by
 from serving.layers.failing_over import FailingOver
 from serving.layers.fitting import Fitting
@@ -153,15 +154,15 @@ def build_pool(settings: Settings, environment: Mapping[str, str], engines: Engi
 
     Args:
         settings: what to serve.
-        environment: where the named keys are.
+        environment: of this process, where the named variables are.
         engines: the vLLM engines it needs.
 
     Raises:
-        SettingsError: a key is missing.
+        SettingsError: a key is missing, or its file cannot be used.
     """
     absent = absent_workers(settings, environment)
-    for name, variable in absent.items():
-        logger.warning("Worker %s is left out: %s is not set.", name, variable)
+    for name, source in absent.items():
+        logger.warning("Worker %s is left out: no key in %s.", name, source)
     settings = without(settings, set(absent))
     wires = {worker.name: _wire(worker, settings, environment, engines) for worker in settings.workers}
     slots = {worker.name: _limited(worker, wires[worker.name], settings) for worker in settings.workers}
@@ -218,7 +219,7 @@ def _account(
     return Account(
         name=worker.name,
         model=worker.model,
-        api_key=environment[worker.api_key_env] if worker.api_key_env else "none",
+        api_key=read_key(worker, environment) or "none",
         base_url=worker.base_url,
         price=_price(worker),
         stall_timeout_s=worker.stall_timeout_s,
