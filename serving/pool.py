@@ -7,7 +7,7 @@ call as it is sent, a wait for a retry holds no slot, and a fallback is retried,
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
@@ -112,6 +112,15 @@ class Pool:
         adapters = self.settings.adapters_of
         up = await asyncio.gather(*(self.engines[name].ready(adapters(name)) for name in owners))
         return [name for name, is_up in zip(owners, up, strict=True) if not is_up]
+
+    def may_answer(self, name: str, engines_down: Collection[str]) -> bool:
+        """Whether a call to the worker, or to one that it falls over to, reaches a model while these engines are down."""
+        worker = self.settings.worker(name)
+        line = [worker, *(self.settings.worker(other) for other in worker.fallbacks)]
+        return any(
+            not isinstance(each, VllmSettings) or (each.deployment or each.name) not in engines_down
+            for each in line
+        )
 
     async def load_adapters(self) -> None:
         """Put every adapter into every replica of its engine that is up, so that the first call with it waits for nothing.

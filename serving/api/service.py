@@ -11,6 +11,8 @@ from conductor.errors import Overloaded
 from conductor.money import Usage
 from conductor.record import Record
 from serving import instruments, telemetry
+from serving.api.conductor_health import ConductorHealth
+from serving.api.readiness import Readiness
 from serving.api.store import MemoryStore, RecordStore
 from serving.api.task import Order
 from serving.logs import FIELDS
@@ -42,6 +44,7 @@ class Service:
         self.meter = meter
         self.replicas: ReplicaCount = replicas or _no_replicas
         self.store: RecordStore = store or MemoryStore(lambda: self.pool.settings.limits)
+        self.conductor_health, self.readiness = ConductorHealth(), Readiness()
         self.refused: str | None = None
         """Why the newest settings are not in use, and those before still are."""
         self._running: dict[str, Run] = {}
@@ -54,6 +57,7 @@ class Service:
         """Serve from `pool` from now on; the old one's clients are closed when its last run has ended."""
         self._retired.append(self.pool)
         self.pool, self.refused = pool, None
+        self.conductor_health = ConductorHealth()  # it may be another conductor, or the same one set right
         await self._close_unused()
 
     @property
@@ -75,6 +79,7 @@ class Service:
         """What is under way at this moment."""
         yield Measurement(instruments.RUNNING, self.running)
         yield Measurement(instruments.ROOM, self.pool.settings.limits.max_running)
+        yield Measurement(instruments.CONDUCTOR_FAILURES, self.conductor_health.failures)
         self._levelled.update(self.pool.slots)
         for name in sorted(self._levelled):
             slots = [pool.slots[name] for pool in self._pools if name in pool.slots]
@@ -111,6 +116,8 @@ class Service:
             if run is not None:
                 await self.store.put(run.record)
                 _log(run.record)
+                if pool is self.pool:
+                    self.conductor_health.count(run.record)
                 report(self.meter, of_run(run.record, pool.providers))
             await self._close_unused()
 
