@@ -15,6 +15,7 @@ from conductor.formats import Format, parser
 from conductor.grammars import SUBTASK_CHARS, grammar
 from conductor.money import Ledger
 from conductor.plan import Plan, Step
+from conductor.refusals import Refusals
 from conductor.worker import Call, FinishReason, Member, Message
 
 PLAN_TOKENS = 1024
@@ -52,6 +53,7 @@ class Draft:
     def __init__(
         self, conductor: Conductor, pool: Sequence[Member], max_steps: int, prompt: Sequence[Message],
         ledger: Ledger, *, index: int, may_accept: bool, waiting: Callable[[str], None] | None = None,
+        refusals: Refusals | None = None,
     ) -> None:  # fmt: skip
         self._conductor, self._ledger, self._may_accept = conductor, ledger, may_accept
         self._parser = parser(conductor.format, [member.name for member in pool], max_steps)
@@ -64,7 +66,7 @@ class Draft:
         longest = conductor.max_plan_tokens + conductor.max_thinking_tokens
         self._call = Call(
             tuple(prompt), max_output_tokens=longest, temperature=conductor.temperature,
-            grammar=held_to, operation="plan", plan=index, waiting=waiting,
+            grammar=held_to, operation="plan", plan=index, waiting=waiting, refusals=refusals,
         )  # fmt: skip
         self.answered: Answered | None = None
         """The conductor's call, once it has begun; complete after iteration."""

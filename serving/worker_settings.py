@@ -1,8 +1,9 @@
 """What the settings say of one worker: its kind, and what that kind needs.
 
-Unknown keys are refused. Keys of providers are only ever named (`api_key_env`), never written.
+Unknown keys are refused. Keys of providers are only ever named (`api_key_env`, `api_key_file`), never written.
 """
 
+import re
 from decimal import Decimal
 from typing import Annotated, Any, Literal, Self, cast
 
@@ -12,6 +13,8 @@ from conductor.worker import FinishReason
 from serving.accepts import Accepts
 from serving.adapters import AdapterError, name_of
 
+SECRET = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS|HEADERS)$")
+"""Names of environment variables that hold secrets; `OTEL_EXPORTER_OTLP_HEADERS` holds the collector's key."""
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,99}$"
 
 
@@ -74,7 +77,18 @@ class Scale(Scaling):
     """Pieces of answers that a replica sends, all answers together. Each costs CPU time on its way to the client, whatever its
     length: with more answers at once the pieces grow, never to more than a quarter of a second. First words do not wait."""
     env: dict[str, str] = Field(default_factory=dict)
-    """Environment of the replica."""
+    """Environment of the replica, beside what it inherits from its node. Ray writes it to its logs and its store: no secrets."""
+
+    @field_validator("env")
+    @classmethod
+    def _no_secrets(cls, env: dict[str, str]) -> dict[str, str]:
+        for name in env:
+            if SECRET.search(name):
+                raise ValueError(
+                    f"{name} looks like a secret, and Ray writes what stands here into its logs; "
+                    "set it in the environment that Ray is started in, which replicas inherit"
+                )
+        return env
 
 
 class StandInSettings(Frozen):
@@ -170,6 +184,9 @@ class _ApiSettings(_WorkerBase):
     accepts: Accepts = Accepts()
     """What the model accepts of a call, in place of what is known of it by its name. The rest is not sent, and noted on the record."""
     api_key_env: str | None = None
+    """The variable that holds its key where the router runs."""
+    api_key_file: str | None = None
+    """In its place: a file that holds the key, readable by its owner only. Read again whenever the pool is made anew."""
     base_url: str | None = None
     """None: the provider's own. A query in it (kind `openai`), such as Azure's `?api-version=...`, is sent with every call."""
     stall_timeout_s: float = Field(default=120.0, gt=0)
@@ -177,6 +194,12 @@ class _ApiSettings(_WorkerBase):
     connect_timeout_s: float = Field(default=5.0, gt=0)
     extra_body: dict[str, Any] = Field(default_factory=dict)
     """Sent along with every call, for what a server understands beyond the fields that we send."""
+
+    @model_validator(mode="after")
+    def _one_key(self) -> Self:
+        if self.api_key_env is not None and self.api_key_file is not None:
+            raise ValueError("has both `api_key_env` and `api_key_file`; name one")
+        return self
 
 
 class OpenAISettings(_ApiSettings):

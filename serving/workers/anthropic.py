@@ -170,9 +170,13 @@ class AnthropicWorker:
 
     def _finish(self, reason: str | None) -> FinishReason | None:
         if reason == "tool_use":
-            raise self._faults.refused("wants to call a tool, and was offered none: look at its extra_body.")
+            raise self._faults.refused(
+                "wants to call a tool, and was offered none.", "Look at its extra_body."
+            )
         if reason is not None and reason not in FINISH:
-            raise self._faults.unavailable(f"stopped for a reason that is no answer's end: {reason!r}.")
+            raise self._faults.unavailable(
+                "stopped before its answer's end. Try again.", f"Its reason: {reason!r}."
+            )
         return FINISH[reason] if reason else None
 
     @contextmanager
@@ -199,9 +203,9 @@ def fault(faults: Faults, exc: anthropic.AnthropicError) -> WorkerError:
         case anthropic.APIConnectionError() | anthropic.RetryableError():
             return faults.unreachable()
         case anthropic.APIError():
-            return faults.unavailable(f"failed: {exc.message}")
+            return faults.unavailable("failed. Try again.", f"Its SDK said: {exc.message}")
         case _:  # credentials that cannot be had, arguments the SDK does not take
-            return faults.refused(f"cannot be asked by its SDK: {exc}")
+            return faults.refused("cannot be asked. Ask another worker.", f"Its SDK said: {exc}")
 
 
 def thinking_for(

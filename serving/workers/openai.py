@@ -192,9 +192,13 @@ class OpenAIWorker:
         if reason is None:
             return None
         if reason in ("tool_calls", "function_call"):
-            raise self._faults.refused("wants to call a tool, and was offered none: look at its extra_body.")
+            raise self._faults.refused(
+                "wants to call a tool, and was offered none.", "Look at its extra_body."
+            )
         if reason not in FINISH:
-            raise self._faults.unavailable(f"stopped for a reason that is no answer's end: {reason!r}.")
+            raise self._faults.unavailable(
+                "stopped before its answer's end. Try again.", f"Its reason: {reason!r}."
+            )
         return FINISH[reason]
 
     @contextmanager
