@@ -14,6 +14,7 @@ from serving.api.task import order
 from serving.layers.failing_over import FailingOver
 from serving.layers.limited import Limited
 from serving.layers.retrying import Retrying
+from serving.layers.skipping_refused import SkippingRefused
 from serving.layers.traced import Traced
 from serving.pool import Pool, build_pool
 from serving.settings import SettingsError, parse
@@ -37,14 +38,14 @@ def wire(of: Pool, name: str) -> ScriptedWorker:
     return found
 
 
-def test_the_stack_is_failing_over_retrying_slots_span_wire():
+def test_the_stack_is_failing_over_retrying_skipping_slots_span_wire():
     both = pool({"fallbacks": ["b"]}, {})
     layers: list[type] = []
     each: Any = both.members["a"].worker
     while each is not None:
         layers.append(type(each))
         each = each._workers[0] if isinstance(each, FailingOver) else getattr(each, "_worker", None)
-    assert layers == [FailingOver, Retrying, Limited, Traced, ScriptedWorker]
+    assert layers == [FailingOver, Retrying, SkippingRefused, Limited, Traced, ScriptedWorker]
     assert type(both.members["b"].worker) is Retrying, "nothing to fall back to"
 
 
