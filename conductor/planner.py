@@ -15,6 +15,7 @@ from conductor.formats import Format, parser
 from conductor.grammars import SUBTASK_CHARS, grammar
 from conductor.money import Ledger
 from conductor.plan import Plan, Step
+from conductor.refusals import Refusals
 from conductor.worker import Call, FinishReason, Member, Message
 
 PLAN_TOKENS = 1024
@@ -33,6 +34,7 @@ class Conductor:
         max_plan_tokens: a longer plan is cut off.
         subtask_chars: the grammar lets no subtask be longer.
         shuffle: show the pool in a new order, and so under new numbers, at every request.
+        max_thinking_tokens: what it may think, beside its plan: providers count thoughts as output.
     """
 
     member: Member
@@ -42,6 +44,7 @@ class Conductor:
     max_plan_tokens: int = PLAN_TOKENS
     subtask_chars: int = SUBTASK_CHARS
     shuffle: bool = False
+    max_thinking_tokens: int = 0
 
 
 class Draft:
@@ -50,6 +53,7 @@ class Draft:
     def __init__(
         self, conductor: Conductor, pool: Sequence[Member], max_steps: int, prompt: Sequence[Message],
         ledger: Ledger, *, index: int, may_accept: bool, waiting: Callable[[str], None] | None = None,
+        refusals: Refusals | None = None,
     ) -> None:  # fmt: skip
         self._conductor, self._ledger, self._may_accept = conductor, ledger, may_accept
         self._parser = parser(conductor.format, [member.name for member in pool], max_steps)
@@ -59,9 +63,10 @@ class Draft:
             held_to = grammar(
                 conductor.format, len(pool), max_steps, may_accept=may_accept, subtask_chars=chars
             )
+        longest = conductor.max_plan_tokens + conductor.max_thinking_tokens
         self._call = Call(
-            tuple(prompt), max_output_tokens=conductor.max_plan_tokens, temperature=conductor.temperature,
-            grammar=held_to, operation="plan", plan=index, waiting=waiting,
+            tuple(prompt), max_output_tokens=longest, temperature=conductor.temperature,
+            grammar=held_to, operation="plan", plan=index, waiting=waiting, refusals=refusals,
         )  # fmt: skip
         self.answered: Answered | None = None
         """The conductor's call, once it has begun; complete after iteration."""

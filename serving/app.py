@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import ray
 from ray.serve import Application
 
 from serving.adapter_checks import MAX_LORA_RANK, check, tensors_of_model
@@ -49,9 +50,10 @@ def application(args: dict[str, Any], engine: type | None = None) -> Application
             f"build_app takes settings=FILE and model=NAME, not {sorted(unknown) or 'nothing'}."
         )
     settings = load(found(Path(args["settings"])), args.get("model") or None)
-    absent_workers(
-        settings, os.environ
-    )  # a key that must be there is missed now, not in a replica a minute later
+    if not ray.is_initialized():
+        # Ray will be started from here and its replicas inherit this environment: a key is missed now, not a minute later. A Ray that
+        # runs has nodes with environments of their own, and the router alone can tell.
+        absent_workers(settings, os.environ)
     owners = [w for w in settings.workers if isinstance(w, VllmSettings) and w.deployment is None]
     _see_vllm(owners, args["settings"])
     _see_local_adapters(settings)
