@@ -17,13 +17,14 @@ from conductor.formats import Format, parser
 from conductor.grammars import SUBTASK_CHARS, grammar
 from conductor.money import Ledger
 from conductor.plan import Plan, Step
+from conductor.refusals import Refusals
 from conductor.worker import Call, FinishReason, Member, Message
 
 PLAN_TOKENS = 1024
 """The paper's limit on a plan's text (appendix A.1)."""
 PLAN_BYTES_PER_TOKEN = 8
 """A text of more bytes has more tokens, whatever the tokenizer: plans are prose and JSON."""
-PLAN_TIMEOUT_S = 120.0
+PLAN_TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,8 @@ class Conductor:
         max_plan_tokens: a longer plan is cut off, also where the model's server does not do it.
         subtask_chars: the grammar lets no subtask be longer.
         shuffle: show the pool in a new order, and so under new numbers, at every request.
-        timeout_s: how long it may write one plan, from its first token on.
+        max_thinking_tokens: what it may think, beside its plan: providers count thoughts as output.
+        timeout_s: how long it may write one plan, from its first token on, thoughts included.
     """
 
     member: Member
@@ -48,6 +50,7 @@ class Conductor:
     max_plan_tokens: int = PLAN_TOKENS
     subtask_chars: int = SUBTASK_CHARS
     shuffle: bool = False
+    max_thinking_tokens: int = 0
     timeout_s: float = PLAN_TIMEOUT_S
 
 
@@ -58,6 +61,7 @@ class Draft:
         self, conductor: Conductor, pool: Sequence[Member], max_steps: int, prompt: Sequence[Message],
         ledger: Ledger, *, index: int, may_accept: bool, waiting: Callable[[str], None] | None = None,
         deadline_at_s: float | None = None,
+        refusals: Refusals | None = None,
     ) -> None:  # fmt: skip
         self._conductor, self._ledger, self._may_accept = conductor, ledger, may_accept
         self._parser = parser(conductor.format, [member.name for member in pool], max_steps)
@@ -67,9 +71,10 @@ class Draft:
             held_to = grammar(
                 conductor.format, len(pool), max_steps, may_accept=may_accept, subtask_chars=chars
             )
+        longest = conductor.max_plan_tokens + conductor.max_thinking_tokens
         self._call = Call(
-            tuple(prompt), max_output_tokens=conductor.max_plan_tokens, temperature=conductor.temperature,
-            grammar=held_to, operation="plan", plan=index, waiting=waiting, deadline_at_s=deadline_at_s,
+            tuple(prompt), max_output_tokens=longest, temperature=conductor.temperature, grammar=held_to,
+            operation="plan", plan=index, waiting=waiting, deadline_at_s=deadline_at_s, refusals=refusals,
         )  # fmt: skip
         self.answered: Answered | None = None
         """The conductor's call, once it has begun; complete after iteration."""
@@ -131,6 +136,10 @@ class Draft:
         except InvalidPlan as exc:
             if not self._is_late:
                 raise
-            name = self._conductor.member.name
-            message = f"{name} had not ended its plan after {self._conductor.timeout_s:g} s; see conductor.timeout_s."
-            raise WorkerUnavailable(message, worker=name) from exc
+            name, limit_s = self._conductor.member.name, self._conductor.timeout_s
+            detail = (
+                f"It had written for {limit_s:g} s; raise conductor.timeout_s if it may write for longer."
+            )
+            raise WorkerUnavailable(
+                f"{name} had not ended its plan in time.", worker=name, detail=detail
+            ) from exc

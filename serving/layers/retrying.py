@@ -45,7 +45,7 @@ class Retrying:
                 if number == self._attempts or not self._may_help(exc) or wait_s >= _left_s(call):
                     exc.attempts = (*failed, *exc.attempts)
                     raise
-                failed.append(Attempt(self.name, type(exc).__name__, exc.message, wait_s))
+                failed.append(Attempt(self.name, type(exc).__name__, exc.message, wait_s, exc.detail))
                 await asyncio.sleep(wait_s)
             else:
                 reply.attempts = (*failed, *reply.attempts)

@@ -146,8 +146,8 @@ async def test_a_redirect_is_not_followed(provider: Provider):
             async with playing(provider, Fault(head.replace(b"307", status), keeps_alive=True)) as ask:
                 error, _ = await ask()
             assert type(error) is WorkerRefused
-            assert "base_url" in error.message
-            assert other.url in error.message
+            assert "base_url" in error.detail
+            assert other.url in error.detail
         assert other.requests == []
 
 
