@@ -53,14 +53,14 @@ class Conducting:
     ) -> None:
         self._engine, self._run, self._outbox, self._ledger = engine, run, outbox, ledger
         self._refusals = task.sampling.refusals or Refusals()  # an inner run has those of the outer one
-        self._task = replace(task, sampling=replace(task.sampling, refusals=self._refusals))
+        self._began = time.monotonic()
+        sampling = replace(task.sampling, refusals=self._refusals)
+        if task.deadline_s is not None:
+            sampling = replace(sampling, deadline_at_s=self._began + task.deadline_s)
+        self._task = replace(task, sampling=sampling)
         self._asked_for, self._members = members, members | self._itself()
         if engine.conductor is not None and engine.conductor.shuffle:
             self._members = dict(random.sample(list(self._members.items()), len(self._members)))
-        self._began = time.monotonic()
-        self._sampling = task.sampling
-        if task.deadline_s is not None:
-            self._sampling = replace(task.sampling, deadline_at_s=self._began + task.deadline_s)
         self._plans = 0
         self._kept: e.Answered | None = None
 
@@ -205,7 +205,7 @@ class Conducting:
             index=next_index,
             may_accept=may_accept,
             waiting=waiting,
-            deadline_at_s=self._sampling.deadline_at_s,
+            deadline_at_s=self._task.sampling.deadline_at_s,
             refusals=self._refusals,
         )
 
@@ -269,7 +269,7 @@ class Conducting:
         return Scene(
             self._members,
             self._task.conversation,
-            self._sampling,
+            self._task.sampling,
             self._ledger,
             self._note,
             self._outbox,

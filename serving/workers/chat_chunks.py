@@ -44,7 +44,10 @@ class ChatChunk(msgspec.Struct):
     @property
     def choice(self) -> Choice | None:
         """The first of the answers, where the chunk has a piece of it."""
-        return next((each for each in self.choices or () if each.index in (None, 0, "0")), None)
+        for each in self.choices or ():
+            if each.index in (0, None, "0"):
+                return each
+        return None
 
 
 def fields(value: object) -> dict[str, object]:

@@ -30,7 +30,8 @@ class OutputMeter:
 
     def has_passed(self, delta: Delta) -> bool:
         """Whether the answer, with `delta` now, is clearly longer than the limit."""
-        n_bytes = len((delta.text + delta.reasoning).encode("utf-8", "surrogatepass"))
+        words = delta.text + delta.reasoning
+        n_bytes = len(words) if words.isascii() else len(words.encode("utf-8", "surrogatepass"))
         self._bytes += n_bytes
         self._pieces += n_bytes > 0
         n_tokens = min(self._pieces, self._bytes / BYTES_PER_TOKEN)

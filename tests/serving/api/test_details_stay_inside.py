@@ -116,7 +116,7 @@ FAULTS: dict[str, Answer] = {
 def at(kind: str, url: str, name: str = "faulty") -> Json:
     return {
         "name": name, "kind": kind, "model": "m", "base_url": url + ("/v1" if kind == "openai" else ""),
-        "api_key_env": KEY_ENV, "retry": ONE_TRY, "stall_timeout_s": 0.05,
+        "api_key_env": KEY_ENV, "retry": ONE_TRY, "stall_timeout_s": 0.5,
     }  # fmt: skip
 
 

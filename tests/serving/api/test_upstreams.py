@@ -202,5 +202,5 @@ async def test_a_conductor_that_never_ends_is_cut_off_and_a_worker_answers(provi
     assert "not ended its plan in time" in answer["podium"]["fallback"]
     assert answer["choices"][0]["message"]["content"] == "A reason: scattering."
     assert record["plans"][0]["finish_reason"] == "length"
-    assert ["cut off" in note for note in record["plans"][0]["notes"]] == [True]
+    assert any("cut off" in note for note in record["plans"][0]["notes"])
     assert 0 < record["plans"][0]["cost_usd"] < 0.1
