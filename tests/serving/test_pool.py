@@ -15,6 +15,7 @@ from serving.layers.failing_over import FailingOver
 from serving.layers.fitting import Fitting
 from serving.layers.limited import Limited
 from serving.layers.retrying import Retrying
+from serving.layers.skipping_refused import SkippingRefused
 from serving.layers.traced import Traced
 from serving.pool import Pool, build_pool
 from serving.settings import SettingsError, parse
@@ -38,10 +39,10 @@ def wire(of: Pool, name: str) -> ScriptedWorker:
     return found
 
 
-def test_the_stack_is_failing_over_retrying_slots_span_wire():
+def test_the_stack_is_failing_over_retrying_skipping_slots_span_wire():
     both = pool({"fallbacks": ["b"]}, {})
-    assert layers(both, "a") == [FailingOver, Retrying, Limited, Traced, ScriptedWorker]
-    assert layers(both, "b") == [Retrying, Limited, Traced, ScriptedWorker], "nothing to fall back to"
+    assert layers(both, "a") == [FailingOver, Retrying, SkippingRefused, Limited, Traced, ScriptedWorker]
+    assert layers(both, "b") == [Retrying, SkippingRefused, Limited, Traced, ScriptedWorker], "nothing to fall back to"
     api = pool({"kind": "openai", "model": "gpt-5", "fallbacks": ["b"]}, {})
     assert layers(api, "a")[:3] == [FailingOver, Fitting, Retrying], (
         "what one model accepts is not its fallback's business"
