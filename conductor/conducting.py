@@ -135,7 +135,7 @@ class Conducting:
         conductor = self._conductor()
         pool = list(self._members.values())
         prompt = self._engine.prompts.plan(
-            conductor.format, pool, self._task.max_steps, self._task.conversation
+            conductor.layout, pool, self._task.max_steps, self._task.conversation
         )
         try:
             outcome = await self._written(prompt, "conductor", 0, live=live)
@@ -170,8 +170,8 @@ class Conducting:
         """A further round; None keeps the answer, because the conductor accepts it or cannot say otherwise."""
         conductor, pool = self._conductor(), list(self._members.values())
         prompts, task = self._engine.prompts, self._task
-        asked = prompts.plan(conductor.format, pool, task.max_steps, task.conversation)
-        prompt = prompts.revise(asked, outcome.plan_text, outcome.answered.output, conductor.format)
+        asked = prompts.plan(conductor.layout, pool, task.max_steps, task.conversation)
+        prompt = prompts.revise(asked, outcome.plan_text, outcome.answered.output, conductor.layout)
         try:
             return await self._written(prompt, "revision", round, live=live, earlier=outcome.steps)
         except InvalidPlan:

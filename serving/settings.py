@@ -42,6 +42,9 @@ class ConductorSettings(Frozen):
     """Who answers where no plan can be had; the first of the pool where it is not said."""
     shuffle: bool = False
     """Show the pool in a new order and numbering at every request."""
+    thinking: bool | None = None
+    """Let an API model write a thought of a sentence or two before the steps. Where it is not said: yes, with the built-in prompts. `false`
+    saves the time of a conductor that reasons by itself."""
 
 
 class ModelSettings(Frozen):
@@ -70,6 +73,8 @@ class PromptSettings(Frozen):
     conductor: str | None = None
     steps: str | None = None
     lists: str | None = None
+    worker: str | None = None
+    """How a worker of the pool is shown; `{number}`, `{card}` and `{facts}` (price, speed, context, images) are filled in."""
 
 
 class LimitSettings(Frozen):
