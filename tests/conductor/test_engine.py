@@ -150,6 +150,34 @@ async def test_accepting_what_is_not_there_yet_is_no_plan() -> None:
     assert run.shown == "fine"
 
 
+async def test_a_step_of_a_schema_s_object_starts_while_the_rest_is_written() -> None:
+    gate, worker = Gate(), Player("a", "x")
+    boss = Player(
+        "boss", ['{"thinking": "Two parts.", "steps": [', line(0).strip(), gate, f", {line(0, 'y', [0])}]}}"]
+    )
+    engine = team(worker, conductor=boss, constrained="json_schema", thinking=True)
+    async with engine.running(ask_for()) as run:
+        await until(lambda: worker.calls)
+        assert run.record.plans[0].ended_s is None
+        gate.set()
+        await until(lambda: run.record.status == "finished")
+    schema = boss.calls[0].grammar.json_schema
+    assert list(schema["properties"]) == ["thinking", "steps"]
+    assert '{"thinking": ' in boss.calls[0].messages[0].text
+
+
+async def test_a_planner_that_copies_the_example_has_its_plan_run() -> None:
+    def copies(call: Call) -> str:
+        return next(row for row in call.messages[0].text.splitlines() if row.startswith("{"))
+
+    for max_steps in (1, 2, 3):
+        boss = Player("boss", copies)
+        engine = team(Player("a", "fine"), conductor=boss, constrained="json_schema")
+        run = await seen(engine, ask_for(max_steps=max_steps))
+        assert (run.shown, sources(run)) == ("fine", ["conductor"])
+        assert len(run.record.plans[0].steps) == max_steps
+
+
 # Rounds
 
 
