@@ -11,7 +11,9 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
+from cluster.folder import record_shared_memory
 from cluster.processes import (
     HOST,
     ROOT,
@@ -25,6 +27,7 @@ def watch_parent(parent_pid: int) -> None:
     def look() -> None:
         while os.getppid() == parent_pid:
             time.sleep(1)
+        record_shared_memory(Path(os.environ["RAY_TMPDIR"]))  # for who removes this server's folder
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=look, daemon=True, name="watch-parent").start()

@@ -8,7 +8,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from conductor.outbox import Outbox
 from conductor.plan import Plan, Step
 from conductor.planner import Conductor, Draft
 from conductor.recursion import Recursive
+from conductor.refusals import Refusals
 from conductor.run import PlanRun, Scene
 from conductor.task import Task
 from conductor.worker import FinishReason, Member, Message
@@ -70,7 +71,9 @@ class Conducting:
         outbox: Outbox,
         ledger: Ledger,
     ) -> None:
-        self._engine, self._task, self._run, self._outbox, self._ledger = engine, task, run, outbox, ledger
+        self._engine, self._run, self._outbox, self._ledger = engine, run, outbox, ledger
+        self._refusals = task.sampling.refusals or Refusals()  # an inner run has those of the outer one
+        self._task = replace(task, sampling=replace(task.sampling, refusals=self._refusals))
         self._asked_for, self._members = members, members | self._itself()
         if engine.conductor is not None and engine.conductor.shuffle:
             self._members = dict(random.sample(list(self._members.items()), len(self._members)))
@@ -155,13 +158,12 @@ class Conducting:
 
     async def _by_itself(self, why: str, *, live: bool) -> Outcome:
         """One worker answers the user's own question; the next one, where it fails before it has said a word."""
-        first = self._one_worker()
-        others = [name for name in self._asked_for if name != first]
-        for name in [first, *others]:
+        names = self._fallbacks()
+        for name in names:
             try:
                 return await self._given(Plan((Step(name, ""),)), "fallback", live=live, why=why)
             except WorkerError as exc:
-                if name == [first, *others][-1] or self._outbox.begun:
+                if name == names[-1] or self._outbox.begun:
                     raise
                 why = f"{why}; then {name} failed: {type(exc).__name__}"
         raise AssertionError("there is at least one worker")
@@ -233,6 +235,7 @@ class Conducting:
             index=next_index,
             may_accept=may_accept,
             waiting=waiting,
+            refusals=self._refusals,
         )
 
     async def _conducted(
@@ -313,6 +316,8 @@ class Conducting:
             )
         return self._engine.conductor
 
-    def _one_worker(self) -> str:
-        preferred = self._engine.fallback
-        return preferred if preferred in self._asked_for else next(iter(self._asked_for))
+    def _fallbacks(self) -> list[str]:
+        """Who may answer by itself: the settings' choice first; only those who see, where the user shows a picture."""
+        names = sorted(self._asked_for, key=lambda name: name != self._engine.fallback)
+        seeing = [name for name in names if self._asked_for[name].sees_images]
+        return seeing if self._task.shows_pictures and seeing else names

@@ -17,6 +17,7 @@ from conductor.grammars import SUBTASK_CHARS, grammar
 from conductor.instructions import Layout, layout_of
 from conductor.money import Ledger
 from conductor.plan import Plan, Step
+from conductor.refusals import Refusals
 from conductor.worker import Call, FinishReason, Member, Message
 
 PLAN_TOKENS = 1024
@@ -38,7 +39,8 @@ class Conductor:
         max_plan_tokens: a longer plan is cut off.
         subtask_chars: the grammar lets no subtask be longer.
         shuffle: show the pool in a new order, and so under new numbers, at every request.
-        thinking: let it write a thought before the steps, where a JSON schema is enforced: for a model that does not reason by itself.
+        max_thinking_tokens: what it may think, beside its plan: providers count thoughts as output.
+        thought: let it write a thought before the steps, where a JSON schema is enforced: for a model that does not reason by itself.
     """
 
     member: Member
@@ -48,12 +50,13 @@ class Conductor:
     max_plan_tokens: int = PLAN_TOKENS
     subtask_chars: int = SUBTASK_CHARS
     shuffle: bool = False
-    thinking: bool = False
+    max_thinking_tokens: int = 0
+    thought: bool = False
 
     @property
     def layout(self) -> Layout:
         """How its plans are laid out."""
-        return layout_of(self.format, is_schema=self.constrained == "json_schema", is_thinking=self.thinking)
+        return layout_of(self.format, is_schema=self.constrained == "json_schema", is_thinking=self.thought)
 
 
 class Draft:
@@ -62,6 +65,7 @@ class Draft:
     def __init__(
         self, conductor: Conductor, pool: Sequence[Member], max_steps: int, prompt: Sequence[Message],
         ledger: Ledger, *, index: int, may_accept: bool, waiting: Callable[[str], None] | None = None,
+        refusals: Refusals | None = None,
     ) -> None:  # fmt: skip
         self._conductor, self._ledger, self._may_accept = conductor, ledger, may_accept
         self._parser = parser(conductor.format, [member.name for member in pool], max_steps)
@@ -69,11 +73,12 @@ class Draft:
         if conductor.constrained:
             held_to = grammar(
                 conductor.format, len(pool), max_steps, may_accept=may_accept,
-                subtask_chars=conductor.subtask_chars, thinking=conductor.thinking,
+                subtask_chars=conductor.subtask_chars, thinking=conductor.thought,
             )  # fmt: skip
+        longest = conductor.max_plan_tokens + conductor.max_thinking_tokens
         self._call = Call(
-            tuple(prompt), max_output_tokens=conductor.max_plan_tokens, temperature=conductor.temperature,
-            grammar=held_to, operation="plan", plan=index, waiting=waiting,
+            tuple(prompt), max_output_tokens=longest, temperature=conductor.temperature,
+            grammar=held_to, operation="plan", plan=index, waiting=waiting, refusals=refusals,
         )  # fmt: skip
         self.answered: Answered | None = None
         """The conductor's call, once it has begun; complete after iteration."""

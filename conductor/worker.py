@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 
 from conductor.errors import WorkerUnavailable
 from conductor.money import FREE, Price, Usage
+from conductor.refusals import Refusals
 
 Role = Literal["system", "user", "assistant"]
 
@@ -97,6 +98,8 @@ class Call:
     """Counts up as the call is made again."""
     waiting: Callable[[str], None] | None = field(default=None, compare=False)
     """Told why, once it is known that the first token will be long in coming, such as a replica that must be started."""
+    refusals: Refusals | None = field(default=None, compare=False)
+    """What has been refused in the run so far; never sent."""
 
 
 class FinishReason(StrEnum):
@@ -139,6 +142,8 @@ class Attempt:
     message: str
     waited_s: float
     """How long was waited after it."""
+    detail: str = ""
+    """What only the operator needs; see `PodiumError.detail`."""
 
 
 @dataclass(slots=True)

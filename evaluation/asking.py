@@ -199,7 +199,7 @@ class EngineAsker:
                 async for _ in run.events():
                     pass
         except PodiumError as exc:  # before anything was called
-            return Outcome(error=type(exc).__name__, message=exc.message)
+            return Outcome(error=type(exc).__name__, message=exc.explanation)
         return of_record(run.record)
 
     async def aclose(self) -> None:

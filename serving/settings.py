@@ -1,7 +1,7 @@
 """What is served: one YAML, checked whole, frozen. How many replicas serve it is the Serve config's business.
 
-Unknown keys are refused with their place. Keys of providers are only ever named (`api_key_env`), never written. Imports in
-milliseconds: no Ray, no torch, no SDK.
+Unknown keys are refused with their place. Keys of providers are only ever named (`api_key_env`, `api_key_file`), never
+written. Imports in milliseconds: no Ray, no torch, no SDK.
 """
 
 import re
@@ -18,6 +18,7 @@ from conductor.errors import PodiumError
 from conductor.grammars import SUBTASK_CHARS
 from conductor.planner import PLAN_TOKENS
 from conductor.recursion import ITSELF
+from serving.keys import ApiSettings, KeyFileError, read_key
 from serving.worker_settings import API_SETTINGS, Frozen, Scaling, VllmSettings, WorkerSettings
 
 ROOT = Path(__file__).parent.parent
@@ -31,20 +32,25 @@ class ConductorSettings(Frozen):
     """Who writes the plans, and how it is asked."""
 
     worker: str
+    """Its name; where its key is not set, the first of its `fallbacks` that is there. Its own `effort` says how long it thinks."""
     format: Literal["steps", "lists"] = "steps"
     temperature: float | None = Field(default=0.0, ge=0, le=2)
     constrained: bool = True
     """Hold its decoding to the format's grammar, where its server can."""
     max_plan_tokens: int = Field(default=PLAN_TOKENS, ge=32)
+    """A longer plan is cut off. Thoughts are not counted in it."""
+    max_thinking_tokens: int | None = Field(default=None, ge=0)
+    """How many tokens it may think before its plan, reserved and paid like the plan's. null: by its `effort` (low 4096, medium 8192,
+    high 16384) for an API model that is known to think, else 0."""
     subtask_chars: int = Field(default=SUBTASK_CHARS, ge=20)
     """The grammar lets no subtask be longer."""
     fallback: str | None = None
     """Who answers where no plan can be had; the first of the pool where it is not said."""
     shuffle: bool = False
     """Show the pool in a new order and numbering at every request."""
-    thinking: bool | None = None
-    """Let an API model write a thought of a sentence or two before the steps. Where it is not said: yes, with the built-in prompts. `false`
-    saves the time of a conductor that reasons by itself."""
+    thought: bool | None = None
+    """Let an API model write a thought of a sentence or two before the steps. Where it is not said: with the built-in prompts, if the model
+    does not reason by itself."""
 
 
 class ModelSettings(Frozen):
@@ -215,21 +221,23 @@ class Settings(Frozen):
 def without(settings: Settings, absent: set[str]) -> Settings:
     """`settings` without the workers in `absent`: also gone from fallbacks, models and workflows; a workflow that used one is left out.
 
+    The conductor's place is taken by the first of its worker's fallbacks that is there.
+
     Raises:
-        SettingsError: the conductor is among them.
+        SettingsError: the conductor and all its fallbacks are among them.
     """
-    if settings.conductor and settings.conductor.worker in absent:
-        name = settings.conductor.worker
-        raise SettingsError(
-            f"The conductor is the worker {name!r}, whose key is not set. Set it, or name another conductor."
-        )
+    conductor = settings.conductor
+    if conductor:
+        leader = settings.worker(conductor.worker)
+        present = [name for name in (leader.name, *leader.fallbacks) if name not in absent]
+        if not present:
+            raise SettingsError(_no_conductor(settings, leader))
+        fallback = None if conductor.fallback in absent else conductor.fallback
+        conductor = conductor.model_copy(update={"worker": present[0], "fallback": fallback})
     keep = [
         worker.model_copy(update={"fallbacks": tuple(name for name in worker.fallbacks if name not in absent)})
         for worker in settings.workers if worker.name not in absent
     ]  # fmt: skip
-    conductor = settings.conductor
-    if conductor and conductor.fallback in absent:
-        conductor = conductor.model_copy(update={"fallback": None})
     models = {
         name: model if model.workers is None
         else model.model_copy(update={"workers": tuple(worker for worker in model.workers if worker not in absent)})
@@ -245,24 +253,57 @@ def without(settings: Settings, absent: set[str]) -> Settings:
     )
 
 
+def _no_conductor(settings: Settings, leader: WorkerSettings) -> str:
+    """What to set so that somebody can plan."""
+    candidates = [leader, *(settings.worker(name) for name in leader.fallbacks)]
+    variables = dict.fromkeys(
+        each.api_key_env for each in candidates if isinstance(each, API_SETTINGS) and each.api_key_env
+    )
+    if len(variables) > 1:
+        return f"No conductor has its key. Set one of these variables: {', '.join(map(str, variables))}."
+    return (
+        f"The conductor is the worker {leader.name!r}, whose key is not set. "
+        f"Set {', '.join(map(str, variables)) or 'it'}, or name another conductor."
+    )
+
+
 def absent_workers(settings: Settings, environment: Mapping[str, str]) -> dict[str, str]:
-    """Optional workers whose key is not set: name to the variable to set.
+    """Optional workers without a key: name to the variable or file that should hold it.
+
+    Args:
+        settings: all of them.
+        environment: of the process that will call the workers.
 
     Raises:
-        SettingsError: a worker that is not optional has no key.
+        SettingsError: a worker that is not optional has no key, or a key's file cannot be used.
     """
     absent: dict[str, str] = {}
     for worker in settings.workers:
-        variable = worker.api_key_env if isinstance(worker, API_SETTINGS) else None
-        if variable is None or environment.get(variable):
+        if not isinstance(worker, API_SETTINGS):
             continue
+        source = worker.api_key_env or worker.api_key_file
+        try:
+            if source is None or read_key(worker, environment):
+                continue
+        except KeyFileError as exc:
+            raise SettingsError(str(exc)) from exc
         if not worker.optional:
-            raise SettingsError(
-                f"Worker {worker.name!r} needs its key in the variable {variable}, which is not set. "
-                "Set it, or write `optional: true` to leave the worker out without it."
-            )
-        absent[worker.name] = variable
+            raise SettingsError(_missing(worker))
+        absent[worker.name] = source
     return absent
+
+
+def _missing(worker: ApiSettings) -> str:
+    if worker.api_key_file:
+        return (
+            f"Worker {worker.name!r} needs its key in the file {worker.api_key_file}, which is not there, or empty, where the router runs. "
+            "Write it there with mode 600, or write `optional: true` to leave the worker out without it."
+        )
+    return (
+        f"Worker {worker.name!r} needs its key in the variable {worker.api_key_env}, which is not set where the router runs. "
+        "Set it in the environment that Ray is started in (on a cluster: of every router node; the shell of `serve run` or "
+        "`serve deploy` does not reach them), name a file in `api_key_file`, or write `optional: true` to leave the worker out without it."
+    )
 
 
 def parse(data: Any, where: str = "settings") -> Settings:

@@ -1,16 +1,20 @@
 """What the settings say of one worker: its kind, and what that kind needs.
 
-Unknown keys are refused. Keys of providers are only ever named (`api_key_env`), never written.
+Unknown keys are refused. Keys of providers are only ever named (`api_key_env`, `api_key_file`), never written.
 """
 
+import re
 from decimal import Decimal
 from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from conductor.worker import FinishReason
+from serving.accepts import Accepts
 from serving.adapters import AdapterError, name_of
 
+SECRET = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS|HEADERS)$")
+"""Names of environment variables that hold secrets; `OTEL_EXPORTER_OTLP_HEADERS` holds the collector's key."""
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,99}$"
 
 
@@ -73,7 +77,18 @@ class Scale(Scaling):
     """Pieces of answers that a replica sends, all answers together. Each costs CPU time on its way to the client, whatever its
     length: with more answers at once the pieces grow, never to more than a quarter of a second. First words do not wait."""
     env: dict[str, str] = Field(default_factory=dict)
-    """Environment of the replica."""
+    """Environment of the replica, beside what it inherits from its node. Ray writes it to its logs and its store: no secrets."""
+
+    @field_validator("env")
+    @classmethod
+    def _no_secrets(cls, env: dict[str, str]) -> dict[str, str]:
+        for name in env:
+            if SECRET.search(name):
+                raise ValueError(
+                    f"{name} looks like a secret, and Ray writes what stands here into its logs; "
+                    "set it in the environment that Ray is started in, which replicas inherit"
+                )
+        return env
 
 
 class StandInSettings(Frozen):
@@ -111,6 +126,8 @@ class _WorkerBase(Frozen):
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
     effort: str | None = None
+    """How long it thinks where a request does not say: `none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`, of which a model gets
+    the nearest that it accepts. The conductor thinks always so: a request's `reasoning_effort` is for the steps."""
     system_prompt: str = ""
     sees_images: bool = False
     context_tokens: int | None = Field(default=None, ge=1)
@@ -165,13 +182,28 @@ class VllmSettings(_WorkerBase):
 
 class _ApiSettings(_WorkerBase):
     model: str
+    """As the provider knows it; an Azure deployment's name."""
+    like: str | None = None
+    """The public name of the model, such as `gpt-5`, where `model` is a deployment's: what it accepts is looked up by it."""
+    accepts: Accepts = Accepts()
+    """What the model accepts of a call, in place of what is known of it by its name. The rest is not sent, and noted on the record."""
     api_key_env: str | None = None
+    """The variable that holds its key where the router runs."""
+    api_key_file: str | None = None
+    """In its place: a file that holds the key, readable by its owner only. Read again whenever the pool is made anew."""
     base_url: str | None = None
+    """None: the provider's own. A query in it (kind `openai`), such as Azure's `?api-version=...`, is sent with every call."""
     stall_timeout_s: float = Field(default=120.0, gt=0)
     """No byte for so long is a failure; also how long the first token may take."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
     extra_body: dict[str, Any] = Field(default_factory=dict)
     """Sent along with every call, for what a server understands beyond the fields that we send."""
+
+    @model_validator(mode="after")
+    def _one_key(self) -> Self:
+        if self.api_key_env is not None and self.api_key_file is not None:
+            raise ValueError("has both `api_key_env` and `api_key_file`; name one")
+        return self
 
 
 class OpenAISettings(_ApiSettings):
@@ -216,5 +248,6 @@ WorkerSettings = Annotated[
     Field(discriminator="kind"),
 ]
 Kind = Literal["vllm", "openai", "anthropic", "gemini", "scripted", "python"]
+ApiSettings = OpenAISettings | AnthropicSettings | GeminiSettings
 API_SETTINGS = (OpenAISettings, AnthropicSettings, GeminiSettings)
 """The kinds whose key is named in the settings."""

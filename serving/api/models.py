@@ -26,7 +26,7 @@ async def model(request: Request, name: str) -> Response:
     service: Service = request.app.state.service
     known = names(service.pool)
     if name not in known:
-        raise UnknownName(f"No model is called {shown(name)}; there are: {', '.join(known)}.", param="model")
+        raise UnknownName(f"No model is called {shown(name)}. GET /v1/models lists the names.", param="model")
     return success(_model(service, name, known[name]))
 
 
@@ -36,6 +36,7 @@ def _model(service: Service, name: str, kind: str) -> dict[str, object]:
         pool = service.pool
         podium |= {
             "card": pool.members[name].card,
+            "sees_images": pool.members[name].sees_images,
             "in_pool": name in pool.settings.pool,
             "model": pool.models[name],
             "provenance": pool.provenance.get(name),

@@ -46,7 +46,7 @@ class EngineHandle:
             ) from exc
         except (RayServeException, RayError) as exc:
             raise WorkerUnavailable(
-                f"A replica failed while it loaded {adapter}: {type(exc).__name__}: {exc}"
+                f"A replica failed while it loaded {adapter}.", detail=f"{type(exc).__name__}: {exc}"
             ) from exc
         for refusal in told:
             if refusal is not None:
@@ -87,14 +87,18 @@ class EngineHandle:
                     raise chunk
                 yield chunk
         except BackPressureError as exc:
-            raise WorkerBusy(f"Its queue is full: {exc}") from exc
+            raise WorkerBusy("its queue is full. Try again later.", detail=str(exc)) from exc
         except RayTaskError as exc:
             cause = cast(Any, exc).cause
             if isinstance(cause, PodiumError):
                 raise cause from exc
-            raise WorkerUnavailable(f"Its replica failed: {type(cause).__name__}: {cause}") from exc
+            raise WorkerUnavailable(
+                "its replica failed. Try again.", detail=f"{type(cause).__name__}: {cause}"
+            ) from exc
         except (DeploymentUnavailableError, RayServeException, RayError) as exc:
-            raise WorkerUnavailable(f"Its replica is gone: {type(exc).__name__}: {exc}") from exc
+            raise WorkerUnavailable(
+                "its replica is gone. Try again.", detail=f"{type(exc).__name__}: {exc}"
+            ) from exc
         finally:
             response.cancel()
             if asking:

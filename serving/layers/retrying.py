@@ -43,7 +43,7 @@ class Retrying:
                     exc.attempts = (*failed, *exc.attempts)
                     raise
                 wait_s = self._wait_s(number, exc)
-                failed.append(Attempt(self.name, type(exc).__name__, exc.message, wait_s))
+                failed.append(Attempt(self.name, type(exc).__name__, exc.message, wait_s, exc.detail))
                 await asyncio.sleep(wait_s)
             else:
                 reply.attempts = (*failed, *reply.attempts)

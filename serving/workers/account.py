@@ -29,6 +29,15 @@ class Account:
     """How long a connection may take."""
     extra_body: Mapping[str, object] = field(default_factory=dict[str, object])
     """Fields laid over every request's body."""
+    family: str = ""
+    """The name by which the model is known; see `known_as`."""
+    output_limit_field: str | None = None
+    """What the longest answer is called; None: what the server's address suggests."""
+
+    @property
+    def known_as(self) -> str:
+        """The model's public name, where `model` is a deployment's."""
+        return self.family or self.model
 
     @property
     def timeout(self) -> httpx2.Timeout:

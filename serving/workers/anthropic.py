@@ -9,8 +9,9 @@ The wire: https://platform.claude.com/docs/en/api/messages-streaming. What diffe
   `effort`; models before 3.7 cannot think and get nothing. `none` and `minimal` switch thinking off. The budget never
   takes more than half of `max_tokens`, because it counts against it; where less than the least allowed is left, the
   model does not think.
-* `temperature` and `top_p` are no longer arguments of the SDK and travel as extra fields; models that take neither
-  refuse them, so settings must not ask for them there. There is no `seed`: it is not sent.
+* `temperature` and `top_p` are no longer arguments of the SDK and travel as extra fields. There is no `seed`. What a model
+  does not accept never comes here: `serving/layers/fitting.py`.
+* A JSON schema goes through the SDK's `transform_schema`: keywords that the API refuses (`maxItems`) become part of a description.
 """
 
 import re
@@ -118,7 +119,7 @@ class AnthropicWorker:
         if not turns:  # the API wants at least one turn
             turns.append({"role": "user", "content": [{"type": "text", "text": system}]})
             system = ""
-        thinking, effort = thinking_for(self._account.model, call.effort, max_tokens)
+        thinking, effort = thinking_for(self._account.known_as, call.effort, max_tokens)
         output = {"effort": effort, "format": _format(call)}
         extra = {"temperature": call.temperature, "top_p": call.top_p}
         optional: dict[str, object] = {
@@ -169,9 +170,13 @@ class AnthropicWorker:
 
     def _finish(self, reason: str | None) -> FinishReason | None:
         if reason == "tool_use":
-            raise self._faults.refused("wants to call a tool, and was offered none: look at its extra_body.")
+            raise self._faults.refused(
+                "wants to call a tool, and was offered none.", "Look at its extra_body."
+            )
         if reason is not None and reason not in FINISH:
-            raise self._faults.unavailable(f"stopped for a reason that is no answer's end: {reason!r}.")
+            raise self._faults.unavailable(
+                "stopped before its answer's end. Try again.", f"Its reason: {reason!r}."
+            )
         return FINISH[reason] if reason else None
 
     @contextmanager
@@ -198,9 +203,9 @@ def fault(faults: Faults, exc: anthropic.AnthropicError) -> WorkerError:
         case anthropic.APIConnectionError() | anthropic.RetryableError():
             return faults.unreachable()
         case anthropic.APIError():
-            return faults.unavailable(f"failed: {exc.message}")
+            return faults.unavailable("failed. Try again.", f"Its SDK said: {exc.message}")
         case _:  # credentials that cannot be had, arguments the SDK does not take
-            return faults.refused(f"cannot be asked by its SDK: {exc}")
+            return faults.refused("cannot be asked. Ask another worker.", f"Its SDK said: {exc}")
 
 
 def thinking_for(
@@ -247,4 +252,4 @@ def _block(part: Part) -> dict[str, object]:
 def _format(call: Call) -> dict[str, object] | None:
     if call.grammar is None or call.grammar.json_schema is None:
         return None
-    return {"type": "json_schema", "schema": call.grammar.json_schema}
+    return {"type": "json_schema", "schema": anthropic.transform_schema(call.grammar.json_schema)}

@@ -143,7 +143,7 @@ class GeminiWorker:
             seed=call.seed,
             response_mime_type="application/json" if schema else None,
             response_json_schema=schema,
-            thinking_config=thinking_for(self._account.model, call.effort),
+            thinking_config=thinking_for(self._account.known_as, call.effort),
             automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True),
             automatic_continuation=False,
         )
@@ -173,7 +173,9 @@ class GeminiWorker:
         if reason is None or reason.value == "FINISH_REASON_UNSPECIFIED":
             return None
         if reason.value not in FINISH:
-            raise self._faults.unavailable(f"stopped for a reason that is no answer's end: {reason.value}.")
+            raise self._faults.unavailable(
+                "stopped before its answer's end. Try again.", f"Its reason: {reason.value}."
+            )
         return FINISH[reason.value]
 
     @contextmanager

@@ -5,9 +5,11 @@ The wire: https://platform.openai.com/docs/api-reference/chat/streaming. What se
 `structured_outputs`, a chat template's switches) goes into `extra_body`, which is laid over every request: this file
 does not guess what is behind a `base_url`.
 
-* The longest answer is sent as `max_completion_tokens` to api.openai.com, whose reasoning models take nothing else,
+* The longest answer is sent as `max_completion_tokens` to api.openai.com and to models that are known to take nothing else,
   and as `max_tokens` elsewhere, which is what every other server has understood from the start.
-* `effort` is `reasoning_effort`, in the words of the call: which of them a model takes is the model's business.
+* What a model does not accept never comes here: `serving/layers/fitting.py`.
+* A `base_url` with an `api-version` in its query is Azure's dated API, which wants the key as `api-key`; its v1 API
+  (`.../openai/v1/`) takes it like OpenAI (https://learn.microsoft.com/azure/foundry/openai/api-version-lifecycle).
 
 The SDK says where to ask and with which headers, and brings the HTTP client. A call itself goes past it: its typed way to that
 client takes half a millisecond of CPU (decision 0010).
@@ -66,9 +68,11 @@ class OpenAIWorker:
         sdk = openai.AsyncOpenAI(
             api_key=account.api_key, base_url=account.base_url, max_retries=0, http_client=self._http
         )
-        url = sdk.base_url
-        self._endpoint = url.join("chat/completions")
-        told = {**sdk.default_headers, **sdk.auth_headers}
+        url = httpx2.URL(account.base_url) if account.base_url else sdk.base_url
+        self._endpoint = _endpoint(url)
+        is_dated_azure = "api-version" in url.params
+        key = {"api-key": account.api_key} if is_dated_azure else sdk.auth_headers
+        told = {**sdk.default_headers, **key}
         self._headers = httpx2.Headers(
             {name: value for name, value in told.items() if isinstance(value, str)}
         )
@@ -132,7 +136,8 @@ class OpenAIWorker:
         )
 
     def _request(self, call: Call) -> dict[str, Any]:
-        longest = "max_completion_tokens" if self._is_openai else "max_tokens"
+        usual = "max_completion_tokens" if self._is_openai else "max_tokens"
+        longest = self._account.output_limit_field or usual
         optional: dict[str, object] = {
             longest: call.max_output_tokens,
             "temperature": call.temperature,
@@ -187,9 +192,13 @@ class OpenAIWorker:
         if reason is None:
             return None
         if reason in ("tool_calls", "function_call"):
-            raise self._faults.refused("wants to call a tool, and was offered none: look at its extra_body.")
+            raise self._faults.refused(
+                "wants to call a tool, and was offered none.", "Look at its extra_body."
+            )
         if reason not in FINISH:
-            raise self._faults.unavailable(f"stopped for a reason that is no answer's end: {reason!r}.")
+            raise self._faults.unavailable(
+                "stopped before its answer's end. Try again.", f"Its reason: {reason!r}."
+            )
         return FINISH[reason]
 
     @contextmanager
@@ -210,6 +219,11 @@ class OpenAIWorker:
             told = response.text.strip()
         error = cast(dict[str, Any], told).get("error", told) if isinstance(told, dict) else told
         return self._faults.by_status(response.status_code, said(error), response.headers, _code(error))
+
+
+def _endpoint(url: httpx2.URL) -> httpx2.URL:
+    """Below `url`; its query, such as Azure's `api-version`, stays."""
+    return url.copy_with(path=url.path.rstrip("/") + "/chat/completions")
 
 
 def _code(error: object) -> str:

@@ -155,7 +155,7 @@ async def test_a_step_of_a_schema_s_object_starts_while_the_rest_is_written() ->
     boss = Player(
         "boss", ['{"thinking": "Two parts.", "steps": [', line(0).strip(), gate, f", {line(0, 'y', [0])}]}}"]
     )
-    engine = team(worker, conductor=boss, constrained="json_schema", thinking=True)
+    engine = team(worker, conductor=boss, constrained="json_schema", thought=True)
     async with engine.running(ask_for()) as run:
         await until(lambda: worker.calls)
         assert run.record.plans[0].ended_s is None

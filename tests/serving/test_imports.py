@@ -2,8 +2,12 @@
 
 import subprocess
 import sys
+from importlib.metadata import packages_distributions
+from pathlib import Path
 
 import pytest
+
+from cluster.venv import BASE_LOCK, locked_names, normal
 
 SDKS = {"openai", "anthropic", "google.genai"}
 MODELS = {"torch", "vllm", "transformers"}
@@ -40,3 +44,58 @@ def test_a_pool_of_scripts_loads_no_sdk():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
     assert not SDKS & set(loaded)
+
+
+BASE_ONLY = """
+import os, sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in MISSING:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+sys.modules.update(dict.fromkeys(MISSING))
+"""
+
+
+def with_base_only(code: str) -> subprocess.CompletedProcess[str]:
+    """Run `code` as if nothing were installed but what requirements/base.lock names."""
+    base = {*locked_names(BASE_LOCK), "podium", "pip"}
+    missing = {
+        module
+        for module, owners in packages_distributions().items()
+        if not base & {normal(owner) for owner in owners}
+    }
+    assert missing >= MODELS | {"pytest", "peft"}
+    return subprocess.run(
+        [sys.executable, "-c", f"MISSING = {sorted(missing)}\n{BASE_ONLY}\n{code}"],
+        capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=100, check=False,
+    )  # fmt: skip
+
+
+def test_the_base_packages_are_enough_to_build_and_route_where_no_local_model_is_served():
+    code = """
+import cluster.child, cluster.demo, cluster.serve, ray.serve.scripts
+from cluster.environment import fast_environment
+from serving.app import build_app
+from serving.deployments.router import Router
+from serving.pool import build_pool
+from serving.settings import load
+
+keys = dict.fromkeys(("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY"), "planted")
+os.environ.update(keys)
+fast_environment()
+for settings in ("cluster/api.yaml", "cluster/scripted.yaml"):
+    build_app({"settings": settings})
+    build_pool(load(settings), os.environ, {})
+"""
+    ended = with_base_only(code)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_settings_with_a_local_model_say_what_to_install_where_vllm_is_not():
+    ended = with_base_only("from serving.app import build_app\nbuild_app({'settings': 'cluster/local.yaml'})")
+    assert ended.returncode == 1
+    assert "'conductor' needs vLLM" in ended.stderr
+    assert "make setup SETTINGS=cluster/local.yaml" in ended.stderr

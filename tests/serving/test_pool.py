@@ -142,7 +142,7 @@ def test_an_optional_worker_without_its_key_is_left_out_with_a_warning(caplog: p
     own = pool({"fallbacks": ["gpt"]}, gpt | {"optional": True})
     assert list(own.members) == ["a"]
     assert own.settings.pool == ["a"]
-    assert "gpt is left out: MY_KEY is not set" in caplog.text
+    assert "gpt is left out: no key in MY_KEY" in caplog.text
     with pytest.raises(SettingsError, match="MY_KEY"):
         pool({}, gpt)
     assert list(pool({}, gpt, environment={"MY_KEY": "sk-1"}).members) == ["a", "gpt"]
@@ -273,6 +273,7 @@ def test_a_pool_tells_which_workers_are_no_models():
     [
         ({"kind": "vllm", "model": "m"}, {}, "lines"),
         ({"kind": "openai", "model": "m"}, {}, "thinking object"),
+        ({"kind": "openai", "model": "gpt-5"}, {}, "object"),
         (
             {"kind": "openai", "model": "m", "base_url": "http://127.0.0.1:1/v1"},
             {"thinking": False},
@@ -301,7 +302,7 @@ def test_a_thought_is_for_the_built_in_prompts_where_nothing_else_is_said():
         {"name": "a", "kind": "scripted"},
     ]
     for said, layout in ((None, "object"), (True, "thinking object")):
-        conductor = {"worker": "boss", "thinking": said}
+        conductor = {"worker": "boss", "thought": said}
         settings = parse({"workers": workers, "conductor": conductor, "prompts": {"steps": "As you like."}})
         engine = build_pool(settings, {}, {}).engine
         assert engine.conductor is not None
