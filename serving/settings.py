@@ -48,6 +48,9 @@ class ConductorSettings(Frozen):
     """Who answers where no plan can be had; the first of the pool where it is not said."""
     shuffle: bool = False
     """Show the pool in a new order and numbering at every request."""
+    thought: bool | None = None
+    """Let an API model write a thought of a sentence or two before the steps. Where it is not said: with the built-in prompts, if the model
+    does not reason by itself."""
 
 
 class ModelSettings(Frozen):
@@ -76,6 +79,8 @@ class PromptSettings(Frozen):
     conductor: str | None = None
     steps: str | None = None
     lists: str | None = None
+    worker: str | None = None
+    """How a worker of the pool is shown; `{number}`, `{card}` and `{facts}` (price, speed, context, images) are filled in."""
 
 
 class LimitSettings(Frozen):

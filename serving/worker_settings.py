@@ -130,6 +130,10 @@ class _WorkerBase(Frozen):
     the nearest that it accepts. The conductor thinks always so: a request's `reasoning_effort` is for the steps."""
     system_prompt: str = ""
     sees_images: bool = False
+    context_tokens: int | None = Field(default=None, ge=1)
+    """The longest prompt and answer together, for the conductor to know; a vllm worker's is its engine's `max_model_len` where not given."""
+    tokens_per_s: float | None = Field(default=None, gt=0)
+    """About how fast it writes, for the conductor to know; a scripted worker writes so fast."""
     fallbacks: tuple[str, ...] = ()
     """Workers asked in turn where this one fails before its first token."""
     retry: RetrySettings = RetrySettings()
@@ -226,7 +230,6 @@ class ScriptedSettings(_WorkerBase):
     kind: Literal["scripted"]
     replies: tuple[str | ScriptedReplySettings, ...] = ("",)
     delay_s: float = Field(default=0.0, ge=0)
-    tokens_per_s: float | None = Field(default=None, gt=0)
     retry: RetrySettings = RetrySettings()
 
 
