@@ -7,14 +7,17 @@ from typing import Any
 
 from ray.serve import Application
 
+from serving import edge
 from serving.adapter_checks import MAX_LORA_RANK, check, tensors_of_model
 from serving.adapters import AdapterError, name_of, verify
+from serving.edge.policy import Policy
 from serving.settings import Settings, SettingsError, absent_workers, found, load
 from serving.telemetry import EXPORTER
 from serving.worker_settings import VllmSettings, WorkerSettings
 
 os.environ.setdefault("RAY_SERVE_TRACING_EXPORTER_IMPORT_PATH", EXPORTER)
 os.environ.setdefault("RAY_SERVE_TRACING_SAMPLING_RATIO", "1.0")
+os.environ.setdefault(edge.HOOK, edge.IN_PROXY)
 
 
 def build_app(args: dict[str, Any]) -> Application:
@@ -51,6 +54,8 @@ def application(args: dict[str, Any], engine: type | None = None) -> Application
         settings, os.environ
     )  # a key that must be there is missed now, not in a replica a minute later
     _see_local_adapters(settings)
+    # For the proxies of a Ray that is started after this, as `serve run` does; they are given no settings.
+    os.environ[edge.VARIABLE] = Policy.of(settings).model_dump_json()
     owners = [w for w in settings.workers if isinstance(w, VllmSettings) and w.deployment is None]
     engines = {
         worker.name: engine_deployment(_with_local_folder(worker), settings, engine) for worker in owners

@@ -10,6 +10,7 @@ from typing import Any, cast
 from ray import serve
 from ray.serve.config import RequestRouterConfig
 
+from serving import edge
 from serving.deployments.autoscaling import autoscaling
 from serving.settings import Settings
 from serving.telemetry import EXPORTER
@@ -129,6 +130,7 @@ def router_deployment(settings: Settings, engines: dict[str, Any]) -> Any:
     named = [worker.api_key_env for worker in settings.workers if isinstance(worker, API_SETTINGS)]
     keys = {name: os.environ[name] for name in named if name and name in os.environ}
     environment = environment_of(f"{settings.telemetry.service_prefix}-router", dict(os.environ)) | keys
+    environment[edge.HOOK] = edge.IN_REPLICA
     options: dict[str, Any] = {
         "name": "router",
         "max_ongoing_requests": router.max_ongoing_requests,
