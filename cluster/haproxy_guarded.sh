@@ -10,12 +10,12 @@ set -eu
 config=$3
 header_s=${PODIUM_HAPROXY_HEADER_S:-10}
 
-# A connection that is served takes two files. With more than this process may open HAProxy would not start.
+# A connection that is served takes two files, and half of one for splicing. With more than this process may open HAProxy does not start.
 wanted=$(sed -n -E 's/^ *maxconn ([0-9]+)$/\1/p' "$config" | head -n 1)
 wanted=${wanted:-4096}
 files=$(ulimit -H -n)
 [ "$files" = unlimited ] && files=$((wanted * 4))
-most=$(((files - 500) / 2))
+most=$(((files - 500) * 2 / 5))
 [ "$most" -gt "$wanted" ] && most=$wanted
 per_source=${PODIUM_HAPROXY_CONNECTIONS_PER_SOURCE:-$((most * 3 / 4))}
 limit="tcp-request connection track-sc0 src\\

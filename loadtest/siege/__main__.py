@@ -23,6 +23,8 @@ SETTINGS = HERE.parent / "siege" / "siege.yaml"
 TOKENS_PER_S = 20
 """Of the worker `talker` in siege.yaml."""
 SEVERAL = 8
+NOTHING = "nothing"
+"""No attack: what this machine gives by itself, beside which the rest is to be read."""
 AT_ONCE = {"headers": 4, "prompts": 5}
 """Of the attacks that are few and large."""
 END_WITHIN_S = 10.0
@@ -45,6 +47,9 @@ class Case:
 @asynccontextmanager
 async def attacking(case: Case, url: str, connections: int) -> AsyncIterator[None]:
     """The attacker runs as a process of its own; what it counted goes to build/bench/siege-attack.log."""
+    if case.kind == NOTHING:
+        yield
+        return
     count = AT_ONCE.get(case.kind, connections)
     command = [
         "-m",
@@ -106,8 +111,8 @@ def cases(only: Sequence[str]) -> list[Case]:
     every = [
         Case(path, kind, addresses)
         for path in ("default", "fast")
-        for kind in KINDS
-        for addresses in (1, SEVERAL)
+        for kind in (NOTHING, *KINDS)
+        for addresses in ((1,) if kind == NOTHING else (1, SEVERAL))
     ]
     return [case for case in every if not only or f"{case.path}:{case.kind}" in only]
 

@@ -10,7 +10,7 @@ import time
 import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from conductor.errors import PodiumError
+from conductor.errors import Overloaded, PodiumError, TooSlow
 from serving.api import errors
 from serving.edge.body import ClientGoneError, check_text, read_body
 from serving.edge.caller import WITH_BODY, check_content_type, check_host, check_origin
@@ -113,9 +113,11 @@ def _allowing(send: Send, origin: str) -> Send:
 
 
 async def _refuse(send: Send, error: PodiumError) -> None:
-    """`error` in OpenAI's shape. The connection ends with it where its body was not read."""
+    """`error` in OpenAI's shape. The connection of a body that is not going to be whole ends with it."""
     headers = [(name.encode(), value.encode()) for name, value in errors.headers(error).items()]
     headers.append((b"content-type", b"application/json"))
+    if isinstance(error, TooSlow | Overloaded):
+        headers.append((b"connection", b"close"))
     await _answer(send, errors.row(error).status, headers, orjson.dumps(errors.body(error)))
 
 

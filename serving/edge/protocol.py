@@ -18,6 +18,9 @@ from serving.edge.waiting import Ticket, WaitingRoom
 REASONS = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
 
 
+LINGER_S = 1.0
+
+
 class HeaderTooLongError(Exception):
     """Ends the parser; what the client is told is written where the parser is fed."""
 
@@ -42,9 +45,9 @@ class EdgeProtocol(HttpToolsProtocol):
         super().__init__(*args, **named)
         self._in_head = True
         self._head_bytes = 0
-        self._is_new = True
+        self._is_new, self._is_refused = True, False
         self._ticket: Ticket | None = None
-        self._head_timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """It waits from the start."""
@@ -59,11 +62,13 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser, and look whether the headers have become too long, or go on after a pause."""
-        was_in_head = self._in_head
+        if self._is_refused:
+            return
+        is_head = self._in_head or self._is_idle()
         super().data_received(data)
-        if self.transport.is_closing() or self.transport.get_protocol() is not self:
-            return  # closed, or handed to another protocol
-        self._head_bytes = self._head_bytes + len(data) if was_in_head and self._in_head else 0
+        if self._is_refused or self.transport.is_closing() or self.transport.get_protocol() is not self:
+            return  # over, or handed to another protocol
+        self._head_bytes = self._head_bytes + len(data) if is_head and self._in_head else 0
         if self._head_bytes > self.policy.max_header_bytes:
             self._refuse(self._too_long(), 431)
         elif self._is_idle():
@@ -107,13 +112,16 @@ class EdgeProtocol(HttpToolsProtocol):
             self._ticket = self.room.enter(self.client[0] if self.client else "", self._evict)
 
     def _start_timer(self) -> None:
-        if self._head_timer is None:
-            self._head_timer = self.loop.call_later(self.policy.header_s, self._time_is_up)
+        if self._timer is None:
+            self._timer = self.loop.call_later(self.policy.header_s, self._time_is_up)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _stop_waiting(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+        self._stop_timer()
         if self._ticket is not None:
             self.room.leave(self._ticket)
             self._ticket = None
@@ -125,7 +133,7 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def _time_is_up(self) -> None:
         """One that has sent nothing is closed without a word, as a browser that connects in advance expects."""
-        self._head_timer = None
+        self._timer = None
         if self._in_head and self._head_bytes:
             self._refuse(TooSlow(f"The headers were not whole after {self.policy.header_s:g} s."), 408)
         else:
@@ -138,8 +146,18 @@ class EdgeProtocol(HttpToolsProtocol):
         )
 
     def _refuse(self, error: PodiumError, status: int) -> None:
-        self._stop_waiting()
+        """Answer and close; a moment later, because what the client still sends would reset the connection and lose the answer."""
+        self._is_refused = True
+        if not self._is_new and self.cycle.response_started and not self.cycle.response_complete:
+            return self.transport.abort()  # an answer is on its way, and there is no room for another in it
         body = orjson.dumps(errors.body(error))
-        head = f"HTTP/1.1 {status} {REASONS[status]}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        head = (
+            f"HTTP/1.1 {status} {REASONS[status]}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
         self.transport.write(head.encode() + body)
-        self.transport.close()
+        self.transport.pause_reading()
+        self._wait()
+        self._stop_timer()
+        self._timer = self.loop.call_later(LINGER_S, self.transport.abort)
+        return None
