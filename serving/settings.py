@@ -87,6 +87,9 @@ class LimitSettings(Frozen):
     """What one router takes on."""
 
     max_body_bytes: int = Field(default=20_000_000, gt=0)
+    """Of a request, pictures included."""
+    max_text_bytes: int = Field(default=4_000_000, gt=0)
+    """Of a request, pictures aside: a million tokens of English, more than the models of most pools can read."""
     max_running: int = Field(default=2048, ge=1)
     """Requests under way in one replica; more are told to come back (429)."""
     default_deadline_s: float = Field(default=600.0, gt=0)
@@ -98,6 +101,26 @@ class LimitSettings(Frozen):
     """How many of the newest runs are kept."""
     records_bytes: int = Field(default=64_000_000, ge=1)
     """How much they may weigh together; the newest one is kept whatever it weighs."""
+
+
+class HttpSettings(Frozen):
+    """Who may call, and how slowly (`serving/edge`). Read when the server starts; a `user_config` does not change it."""
+
+    hosts: tuple[str, ...] | None = None
+    """Names that `Host` may say, beside the loopback's; `["*"]` is any. None: any, but on loopback only the loopback's."""
+    origins: tuple[str, ...] = ()
+    """Web pages of other origins that may call, such as `https://app.example.com`; `["*"]` is any."""
+    max_header_bytes: int = Field(default=16_384, ge=1024)
+    header_s: float = Field(default=10.0, gt=0)
+    """A connection is closed that has not sent its first request's headers by then."""
+    stall_s: float = Field(default=10.0, gt=0)
+    """Between two pieces of a body."""
+    body_s: float = Field(default=60.0, gt=0)
+    """For a whole body."""
+    max_waiting: int = Field(default=4096, ge=16)
+    """Connections and bodies that may be unfinished at once; further ones push out those that have waited longest."""
+    max_unfinished_bytes: int = Field(default=256_000_000, ge=1_000_000)
+    """How much of unfinished bodies may be kept at once."""
 
 
 class RouterSettings(Scaling):
@@ -128,6 +151,7 @@ class Settings(Frozen):
     workflows: dict[str, tuple[StepSettings, ...]] = Field(default_factory=dict)
     prompts: PromptSettings = PromptSettings()
     limits: LimitSettings = LimitSettings()
+    http: HttpSettings = HttpSettings()
     router: RouterSettings = RouterSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
 
