@@ -78,6 +78,9 @@ class Conducting:
         if engine.conductor is not None and engine.conductor.shuffle:
             self._members = dict(random.sample(list(self._members.items()), len(self._members)))
         self._began = time.monotonic()
+        self._sampling = task.sampling
+        if task.deadline_s is not None:
+            self._sampling = replace(task.sampling, deadline_at_s=self._began + task.deadline_s)
         self._plans = 0
         self._kept: e.Answered | None = None
 
@@ -235,6 +238,7 @@ class Conducting:
             index=next_index,
             may_accept=may_accept,
             waiting=waiting,
+            deadline_at_s=self._sampling.deadline_at_s,
             refusals=self._refusals,
         )
 
@@ -302,7 +306,7 @@ class Conducting:
         return Scene(
             self._members,
             self._task.conversation,
-            self._task.sampling,
+            self._sampling,
             self._ledger,
             self._note,
             self._outbox,

@@ -140,7 +140,7 @@ class PlanRun:
             echo = EchoFilter(OUTPUT, prompt.mark_key) if prompt.mark_key else None
             async with ask(self._scene.pool[step.worker], call, self._scene.ledger, echo) as asked:
                 asked.reply.notes += self._notes(step)
-                self._scene.note(e.StepSpoke(self._scene.now_s(), self._index, index))
+                self._scene.note(e.StepSpoke(self._scene.now_s(), self._index, index, asked.reply.worker))
                 async with aclosing(aiter(asked)) as deltas:
                     async for delta in deltas:
                         if self._live and (delta.text or delta.reasoning):

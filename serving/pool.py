@@ -74,7 +74,7 @@ class Pool:
             return Engine(None, in_pool, Prompts(**texts))
         conductor = Conductor(
             self.members[chosen.worker], chosen.format, chosen.temperature, _constraint(settings, chosen),
-            chosen.max_plan_tokens, chosen.subtask_chars, chosen.shuffle, self._thinking_tokens(chosen), self._thought(chosen),
+            chosen.max_plan_tokens, chosen.subtask_chars, chosen.shuffle, self._thinking_tokens(chosen), self._thought(chosen), chosen.timeout_s,
         )  # fmt: skip
         return Engine(conductor, in_pool, Prompts(**texts), chosen.fallback)
 

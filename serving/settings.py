@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 
 from conductor.errors import PodiumError
 from conductor.grammars import SUBTASK_CHARS
-from conductor.planner import PLAN_TOKENS
+from conductor.planner import PLAN_TIMEOUT_S, PLAN_TOKENS
 from conductor.recursion import ITSELF
 from serving.keys import ApiSettings, KeyFileError, read_key
 from serving.worker_settings import API_SETTINGS, Frozen, Scaling, VllmSettings, WorkerSettings
@@ -51,6 +51,8 @@ class ConductorSettings(Frozen):
     thought: bool | None = None
     """Let an API model write a thought of a sentence or two before the steps. Where it is not said: with the built-in prompts, if the model
     does not reason by itself."""
+    timeout_s: float = Field(default=PLAN_TIMEOUT_S, gt=0)
+    """How long it may write one plan, from its first token on, thoughts included; then a worker answers by itself."""
 
 
 class ModelSettings(Frozen):

@@ -194,7 +194,7 @@ class _ApiSettings(_WorkerBase):
     base_url: str | None = None
     """None: the provider's own. A query in it (kind `openai`), such as Azure's `?api-version=...`, is sent with every call."""
     stall_timeout_s: float = Field(default=120.0, gt=0)
-    """No byte for so long is a failure; also how long the first token may take."""
+    """No word for so long is a failure; also how long the first token may take. Comments, pings and headers are no words."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
     extra_body: dict[str, Any] = Field(default_factory=dict)
     """Sent along with every call, for what a server understands beyond the fields that we send."""
