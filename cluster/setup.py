@@ -33,6 +33,7 @@ from cluster.venv import (
     CPU_LOCK,
     DEV_LOCK,
     LEARNING_LOCK,
+    PIP_LOCK,
     PYTHON,
     ROOT,
     VENV,
@@ -209,6 +210,7 @@ def make_venv() -> None:
         raise SetupError(
             f"{error}\nOn Debian and Ubuntu, `apt install python3-venv` brings what may be missing."
         ) from None
+    run([*pip("install"), "-r", str(PIP_LOCK)], progress, doing="a newer pip")
     progress.done()
 
 

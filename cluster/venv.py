@@ -12,6 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
+PIP_LOCK = ROOT / "requirements" / "pip.lock"
 BASE_LOCK = ROOT / "requirements" / "base.lock"
 """What the router, API workers and scripted workers need. The other locks are installed on top of it."""
 CPU_LOCK = ROOT / "requirements" / "cpu.lock"

@@ -12,7 +12,7 @@ from conductor.plan import Plan, Step
 from conductor.worker import Message
 from serving.pool import build_pool
 from serving.settings import ROOT, Settings, SettingsError, absent_workers, load, without
-from serving.worker_settings import ScriptedSettings, VllmSettings
+from serving.worker_settings import API_SETTINGS, ScriptedSettings, VllmSettings
 from tests.serving.workers.subjects import Behaviour, ScriptedEngine
 
 CLUSTER = Path(__file__).resolve().parents[2] / "cluster"
@@ -101,6 +101,36 @@ def test_a_key_brings_its_provider_into_the_pool(file: str) -> None:
     for key, name in providers.items():
         present = without(settings, set(absent_workers(settings, {key: "a key"})))
         assert set(present.pool) - set(keyless(settings).pool) == {name}
+
+
+def test_every_api_worker_has_a_fallback_also_where_only_its_own_key_is_set() -> None:
+    for file in ("local.yaml", "gpu.yaml", "api.yaml"):
+        settings = load(CLUSTER / file)
+        ours = [worker for worker in settings.workers if isinstance(worker, API_SETTINGS)]
+        assert ours
+        for worker in ours:
+            assert worker.api_key_env is not None
+            alone = without(settings, set(absent_workers(settings, {worker.api_key_env: "a key"})))
+            assert alone.worker(worker.name).fallbacks, f"{file}: {worker.name}"
+
+
+def test_api_models_serve_with_the_key_of_any_one_provider_and_say_what_to_set_without_one() -> None:
+    settings = load(CLUSTER / "api.yaml")
+    assert not any(isinstance(worker, VllmSettings) for worker in settings.workers)
+    assert settings.models.keys() >= {"podium-mini", "podium-ultra"}
+    conductors = {
+        "OPENAI_API_KEY": "gpt-fast",
+        "ANTHROPIC_API_KEY": "claude-fast",
+        "GEMINI_API_KEY": "gemini-fast",
+    }
+    for key, name in conductors.items():
+        alone = without(settings, set(absent_workers(settings, {key: "a key"})))
+        assert alone.conductor is not None
+        assert alone.conductor.worker == name
+        assert len(alone.pool) == 2
+        assert name in alone.pool
+    with pytest.raises(SettingsError, match="OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY"):
+        keyless(settings)
 
 
 def test_no_file_holds_a_key() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from cluster.model import NEEDED_FILES
 from cluster.needs import Needs, needs_of
-from cluster.venv import BASE_LOCK, CPU_LOCK, DEV_LOCK, LEARNING_LOCK, locked_names
+from cluster.venv import BASE_LOCK, CPU_LOCK, DEV_LOCK, LEARNING_LOCK, PIP_LOCK, locked_names
 from serving.settings import load, parse
 from tests.conftest import ROOT
 
@@ -115,6 +115,7 @@ def checkout(tmp_path: Path) -> Path:
         shutil.copy(ROOT / file, root)
     (wheels := root / "wheels").mkdir()
     (locks := root / "requirements").mkdir()
+    (locks / PIP_LOCK.name).write_text(repack("pip", wheels))
     (locks / BASE_LOCK.name).write_text("".join(repack(name, wheels) for name in BASE))
     (locks / CPU_LOCK.name).write_text(torch_by_name(wheels))
     adapter = next(path.parent.name for path in (root / "adapters").glob("*/shipped"))

@@ -413,7 +413,7 @@ async def test_an_inner_run_s_unknown_cost_is_unknown_outside() -> None:
 async def test_an_inner_run_that_fails_is_a_worker_s_error_of_the_step() -> None:
     broken = Player("a", [WorkerRefused("no", worker="a")])
     run = await seen(deep(Player("boss", line(ITSELF), line(0)), broken), ask_for(depth=1))
-    assert isinstance(run.error, WorkerUnavailable)
+    assert isinstance(run.error, WorkerRefused)
     assert (run.error.worker, run.error.step) == (ITSELF, 0)
     assert run.error.__cause__.worker == "a"
 

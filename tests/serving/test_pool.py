@@ -12,8 +12,10 @@ from serving.api.schema import read
 from serving.api.service import Service
 from serving.api.task import order
 from serving.layers.failing_over import FailingOver
+from serving.layers.fitting import Fitting
 from serving.layers.limited import Limited
 from serving.layers.retrying import Retrying
+from serving.layers.skipping_refused import SkippingRefused
 from serving.layers.traced import Traced
 from serving.pool import Pool, build_pool
 from serving.settings import SettingsError, parse
@@ -37,15 +39,49 @@ def wire(of: Pool, name: str) -> ScriptedWorker:
     return found
 
 
-def test_the_stack_is_failing_over_retrying_slots_span_wire():
+def test_the_stack_is_failing_over_retrying_skipping_slots_span_wire():
     both = pool({"fallbacks": ["b"]}, {})
-    layers: list[type] = []
-    each: Any = both.members["a"].worker
+    assert layers(both, "a") == [FailingOver, Retrying, SkippingRefused, Limited, Traced, ScriptedWorker]
+    assert layers(both, "b") == [Retrying, SkippingRefused, Limited, Traced, ScriptedWorker], (
+        "nothing to fall back to"
+    )
+    api = pool({"kind": "openai", "model": "gpt-5", "fallbacks": ["b"]}, {})
+    assert layers(api, "a")[:3] == [FailingOver, Fitting, Retrying], (
+        "what one model accepts is not its fallback's business"
+    )
+
+
+def layers(of: Pool, name: str) -> list[type]:
+    found: list[type] = []
+    each: Any = of.members[name].worker
     while each is not None:
-        layers.append(type(each))
+        found.append(type(each))
         each = each._workers[0] if isinstance(each, FailingOver) else getattr(each, "_worker", None)
-    assert layers == [FailingOver, Retrying, Limited, Traced, ScriptedWorker]
-    assert type(both.members["b"].worker) is Retrying, "nothing to fall back to"
+    return found
+
+
+@pytest.mark.parametrize(
+    ("worker", "own", "tokens"),
+    [
+        ({"model": "gpt-5"}, {}, 8192),
+        ({"model": "gpt-5", "effort": "low"}, {}, 4096),
+        ({"model": "gpt-5", "effort": "none"}, {}, 1024),
+        ({"model": "gpt-4o"}, {}, 0),
+        ({"model": "team-large", "like": "gpt-5"}, {}, 8192),
+        ({"model": "qwen3-thinking"}, {}, 0),
+        ({"model": "qwen3-thinking"}, {"max_thinking_tokens": 2000}, 2000),
+        ({"model": "gpt-5"}, {"max_thinking_tokens": 0}, 0),
+        ({"model": "gpt-4o", "fallbacks": ["c"]}, {}, 16_384),
+        ({"kind": "scripted"}, {}, 0),
+    ],
+)
+def test_a_conductor_that_thinks_is_given_room_for_it_beside_its_plan(
+    worker: dict[str, Any], own: dict[str, Any], tokens: int
+):
+    claude = {"kind": "anthropic", "model": "claude-sonnet-5-5"}
+    led = pool({"kind": "openai"} | worker, {}, claude, conductor={"worker": "a"} | own)
+    assert led.engine.conductor is not None
+    assert led.engine.conductor.max_thinking_tokens == tokens
 
 
 async def test_a_fallback_is_retried_by_its_own_rules_and_shares_its_own_slots():

@@ -197,6 +197,30 @@ def test_without_the_fallback_there_is_none_and_without_the_conductor_nothing_se
     assert without(settings(), set()) == settings()
 
 
+def test_a_conductor_without_its_key_gives_its_place_to_the_first_fallback_that_is_there():
+    gpt = OPENAI | {"optional": True, "fallbacks": ["b", "a"]}
+    led = parse({"workers": [A, B, gpt], "conductor": {"worker": "gpt", "fallback": "gpt"}})
+    for absent, chosen in [({"gpt"}, "b"), ({"gpt", "b"}, "a"), (set[str](), "gpt")]:
+        conductor = without(led, absent).conductor
+        assert conductor is not None
+        assert conductor.worker == chosen
+
+
+def test_where_nobody_can_plan_every_key_that_would_help_is_named():
+    keys = [OPENAI | {"name": f"w{n}", "api_key_env": f"KEY_{n}", "optional": True} for n in (1, 2)]
+    led = parse({"workers": [A, keys[0] | {"fallbacks": ["w2"]}, keys[1]], "conductor": {"worker": "w1"}})
+    with pytest.raises(SettingsError, match="Set one of these variables: KEY_1, KEY_2"):
+        without(led, {"w1", "w2"})
+
+
+def test_what_a_model_accepts_can_be_said_and_survives_a_patch():
+    own = {"accepts": {"sampling": "never", "efforts": ["low"]}, "like": "gpt-5"}
+    full = parse({"workers": [A, OPENAI | own]})
+    assert patched(full, {"limits": {"records": 3}}).worker("gpt") == full.worker("gpt")
+    with pytest.raises(SettingsError, match=r"workers\[1\]\.accepts\.temperature: is not a known key"):
+        parse({"workers": [A, OPENAI | {"accepts": {"temperature": False}}]})
+
+
 def test_a_patch_changes_what_it_names_and_nothing_else():
     full = settings()
     patch = {
