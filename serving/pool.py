@@ -275,7 +275,10 @@ def _constraint(settings: Settings, chosen: ConductorSettings) -> Constraint | N
     """How the conductor's server holds a plan to the grammar: API providers take a JSON schema, vLLM the grammar itself."""
     if not chosen.constrained:
         return None
-    return "json_schema" if isinstance(settings.worker(chosen.worker), API_SETTINGS) else "ebnf"
+    worker = settings.worker(chosen.worker)
+    if not isinstance(worker, API_SETTINGS):
+        return "ebnf"
+    return "json_schema" if accepted_by(worker).json_schema else None
 
 
 def _limited(worker: WorkerSettings, wire: Worker, settings: Settings) -> Limited:

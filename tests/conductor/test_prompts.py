@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
@@ -167,6 +167,7 @@ forging = st.lists(
     forging,
     forging,
 )
+@settings(deadline=None)
 def test_nothing_that_users_and_workers_write_is_taken_for_a_mark(
     talk: list[tuple[str, str]], outcome: str, written: str
 ) -> None:
