@@ -53,14 +53,8 @@ async def read_body(scope: Scope, receive: Receive, policy: Policy, room: Waitin
                     timer.reschedule(min(deadline_s, loop.time() + policy.stall_s))
     except TimeoutError:
         if evicted:
-            message = (
-                "Too many requests here are unfinished, and this one made room for others. Try again soon."
-            )
-            raise Overloaded(message, retry_after_s=RETRY_AFTER_S) from None
-        raise TooSlow(
-            f"The body was not whole in time: {policy.stall_s:g} s may pass between two pieces of it, {policy.body_s:g} s in all.",
-            param="body",
-        ) from None
+            raise pushed_out() from None
+        raise body_too_slow(policy) from None
     finally:
         room.leave(ticket)
     return bytes(body)
@@ -115,3 +109,17 @@ def too_much_text(max_text_bytes: int) -> TooLarge:
         f"The text of the request, pictures aside, is longer than {max_text_bytes} bytes. Send less text.",
         param="messages",
     )
+
+
+def body_too_slow(policy: Policy) -> TooSlow:
+    """The error for a body that stops, or drips."""
+    return TooSlow(
+        f"The body was not whole in time: {policy.stall_s:g} s may pass between two pieces of it, {policy.body_s:g} s in all.",
+        param="body",
+    )
+
+
+def pushed_out() -> Overloaded:
+    """The error for a request whose place others needed."""
+    message = "Too many requests here are unfinished, and this one made room for others. Try again soon."
+    return Overloaded(message, retry_after_s=RETRY_AFTER_S)

@@ -5,18 +5,19 @@ here, in a subclass that is put in the place of Uvicorn's own default (`uvicorn.
 """
 
 import asyncio
+from http import HTTPStatus
 from typing import Any, ClassVar
 
 import orjson
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from conductor.errors import BadTask, PodiumError, TooLarge, TooSlow
 from serving.api import errors
+from serving.edge.body import body_too_slow, pushed_out
 from serving.edge.policy import Policy
 from serving.edge.waiting import Ticket, WaitingRoom
-
-REASONS = {400: "Bad Request", 408: "Request Timeout", 431: "Request Header Fields Too Large"}
-
 
 LINGER_S = 1.0
 
@@ -46,6 +47,8 @@ class EdgeProtocol(HttpToolsProtocol):
         self._in_head = True
         self._head_bytes = 0
         self._is_new, self._is_refused = True, False
+        self._held: tuple[RequestResponseCycle, ASGI3Application] | None = None
+        self._held_s = 0.0
         self._ticket: Ticket | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -57,6 +60,7 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Nobody waits any more."""
+        self._held = None
         self._stop_waiting()
         super().connection_lost(exc)
 
@@ -71,6 +75,9 @@ class EdgeProtocol(HttpToolsProtocol):
         self._head_bytes = self._head_bytes + len(data) if is_head and self._in_head else 0
         if self._head_bytes > self.policy.max_header_bytes:
             self._refuse(self._too_long(), 431)
+        elif self._held is not None:
+            self._wait()
+            self._start_body_timer()
         elif self._is_idle():
             self._wait()
             self._start_timer()
@@ -91,6 +98,30 @@ class EdgeProtocol(HttpToolsProtocol):
         self._stop_waiting()
         self._is_new = False
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """What is large is read by the application, which makes the client wait."""
+        super().on_body(body)
+        if len(self.cycle.body) > HIGH_WATER_LIMIT:
+            self._release()
+
+    def on_message_complete(self) -> None:
+        """The request is whole."""
+        super().on_message_complete()
+        self._release()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        """Not before the request is whole, or large: one that is never whole costs no task."""
+        if cycle.more_body and not cycle.waiting_for_100_continue and len(cycle.body) <= HIGH_WATER_LIMIT:
+            self._held, self._held_s = (cycle, app), self.loop.time()
+        else:
+            super()._start_asgi_task(cycle, app)
+
+    def _release(self) -> None:
+        if self._held is not None and self._held[0] is self.cycle:
+            self._stop_waiting()
+            (cycle, app), self._held = self._held, None
+            super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
         """Between two requests it waits like a new one; Uvicorn's own timer bounds how long."""
@@ -115,6 +146,12 @@ class EdgeProtocol(HttpToolsProtocol):
         if self._timer is None:
             self._timer = self.loop.call_later(self.policy.header_s, self._time_is_up)
 
+    def _start_body_timer(self) -> None:
+        """From one piece to the next, while there is time for the whole."""
+        left_s = self._held_s + self.policy.body_s - self.loop.time()
+        self._stop_timer()
+        self._timer = self.loop.call_later(max(0.0, min(self.policy.stall_s, left_s)), self._time_is_up)
+
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
@@ -129,12 +166,16 @@ class EdgeProtocol(HttpToolsProtocol):
     def _evict(self) -> None:
         self._ticket = None
         self._stop_waiting()
-        self.transport.abort()
+        if self._held is not None and not self._is_refused:
+            self._write(pushed_out(), 429)
+        self.transport.close()
 
     def _time_is_up(self) -> None:
         """One that has sent nothing is closed without a word, as a browser that connects in advance expects."""
         self._timer = None
-        if self._in_head and self._head_bytes:
+        if self._held is not None:
+            self._refuse(body_too_slow(self.policy), 408)
+        elif self._in_head and self._head_bytes:
             self._refuse(TooSlow(f"The headers were not whole after {self.policy.header_s:g} s."), 408)
         else:
             self._stop_waiting()
@@ -150,14 +191,18 @@ class EdgeProtocol(HttpToolsProtocol):
         self._is_refused = True
         if not self._is_new and self.cycle.response_started and not self.cycle.response_complete:
             return self.transport.abort()  # an answer is on its way, and there is no room for another in it
-        body = orjson.dumps(errors.body(error))
-        head = (
-            f"HTTP/1.1 {status} {REASONS[status]}\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        )
-        self.transport.write(head.encode() + body)
+        self._write(error, status)
         self.transport.pause_reading()
         self._wait()
         self._stop_timer()
         self._timer = self.loop.call_later(LINGER_S, self.transport.abort)
         return None
+
+    def _write(self, error: PodiumError, status: int) -> None:
+        body = orjson.dumps(errors.body(error))
+        extra = "".join(f"{name}: {value}\r\n" for name, value in errors.headers(error).items())
+        head = (
+            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n{extra}"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
