@@ -42,7 +42,9 @@ def wire(of: Pool, name: str) -> ScriptedWorker:
 def test_the_stack_is_failing_over_retrying_skipping_slots_span_wire():
     both = pool({"fallbacks": ["b"]}, {})
     assert layers(both, "a") == [FailingOver, Retrying, SkippingRefused, Limited, Traced, ScriptedWorker]
-    assert layers(both, "b") == [Retrying, SkippingRefused, Limited, Traced, ScriptedWorker], "nothing to fall back to"
+    assert layers(both, "b") == [Retrying, SkippingRefused, Limited, Traced, ScriptedWorker], (
+        "nothing to fall back to"
+    )
     api = pool({"kind": "openai", "model": "gpt-5", "fallbacks": ["b"]}, {})
     assert layers(api, "a")[:3] == [FailingOver, Fitting, Retrying], (
         "what one model accepts is not its fallback's business"
