@@ -11,7 +11,7 @@ DURATION ?=
 EVAL     ?= --help
 BIN      := .venv/bin
 SERVER   := --settings $(SETTINGS) --port $(PORT) $(if $(MODEL),--model $(MODEL))
-FREEZE   = pip freeze --all | sed -E 's/\+[a-z0-9.]+$$//' | grep -vE '^(-e|($(UNLOCKED))[= ])'
+FREEZE   = pip freeze --all | sed -E 's/\+[a-z0-9.]+$$//' | grep -vE '^(-e|\#|($(UNLOCKED))[= ])'
 UNLOCKED := pip|wheel|podium|torchvision|torchaudio|torchcodec|triton
 
 .DEFAULT_GOAL := help
