@@ -28,6 +28,8 @@ from serving.deployments.adapters import Adapters
 from serving.deployments.autoscaling import LOAD
 from serving.deployments.engine_load import EngineLoad
 from serving.deployments.gathering import gathered
+from serving.deployments.loopback import listen_on_loopback
+from serving.deployments.media import check_media
 from serving.telemetry import outgoing_headers
 from serving.workers.vllm import Chunk, EngineCall
 
@@ -48,6 +50,7 @@ class Engine:
     """
 
     def __init__(self, model: str, engine: dict[str, Any], messages_per_s: float = 400) -> None:
+        listen_on_loopback()
         self._messages_per_s = messages_per_s
         endpoint = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or os.environ.get(
             "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -60,6 +63,7 @@ class Engine:
         self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), stat_loggers=loggers)
         config = self._engine.vllm_config
         self._max_model_len: int = config.model_config.max_model_len
+        self._media_hosts: list[str] = config.model_config.allowed_media_domains or []
         self._reasoning_parser: str = config.structured_outputs_config.reasoning_parser
         self._adapters = Adapters(self._engine)
         self._warm: dict[str | None, asyncio.Task[None]] = {}
@@ -124,7 +128,7 @@ class Engine:
             async with aclosing(gathered(self._answer(call), lambda: self._gap_s(call))) as messages:
                 async for message in messages:
                     yield message
-        except ContextOverflow as exc:
+        except (ContextOverflow, WorkerRefused) as exc:
             yield exc
         except AdapterError as exc:
             yield WorkerRefused("its adapter cannot be served.", detail=exc.message, every_call=True)
@@ -162,6 +166,7 @@ class Engine:
                 yield Chunk(text, reasoning, finish, n_prompt, n_cached, n_output, n_reasoning)
 
     async def _render(self, call: EngineCall) -> EngineInput:
+        check_media(call, self._media_hosts)
         chars = sum(len(part) for message in call.messages for part in _texts(message["content"]))
         if (
             chars > self._max_model_len * MOST_CHARS_A_TOKEN
