@@ -33,7 +33,27 @@ def guarded(policy: Policy, room: WaitingRoom) -> type[HttpToolsProtocol]:
         policy: the bounds.
         room: where connections without a whole request wait.
     """
-    return type("EdgeProtocol", (EdgeProtocol,), {"policy": policy, "room": room})
+    slow_head = TooSlow(f"The headers were not whole after {policy.header_s:g} s.", param="headers")
+    long_head = TooLarge(f"The headers are longer than {policy.max_header_bytes} bytes.", param="headers")
+    answers = {
+        "slow_head": response(slow_head),
+        "long_head": response(long_head, 431),
+        "slow_body": response(body_too_slow(policy)),
+        "pushed_out": response(pushed_out()),
+    }
+    return type("EdgeProtocol", (EdgeProtocol,), {"policy": policy, "room": room, **answers})
+
+
+def response(error: PodiumError, status: int | None = None) -> bytes:
+    """A whole answer, after which the connection is closed."""
+    status = status or errors.row(error).status
+    body = orjson.dumps(errors.body(error))
+    extra = "".join(f"{name}: {value}\r\n" for name, value in errors.headers(error).items())
+    head = (
+        f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n{extra}"
+        f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    )
+    return head.encode() + body
 
 
 class EdgeProtocol(HttpToolsProtocol):
@@ -41,6 +61,10 @@ class EdgeProtocol(HttpToolsProtocol):
 
     policy: ClassVar[Policy]
     room: ClassVar[WaitingRoom]
+    slow_head: ClassVar[bytes]
+    long_head: ClassVar[bytes]
+    slow_body: ClassVar[bytes]
+    pushed_out: ClassVar[bytes]
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
@@ -70,11 +94,15 @@ class EdgeProtocol(HttpToolsProtocol):
             return
         is_head = self._in_head or self._is_idle()
         super().data_received(data)
-        if self._is_refused or self.transport.is_closing() or self.transport.get_protocol() is not self:
-            return  # over, or handed to another protocol
-        self._head_bytes = self._head_bytes + len(data) if is_head and self._in_head else 0
+        if self.transport.get_protocol() is not self:  # a WebSocket's
+            self._stop_waiting()
+        elif not (self._is_refused or self.transport.is_closing()):
+            self._look(len(data) if is_head else 0)
+
+    def _look(self, head_bytes: int) -> None:
+        self._head_bytes = self._head_bytes + head_bytes if self._in_head else 0
         if self._head_bytes > self.policy.max_header_bytes:
-            self._refuse(self._too_long(), 431)
+            self._refuse(self.long_head)
         elif self._held is not None:
             self._wait()
             self._start_body_timer()
@@ -95,7 +123,6 @@ class EdgeProtocol(HttpToolsProtocol):
             > self.policy.max_header_bytes
         ):
             raise HeaderTooLongError
-        self._stop_waiting()
         self._is_new = False
         super().on_headers_complete()
 
@@ -115,6 +142,7 @@ class EdgeProtocol(HttpToolsProtocol):
         if cycle.more_body and not cycle.waiting_for_100_continue and len(cycle.body) <= HIGH_WATER_LIMIT:
             self._held, self._held_s = (cycle, app), self.loop.time()
         else:
+            self._stop_waiting()
             super()._start_asgi_task(cycle, app)
 
     def _release(self) -> None:
@@ -132,8 +160,8 @@ class EdgeProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         """What the parser refused, in OpenAI's shape."""
         if sum(len(name) + len(value) for name, value in self.headers or ()) > self.policy.max_header_bytes:
-            return self._refuse(self._too_long(), 431)
-        return self._refuse(BadTask(msg), 400)
+            return self._refuse(self.long_head)
+        return self._refuse(response(BadTask(msg)))
 
     def _is_idle(self) -> bool:
         return self._is_new or (self.cycle.response_complete and not self.pipeline)
@@ -167,42 +195,28 @@ class EdgeProtocol(HttpToolsProtocol):
         self._ticket = None
         self._stop_waiting()
         if self._held is not None and not self._is_refused:
-            self._write(pushed_out(), 429)
+            self.transport.write(self.pushed_out)
         self.transport.close()
 
     def _time_is_up(self) -> None:
         """One that has sent nothing is closed without a word, as a browser that connects in advance expects."""
         self._timer = None
         if self._held is not None:
-            self._refuse(body_too_slow(self.policy), 408)
+            self._refuse(self.slow_body)
         elif self._in_head and self._head_bytes:
-            self._refuse(TooSlow(f"The headers were not whole after {self.policy.header_s:g} s."), 408)
+            self._refuse(self.slow_head)
         else:
             self._stop_waiting()
             self.transport.close()
 
-    def _too_long(self) -> TooLarge:
-        return TooLarge(
-            f"The request's headers are longer than {self.policy.max_header_bytes} bytes.", param="headers"
-        )
-
-    def _refuse(self, error: PodiumError, status: int) -> None:
+    def _refuse(self, answer: bytes) -> None:
         """Answer and close; a moment later, because what the client still sends would reset the connection and lose the answer."""
         self._is_refused = True
         if not self._is_new and self.cycle.response_started and not self.cycle.response_complete:
             return self.transport.abort()  # an answer is on its way, and there is no room for another in it
-        self._write(error, status)
+        self.transport.write(answer)
         self.transport.pause_reading()
         self._wait()
         self._stop_timer()
         self._timer = self.loop.call_later(LINGER_S, self.transport.abort)
         return None
-
-    def _write(self, error: PodiumError, status: int) -> None:
-        body = orjson.dumps(errors.body(error))
-        extra = "".join(f"{name}: {value}\r\n" for name, value in errors.headers(error).items())
-        head = (
-            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n{extra}"
-            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        )
-        self.transport.write(head.encode() + body)
