@@ -9,12 +9,14 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Literal
 
 from conductor.calls import Asked, ask
 from conductor.errors import InvalidPlan, Reason, WorkerUnavailable
 from conductor.events import Answered
 from conductor.formats import Format, parser
 from conductor.grammars import SUBTASK_CHARS, grammar
+from conductor.instructions import Layout, layout_of
 from conductor.money import Ledger
 from conductor.plan import Plan, Step
 from conductor.refusals import Refusals
@@ -26,6 +28,9 @@ PLAN_BYTES_PER_TOKEN = 8
 """A text of more bytes has more tokens, whatever the tokenizer: plans are prose and JSON."""
 PLAN_TIMEOUT_S = 300.0
 
+Constraint = Literal["ebnf", "json_schema"]
+"""The language of the grammar that a server holds decoding to: vLLM's, or an API provider's."""
+
 
 @dataclass(frozen=True, slots=True)
 class Conductor:
@@ -35,23 +40,30 @@ class Conductor:
         member: the model.
         format: the format it writes.
         temperature: of its decoding; the paper trains at 1.0, a plan is best read off at 0.
-        constrained: whether decoding is held to the format's grammar.
+        constrained: how its server holds decoding to the format's grammar; None: it does not.
         max_plan_tokens: a longer plan is cut off, also where the model's server does not do it.
         subtask_chars: the grammar lets no subtask be longer.
         shuffle: show the pool in a new order, and so under new numbers, at every request.
         max_thinking_tokens: what it may think, beside its plan: providers count thoughts as output.
+        thought: let it write a thought before the steps, where a JSON schema is enforced: for a model that does not reason by itself.
         timeout_s: how long it may write one plan, from its first token on, thoughts included.
     """
 
     member: Member
     format: Format = "steps"
     temperature: float | None = 0.0
-    constrained: bool = True
+    constrained: Constraint | None = "ebnf"
     max_plan_tokens: int = PLAN_TOKENS
     subtask_chars: int = SUBTASK_CHARS
     shuffle: bool = False
     max_thinking_tokens: int = 0
+    thought: bool = False
     timeout_s: float = PLAN_TIMEOUT_S
+
+    @property
+    def layout(self) -> Layout:
+        """How its plans are laid out."""
+        return layout_of(self.format, is_schema=self.constrained == "json_schema", is_thinking=self.thought)
 
 
 class Draft:
@@ -67,10 +79,10 @@ class Draft:
         self._parser = parser(conductor.format, [member.name for member in pool], max_steps)
         held_to = None
         if conductor.constrained:
-            chars = conductor.subtask_chars
             held_to = grammar(
-                conductor.format, len(pool), max_steps, may_accept=may_accept, subtask_chars=chars
-            )
+                conductor.format, len(pool), max_steps, may_accept=may_accept,
+                subtask_chars=conductor.subtask_chars, thinking=conductor.thought,
+            )  # fmt: skip
         longest = conductor.max_plan_tokens + conductor.max_thinking_tokens
         self._call = Call(
             tuple(prompt), max_output_tokens=longest, temperature=conductor.temperature, grammar=held_to,

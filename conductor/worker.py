@@ -232,6 +232,10 @@ class Member:
     prepaid: bool = False
     """Its calls are paid one by one inside it, from the same ledger, so asking it reserves nothing."""
     sees_images: bool = False
+    context_tokens: int | None = None
+    """The longest prompt and answer together; None: not known."""
+    tokens_per_s: float | None = None
+    """About how fast it writes; None: not known."""
     system_prompt: str = ""
     """Put before the user's own system prompt."""
     defaults: Call = field(default_factory=lambda: Call(messages=()))

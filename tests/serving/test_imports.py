@@ -2,15 +2,12 @@
 
 import subprocess
 import sys
-from importlib.metadata import packages_distributions
-from pathlib import Path
 
 import pytest
 
-from cluster.venv import BASE_LOCK, locked_names, normal
+from tests.base_only import MODELS, with_base_only
 
 SDKS = {"openai", "anthropic", "google.genai"}
-MODELS = {"torch", "vllm", "transformers"}
 WEB = {"fastapi", "starlette", "uvicorn"}
 
 ABSENT = {
@@ -44,34 +41,6 @@ def test_a_pool_of_scripts_loads_no_sdk():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
     assert not SDKS & set(loaded)
-
-
-BASE_ONLY = """
-import os, sys
-
-class Missing:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in MISSING:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Missing())
-sys.modules.update(dict.fromkeys(MISSING))
-"""
-
-
-def with_base_only(code: str) -> subprocess.CompletedProcess[str]:
-    """Run `code` as if nothing were installed but what requirements/base.lock names."""
-    base = {*locked_names(BASE_LOCK), "podium", "pip"}
-    missing = {
-        module
-        for module, owners in packages_distributions().items()
-        if not base & {normal(owner) for owner in owners}
-    }
-    assert missing >= MODELS | {"pytest", "peft"}
-    return subprocess.run(
-        [sys.executable, "-c", f"MISSING = {sorted(missing)}\n{BASE_ONLY}\n{code}"],
-        capture_output=True, text=True, cwd=Path(__file__).parents[2], timeout=100, check=False,
-    )  # fmt: skip
 
 
 def test_the_base_packages_are_enough_to_build_and_route_where_no_local_model_is_served():

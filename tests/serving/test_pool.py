@@ -302,3 +302,61 @@ def test_a_pool_tells_which_workers_are_no_models():
     engines = {name: ScriptedEngine(Behaviour()) for name in ("d", "e")}
     mixed = build_pool(parse({"workers": named}), {}, engines)
     assert mixed.provenance == {"a": "scripted", "c": "program", "e": "scripted", "f": "scripted"}
+
+
+@pytest.mark.parametrize(
+    ("boss", "conductor", "layout"),
+    [
+        ({"kind": "vllm", "model": "m"}, {}, "lines"),
+        ({"kind": "openai", "model": "m"}, {}, "thinking object"),
+        ({"kind": "openai", "model": "gpt-5"}, {}, "object"),
+        (
+            {"kind": "openai", "model": "m", "base_url": "http://127.0.0.1:1/v1"},
+            {"thought": False},
+            "object",
+        ),
+        ({"kind": "anthropic", "model": "claude-sonnet-4-5"}, {}, "thinking object"),
+        ({"kind": "anthropic", "model": "claude-3-7-sonnet-latest"}, {}, "lines"),
+        ({"kind": "gemini", "model": "m"}, {"constrained": False}, "lines"),
+        ({"kind": "gemini", "model": "m"}, {"format": "lists"}, "lists"),
+        ({"kind": "scripted"}, {}, "lines"),
+    ],
+)
+def test_the_conductor_is_told_to_write_what_its_server_enforces(
+    boss: dict[str, Any], conductor: dict[str, Any], layout: str
+) -> None:
+    workers = [{"name": "boss", "in_pool": False, **boss}, {"name": "a", "kind": "scripted"}]
+    settings = parse({"workers": workers, "conductor": {"worker": "boss", **conductor}})
+    engine = build_pool(settings, {}, {"boss": ScriptedEngine(Behaviour())}).engine
+    assert engine.conductor is not None
+    assert engine.conductor.layout == layout
+
+
+def test_a_thought_is_for_the_built_in_prompts_where_nothing_else_is_said():
+    workers = [
+        {"name": "boss", "in_pool": False, "kind": "openai", "model": "m"},
+        {"name": "a", "kind": "scripted"},
+    ]
+    for said, layout in ((None, "object"), (True, "thinking object")):
+        conductor = {"worker": "boss", "thought": said}
+        settings = parse({"workers": workers, "conductor": conductor, "prompts": {"steps": "As you like."}})
+        engine = build_pool(settings, {}, {}).engine
+        assert engine.conductor is not None
+        assert engine.conductor.layout == layout
+
+
+def test_members_know_their_context_and_speed_and_the_conductor_is_shown_them():
+    engine = {"engine": {"max_model_len": 4096}}
+    workers = [
+        {"name": "own", "kind": "vllm", "model": "m", **engine},
+        {"name": "shared", "kind": "vllm", "deployment": "own"},
+        {"name": "said", "kind": "vllm", "model": "m", "context_tokens": 99, **engine},
+        {"name": "auto", "kind": "vllm", "model": "m", "engine": {"max_model_len": -1}},
+        {"name": "api", "kind": "openai", "model": "m", "context_tokens": 400_000, "tokens_per_s": 80, "sees_images": True},
+    ]  # fmt: skip
+    wide = build_pool(
+        parse({"workers": workers}), {}, dict.fromkeys(("own", "said", "auto"), ScriptedEngine(Behaviour()))
+    )
+    assert [member.context_tokens for member in wide.members.values()] == [4096, 4096, 99, None, 400_000]
+    shown = wide.engine.prompts.plan("lines", list(wide.members.values()), 5, CALL.messages)[0].text
+    assert "4: a general language model\n   (80 tokens/s; context of 400,000 tokens; sees images)" in shown

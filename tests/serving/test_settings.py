@@ -365,30 +365,17 @@ def test_a_file_is_loaded_and_what_is_wrong_with_one_is_said(tmp_path: Path):
             load(path)
 
 
-def test_loading_takes_milliseconds_and_neither_ray_nor_torch_nor_an_sdk():
+def test_loading_imports_neither_ray_nor_torch_nor_an_sdk():
     code = (
-        "import sys, time; import pydantic, yaml; began = time.perf_counter(); from serving.settings import load;"
-        "load('cluster/scripted.yaml'); print(time.perf_counter() - began); print(*sorted({m.partition('.')[0] for m in sys.modules}))"
+        "import sys; from serving.settings import load; load('cluster/scripted.yaml');"
+        "print(*sorted({name.partition('.')[0] for name in sys.modules}))"
     )
-    took, names = [], ""
-    for _ in range(3):
-        out = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
-        ).stdout
-        first, names = out.splitlines()
-        took.append(float(first))
-    assert not {
-        "ray",
-        "torch",
-        "vllm",
-        "openai",
-        "anthropic",
-        "google",
-        "fastapi",
-        "starlette",
-        "opentelemetry",
-    } & set(names.split())
-    assert min(took) < 0.5, "pydantic builds its models once; the rest is reading a file"
+    names = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    ).stdout.split()
+    assert "pydantic" in names
+    heavy = {"ray", "torch", "vllm", "openai", "anthropic", "google", "fastapi", "starlette", "opentelemetry"}
+    assert not heavy & set(names)
 
 
 def test_reading_settings_again_takes_milliseconds():

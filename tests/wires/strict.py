@@ -428,18 +428,25 @@ def _written(body: Json, longest: int, level: str, cut_off: str) -> Answer:
     thought = THOUGHT_TOKENS[level]
     if longest < thought + ANSWER_TOKENS:
         return Answer(text="", finish=cut_off, output_tokens=longest, reasoning_tokens=min(thought, longest))
-    asked = json.dumps(body)
-    text = (
-        _plan(asked)
-        if '"access"' in asked and "You lead a team" in asked
-        else "First line.\n\nThe answer is END four."
-    )
+    schema = _schema(body)
+    text = _plan(schema, json.dumps(body)) if schema else "First line.\n\nThe answer is END four."
     return Answer(text=text, output_tokens=thought + ANSWER_TOKENS, reasoning_tokens=thought)
 
 
-def _plan(asked: str) -> str:
-    """A plan of at most two steps, as the prompt allows."""
-    most = re.search(r"at most (\d+) steps?", asked)
+def _schema(body: Json) -> Json | None:
+    """What the answer is held to: only a plan is."""
+    form = body.get("response_format") or body.get("output_config", {}).get("format") or {}
+    inner = form.get("json_schema", form)
+    return inner.get("schema") or body.get("generationConfig", {}).get("responseJsonSchema")
+
+
+def _plan(schema: Json, asked: str) -> str:
+    """A plan of at most two steps, as the schema or the prompt allows."""
+    steps = json.dumps({**schema["properties"]["steps"], "items": None})
+    most = re.search(r'maxItems"?: (\d+)', steps) or re.search(r"at most (\d+) steps?", asked)
     first = {"worker": 0, "subtask": "Find the reason.", "access": []}
     last = {"worker": 1, "subtask": "Answer the question.", "access": [0]}
-    return json.dumps({"steps": [first, last] if most and int(most.group(1)) > 1 else [first]})
+    plan: Json = {"thinking": "Two steps will do."} if "thinking" in schema["properties"] else {}
+    if "accept" in schema["properties"]:
+        plan["accept"] = False
+    return json.dumps(plan | {"steps": [first, last] if most and int(most.group(1)) > 1 else [first]})

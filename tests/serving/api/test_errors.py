@@ -10,13 +10,13 @@ from serving.api import errors
 from serving.settings import SettingsError
 
 STATUSES = {
-    e.PodiumError: 500, e.BadTask: 400, e.UnknownName: 404, e.TooLarge: 413, e.NotAllowed: 403, e.NoPlan: 502,
+    e.PodiumError: 500, e.BadTask: 400, e.UnknownName: 404, e.TooLarge: 413, e.TooSlow: 408, e.WrongContentType: 415, e.NotAllowed: 403, e.NoPlan: 502,
     e.InvalidPlan: 502, e.WorkerError: 502, e.WorkerUnavailable: 502, e.WorkerBusy: 503, e.WorkerRefused: 502,
     e.ContextOverflow: 400, e.BudgetExceeded: 402, e.DeadlineExceeded: 504, e.Overloaded: 429,
 }  # fmt: skip
 CLASSES = {
     400: openai.BadRequestError, 402: openai.APIStatusError, 403: openai.PermissionDeniedError, 404: openai.NotFoundError,
-    413: openai.APIStatusError, 429: openai.RateLimitError, 500: openai.InternalServerError, 502: openai.InternalServerError,
+    408: openai.APIStatusError, 413: openai.APIStatusError, 415: openai.APIStatusError, 429: openai.RateLimitError, 500: openai.InternalServerError, 502: openai.InternalServerError,
     503: openai.InternalServerError, 504: openai.InternalServerError,
 }  # fmt: skip
 
