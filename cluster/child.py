@@ -11,7 +11,10 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
+
+import yaml
 
 from cluster.folder import record_shared_memory
 from cluster.processes import (
@@ -33,6 +36,15 @@ def watch_parent(parent_pid: int) -> None:
     threading.Thread(target=look, daemon=True, name="watch-parent").start()
 
 
+def app_arguments(target: list[str]) -> Iterator[dict[str, str]]:
+    """What the applications of ours that `target` starts are given: on the command line, or in a Serve config."""
+    if target[0] == APP:
+        yield dict(argument.split("=", 1) for argument in target[1:])
+    elif target[0].endswith(".yaml"):
+        config = yaml.safe_load(Path(target[0]).read_text())
+        yield from (each.get("args", {}) for each in config["applications"] if each["import_path"] == APP)
+
+
 def run_child(
     port: int, metrics_port: int, cpus: int, target: list[str], dashboard_port: int | None = None
 ) -> int:
@@ -45,14 +57,16 @@ def run_child(
     from ray.serve.scripts import run as serve_run
 
     import serving.app  # sets the tracing variables that Ray's processes inherit
+    from serving.edge.hook import raise_file_limit
     from serving.settings import SettingsError
 
     try:
-        if target[0] == APP:
-            serving.app.build_app(dict(argument.split("=", 1) for argument in target[1:]))
+        for arguments in app_arguments(target):
+            serving.app.build_app(arguments)
     except SettingsError as error:
         print(error.message)  # before Ray is started, which takes a while
         return 1
+    raise_file_limit()  # a connection is a file, and all of Ray's processes inherit the limit
     ray.init(
         "local",
         namespace="serve",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from cluster.processes import HOST, ROOT
+from serving.edge import HOOK, IN_PROXY
 
 
 def serve_environment() -> dict[str, str]:
@@ -20,6 +21,7 @@ def serve_environment() -> dict[str, str]:
         # only (`ray._private.services.get_node_ip_address`). The name is older than that.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "VLLM_HOST_IP": HOST,
+        HOOK: IN_PROXY,
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         "RAYLLM_ENABLE_REQUEST_PROMPT_LOGS": "0",
         "VLLM_NO_USAGE_STATS": "1",
@@ -41,6 +43,8 @@ def fast_environment() -> dict[str, str]:
         "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",  # of 30: no other machine's HAProxy has to hear of it
         "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "660",  # a reload must not cut a run: longer than limits.default_deadline_s
+        "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "60",  # of 3600: a client that neither sends nor takes
+        "RAY_SERVE_HAPROXY_MAXCONN": "16384",  # of 4096; less where the process may open fewer files
         "RAY_SERVE_HAPROXY_BINARY_PATH": str(ROOT / "cluster" / "haproxy_on_loopback.sh"),
         "PODIUM_HAPROXY": get_haproxy_binary(),
     }

@@ -31,12 +31,32 @@ if TYPE_CHECKING:
 SELF_CARD = "this whole team, asked anew: for a part that deserves a plan of its own"
 
 
+SAME_AGAIN = "The conductor wrote the same plan again, which accepts its answer."
+
+
 @dataclass(slots=True)
 class Outcome:
-    """A round's answer and the text of the plan that made it."""
+    """A round's answer, the text of the plan that made it, and its steps."""
 
     answered: e.Answered
     plan_text: str
+    steps: tuple[Step, ...] = ()
+
+
+async def hold_while_same(steps: AsyncIterable[Step], earlier: tuple[Step, ...]) -> AsyncIterator[Step]:
+    """`steps`, held back for as long as they are those of `earlier`; none where they are the same to the end."""
+    held: list[Step] = []
+    is_same = bool(earlier)
+    async for step in steps:
+        held.append(step)
+        is_same = is_same and len(held) <= len(earlier) and step == earlier[len(held) - 1]
+        if not is_same:
+            for each in held:
+                yield each
+            held, is_same = [], False
+    if len(held) < len(earlier):
+        for each in held:
+            yield each
 
 
 class Conducting:
@@ -58,6 +78,9 @@ class Conducting:
         if engine.conductor is not None and engine.conductor.shuffle:
             self._members = dict(random.sample(list(self._members.items()), len(self._members)))
         self._began = time.monotonic()
+        self._sampling = task.sampling
+        if task.deadline_s is not None:
+            self._sampling = replace(task.sampling, deadline_at_s=self._began + task.deadline_s)
         self._plans = 0
         self._kept: e.Answered | None = None
 
@@ -118,7 +141,7 @@ class Conducting:
         conductor = self._conductor()
         pool = list(self._members.values())
         prompt = self._engine.prompts.plan(
-            conductor.format, pool, self._task.max_steps, self._task.conversation
+            conductor.layout, pool, self._task.max_steps, self._task.conversation
         )
         try:
             outcome = await self._written(prompt, "conductor", 0, live=live)
@@ -152,10 +175,10 @@ class Conducting:
         """A further round; None keeps the answer, because the conductor accepts it or cannot say otherwise."""
         conductor, pool = self._conductor(), list(self._members.values())
         prompts, task = self._engine.prompts, self._task
-        asked = prompts.plan(conductor.format, pool, task.max_steps, task.conversation)
-        prompt = prompts.revise(asked, outcome.plan_text, outcome.answered.output, conductor.format)
+        asked = prompts.plan(conductor.layout, pool, task.max_steps, task.conversation)
+        prompt = prompts.revise(asked, outcome.plan_text, outcome.answered.output, conductor.layout)
         try:
-            return await self._written(prompt, "revision", round, live=live)
+            return await self._written(prompt, "revision", round, live=live, earlier=outcome.steps)
         except InvalidPlan:
             if self._task.strict:
                 raise
@@ -166,9 +189,22 @@ class Conducting:
             return None
 
     async def _written(
-        self, prompt: list[Message], source: e.Source, round: int, *, live: bool
+        self,
+        prompt: list[Message],
+        source: e.Source,
+        round: int,
+        *,
+        live: bool,
+        earlier: tuple[Step, ...] = (),
     ) -> Outcome | None:
         """Run a plan that the conductor writes; complain once where it cannot run.
+
+        Args:
+            prompt: what it is shown.
+            source: who writes it.
+            round: from 0.
+            live: whether its last step's words go to the client as they come.
+            earlier: the steps of the round before; to write them again is to accept their answer.
 
         Raises:
             InvalidPlan: the second one cannot run either.
@@ -176,14 +212,14 @@ class Conducting:
         """
         draft = self._draft(prompt, may_accept=round > 0)
         try:
-            return await self._conducted(draft, source, round, prompt, live=live)
+            return await self._conducted(draft, source, round, prompt, live=live, earlier=earlier)
         except InvalidPlan as exc:
             if self._task.strict:
                 raise
             written = draft.answered.output if draft.answered else ""
             repair = self._engine.prompts.repair(prompt, written, exc)
         return await self._conducted(
-            self._draft(repair, may_accept=round > 0), "repair", round, repair, live=live
+            self._draft(repair, may_accept=round > 0), "repair", round, repair, live=live, earlier=earlier
         )  # fmt: skip
 
     def _draft(self, prompt: list[Message], *, may_accept: bool) -> Draft:
@@ -202,20 +238,23 @@ class Conducting:
             index=next_index,
             may_accept=may_accept,
             waiting=waiting,
+            deadline_at_s=self._sampling.deadline_at_s,
             refusals=self._refusals,
         )
 
     async def _conducted(
-        self, draft: Draft, source: e.Source, round: int, prompt: list[Message], *, live: bool
-    ) -> Outcome | None:
+        self, draft: Draft, source: e.Source, round: int, prompt: list[Message], *, live: bool, earlier: tuple[Step, ...]
+    ) -> Outcome | None:  # fmt: skip
         index = self._begin(source, round, self._conductor().member.name, tuple(prompt))
 
         def ended() -> Plan | None:
-            self._note(e.PlanEnded(self.now_s(), index, draft.answered, accepted=draft.plan is None))
-            return draft.plan
+            is_same = draft.plan is not None and draft.plan.steps == earlier
+            plan, why = (None, SAME_AGAIN) if is_same else (draft.plan, "")
+            self._note(e.PlanEnded(self.now_s(), index, draft.answered, accepted=plan is None, why=why))
+            return plan
 
         try:
-            answered = await self._execute(index, draft, ended, live=live)
+            answered = await self._execute(index, hold_while_same(draft, earlier), ended, live=live)
         except InvalidPlan as exc:
             self._note(e.PlanEnded(self.now_s(), index, draft.answered, rejected=exc.reason, why=exc.message))
             raise
@@ -227,7 +266,9 @@ class Conducting:
                 why = error.message if error else ""
                 self._note(e.PlanEnded(self.now_s(), index, draft.answered, error=error, why=why))
             raise
-        return Outcome(answered, draft.answered.output if draft.answered else "") if answered else None
+        if answered is None or draft.plan is None:
+            return None
+        return Outcome(answered, draft.answered.output if draft.answered else "", draft.plan.steps)
 
     async def _given(self, plan: Plan, source: e.Source, *, live: bool, why: str = "") -> Outcome:
         index = self._begin(source, 0, None, ())
@@ -265,7 +306,7 @@ class Conducting:
         return Scene(
             self._members,
             self._task.conversation,
-            self._task.sampling,
+            self._sampling,
             self._ledger,
             self._note,
             self._outbox,

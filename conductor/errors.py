@@ -5,7 +5,9 @@
     PodiumError
     ├── BadTask              the caller asked for something no plan can serve
     │   ├── UnknownName          it named a model or a run that is not there
-    │   └── TooLarge             it is bigger than what is taken
+    │   ├── TooLarge             it is bigger than what is taken
+    │   ├── TooSlow              it was not whole in time
+    │   └── WrongContentType     its body is not JSON, or does not say so
     ├── NotAllowed           the caller may not ask for it
     ├── NoPlan               neither a plan nor a fallback could be made
     │   └── InvalidPlan      a plan was written, and it cannot run; `reason` is one of `Reason`
@@ -93,6 +95,14 @@ class UnknownName(BadTask):
 
 class TooLarge(BadTask):
     """The request is bigger than what is taken."""
+
+
+class TooSlow(BadTask):
+    """The request was not whole in time."""
+
+
+class WrongContentType(BadTask):
+    """The request's body is not JSON, or does not say that it is."""
 
 
 class NotAllowed(PodiumError):

@@ -10,14 +10,17 @@ from typing import Any
 import ray
 from ray.serve import Application
 
+from serving import edge
 from serving.adapter_checks import MAX_LORA_RANK, check, tensors_of_model
 from serving.adapters import AdapterError, name_of, verify
+from serving.edge.policy import Policy
 from serving.settings import Settings, SettingsError, absent_workers, found, load
 from serving.telemetry import EXPORTER
 from serving.worker_settings import VllmSettings, WorkerSettings
 
 os.environ.setdefault("RAY_SERVE_TRACING_EXPORTER_IMPORT_PATH", EXPORTER)
 os.environ.setdefault("RAY_SERVE_TRACING_SAMPLING_RATIO", "1.0")
+os.environ.setdefault(edge.HOOK, edge.IN_PROXY)
 
 
 def build_app(args: dict[str, Any]) -> Application:
@@ -54,6 +57,8 @@ def application(args: dict[str, Any], engine: type | None = None) -> Application
         # Ray will be started from here and its replicas inherit this environment: a key is missed now, not a minute later. A Ray that
         # runs has nodes with environments of their own, and the router alone can tell.
         absent_workers(settings, os.environ)
+    # For the proxies of a Ray that is started after this, as `serve run` does; they are given no settings.
+    os.environ[edge.VARIABLE] = Policy.of(settings).model_dump_json()
     owners = [w for w in settings.workers if isinstance(w, VllmSettings) and w.deployment is None]
     _see_vllm(owners, args["settings"])
     _see_local_adapters(settings)

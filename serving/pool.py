@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from conductor.engine import Engine
 from conductor.money import FREE, Price
-from conductor.planner import Conductor
+from conductor.planner import Conductor, Constraint
 from conductor.prompts import Prompts
 from conductor.worker import Call, Member, Worker
 from serving.adapters import name_of
@@ -66,16 +66,15 @@ class Pool:
     def engine(self) -> Engine:
         """What plans and runs over these workers."""
         settings, own = self.settings, self.settings.prompts
-        texts = {
-            name: text for name in ("conductor", "steps", "lists") if (text := getattr(own, name)) is not None
-        }
+        names = ("conductor", "steps", "lists", "worker")
+        texts = {name: text for name in names if (text := getattr(own, name)) is not None}
         in_pool = {name: self.members[name] for name in settings.pool}
         chosen = settings.conductor
         if chosen is None:
             return Engine(None, in_pool, Prompts(**texts))
         conductor = Conductor(
-            self.members[chosen.worker], chosen.format, chosen.temperature, chosen.constrained,
-            chosen.max_plan_tokens, chosen.subtask_chars, chosen.shuffle, self._thinking_tokens(chosen),
+            self.members[chosen.worker], chosen.format, chosen.temperature, _constraint(settings, chosen),
+            chosen.max_plan_tokens, chosen.subtask_chars, chosen.shuffle, self._thinking_tokens(chosen), self._thought(chosen), chosen.timeout_s,
         )  # fmt: skip
         return Engine(conductor, in_pool, Prompts(**texts), chosen.fallback)
 
@@ -91,6 +90,12 @@ class Pool:
             else 0
             for worker in line
         )
+
+    def _thought(self, chosen: ConductorSettings) -> bool:
+        """Whether the conductor writes a thought before its plan: where it does not reason by itself, and the prompt asks for one."""
+        if chosen.thought is not None:
+            return chosen.thought
+        return self.settings.prompts.steps is None and not self._thinking_tokens(chosen)
 
     @property
     def providers(self) -> dict[str, str]:
@@ -266,6 +271,16 @@ def _provenance(worker: WorkerSettings, wire: Worker, settings: Settings) -> str
             return ""
 
 
+def _constraint(settings: Settings, chosen: ConductorSettings) -> Constraint | None:
+    """How the conductor's server holds a plan to the grammar: API providers take a JSON schema, vLLM the grammar itself."""
+    if not chosen.constrained:
+        return None
+    worker = settings.worker(chosen.worker)
+    if not isinstance(worker, API_SETTINGS):
+        return "ebnf"
+    return "json_schema" if accepted_by(worker).json_schema else None
+
+
 def _limited(worker: WorkerSettings, wire: Worker, settings: Settings) -> Limited:
     traced = Traced(
         wire, PROVIDERS[worker.kind], _model(worker, settings), content=settings.telemetry.content
@@ -294,8 +309,20 @@ def _member(worker: WorkerSettings, stacked: Mapping[str, Worker], settings: Set
         worker.name, FailingOver([stacked[each.name] for each in line]) if len(line) > 1 else stacked[worker.name],
         card=worker.card, price=_price(worker), worst_price=_worst([_price(each) for each in line]),
         max_output_tokens=worker.max_output_tokens, sees_images=worker.sees_images, system_prompt=worker.system_prompt,
+        context_tokens=worker.context_tokens or _engine_context(worker, settings), tokens_per_s=worker.tokens_per_s,
         defaults=Call((), temperature=worker.temperature, top_p=worker.top_p, effort=worker.effort),
     )  # fmt: skip
+
+
+def _engine_context(worker: WorkerSettings, settings: Settings) -> int | None:
+    """What a vLLM engine was told to make room for; None where it decides by itself."""
+    owner = (
+        settings.worker(worker.deployment)
+        if isinstance(worker, VllmSettings) and worker.deployment
+        else worker
+    )
+    tokens = owner.engine.get("max_model_len") if isinstance(owner, VllmSettings) else None
+    return tokens if isinstance(tokens, int) and tokens > 0 else None
 
 
 def _price(worker: WorkerSettings) -> Price | None:

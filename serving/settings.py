@@ -16,7 +16,7 @@ from pydantic_core import ErrorDetails
 
 from conductor.errors import PodiumError
 from conductor.grammars import SUBTASK_CHARS
-from conductor.planner import PLAN_TOKENS
+from conductor.planner import PLAN_TIMEOUT_S, PLAN_TOKENS
 from conductor.recursion import ITSELF
 from serving.keys import ApiSettings, KeyFileError, read_key
 from serving.worker_settings import API_SETTINGS, Frozen, Scaling, VllmSettings, WorkerSettings
@@ -50,6 +50,11 @@ class ConductorSettings(Frozen):
     """The worker that answers alone when no plan can be made. null: the first of the pool."""
     shuffle: bool = False
     """Show the pool in a new order and numbering at every request."""
+    thought: bool | None = None
+    """Let an API model write a thought of a sentence or two before the steps. Where it is not said: with the built-in prompts, if the model
+    does not reason by itself."""
+    timeout_s: float = Field(default=PLAN_TIMEOUT_S, gt=0)
+    """How long it may write one plan, from its first token on, thoughts included; then a worker answers by itself."""
 
 
 class ModelSettings(Frozen):
@@ -91,13 +96,17 @@ class PromptSettings(Frozen):
     """How a plan of the format `steps` is written."""
     lists: str | None = None
     """How a plan of the format `lists` is written."""
+    worker: str | None = None
+    """How a worker of the pool is shown; `{number}`, `{card}` and `{facts}` (price, speed, context, images) are filled in."""
 
 
 class LimitSettings(Frozen):
     """What one router takes on."""
 
     max_body_bytes: int = Field(default=20_000_000, gt=0)
-    """The longest request body; a longer one gets 413."""
+    """The longest request body in bytes, pictures included; a longer one gets 413."""
+    max_text_bytes: int = Field(default=4_000_000, gt=0)
+    """The longest text of a request, pictures aside: a million tokens of English, more than the models of most pools can read."""
     max_running: int = Field(default=2048, ge=1)
     """Requests that one router replica runs at once; more get 429 with `Retry-After`."""
     default_deadline_s: float = Field(default=600.0, gt=0)
@@ -110,6 +119,27 @@ class LimitSettings(Frozen):
     """How many runs are kept for `GET /v1/workflows`, the newest ones."""
     records_bytes: int = Field(default=64_000_000, ge=1)
     """How many bytes they may take together. The newest is kept whatever its size."""
+
+
+class HttpSettings(Frozen):
+    """Who may call, and how slowly (`serving/edge`). Read when the server starts; a `user_config` does not change it."""
+
+    hosts: tuple[str, ...] | None = None
+    """Names that `Host` may say, beside the loopback's; `["*"]` is any. None: any, but on loopback only the loopback's."""
+    origins: tuple[str, ...] = ()
+    """Web pages of other origins that may call, such as `https://app.example.com`; `["*"]` is any."""
+    max_header_bytes: int = Field(default=16_384, ge=1024)
+    """The longest headers of a request, all together; longer ones get 431."""
+    header_s: float = Field(default=10.0, gt=0)
+    """A connection is closed that has not sent its first request's headers by then."""
+    stall_s: float = Field(default=10.0, gt=0)
+    """Between two pieces of a body."""
+    body_s: float = Field(default=60.0, gt=0)
+    """For a whole body."""
+    max_waiting: int = Field(default=4096, ge=16)
+    """Connections and bodies that may be unfinished at once; further ones push out those that have waited longest."""
+    max_unfinished_bytes: int = Field(default=256_000_000, ge=1_000_000)
+    """How much of unfinished bodies may be kept at once."""
 
 
 class RouterSettings(Scaling):
@@ -151,6 +181,8 @@ class Settings(Frozen):
     """Texts in place of the built-in prompts."""
     limits: LimitSettings = LimitSettings()
     """What one router replica takes on."""
+    http: HttpSettings = HttpSettings()
+    """Who may call, and how slowly."""
     router: RouterSettings = RouterSettings()
     """How many router replicas there are, and how large they are."""
     telemetry: TelemetrySettings = TelemetrySettings()

@@ -45,6 +45,7 @@ SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("workers[].replies[]", w.ScriptedReplySettings),
     ("prompts", s.PromptSettings),
     ("limits", s.LimitSettings),
+    ("http", s.HttpSettings),
     ("router", s.RouterSettings),
     ("telemetry", s.TelemetrySettings),
 )

@@ -160,6 +160,10 @@ class _WorkerBase(Frozen):
     """The system prompt of its calls."""
     sees_images: bool = False
     """Whether it accepts pictures."""
+    context_tokens: int | None = Field(default=None, ge=1)
+    """The longest prompt and answer together, for the conductor to know; a vllm worker's is its engine's `max_model_len` where not given."""
+    tokens_per_s: float | None = Field(default=None, gt=0)
+    """About how fast it writes, for the conductor to know; a scripted worker writes so fast."""
     fallbacks: tuple[str, ...] = ()
     """Workers asked in turn where this one fails before its first token."""
     retry: RetrySettings = RetrySettings()
@@ -224,7 +228,7 @@ class _ApiSettings(_WorkerBase):
     base_url: str | None = None
     """None: the provider's own. A query in it (kind `openai`), such as Azure's `?api-version=...`, is sent with every call."""
     stall_timeout_s: float = Field(default=120.0, gt=0)
-    """No byte for so long is a failure; also how long the first token may take."""
+    """No word for so long is a failure; also how long the first token may take. Comments, pings and headers are no words."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
     """How long opening a connection may take."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
@@ -262,9 +266,7 @@ class ScriptedSettings(_WorkerBase):
     replies: tuple[str | ScriptedReplySettings, ...] = ("",)
     """What it says, in turn, and then from the first again. `{question}` becomes the last words of the user."""
     delay_s: float = Field(default=0.0, ge=0)
-    """Time to first token."""
-    tokens_per_s: float | None = Field(default=None, gt=0)
-    """Its pace after that. null: no pause."""
+    """Time to first token. Its pace after that is `tokens_per_s`; null: no pause."""
     retry: RetrySettings = RetrySettings()
 
 

@@ -27,9 +27,17 @@ def completion(record: Record, *, trace: bool) -> Json:
         "index": 0, "message": message, "logprobs": None, "finish_reason": record.finish.value if record.finish else "stop",
     }  # fmt: skip
     return {
-        "id": chat_id(record.id), "object": "chat.completion", "created": int(record.created), "model": record.model,
+        "id": chat_id(record.id), "object": "chat.completion", "created": int(record.created), "model": model_name(record),
         "choices": [choice], "usage": usage(record), "podium": summary(record, trace=trace),
     }  # fmt: skip
+
+
+def model_name(record: Record) -> str:
+    """The name that was asked for; of a worker that failed over, the name of the one who answers."""
+    plan = record.answering_plan
+    if plan is None or plan.source != "worker":
+        return record.model
+    return plan.steps[-1].served_by or record.model
 
 
 def chat_id(workflow_id: str) -> str:
@@ -151,7 +159,7 @@ def progress(event: e.Event) -> Json | None:
         case e.StepBegan():
             told = {"type": "step_began", "step": event.step}
         case e.StepSpoke():
-            told = {"type": "step_spoke", "step": event.step}
+            told = {"type": "step_spoke", "step": event.step, "served_by": event.served_by}
         case e.StepEnded(answered=answered):
             told = {"type": "step_ended", "step": event.step, "cost_usd": dollars(answered.cost_usd)}
             told["usage"] = _tokens(answered.usage)
@@ -166,7 +174,18 @@ def progress(event: e.Event) -> Json | None:
 def _brief(step: Json) -> Json:
     return {
         name: step[name]
-        for name in ("plan", "step", "worker", "access", "status", "cost_usd", "started_s", "ended_s")
+        for name in (
+            "plan",
+            "step",
+            "worker",
+            "served_by",
+            "model",
+            "access",
+            "status",
+            "cost_usd",
+            "started_s",
+            "ended_s",
+        )
     }
 
 
@@ -175,6 +194,7 @@ def _step(plan: PlanRecord, step: StepRecord, *, for_operator: bool) -> Json:
     return {
         "plan": plan.index, "round": plan.round, "step": step.index, **written(step), "status": step.status,
         "prompt": _messages(step.prompt), **_answered(step.answered, for_operator=for_operator),
+        "served_by": step.served_by,
         "planned_s": _seconds(step.planned_s), "started_s": _seconds(step.started_s),
         "first_token_s": _seconds(step.first_token_s), "ended_s": _seconds(step.ended_s),
         "error": _error(step.error, for_operator=for_operator),

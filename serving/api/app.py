@@ -11,6 +11,9 @@ from conductor.errors import BadTask, PodiumError, UnknownName
 from serving.api import chat, health, models, workflows
 from serving.api.respond import failure
 from serving.api.service import Service
+from serving.edge.middleware import Edge
+from serving.edge.policy import Policy
+from serving.edge.waiting import WaitingRoom
 
 logger = logging.getLogger("podium")
 
@@ -26,6 +29,8 @@ def build_api(service: Service) -> FastAPI:
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _query)
     app.add_exception_handler(Exception, _defect)
+    policy = Policy.of(service.pool.settings)
+    app.add_middleware(Edge, policy=policy, room=WaitingRoom(policy.max_waiting, policy.max_unfinished_bytes))
     return app
 
 

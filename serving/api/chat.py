@@ -3,7 +3,6 @@
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from conductor.errors import TooLarge
 from conductor.money import Ledger, total
 from conductor.plan import Plan, Step
 from conductor.preview import worst_case
@@ -15,6 +14,7 @@ from serving.api.schema import ChatRequest, read
 from serving.api.service import Service
 from serving.api.stream import RunResponse
 from serving.api.task import Order
+from serving.edge.body import too_large, too_much_text
 
 router = APIRouter()
 
@@ -72,23 +72,17 @@ def _pool(ordered: Order) -> dict[str, Member]:
 
 
 async def _body(request: Request, service: Service) -> ChatRequest:
-    """The request's body, refused by its announced length before it is read.
+    """The request in the body, which the edge (`serving/edge`) has read; its limits once more, as they are by now.
 
     Raises:
         TooLarge: it is longer than the settings take.
         BadTask: it is no request.
     """
-    limit = service.pool.settings.limits.max_body_bytes
-    announced = request.headers.get("content-length", "")
-    if announced.isdigit() and int(announced) > limit:
-        raise _too_large(limit)
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > limit:
-            raise _too_large(limit)
-    return read(bytes(body))
-
-
-def _too_large(limit: int) -> TooLarge:
-    return TooLarge(f"The body is longer than {limit} bytes. Send less, or smaller pictures.", param="body")
+    limits = service.pool.settings.limits
+    body = await request.body()
+    if len(body) > limits.max_body_bytes:
+        raise too_large(limits.max_body_bytes)
+    asked = read(body)
+    if len(body) > limits.max_text_bytes and asked.text_chars > limits.max_text_bytes:
+        raise too_much_text(limits.max_text_bytes)
+    return asked

@@ -24,6 +24,8 @@ TABLE: Mapping[type[e.PodiumError], Row] = {
     e.BadTask: Row(400, "invalid_request_error", "bad_task"),
     e.UnknownName: Row(404, "invalid_request_error", "not_found"),
     e.TooLarge: Row(413, "invalid_request_error", "too_large"),
+    e.TooSlow: Row(408, "invalid_request_error", "request_timeout"),
+    e.WrongContentType: Row(415, "invalid_request_error", "wrong_content_type"),
     e.NotAllowed: Row(403, "permission_error", "not_allowed"),
     e.NoPlan: Row(502, "upstream_error", "no_plan"),
     e.InvalidPlan: Row(502, "upstream_error", "invalid_plan"),

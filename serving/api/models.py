@@ -3,10 +3,9 @@
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from conductor.errors import UnknownName, shown
 from serving.api.respond import success
 from serving.api.service import Service
-from serving.api.task import names
+from serving.api.task import names, unknown_model
 
 router = APIRouter()
 
@@ -26,7 +25,7 @@ async def model(request: Request, name: str) -> Response:
     service: Service = request.app.state.service
     known = names(service.pool)
     if name not in known:
-        raise UnknownName(f"No model is called {shown(name)}. GET /v1/models lists the names.", param="model")
+        raise unknown_model(name, service.pool)
     return success(_model(service, name, known[name]))
 
 

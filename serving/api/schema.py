@@ -36,6 +36,8 @@ EFFORT_ROUNDS: dict[str, int] = {"xhigh": 1, "max": 1}
 """Rounds on top of the model's own."""
 MOST = 1_000_000_000
 """No limit may be larger, so that sums of them still fit into JSON's numbers."""
+MOST_PARTS = 2048
+"""Messages of a conversation and parts of a message, as with OpenAI: more objects than that take seconds to read."""
 
 
 class _Ignoring(BaseModel):
@@ -81,9 +83,16 @@ class ChatMessage(UnservedMessageFields):
     """One turn."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[ContentPart] | None = None
+    content: str | Annotated[list[ContentPart], Field(max_length=MOST_PARTS)] | None = None
     refusal: str | None = None
     """An assistant's, which took the place of its content."""
+
+    @property
+    def text_chars(self) -> int:
+        """How much text it holds."""
+        parts = self.content if isinstance(self.content, list) else []
+        whole = self.content if isinstance(self.content, str) else ""
+        return len(whole) + sum(len(part.text) for part in parts if isinstance(part, TextPart))
 
 
 class StreamOptions(_Ignoring):
@@ -112,7 +121,7 @@ class Podium(_Strict):
     deadline_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     progress: Literal["off", "events", "reasoning"] = "off"
     trace: bool = False
-    plan: list[PlannedStep] | None = Field(default=None, min_length=1)
+    plan: list[PlannedStep] | None = Field(default=None, min_length=1, max_length=100)
 
 
 def _given(value: Any) -> Any:
@@ -127,7 +136,7 @@ class ChatRequest(UnservedFields):
     """The body of `POST /v1/chat/completions` and `POST /v1/plans`."""
 
     model: str
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: list[ChatMessage] = Field(min_length=1, max_length=MOST_PARTS)
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     max_tokens: int | None = Field(default=None, ge=1, le=MOST)
@@ -141,6 +150,12 @@ class ChatRequest(UnservedFields):
     n: Literal[1] | None = 1
     reasoning_effort: Effort | None = None
     podium: Annotated[Podium, BeforeValidator(_given)] = Field(default_factory=Podium)
+
+    @property
+    def text_chars(self) -> int:
+        """How much text its messages and its plan hold."""
+        plan = sum(len(step.subtask) for step in self.podium.plan or ())
+        return plan + sum(message.text_chars for message in self.messages)
 
 
 def read(body: bytes) -> ChatRequest:

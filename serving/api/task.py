@@ -75,10 +75,18 @@ def names(pool: Pool) -> dict[str, str]:
     )
 
 
+def unknown_model(name: str, pool: Pool) -> UnknownName:
+    """Tells the names of models, and where those of workers are."""
+    own = ", ".join(pool.settings.models)
+    suggestion = f" Try {own}." if own else ""
+    return UnknownName(
+        f"No model is called {shown(name)}.{suggestion} GET /v1/models lists every name.", param="model"
+    )
+
+
 def _check_name(name: str, pool: Pool) -> None:
-    known = names(pool)
-    if name not in known:
-        raise UnknownName(f"No model is called {shown(name)}. GET /v1/models lists the names.", param="model")
+    if name not in names(pool):
+        raise unknown_model(name, pool)
 
 
 def _checked(engine: Engine, task: Task, plan: Plan, source: Source) -> Order:

@@ -11,6 +11,7 @@ from typing import Any, cast
 from ray import serve
 from ray.serve.config import RequestRouterConfig
 
+from serving import edge
 from serving.deployments.autoscaling import autoscaling
 from serving.settings import Settings
 from serving.telemetry import EXPORTER
@@ -127,6 +128,7 @@ def router_deployment(settings: Settings, engines: dict[str, Any]) -> Any:
 
     router = settings.router
     environment = environment_of(f"{settings.telemetry.service_prefix}-router", dict(os.environ))
+    environment[edge.HOOK] = edge.IN_REPLICA
     options: dict[str, Any] = {
         "name": "router",
         "max_ongoing_requests": router.max_ongoing_requests,

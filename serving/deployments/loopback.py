@@ -5,20 +5,21 @@ binds it to every interface without a setting for the address. On a cluster the 
 machine, whose Ray has the address 127.0.0.1, there is no such network.
 """
 
-from typing import Any
+from ipaddress import ip_address
+from typing import Any, cast
 
 import ray.util
-from ray._common.network_utils import is_localhost
 from ray.serve._private import replica
 
 EVERYWHERE, LOOPBACK = "[::]:0", "127.0.0.1:0"
-_add_port = replica.add_port_to_grpc_server
+_replica = cast(Any, replica)
+_add_port = _replica.add_port_to_grpc_server
 
 
 def listen_on_loopback() -> None:
     """Bind this replica's gRPC server to 127.0.0.1 if its node is there. Called while the replica is made, before it listens."""
-    if is_localhost(ray.util.get_node_ip_address()):
-        replica.add_port_to_grpc_server = _add_loopback_port
+    if ip_address(cast(Any, ray.util).get_node_ip_address()).is_loopback:
+        _replica.add_port_to_grpc_server = _add_loopback_port
 
 
 def _add_loopback_port(server: Any, address: str) -> int:

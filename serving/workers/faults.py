@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 
+import aiohttp
 import anyio
 import httpx2
 
@@ -24,8 +25,16 @@ from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRef
 
 MAX_QUOTE_CHARS = 300
 """How much of what a provider said goes into an error's detail."""
-WIRE_ERRORS = (httpx2.HTTPError, httpx2.InvalidURL, anyio.EndOfStream, OSError, RuntimeError)
-"""What the HTTP library under all three SDKs raises where an SDK lets it through; a `RuntimeError` where its client was closed."""
+WIRE_ERRORS = (
+    aiohttp.ClientError,
+    httpx2.HTTPError,
+    httpx2.InvalidURL,
+    anyio.EndOfStream,
+    OSError,
+    RuntimeError,
+)
+"""What the HTTP libraries under the SDKs raise where an SDK lets it through, TLS's errors (`OSError`s) among them; a
+`RuntimeError` where a client was closed, or was given what is no HTTP (`httpx2.StreamError`)."""
 GARBLED = (ValueError, TypeError, AttributeError, KeyError)
 """What the SDKs' lenient decoders raise, at once or when a field is read, where a chunk is not what it should be:
 `json.JSONDecodeError`, `UnicodeDecodeError` and pydantic's `ValidationError` are `ValueError`s."""
@@ -106,6 +115,12 @@ class Faults:
             code: the provider's machine-readable code or type, where it gives one.
         """
         told = f"{self.provider} said {status}: {self.quote(said)}"
+        if 300 <= status < 400:
+            where = self.quote(headers.get("location", "nowhere"))
+            return self._misconfigured(
+                f"{self.address} sends its callers elsewhere ({status}, to {where}), and a prompt and a key are not sent after"
+                " it: set base_url to where the API is."
+            )
         wait_s = retry_after_s(headers)
         if status == 413 or (status in (400, 422) and (_TOO_LONG.search(code) or _TOO_LONG.search(said))):
             message = f"{self.worker} cannot hold this prompt and its answer: shorten them."

@@ -1,6 +1,7 @@
 """`--fast`: what HAProxy binds on one machine, and which ports must be free for it. No HAProxy is started."""
 
 import re
+import resource
 import socket
 import subprocess
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cluster.environment import fast_environment
-from cluster.processes import ServeError, check_nothing_in_the_way, free_port
+from cluster.processes import ROOT, ServeError, check_nothing_in_the_way, free_port
 
 CONFIG = """global
     stats socket /tmp/haproxy-serve/admin.sock mode 666 level admin expose-fd listeners
@@ -41,6 +42,68 @@ def test_haproxys_statistics_and_metrics_are_put_on_loopback_its_admin_socket_is
     assert socket_line.split() == [
         "stats", "socket", "/tmp/haproxy-serve/admin.sock", "mode", "600", "level", "admin", "expose-fd", "listeners"
     ]  # fmt: skip
+
+
+BOUNDS = {
+    "defaults": ["timeout http-request 10s"],
+    "frontend http_frontend": [
+        "stick-table",
+        "tcp-request connection reject",
+        "option forwardfor if-none",
+        "http-request wait-for-body time 10s",
+    ],
+}
+
+
+def guarded(config: Path, **env: str) -> str:
+    """What Ray's configuration has become when HAProxy is started by it, twice as after a crash."""
+    script = ROOT / "cluster" / "haproxy_guarded.sh"
+    for _ in range(2):
+        ran = subprocess.run(
+            [script, "-db", "-f", config],
+            env={"PATH": "/usr/bin:/bin", "PODIUM_HAPROXY": "true", **env},
+            capture_output=True,
+        )
+        assert (ran.returncode, ran.stderr) == (0, b"")
+    return config.read_text()
+
+
+def rays_config(folder: Path) -> Path:
+    """The configuration that Ray writes for one application, by Ray's own code."""
+    from ray.serve._private.haproxy import BackendConfig, HAProxyApi, HAProxyConfig, ServerConfig
+    from ray.serve.config import HTTPOptions
+
+    cfg = HAProxyConfig(http_options=HTTPOptions(host="127.0.0.1", port=free_port()), socket_path=str(folder / "admin.sock"), metrics_enabled=False, stats_port=free_port(), metrics_port=free_port(), maxconn=16384)  # fmt: skip
+    backend = BackendConfig(
+        name="podium", path_prefix="/", app_name="podium", servers=[ServerConfig("one", "127.0.0.1", 9)]
+    )
+    api = HAProxyApi(
+        cfg=cfg, backend_configs={"podium": backend}, config_file_path=str(folder / "haproxy.cfg")
+    )
+    api._generate_config_file_internal()
+    return folder / "haproxy.cfg"
+
+
+def test_rays_own_configuration_with_our_bounds_is_one_that_haproxy_takes(tmp_path: Path) -> None:
+    config = rays_config(tmp_path)
+    text = guarded(config)
+    for section, bounds in BOUNDS.items():
+        own = text.split(f"\n{section}\n")[1].split("\nfrontend ")[0]
+        assert [bound for bound in bounds if own.count(f"    {bound}") != 1] == []
+    (maxconn,) = re.findall(r"^global\n(?:.*\n)*? *maxconn (\d+)$", text, re.MULTILINE)
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    assert int(maxconn) == min(16384, (files - 500) * 2 // 5)
+    ran = subprocess.run(
+        [fast_environment()["PODIUM_HAPROXY"], "-c", "-f", config], capture_output=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr.decode()
+
+
+def test_connections_from_one_address_are_bounded_as_told_or_not_at_all(tmp_path: Path) -> None:
+    config = rays_config(tmp_path)
+    assert "sc0_conn_cur gt 123 }" in guarded(config, PODIUM_HAPROXY_CONNECTIONS_PER_SOURCE="123")
+    (tmp_path / "any").mkdir()
+    assert "reject" not in guarded(rays_config(tmp_path / "any"), PODIUM_HAPROXY_CONNECTIONS_PER_SOURCE="0")
 
 
 def test_rays_template_binds_as_the_script_expects() -> None:

@@ -273,8 +273,9 @@ def may_call(policies: list[Data], labels: Data, address: str, port: int) -> boo
     chosen = [
         p["spec"] for p in policies if p["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
     ]
-    rules = [rule for spec in chosen if "Egress" in spec["policyTypes"] for rule in spec["egress"]]
-    return any(
+    bound = [spec for spec in chosen if "Egress" in spec["policyTypes"]]
+    rules = [rule for spec in bound for rule in spec["egress"]]
+    return not bound or any(
         {"protocol": "TCP", "port": port} in rule.get("ports", [{"protocol": "TCP", "port": port}])
         and any(_is_in(ip_address(address), peer["ipBlock"]) for peer in rule["to"] if "ipBlock" in peer)
         for rule in rules

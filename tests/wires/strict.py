@@ -92,6 +92,23 @@ def _openai(body: Json, name: str) -> Answer:
         raise Refused(f"The model `{name}` does not exist.", "model_not_found", 404)
     for unknown in sorted(body.keys() - OPENAI_FIELDS):
         raise Refused(f"Unrecognized request argument supplied: {unknown}")
+    effort = _openai_effort(body, name, model)
+    _check_openai_sampling(
+        body, model.sampling == "always" or (model.sampling == "at none" and effort == "none")
+    )
+    _check_openai_stop(body.get("stop") or [], model)
+    form = body.get("response_format")
+    if form is not None:
+        if not model.schema:
+            raise Refused(
+                "Invalid parameter: 'response_format' of type 'json_schema' is not supported with this model."
+            )
+        _check_openai_schema(form["json_schema"]["schema"], form["json_schema"]["name"])
+    return _written(body, _openai_limit(body, model), effort, "length")
+
+
+def _openai_effort(body: Json, name: str, model: OpenAIModel) -> str:
+    """The level at which it thinks."""
     effort = body.get("reasoning_effort")
     if effort is not None and not model.efforts:
         raise Refused("Unrecognized request argument supplied: reasoning_effort")
@@ -101,13 +118,10 @@ def _openai(body: Json, name: str) -> Answer:
             f"Unsupported value: '{effort}' is not supported with the '{name}' model. Supported values are: {values}.",
             "unsupported_value",
         )
-    effort = effort or model.default
-    if "max_tokens" in body and model.efforts:
-        raise Refused(
-            "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
-            "unsupported_parameter",
-        )
-    may_sample = model.sampling == "always" or (model.sampling == "at none" and effort == "none")
+    return effort or model.default
+
+
+def _check_openai_sampling(body: Json, may_sample: bool) -> None:
     for field, most in (("temperature", 2), ("top_p", 1)):
         value = body.get(field)
         if value is not None and value != 1 and not may_sample:
@@ -117,30 +131,34 @@ def _openai(body: Json, name: str) -> Answer:
             )
         if value is not None and not 0 <= value <= most:
             raise Refused(f"Invalid '{field}': decimal above maximum value. Expected a value <= {most}.")
-    stop = body.get("stop") or []
+
+
+def _check_openai_stop(stop: list[str], model: OpenAIModel) -> None:
     if stop and not model.stop:
         raise Refused(
             "Unsupported parameter: 'stop' is not supported with this model.", "unsupported_parameter"
         )
-    if len(stop) > 4:
+    if len(stop) > model.stop:
         raise Refused(
-            "Invalid 'stop': array too long. Expected an array with maximum length 4, "
+            f"Invalid 'stop': array too long. Expected an array with maximum length {model.stop}, "
             f"but got an array with length {len(stop)} instead."
         )
-    longest = body.get("max_completion_tokens") or body.get("max_tokens") or model.most
+
+
+def _openai_limit(body: Json, model: OpenAIModel) -> int:
+    """How long the answer may be."""
+    if "max_tokens" in body and model.efforts:
+        raise Refused(
+            "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
+            "unsupported_parameter",
+        )
+    longest: int = body.get("max_completion_tokens") or body.get("max_tokens") or model.most
     if longest > model.most:
         raise Refused(
             f"max_tokens is too large: {longest}. This model supports at most {model.most} completion tokens, "
             f"whereas you provided {longest}."
         )
-    form = body.get("response_format")
-    if form is not None:
-        if not model.schema:
-            raise Refused(
-                "Invalid parameter: 'response_format' of type 'json_schema' is not supported with this model."
-            )
-        _check_openai_schema(form["json_schema"]["schema"], form["json_schema"]["name"])
-    return _written(body, longest, effort, "length")
+    return longest
 
 
 def _check_openai_schema(schema: Json, name: str) -> None:
@@ -190,7 +208,6 @@ CLAUDE = {
     "claude-sonnet-4-20250514": ClaudeModel(
         ("enabled", "disabled"), sampling=True, both=True, most=64_000, schema=False
     ),
-    "claude-3-5-haiku-20241022": ClaudeModel((), sampling=True, both=True, most=8192, schema=False),
 }
 CLAUDE_FIELDS = {
     "model", "messages", "max_tokens", "stream", "system", "stop_sequences", "thinking", "output_config", "temperature", "top_p",
@@ -368,7 +385,11 @@ def _gemini(body: Json, name: str) -> Answer:
 def _gemini_thinking(thinking: Json | None, model: GeminiModel) -> str:
     if thinking is None:
         return model.default
-    level, budget = thinking.get("thinkingLevel"), thinking.get("thinkingBudget")
+    camel = {re.sub(r"_(.)", lambda found: found[1].upper(), key): value for key, value in thinking.items()}
+    level, budget = (
+        camel.get("thinkingLevel"),
+        camel.get("thinkingBudget"),
+    )  # either spelling is proto3's JSON
     if level is not None and level not in model.levels:
         raise Refused(f"Thinking level {level} is not supported for this model.")
     if budget is not None:
@@ -407,18 +428,25 @@ def _written(body: Json, longest: int, level: str, cut_off: str) -> Answer:
     thought = THOUGHT_TOKENS[level]
     if longest < thought + ANSWER_TOKENS:
         return Answer(text="", finish=cut_off, output_tokens=longest, reasoning_tokens=min(thought, longest))
-    asked = json.dumps(body)
-    text = (
-        _plan(asked)
-        if '"access"' in asked and "You lead a team" in asked
-        else "First line.\n\nThe answer is END four."
-    )
+    schema = _schema(body)
+    text = _plan(schema, json.dumps(body)) if schema else "First line.\n\nThe answer is END four."
     return Answer(text=text, output_tokens=thought + ANSWER_TOKENS, reasoning_tokens=thought)
 
 
-def _plan(asked: str) -> str:
-    """A plan of at most two steps, as the prompt allows."""
-    most = re.search(r"at most (\d+) steps?", asked)
+def _schema(body: Json) -> Json | None:
+    """What the answer is held to: only a plan is."""
+    form = body.get("response_format") or body.get("output_config", {}).get("format") or {}
+    inner = form.get("json_schema", form)
+    return inner.get("schema") or body.get("generationConfig", {}).get("responseJsonSchema")
+
+
+def _plan(schema: Json, asked: str) -> str:
+    """A plan of at most two steps, as the schema or the prompt allows."""
+    steps = json.dumps({**schema["properties"]["steps"], "items": None})
+    most = re.search(r'maxItems"?: (\d+)', steps) or re.search(r"at most (\d+) steps?", asked)
     first = {"worker": 0, "subtask": "Find the reason.", "access": []}
     last = {"worker": 1, "subtask": "Answer the question.", "access": [0]}
-    return json.dumps({"steps": [first, last] if most and int(most.group(1)) > 1 else [first]})
+    plan: Json = {"thinking": "Two steps will do."} if "thinking" in schema["properties"] else {}
+    if "accept" in schema["properties"]:
+        plan["accept"] = False
+    return json.dumps(plan | {"steps": [first, last] if most and int(most.group(1)) > 1 else [first]})

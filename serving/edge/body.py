@@ -1,0 +1,125 @@
+"""A request's body: read whole before anything behind the edge is asked, within bounds of size and time."""
+
+import asyncio
+from collections.abc import Sequence
+
+from starlette.types import Receive, Scope
+
+from conductor.errors import Overloaded, TooLarge, TooSlow
+from serving.edge.policy import Policy
+from serving.edge.waiting import WaitingRoom
+
+RETRY_AFTER_S = 5.0
+PICTURE = b'"data:image/'
+"""What a picture in JSON begins with. It may be as long as the body; text may not."""
+
+
+class ClientGoneError(Exception):
+    """The client left before its body was whole."""
+
+
+async def read_body(scope: Scope, receive: Receive, policy: Policy, room: WaitingRoom) -> bytes:
+    """The body.
+
+    Raises:
+        TooLarge: it is, or announces itself, larger than is taken.
+        TooSlow: it is not whole in time.
+        Overloaded: others needed its place.
+        ClientGoneError: nobody is there any more.
+    """
+    check_announced(scope["headers"], policy.max_body_bytes)
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + policy.body_s
+    evicted = False
+
+    def evict() -> None:
+        nonlocal evicted
+        evicted = True
+        if not timer.expired():
+            timer.reschedule(loop.time())
+
+    body = bytearray()
+    ticket = room.enter((scope.get("client") or ("",))[0], evict)
+    try:
+        async with asyncio.timeout_at(min(deadline_s, loop.time() + policy.stall_s)) as timer:
+            more = True
+            while more:
+                piece, more = await _next_piece(receive)
+                if len(body) + len(piece) > policy.max_body_bytes:
+                    raise too_large(policy.max_body_bytes)
+                body += piece
+                room.grow(ticket, len(piece))
+                if not evicted:
+                    timer.reschedule(min(deadline_s, loop.time() + policy.stall_s))
+    except TimeoutError:
+        if evicted:
+            raise pushed_out() from None
+        raise body_too_slow(policy) from None
+    finally:
+        room.leave(ticket)
+    return bytes(body)
+
+
+async def _next_piece(receive: Receive) -> tuple[bytes, bool]:
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientGoneError
+    return message.get("body", b""), message.get("more_body", False)
+
+
+def check_announced(headers: Sequence[tuple[bytes, bytes]], max_body_bytes: int) -> None:
+    """By the length it announces, before it is read.
+
+    Raises:
+        TooLarge: it announces more than is taken.
+    """
+    for name, value in headers:
+        if name == b"content-length" and value.isdigit() and int(value[:20]) > max_body_bytes:
+            raise too_large(max_body_bytes)
+
+
+def check_text(body: bytes, max_text_bytes: int) -> None:
+    """The part of a JSON body that is no picture, found without parsing it.
+
+    Raises:
+        TooLarge: that is more than any model of the pool is meant to read.
+    """
+    if len(body) <= max_text_bytes:
+        return
+    text_bytes, end = 0, 0
+    while (start := body.find(PICTURE, end)) >= 0:
+        text_bytes += start - end
+        end = body.find(b'"', start + 1)
+        if end < 0:
+            end = len(body)
+    if text_bytes + len(body) - end > max_text_bytes:
+        raise too_much_text(max_text_bytes)
+
+
+def too_large(max_body_bytes: int) -> TooLarge:
+    """The error for a body."""
+    return TooLarge(
+        f"The body is longer than {max_body_bytes} bytes. Send less, or smaller pictures.", param="body"
+    )
+
+
+def too_much_text(max_text_bytes: int) -> TooLarge:
+    """The error for its text."""
+    return TooLarge(
+        f"The text of the request, pictures aside, is longer than {max_text_bytes} bytes. Send less text.",
+        param="messages",
+    )
+
+
+def body_too_slow(policy: Policy) -> TooSlow:
+    """The error for a body that stops, or drips."""
+    return TooSlow(
+        f"The body was not whole in time: {policy.stall_s:g} s may pass between two pieces of it, {policy.body_s:g} s in all.",
+        param="body",
+    )
+
+
+def pushed_out() -> Overloaded:
+    """The error for a request whose place others needed."""
+    message = "Too many requests here are unfinished, and this one made room for others. Try again soon."
+    return Overloaded(message, retry_after_s=RETRY_AFTER_S)

@@ -1,0 +1,43 @@
+"""How the edge gets into the processes of Ray Serve: `RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH`.
+
+Serve calls the function of that name in every process that is about to accept HTTP, before it makes Uvicorn's server: its proxies,
+and the replicas that HAProxy speaks to. What it returns is put around Serve's own ASGI application.
+"""
+
+import os
+import resource
+
+import uvicorn.config
+from starlette.middleware import Middleware
+
+from serving.edge.middleware import Edge
+from serving.edge.policy import Policy
+from serving.edge.protocol import guarded
+from serving.edge.waiting import WaitingRoom
+
+FILES_PER_CONNECTION = 2
+"""Kept free for each connection that may wait: as many may be answered, and Ray needs files of its own."""
+
+
+def in_proxy() -> list[Middleware]:
+    """For Serve's proxy: connections and requests. What is not whole never becomes a request of the router."""
+    policy = Policy.from_environment(os.environ)
+    room = WaitingRoom(
+        min(policy.max_waiting, raise_file_limit() // FILES_PER_CONNECTION), policy.max_unfinished_bytes
+    )
+    uvicorn.config.HTTP_PROTOCOLS["auto"] = guarded(policy, room)  # type: ignore[assignment]
+    return [Middleware(Edge, policy=policy, room=room)]
+
+
+def in_replica() -> list[Middleware]:
+    """For a replica behind HAProxy, which bounds headers and connections itself: the application has its edge inside."""
+    raise_file_limit()
+    return []
+
+
+def raise_file_limit() -> int:
+    """Let this process open as many files as it may: a connection is one. Gives how many that is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return 2**20 if hard == resource.RLIM_INFINITY else hard

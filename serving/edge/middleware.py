@@ -1,0 +1,127 @@
+"""The edge as ASGI: nothing behind it sees a request that is foreign, unfinished or too large.
+
+It may stand twice before the same request: in Serve's proxy and in the router replica behind it. The first one leaves a mark in
+the scope, which Serve passes on and no client can write, and the second steps aside.
+"""
+
+import logging
+import time
+
+import orjson
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from conductor.errors import Overloaded, PodiumError, TooSlow
+from serving.api import errors
+from serving.edge.body import ClientGoneError, check_text, read_body
+from serving.edge.caller import WITH_BODY, check_content_type, check_host, check_origin
+from serving.edge.policy import Policy
+from serving.edge.waiting import WaitingRoom
+
+logger = logging.getLogger("podium")
+
+PASSED = "podium.edge"
+"""In a scope: the request is whole, and came past an edge."""
+HEALTH = {"/healthz", "/-/healthz"}
+"""Answered whoever asks by whatever name: probes use addresses. They tell nothing but that the process lives."""
+PREFLIGHT = (
+    (b"access-control-allow-methods", b"GET, POST"),
+    (b"access-control-allow-headers", b"authorization, content-type, traceparent, tracestate"),
+    (b"access-control-max-age", b"600"),
+)
+LOG_EVERY_S = 10.0
+
+
+class Edge:
+    """Guards `app`.
+
+    Args:
+        app: what is behind.
+        policy: what is let through.
+        room: where unfinished requests wait; shared with the protocol that accepts the connections.
+    """
+
+    def __init__(self, app: ASGIApp, policy: Policy, room: WaitingRoom) -> None:
+        self._app, self._policy, self._room = app, policy, room
+        self._evicted, self._logged_s = 0, float("-inf")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] != "http" or PASSED in scope:
+            return await self._app(scope, receive, send)
+        self._log_evictions()
+        try:
+            origin = self._check_caller(scope)
+            if origin is not None:
+                send = _allowing(send, origin)
+                if scope["method"] == "OPTIONS":
+                    return await _answer(send, 204, list(PREFLIGHT), b"")
+            if scope["method"] in WITH_BODY:
+                receive = await self._whole(scope, receive)
+        except ClientGoneError:
+            return None
+        except PodiumError as exc:
+            return await _refuse(send, exc)
+        scope[PASSED] = True
+        return await self._app(scope, receive, send)
+
+    def _check_caller(self, scope: Scope) -> str | None:
+        if scope["path"] in HEALTH:
+            return None
+        headers, server = scope["headers"], (scope.get("server") or ("",))[0]
+        check_host(headers, self._policy, server)
+        origin = check_origin(headers, self._policy, server)
+        check_content_type(scope["method"], headers)
+        return origin
+
+    async def _whole(self, scope: Scope, receive: Receive) -> Receive:
+        """Reads the body; gives it as one message, and after it what else is received."""
+        body = await read_body(scope, receive, self._policy, self._room)
+        check_text(body, self._policy.max_text_bytes)
+        given = False
+
+        async def replay() -> Message:
+            nonlocal given
+            if given:
+                return await receive()
+            given = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        return replay
+
+    def _log_evictions(self) -> None:
+        """One line for many: an attack must not fill the disk."""
+        now_s = time.monotonic()
+        if (more := self._room.evicted - self._evicted) and now_s - self._logged_s > LOG_EVERY_S:
+            logger.warning("%d connections without a whole request were closed to make room", more)
+            self._evicted, self._logged_s = self._room.evicted, now_s
+
+
+def _allowing(send: Send, origin: str) -> Send:
+    """`send`, telling browsers that pages of `origin` may read the answer."""
+    allow = [
+        (b"access-control-allow-origin", origin.encode("latin-1")),
+        (b"access-control-expose-headers", b"x-podium-workflow-id, retry-after"),
+        (b"vary", b"origin"),
+    ]
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), *allow]
+        await send(message)
+
+    return sending
+
+
+async def _refuse(send: Send, error: PodiumError) -> None:
+    """`error` in OpenAI's shape. The connection of a body that is not going to be whole ends with it."""
+    headers = [(name.encode(), value.encode()) for name, value in errors.headers(error).items()]
+    headers.append((b"content-type", b"application/json"))
+    if isinstance(error, TooSlow | Overloaded):
+        headers.append((b"connection", b"close"))
+    await _answer(send, errors.row(error).status, headers, orjson.dumps(errors.body(error)))
+
+
+async def _answer(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+    length = (b"content-length", str(len(body)).encode())
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,39 @@
+"""The limits of the edge, and how they reach a process that is given no arguments: one environment variable, `PODIUM_EDGE`."""
+
+from collections.abc import Mapping
+from typing import Self
+
+from pydantic import ValidationError
+
+from serving.edge import VARIABLE
+from serving.settings import HttpSettings, Settings, SettingsError
+
+
+class Policy(HttpSettings):
+    """`http` of the settings, and the sizes of `limits`."""
+
+    max_body_bytes: int
+    max_text_bytes: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """What `settings` say."""
+        limits = settings.limits
+        return cls(
+            **settings.http.model_dump(),
+            max_body_bytes=limits.max_body_bytes,
+            max_text_bytes=limits.max_text_bytes,
+        )
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Self:
+        """What `PODIUM_EDGE` says; the defaults where it is not set.
+
+        Raises:
+            SettingsError: it is set and is no policy.
+        """
+        defaults = cls.of(Settings.model_construct())
+        try:
+            return cls.model_validate_json(environment.get(VARIABLE) or defaults.model_dump_json())
+        except ValidationError as exc:
+            raise SettingsError(f"The variable {VARIABLE} holds no edge policy: {exc}.") from exc

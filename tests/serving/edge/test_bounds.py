@@ -1,0 +1,282 @@
+"""Requests that are never whole, and those that are too large: over raw sockets, against the protocol that Serve's proxy gets."""
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import uvicorn
+
+from serving.api.app import build_api
+from serving.api.service import Service
+from serving.edge import hook
+from serving.edge.middleware import Edge
+from serving.edge.policy import Policy
+from serving.edge.protocol import guarded
+from serving.edge.waiting import WaitingRoom
+from serving.pool import build_pool
+from serving.settings import parse
+from tests.serving.api.served import ASK, served, team
+from tests.serving.states import until
+
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@asynccontextmanager
+async def listening(**http: Any) -> AsyncGenerator[tuple[int, WaitingRoom]]:
+    """The API behind an edge of its own, as in Serve's proxy: its port, and the room."""
+    settings = parse(team(http=http))
+    policy = Policy.of(settings)
+    room = WaitingRoom(policy.max_waiting, policy.max_unfinished_bytes)
+    app = Edge(build_api(Service(build_pool(settings, {}, engines={}))), policy, room)
+    config = uvicorn.Config(app, http=guarded(policy, room), log_level="critical", lifespan="off", ws="none", timeout_keep_alive=60, port=0)  # fmt: skip
+    config.load()
+    server = uvicorn.Server(config)
+    server.lifespan = config.lifespan_class(config)
+    await server.startup()
+    try:
+        yield server.servers[0].sockets[0].getsockname()[1], room
+    finally:
+        server.servers[0].close()
+        for connection in list(server.server_state.connections):
+            connection.shutdown()
+            connection.transport.abort()
+
+
+async def sent(port: int, data: bytes) -> Streams:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**22)
+    writer.write(data)
+    return reader, writer
+
+
+async def answer(streams: Streams, within_s: float = 10) -> tuple[int, dict[str, Any]]:
+    """Status and error of the answer, which must come in time."""
+    reader, writer = streams
+    async with asyncio.timeout(within_s):
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = next(
+            int(line.split(b":")[1])
+            for line in head.lower().split(b"\r\n")
+            if line.startswith(b"content-length")
+        )
+        body = json.loads(await reader.readexactly(length))
+    writer.close()
+    return int(head.split()[1]), body.get("error", body)
+
+
+async def closed(streams: Streams, within_s: float = 10) -> bytes:
+    """What was said before the server closed the connection, which it must in time."""
+    async with asyncio.timeout(within_s):
+        try:
+            return await streams[0].read()
+        except ConnectionResetError:
+            return b""
+        finally:
+            streams[1].close()
+
+
+def whole(body: Any = ASK) -> bytes:
+    content = json.dumps(body).encode()
+    return HEAD + b"content-length: %d\r\n\r\n%s" % (len(content), content)
+
+
+async def test_headers_that_grow_without_end_are_refused_soon_and_cost_little() -> None:
+    async with listening() as (port, _):
+        _, writer = await sent(port, HEAD + b"x-long: ")
+        pieces = 0
+        with contextlib.suppress(ConnectionError):
+            async with asyncio.timeout(20):
+                while pieces < 100:  # 100 MB
+                    writer.write(b"a" * 1_000_000)
+                    await writer.drain()
+                    pieces += 1
+        assert pieces < 20
+        writer.close()
+
+
+@pytest.mark.parametrize("size_bytes", [17_000, 60_000])
+async def test_headers_that_are_too_long_are_a_431_whether_they_come_at_once_or_piece_by_piece(
+    size_bytes: int,
+) -> None:
+    async with listening() as (port, _):
+        assert (
+            await answer(
+                await sent(port, HEAD + b"x-long: " + b"a" * size_bytes + b"\r\ncontent-length: 0\r\n\r\n")
+            )
+        )[0] == 431
+        reader, writer = await sent(port, HEAD + b"x-long: ")
+        for _ in range(size_bytes // 1000):
+            writer.write(b"a" * 1000)
+            await asyncio.sleep(0)
+        code, error = await answer((reader, writer))
+        assert (code, error["param"]) == (431, "headers")
+
+
+async def test_long_headers_that_are_allowed_and_a_large_body_in_one_piece_with_them_are_served() -> None:
+    body = json.dumps(ASK | {"messages": [{"role": "user", "content": "x" * 600_000}]}).encode()
+    async with listening() as (port, _):
+        request = HEAD + b"x-long: " + b"a" * 12_000 + b"\r\ncontent-length: %d\r\n\r\n" % len(body) + body
+        assert (await answer(await sent(port, request)))[0] == 200
+
+
+async def test_what_is_no_http_is_a_400_in_openais_shape() -> None:
+    async with listening() as (port, _):
+        code, error = await answer(await sent(port, b"\x16\x03\x01 hello\r\n\r\n"))
+        assert (code, error["type"]) == (400, "invalid_request_error")
+
+
+async def test_a_connection_that_sends_nothing_is_closed_without_a_word_and_one_with_half_a_head_is_told() -> (
+    None
+):
+    async with listening(header_s=0.3) as (port, room):
+        silent, half = await sent(port, b""), await sent(port, HEAD)
+        assert await closed(silent) == b""
+        assert (await answer(half))[0] == 408
+        blank = await sent(port, b"")
+        for _ in range(3):  # blank lines do not count as a request
+            blank[1].write(b"\r\n")
+            await asyncio.sleep(0.05)
+        assert b" 408 " in await closed(blank)
+        await until(lambda: not len(room))
+
+
+async def test_a_second_request_may_come_after_any_pause_but_not_half_of_one() -> None:
+    async with listening(header_s=0.3) as (port, room):
+        reader, writer = await sent(port, whole())
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = next(
+            int(line.split(b":")[1])
+            for line in head.lower().split(b"\r\n")
+            if line.startswith(b"content-length")
+        )
+        await reader.readexactly(length)
+        await until(lambda: len(room) == 1)  # it may be closed now, if room is short
+        await asyncio.sleep(0.5)
+        writer.write(whole())
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        await reader.read(2**16)
+        writer.write(HEAD)
+        assert b"408" in await closed((reader, writer))
+
+
+async def test_a_body_that_stops_or_drips_is_a_408_in_openais_shape_and_never_becomes_a_run() -> None:
+    async with listening(stall_s=0.3, body_s=1.0) as (port, room):
+        stopped = await sent(port, HEAD + b"content-length: 1000\r\n\r\n{")
+        reader, writer = await sent(port, HEAD + b"content-length: 1000\r\n\r\n{")
+
+        async def drip() -> None:
+            while True:
+                writer.write(b" ")
+                await asyncio.sleep(0.1)
+
+        dripping = asyncio.create_task(drip())
+        code, error = await answer(stopped)
+        assert (code, error["param"], error["code"]) == (408, "body", "request_timeout")
+        assert (await answer((reader, writer)))[0] == 408
+        dripping.cancel()
+        await until(lambda: not len(room))
+
+
+async def test_a_client_that_leaves_in_the_middle_of_its_body_leaves_nothing_behind() -> None:
+    async with listening() as (port, room):
+        streams = await sent(port, HEAD + b"content-length: 1000\r\n\r\n{")
+        await until(lambda: len(room) == 1)
+        streams[1].transport.abort()
+        await until(lambda: not len(room))
+
+
+async def test_300_idle_connections_and_300_unfinished_bodies_keep_out_neither_requests_nor_health_checks() -> (
+    None
+):
+    async with listening(max_waiting=100) as (port, room):
+        idle = [await sent(port, b"") for _ in range(300)]
+        bodies = [await sent(port, HEAD + b"content-length: 1000\r\n\r\n{") for _ in range(300)]
+        began_s = time.monotonic()
+        for _ in range(20):
+            assert (await answer(await sent(port, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"), 2))[
+                0
+            ] == 200
+            assert (await answer(await sent(port, whole()), 2))[0] == 200
+        assert (time.monotonic() - began_s) / 40 < 0.5
+        assert len(room) <= 100
+        assert room.evicted >= 500
+        assert await closed(idle[0]) == b""
+        code, error = await answer(bodies[0])
+        assert (code, error["code"]) == (429, "overloaded")
+        for _, writer in [*idle, *bodies]:
+            writer.transport.abort()
+
+
+async def test_a_body_pushed_out_says_when_to_come_again() -> None:
+    async with listening(max_waiting=16) as (port, _):
+        first = await sent(port, HEAD + b"content-length: 1000\r\n\r\n{")
+        more = [await sent(port, HEAD + b"content-length: 1000\r\n\r\n{") for _ in range(20)]
+        assert b"retry-after: 5" in await first[0].readuntil(b"\r\n\r\n")
+        for _, writer in [first, *more]:
+            writer.transport.abort()
+
+
+def words(size_bytes: int) -> bytes:
+    return json.dumps(ASK | {"messages": [{"role": "user", "content": "word " * (size_bytes // 5)}]}).encode()
+
+
+async def test_five_prompts_of_19_mb_are_refused_and_nobody_waits_for_them() -> None:
+    body, pauses_s = words(19_000_000), [0.0]
+
+    async def look_at_the_clock() -> None:
+        last_s = time.monotonic()
+        while True:
+            await asyncio.sleep(0.005)
+            pauses_s.append(time.monotonic() - last_s)
+            last_s = time.monotonic()
+
+    async with listening() as (port, _):
+        looking = asyncio.create_task(look_at_the_clock())
+        request = HEAD + b"content-length: %d\r\n\r\n" % len(body) + body
+        answers = await asyncio.gather(*[answer(await sent(port, request), 30) for _ in range(5)])
+        looking.cancel()
+    assert [(code, error["param"]) for code, error in answers] == [(413, "messages")] * 5
+    assert max(pauses_s) < 1
+
+
+async def test_pictures_may_be_larger_than_text_but_text_that_looks_like_one_may_not() -> None:
+    picture = "data:image/png;base64," + "iVBORw0K" * 100_000
+    part = {"type": "image_url", "image_url": {"url": picture}}
+
+    def asking(*parts: Any) -> Any:
+        return {"messages": [{"role": "user", "content": [{"type": "text", "text": "What is it?"}, *parts]}]}
+
+    async with served(team(limits={"max_text_bytes": 100_000})) as api:
+        assert (await api.post(asking(part))).status_code == 200
+        disguised = await api.post(asking({"type": "text", "text": picture}))
+        assert (disguised.status_code, disguised.json()["error"]["param"]) == (413, "messages")
+        beside = await api.post(asking(part, {"type": "text", "text": "x" * 200_000}))
+        assert beside.status_code == 413
+
+
+async def test_more_messages_than_openai_takes_are_refused_by_their_number() -> None:
+    async with served(team()) as api:
+        many = await api.post({"messages": [{"role": "user", "content": "x"}] * 3000})
+        assert (many.status_code, many.json()["error"]["param"]) == (400, "messages")
+
+
+def test_the_proxy_is_given_the_protocol_in_the_place_where_uvicorn_looks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    protocols = dict(uvicorn.config.HTTP_PROTOCOLS)
+    monkeypatch.setattr(uvicorn.config, "HTTP_PROTOCOLS", protocols)
+    monkeypatch.setenv(
+        "PODIUM_EDGE", Policy.of(parse(team(http={"max_header_bytes": 2048}))).model_dump_json()
+    )
+    (middleware,) = hook.in_proxy()
+    config = uvicorn.Config(lambda: None, factory=True)  # as Ray Serve makes it
+    config.load()
+    assert config.http_protocol_class.__name__ == "EdgeProtocol"
+    assert config.http_protocol_class.policy.max_header_bytes == 2048  # type: ignore[union-attr]
+    assert middleware.cls is Edge
+    assert hook.in_replica() == []

@@ -1,0 +1,149 @@
+"""Which `Host`, `Origin` and `Content-Type` are served, over real sockets on loopback."""
+
+from typing import Any
+
+import httpx2
+import pytest
+
+from conductor.errors import NotAllowed
+from serving.edge.caller import check_host, check_origin
+from serving.edge.policy import Policy
+from tests.serving.api.served import ASK, Served, served, team
+
+CHAT = "/v1/chat/completions"
+
+
+def policy(**http: Any) -> Policy:
+    return Policy.model_validate({"max_body_bytes": 10**6, "max_text_bytes": 10**6, **http})
+
+
+async def asked(api: Served, **headers: str) -> httpx2.Response:
+    return await api.http.post(CHAT, json=ASK, headers=headers)
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "localhost:8000", "LOCALHOST.", "127.0.0.1:1", "[::1]:8000", "podium.localhost"]
+)
+async def test_every_name_of_the_loopback_is_served(host: str) -> None:
+    async with served(team()) as api:
+        assert (await asked(api, host=host)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        "evil.example:8000",
+        "localhost.evil.example",
+        "127.0.0.1.nip.io",
+        "10.0.0.7",
+        "[::2]",
+        "x" * 300,
+    ],
+)
+async def test_a_foreign_host_on_loopback_is_refused_before_anything_is_run_or_told(host: str) -> None:
+    async with served(team()) as api:
+        answers = [
+            await asked(api, host=host),
+            await api.http.get("/v1/workflows", headers={"host": host}),
+            await api.http.get("/readyz", headers={"host": host}),
+        ]
+        assert [answer.status_code for answer in answers] == [403] * 3
+        assert answers[0].json()["error"]["param"] == "Host"
+        assert "http.hosts" in answers[0].json()["error"]["message"]
+        assert not api.worker("conductor").calls
+        assert (await api.http.get("/healthz", headers={"host": host})).status_code == 200
+
+
+async def test_a_host_that_the_settings_name_is_served_and_no_other() -> None:
+    async with served(team(http={"hosts": ["podium.example.com"]})) as api:
+        codes = [
+            (await asked(api, host=host)).status_code
+            for host in ("podium.example.com", "localhost", "evil.example")
+        ]
+        assert codes == [200, 200, 403]
+    async with served(team(http={"hosts": ["*"]})) as api:
+        assert (await asked(api, host="any.example")).status_code == 200
+
+
+def test_away_from_loopback_any_host_is_served_until_the_settings_name_some_and_its_own_address_always() -> (
+    None
+):
+    host = [(b"host", b"podium-serve.podium.svc.cluster.local:8000")]
+    check_host(host, policy(), "10.1.2.3")
+    with pytest.raises(NotAllowed):
+        check_host(host, policy(hosts=["podium.example.com"]), "10.1.2.3")
+    check_host(
+        [(b"host", b"10.1.2.3:8000")], policy(hosts=["podium.example.com"]), "10.1.2.3"
+    )  # a kubelet's probe
+
+
+def test_one_foreign_host_among_several_is_enough_to_refuse() -> None:
+    with pytest.raises(NotAllowed):
+        check_host([(b"host", b"localhost"), (b"host", b"evil.example")], policy(), "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["https://evil.example", "http://localhost.evil.example", "null", "file://", "http://a@b://c", ""],
+)
+async def test_a_page_of_a_foreign_origin_may_not_ask_and_its_preflight_allows_nothing(origin: str) -> None:
+    async with served(team()) as api:
+        answer = await asked(api, origin=origin)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (403, "Origin")
+        preflight = await api.http.options(
+            CHAT, headers={"origin": origin, "access-control-request-method": "POST"}
+        )
+        assert preflight.status_code == 403
+        for said in (answer, preflight):
+            assert not [name for name in said.headers if name.startswith("access-control-")]
+        assert not api.worker("conductor").calls
+
+
+async def test_no_origin_the_same_origin_and_pages_of_this_machine_are_served() -> None:
+    async with served(team()) as api:
+        assert (await asked(api)).status_code == 200
+        for origin in (api.url, "http://localhost:3000", "http://[::1]:5173"):
+            answer = await asked(api, origin=origin)
+            assert answer.status_code == 200
+            assert "access-control-allow-origin" not in answer.headers
+
+
+async def test_a_page_that_the_settings_name_may_ask_and_read_the_answer() -> None:
+    page = "https://app.example.com"
+    async with served(team(http={"origins": [page]})) as api:
+        preflight = await api.http.options(
+            CHAT, headers={"origin": page, "access-control-request-method": "POST"}
+        )
+        assert preflight.status_code == 204
+        assert "content-type" in preflight.headers["access-control-allow-headers"]
+        answer = await asked(api, origin=page)
+        assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, page)
+        assert "x-podium-workflow-id" in answer.headers["access-control-expose-headers"]
+
+
+def test_a_page_served_by_the_host_itself_is_no_foreign_one_wherever_it_runs() -> None:
+    headers = [(b"host", b"podium.example.com"), (b"origin", b"https://podium.example.com")]
+    assert check_origin(headers, policy(), "10.1.2.3") is None
+    with pytest.raises(NotAllowed):
+        check_origin([headers[0], (b"origin", b"http://localhost:3000")], policy(), "10.1.2.3")
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "application/jsonp", None],
+)
+@pytest.mark.parametrize("path", [CHAT, "/v1/plans"])
+async def test_a_body_that_does_not_say_that_it_is_json_is_a_415_that_names_the_header(
+    path: str, given: str | None
+) -> None:
+    async with served(team()) as api:
+        headers = {"content-type": given} if given else {}
+        answer = await api.http.post(path, content=b'{"model": "a"}', headers=headers)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (415, "Content-Type")
+        assert "application/json" in answer.json()["error"]["message"]
+
+
+async def test_json_with_a_charset_is_json() -> None:
+    async with served(team()) as api:
+        assert (await asked(api, **{"content-type": "Application/JSON; charset=utf-8"})).status_code == 200
