@@ -133,5 +133,9 @@ class PlanRunner:
                 pass
         return run.record
 
+    async def aclose(self) -> None:
+        """Close its workers' connections, in the event loop that used them."""
+        await self.pool.aclose()
+
     def _remembering(self, member: Member, memory: Memory) -> Member:
         return replace(member, worker=Remembering(member.worker, memory))
