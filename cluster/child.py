@@ -16,6 +16,7 @@ from pathlib import Path
 
 import yaml
 
+from cluster.folder import record_shared_memory
 from cluster.processes import (
     HOST,
     ROOT,
@@ -29,6 +30,7 @@ def watch_parent(parent_pid: int) -> None:
     def look() -> None:
         while os.getppid() == parent_pid:
             time.sleep(1)
+        record_shared_memory(Path(os.environ["RAY_TMPDIR"]))  # for who removes this server's folder
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=look, daemon=True, name="watch-parent").start()

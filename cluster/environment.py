@@ -17,6 +17,10 @@ def serve_environment() -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_AUTH_MODE": "token",  # what Ray would choose, without its warning; the token is in ~/.ray
         "RAY_SERVE_DEFAULT_HTTP_HOST": HOST,
+        # Ray's own switch for a node that is a whole cluster: its address is then 127.0.0.1, and all of its processes listen there
+        # only (`ray._private.services.get_node_ip_address`). The name is older than that.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "VLLM_HOST_IP": HOST,
         HOOK: IN_PROXY,
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         "RAYLLM_ENABLE_REQUEST_PROMPT_LOGS": "0",

@@ -1,5 +1,6 @@
 #!/bin/sh
-# HAProxy with the bounds that Ray's template has no setting for, written into its configuration each time Ray starts it:
+# HAProxy with the bounds that Ray's template has no setting for, and an admin socket for this account alone (the template's is for
+# everybody), written into its configuration each time Ray starts it:
 # `-db -f CONFIG ...`. RAY_SERVE_HAPROXY_BINARY_PATH names this file; docs/decisions/0016-the-edge.md says why.
 #
 #   PODIUM_HAPROXY                         the program; without it the one that comes with Ray
@@ -26,6 +27,7 @@ grep -q '# bounds of Podium' "$config" || sed -i -E "
 1i\\
 # bounds of Podium: cluster/haproxy_guarded.sh
 s/^( *maxconn )[0-9]+\$/\1$most/
+s/^( *stats socket .* mode )666( .*)?\$/\1600\2/
 /^defaults\$/a\\
     timeout http-request ${header_s}s
 /^frontend http_frontend\$/a\\

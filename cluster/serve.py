@@ -13,6 +13,7 @@ from types import FrameType
 import psutil
 
 from cluster.environment import fast_environment
+from cluster.folder import folders, record_shared_memory, sweep_folders
 from cluster.processes import (
     HOST,
     ROOT,
@@ -71,6 +72,8 @@ def serve_until_interrupted(server: Server) -> int:
 
 def stop_everything() -> int:
     """`make stop`: end every server of this checkout, and what crashed ones left."""
+    for path in folders():
+        record_shared_memory(path)
     leaders = [p for p in tagged(f"{ROOT}:") if leads(p)]
     for process in leaders:
         with contextlib.suppress(psutil.Error):
@@ -78,6 +81,7 @@ def stop_everything() -> int:
     psutil.wait_procs(leaders, timeout=STOP_WITHIN_S)
     rest = tagged(f"{ROOT}:")
     killed = end(rest, within_s=5)
+    sweep_folders()
     print(
         f"Ended {len(leaders)} servers and {len(rest)} left-over processes ({len(killed)} had to be killed)."
     )

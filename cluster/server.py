@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Self
 
 from cluster.environment import serve_environment
+from cluster.folder import ServerFolder, make_folder, record_shared_memory, sweep_folders
 from cluster.processes import (
     HOST,
     ROOT,
@@ -63,7 +64,8 @@ class Server:
         metrics_port: where Prometheus finds this node's metrics; 0 takes a free one.
         ready: the paths that answer 200 once all is up.
         env: more environment for every process of it; wins over `serve_environment()`.
-        log: file that gets all output; `build/serve-<port>.log` by default.
+        log: file that gets all output, for this account only; `build/serve-<port>.log` by default. Where the server fails, Ray's own
+            logs are kept in a folder beside it, `.ray` in place of `.log`.
         cpus: logical CPUs that Ray may hand out. Deployments ask for fractions of one.
         ready_within_s: seconds until not being ready is an error.
         progress: whether to show, on standard output, that it is starting.
@@ -102,18 +104,25 @@ class Server:
         self._progress = progress
         self._child: subprocess.Popen[bytes] | None = None
         self._claim = ExitStack()
+        self.folder: ServerFolder | None = None
+        self._has_failed = False
         self.killed: list[int] = []
 
     def __enter__(self) -> Self:
         check_nothing_in_the_way(self.port, self.environment)
+        sweep_folders()
         self._claim.enter_context(claimed(self.port))
+        self.folder = make_folder(self.tag)
+        self.environment |= self.folder.environment
         try:
             self._start()
             self._wait_until_ready()
             self._tell_prometheus()
-        except BaseException:
+        except BaseException as exc:
+            self._has_failed = isinstance(exc, ServeError)
             self.stop()
             raise
+        record_shared_memory(self.folder.path)
         return self
 
     def _start(self) -> None:
@@ -122,7 +131,8 @@ class Server:
         if self.dashboard_port is not None:
             ports += ["--dashboard-port", str(self.dashboard_port)]
         child = ["-m", "cluster.child", *ports, "--cpus", str(self._cpus)]
-        with self.log.open("wb") as output:
+        self.log.unlink(missing_ok=True)  # an older one may be readable by others
+        with os.fdopen(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as output:
             self._child = subprocess.Popen(
                 [sys.executable, *child, *self._target],
                 cwd=ROOT,
@@ -176,17 +186,32 @@ class Server:
             return False
 
     def log_tail(self, lines: int = 25) -> str:
-        """The last lines of the log, and where the rest is."""
+        """The last lines of the log, and where the rest is, and Ray's own once the server has ended."""
         tail = self.log.read_text(errors="replace").splitlines()[-lines:]
-        return "\n".join(["Its last words:", *(f"  {line}" for line in tail), f"All of it: {self.log}"])
+        told = ["Its last words:", *(f"  {line}" for line in tail), f"All of it: {self.log}"]
+        if self.kept_logs.exists() or (self.folder and self.folder.has_logs):
+            told.append(f"Ray's own logs: {self.kept_logs}")
+        return "\n".join(told)
+
+    @property
+    def kept_logs(self) -> Path:
+        """Where Ray's logs are kept once the server has failed."""
+        return self.log.with_suffix(".ray")
 
     def stop(self) -> bool:
         """SIGINT, wait, then look that nothing is left; whether it ended by itself. May be called twice."""
         child, self._child = self._child, None
+        folder, self.folder = self.folder, None
         self.targets.unlink(missing_ok=True)
         with self._claim:
+            if folder is not None:
+                record_shared_memory(folder.path)
             if child is not None:
+                self._has_failed |= child.poll() is not None
                 self._end(child)
+            if folder is not None:
+                has_failed = self._has_failed or bool(self.killed)
+                folder.remove(keep_logs=self.kept_logs if has_failed else None)
         return not self.killed
 
     def _end(self, child: subprocess.Popen[bytes]) -> None:

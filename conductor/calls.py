@@ -7,13 +7,16 @@ from dataclasses import dataclass, field, replace
 
 from conductor.errors import WorkerError, WorkerUnavailable
 from conductor.events import Answered
-from conductor.money import Ledger, cost_of
-from conductor.worker import Call, Delta, Image, Member, Reply, Text
+from conductor.marks import EchoFilter
+from conductor.money import Ledger, Usage, cost_of
+from conductor.worker import Call, Delta, FinishReason, Image, Member, Reply, Text
 
 TOKENS_PER_IMAGE = 2_048
 """Upper bound of what a picture costs with the pool's providers at automatic detail."""
 TOKENS_PER_MESSAGE = 16
 """Upper bound of a chat template's marks around a message."""
+
+ECHO = "The answer repeated marks of its prompt; they were removed."
 
 
 def input_bound(call: Call) -> int:
@@ -35,35 +38,54 @@ class Asked:
     """A call under way: iterate it for the answer's pieces; `answered` says what it gave and took so far."""
 
     reply: Reply
+    bound: Usage
+    """The most that the call can take."""
+    echo: EchoFilter | None = None
+    """Removes the marks of the prompt where the answer repeats them."""
     texts: list[str] = field(default_factory=list[str])
     thoughts: list[str] = field(default_factory=list[str])
 
     async def __aiter__(self) -> AsyncGenerator[Delta]:
         async with aclosing(aiter(self.reply)) as deltas:
             async for delta in deltas:
+                if self.echo and delta.text:
+                    delta = replace(delta, text=self.echo.feed(delta.text))
                 if delta.text:
                     self.texts.append(delta.text)
                 if delta.reasoning:
                     self.thoughts.append(delta.reasoning)
                 yield delta
+        if self.echo and (rest := self.echo.finish()):
+            self.texts.append(rest)
+            yield Delta(rest)
+
+    def cut(self, note: str) -> None:
+        """It is broken off by who reads it, and billed at its bound."""
+        self.reply.usage, self.reply.billed_at_bound, self.reply.finish = None, True, FinishReason.LENGTH
+        self.reply.notes += (note,)
 
     @property
     def answered(self) -> Answered:
         """As far as it got."""
         reply = self.reply
+        used = self.bound if reply.billed_at_bound else reply.usage
         return Answered(
             output="".join(self.texts), served_by=reply.worker, model=reply.model, usage=reply.usage,
-            cost_usd=reply.cost_usd if reply.cost_usd is not None else cost_of(reply.price, reply.usage), finish=reply.finish, attempts=reply.attempts,
-            reasoning="".join(self.thoughts), inner=reply.inner, notes=reply.notes,
+            cost_usd=reply.cost_usd if reply.cost_usd is not None else cost_of(reply.price, used), finish=reply.finish, attempts=reply.attempts,
+            reasoning="".join(self.thoughts), inner=reply.inner,
+            notes=reply.notes + ((ECHO,) if self.echo and self.echo.removed else ()),
         )  # fmt: skip
 
 
 @asynccontextmanager
-async def ask(member: Member, call: Call, ledger: Ledger) -> AsyncGenerator[Asked]:
-    """Call `member` inside the budget; entered at the first token.
+async def ask(
+    member: Member, call: Call, ledger: Ledger, echo: EchoFilter | None = None
+) -> AsyncGenerator[Asked]:
+    """Call `member` inside the budget; entered at the first token. What `echo` removes is in no answer.
 
     Leaving the block closes the call and settles it. A call that never reached its first token for an error of the worker
     gives its reservation back; one that was broken off counts with what the server said by then, or with all that was held.
+    One whose server says what cannot be true counts with the most it could take.
 
     Raises:
         BudgetExceeded: nothing was called.
@@ -72,13 +94,13 @@ async def ask(member: Member, call: Call, ledger: Ledger) -> AsyncGenerator[Aske
     call = member.with_defaults(call)
     if member.prepaid:
         ledger = Ledger()
-    tokens = call.max_output_tokens or member.max_output_tokens
-    async with ledger.hold(member.worst_price, input_bound(call), tokens, member.name) as hold:
+    tokens, input_tokens = call.max_output_tokens or member.max_output_tokens, input_bound(call)
+    async with ledger.hold(member.worst_price, input_tokens, tokens, member.name) as hold:
         call = replace(call, max_output_tokens=hold.max_output_tokens)
         asked: Asked | None = None
         try:
             async with member.worker.open(call) as reply:
-                asked = Asked(reply)
+                asked = Asked(reply, Usage(input_tokens, hold.max_output_tokens), echo)
                 yield asked
         except WorkerError as exc:
             exc.step = call.step
@@ -89,10 +111,9 @@ async def ask(member: Member, call: Call, ledger: Ledger) -> AsyncGenerator[Aske
             task = asyncio.current_task()
             if task and task.cancelling():
                 raise
-            message = (
-                f"{member.name} broke off its own call."  # so that nobody mistakes it for a caller who left
-            )
-            raise WorkerUnavailable(message, worker=member.name, step=call.step) from None
+            name = asked.reply.worker if asked else member.name
+            message = f"{name} broke off its own call."  # so that nobody mistakes it for a caller who left
+            raise WorkerUnavailable(message, worker=name, step=call.step) from None
         finally:
             if asked is not None:
                 answered = asked.answered

@@ -8,7 +8,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from conductor.outbox import Outbox
 from conductor.plan import Plan, Step
 from conductor.planner import Conductor, Draft
 from conductor.recursion import Recursive
+from conductor.refusals import Refusals
 from conductor.run import PlanRun, Scene
 from conductor.task import Task
 from conductor.worker import FinishReason, Member, Message
@@ -30,12 +31,32 @@ if TYPE_CHECKING:
 SELF_CARD = "this whole team, asked anew: for a part that deserves a plan of its own"
 
 
+SAME_AGAIN = "The conductor wrote the same plan again, which accepts its answer."
+
+
 @dataclass(slots=True)
 class Outcome:
-    """A round's answer and the text of the plan that made it."""
+    """A round's answer, the text of the plan that made it, and its steps."""
 
     answered: e.Answered
     plan_text: str
+    steps: tuple[Step, ...] = ()
+
+
+async def hold_while_same(steps: AsyncIterable[Step], earlier: tuple[Step, ...]) -> AsyncIterator[Step]:
+    """`steps`, held back for as long as they are those of `earlier`; none where they are the same to the end."""
+    held: list[Step] = []
+    is_same = bool(earlier)
+    async for step in steps:
+        held.append(step)
+        is_same = is_same and len(held) <= len(earlier) and step == earlier[len(held) - 1]
+        if not is_same:
+            for each in held:
+                yield each
+            held, is_same = [], False
+    if len(held) < len(earlier):
+        for each in held:
+            yield each
 
 
 class Conducting:
@@ -50,11 +71,16 @@ class Conducting:
         outbox: Outbox,
         ledger: Ledger,
     ) -> None:
-        self._engine, self._task, self._run, self._outbox, self._ledger = engine, task, run, outbox, ledger
+        self._engine, self._run, self._outbox, self._ledger = engine, run, outbox, ledger
+        self._refusals = task.sampling.refusals or Refusals()  # an inner run has those of the outer one
+        self._began = time.monotonic()
+        sampling = replace(task.sampling, refusals=self._refusals)
+        if task.deadline_s is not None:
+            sampling = replace(sampling, deadline_at_s=self._began + task.deadline_s)
+        self._task = replace(task, sampling=sampling)
         self._asked_for, self._members = members, members | self._itself()
         if engine.conductor is not None and engine.conductor.shuffle:
             self._members = dict(random.sample(list(self._members.items()), len(self._members)))
-        self._began = time.monotonic()
         self._plans = 0
         self._kept: e.Answered | None = None
 
@@ -115,7 +141,7 @@ class Conducting:
         conductor = self._conductor()
         pool = list(self._members.values())
         prompt = self._engine.prompts.plan(
-            conductor.format, pool, self._task.max_steps, self._task.conversation
+            conductor.layout, pool, self._task.max_steps, self._task.conversation
         )
         try:
             outcome = await self._written(prompt, "conductor", 0, live=live)
@@ -135,13 +161,12 @@ class Conducting:
 
     async def _by_itself(self, why: str, *, live: bool) -> Outcome:
         """One worker answers the user's own question; the next one, where it fails before it has said a word."""
-        first = self._one_worker()
-        others = [name for name in self._asked_for if name != first]
-        for name in [first, *others]:
+        names = self._fallbacks()
+        for name in names:
             try:
                 return await self._given(Plan((Step(name, ""),)), "fallback", live=live, why=why)
             except WorkerError as exc:
-                if name == [first, *others][-1] or self._outbox.begun:
+                if name == names[-1] or self._outbox.begun:
                     raise
                 why = f"{why}; then {name} failed: {type(exc).__name__}"
         raise AssertionError("there is at least one worker")
@@ -150,10 +175,10 @@ class Conducting:
         """A further round; None keeps the answer, because the conductor accepts it or cannot say otherwise."""
         conductor, pool = self._conductor(), list(self._members.values())
         prompts, task = self._engine.prompts, self._task
-        asked = prompts.plan(conductor.format, pool, task.max_steps, task.conversation)
-        prompt = prompts.revise(asked, outcome.plan_text, outcome.answered.output, conductor.format)
+        asked = prompts.plan(conductor.layout, pool, task.max_steps, task.conversation)
+        prompt = prompts.revise(asked, outcome.plan_text, outcome.answered.output, conductor.layout)
         try:
-            return await self._written(prompt, "revision", round, live=live)
+            return await self._written(prompt, "revision", round, live=live, earlier=outcome.steps)
         except InvalidPlan:
             if self._task.strict:
                 raise
@@ -164,9 +189,22 @@ class Conducting:
             return None
 
     async def _written(
-        self, prompt: list[Message], source: e.Source, round: int, *, live: bool
+        self,
+        prompt: list[Message],
+        source: e.Source,
+        round: int,
+        *,
+        live: bool,
+        earlier: tuple[Step, ...] = (),
     ) -> Outcome | None:
         """Run a plan that the conductor writes; complain once where it cannot run.
+
+        Args:
+            prompt: what it is shown.
+            source: who writes it.
+            round: from 0.
+            live: whether its last step's words go to the client as they come.
+            earlier: the steps of the round before; to write them again is to accept their answer.
 
         Raises:
             InvalidPlan: the second one cannot run either.
@@ -174,14 +212,14 @@ class Conducting:
         """
         draft = self._draft(prompt, may_accept=round > 0)
         try:
-            return await self._conducted(draft, source, round, prompt, live=live)
+            return await self._conducted(draft, source, round, prompt, live=live, earlier=earlier)
         except InvalidPlan as exc:
             if self._task.strict:
                 raise
             written = draft.answered.output if draft.answered else ""
             repair = self._engine.prompts.repair(prompt, written, exc)
         return await self._conducted(
-            self._draft(repair, may_accept=round > 0), "repair", round, repair, live=live
+            self._draft(repair, may_accept=round > 0), "repair", round, repair, live=live, earlier=earlier
         )  # fmt: skip
 
     def _draft(self, prompt: list[Message], *, may_accept: bool) -> Draft:
@@ -200,19 +238,23 @@ class Conducting:
             index=next_index,
             may_accept=may_accept,
             waiting=waiting,
+            deadline_at_s=self._task.sampling.deadline_at_s,
+            refusals=self._refusals,
         )
 
     async def _conducted(
-        self, draft: Draft, source: e.Source, round: int, prompt: list[Message], *, live: bool
-    ) -> Outcome | None:
+        self, draft: Draft, source: e.Source, round: int, prompt: list[Message], *, live: bool, earlier: tuple[Step, ...]
+    ) -> Outcome | None:  # fmt: skip
         index = self._begin(source, round, self._conductor().member.name, tuple(prompt))
 
         def ended() -> Plan | None:
-            self._note(e.PlanEnded(self.now_s(), index, draft.answered, accepted=draft.plan is None))
-            return draft.plan
+            is_same = draft.plan is not None and draft.plan.steps == earlier
+            plan, why = (None, SAME_AGAIN) if is_same else (draft.plan, "")
+            self._note(e.PlanEnded(self.now_s(), index, draft.answered, accepted=plan is None, why=why))
+            return plan
 
         try:
-            answered = await self._execute(index, draft, ended, live=live)
+            answered = await self._execute(index, hold_while_same(draft, earlier), ended, live=live)
         except InvalidPlan as exc:
             self._note(e.PlanEnded(self.now_s(), index, draft.answered, rejected=exc.reason, why=exc.message))
             raise
@@ -224,7 +266,9 @@ class Conducting:
                 why = error.message if error else ""
                 self._note(e.PlanEnded(self.now_s(), index, draft.answered, error=error, why=why))
             raise
-        return Outcome(answered, draft.answered.output if draft.answered else "") if answered else None
+        if answered is None or draft.plan is None:
+            return None
+        return Outcome(answered, draft.answered.output if draft.answered else "", draft.plan.steps)
 
     async def _given(self, plan: Plan, source: e.Source, *, live: bool, why: str = "") -> Outcome:
         index = self._begin(source, 0, None, ())
@@ -276,6 +320,8 @@ class Conducting:
             )
         return self._engine.conductor
 
-    def _one_worker(self) -> str:
-        preferred = self._engine.fallback
-        return preferred if preferred in self._asked_for else next(iter(self._asked_for))
+    def _fallbacks(self) -> list[str]:
+        """Who may answer by itself: the settings' choice first; only those who see, where the user shows a picture."""
+        names = sorted(self._asked_for, key=lambda name: name != self._engine.fallback)
+        seeing = [name for name in names if self._asked_for[name].sees_images]
+        return seeing if self._task.shows_pictures and seeing else names

@@ -82,9 +82,9 @@ class Engine:
             unknown = [name for name in names if name not in self.pool]
             if unknown:
                 raise BadTask(
-                    f"No worker is called {shown(unknown[0])}; the pool has: {', '.join(self.pool)}.",
-                    param=f"podium.{name_of_field}",
-                )
+                    f"No worker of the pool is called {shown(unknown[0])}. GET /v1/models lists them.",
+                    param=f"podium.{name_of_field}", detail=f"The pool has: {', '.join(self.pool)}.",
+                )  # fmt: skip
         wanted = list(self.pool) if task.workers is None else list(dict.fromkeys(task.workers))
         members = {name: self.pool[name] for name in wanted if name not in task.exclude_workers}
         if not members:
@@ -92,8 +92,8 @@ class Engine:
             raise BadTask("No worker is left for this request; allow at least one.", param=param)
         for step in task.plan.steps if task.plan else ():
             if step.worker not in members:
-                message = f"The plan asks {shown(step.worker)}; this request allows: {', '.join(members)}."
-                raise BadTask(message, param="podium.plan")
+                message = f"The plan asks {shown(step.worker)}, which this request does not allow. See podium.workers."
+                raise BadTask(message, param="podium.plan", detail=f"Allowed: {', '.join(members)}.")
         return members
 
     @asynccontextmanager

@@ -57,10 +57,14 @@ class PodiumError(Exception):
     """Anything Podium raises on purpose.
 
     Args:
-        message: one sentence for the person who reads it: what happened and what to do.
+        message: one sentence for the caller: what happened and what to do. It names no address, no environment variable and no
+            worker that the caller did not name or is not told of anyway.
         **facts: the error's fields, see each class's annotations.
     """
 
+    detail: str = ""
+    """What only the operator needs, such as a provider's own words, `base_url`, the variable that holds a key. For logs, spans and
+    records; never in an answer."""
     param: str | None = None
     """The request field at fault, in the caller's words, such as `podium.workers`."""
     retryable: ClassVar[bool] = False
@@ -74,6 +78,11 @@ class PodiumError(Exception):
     def message(self) -> str:
         """The sentence given to the constructor."""
         return str(self.args[0]) if self.args else type(self).__name__
+
+    @property
+    def explanation(self) -> str:
+        """The message and the detail: for operators."""
+        return f"{self.message} {self.detail}".rstrip()
 
 
 class BadTask(PodiumError):
@@ -139,6 +148,9 @@ class WorkerBusy(WorkerError):
 class WorkerRefused(WorkerError):
     """Understood the call and said no: a bad key, an unknown model, a refused prompt."""
 
+    every_call: bool = False
+    """Whether any other call would be refused too, as with a bad key; else something in this one was."""
+
 
 class ContextOverflow(WorkerError):
     """The prompt, or the room asked for the answer, is more than the model can hold."""
@@ -163,6 +175,7 @@ class DeadlineExceeded(PodiumError):
 class Overloaded(PodiumError):
     """Podium has no room for the request; nothing was run."""
 
+    retryable = True
     retry_after_s: float = 1.0
 
 
@@ -179,6 +192,6 @@ def shown(value: object) -> str:
 
 def defect(exc: Exception) -> PodiumError:
     """What nobody foresaw, as an error that a run can end with. `exc` is its cause."""
-    error = PodiumError(f"A defect of Podium's own: {type(exc).__name__}: {exc}")
+    error = PodiumError(f"A defect of Podium's own: {type(exc).__name__}.", detail=str(exc))
     error.__cause__ = exc
     return error

@@ -103,6 +103,8 @@ class StepSpoke:
     at_s: float
     plan: int
     step: int
+    served_by: str
+    """Who speaks: the worker that was planned, or the one it failed over to."""
 
 
 @dataclass(frozen=True, slots=True)

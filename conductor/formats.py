@@ -5,6 +5,11 @@ Two formats. `steps`, the default, is one JSON object a step, in order, so that 
     {"worker": 0, "subtask": "Work out ...", "access": []}
     {"worker": 2, "subtask": "Check it.", "access": [0]}
 
+Where a server holds the text to a JSON schema they stand in one object, after a thought that is passed over; a step still starts at
+its last byte::
+
+    {"thinking": "It has two parts.", "steps": [{"worker": 0, "subtask": "Work out ...", "access": []}]}
+
 `{"accept": true}` alone keeps the answer of the round before. `lists` is the paper's: free reasoning, then three Python lists
 (arXiv 2512.04388, section 3.1 and figure 13); three empty ones keep the answer::
 
@@ -84,11 +89,14 @@ class _Nesting:
 
 
 class StepsParser:
-    """`steps`: one JSON object a step, or `{"steps": [...]}` around them; what stands between them, and inside
-    `<think>`, is passed over.
+    """`steps`: one JSON object a step, or `{"thinking": "...", "steps": [...]}` around them, with or without the thought; what
+    stands between them, and inside `<think>`, is passed over.
     """
 
-    _WRAPPER = re.compile(r'\{\s*(?:"accept"\s*:\s*false\s*,\s*)?"steps"\s*:\s*')
+    _WRAPPER = re.compile(
+        r'\{\s*(?:(?:"accept"\s*:\s*false|"thinking"\s*:\s*"(?:[^"\\]|\\.)*")\s*,\s*)*"steps"\s*:\s*',
+        re.DOTALL,
+    )
 
     def __init__(self, workers: Sequence[str], max_steps: int) -> None:
         self._draft = Draft(workers, max_steps)
@@ -105,7 +113,7 @@ class StepsParser:
         for char in text:
             if not self._object and (self._thinks(char) or char != "{"):
                 continue
-            if char == "[" and self._nesting.depth == 1 and self._WRAPPER.fullmatch("".join(self._object)):
+            if char == "[" and self._opens_steps():
                 self._reset()
                 continue
             self._object.append(char)
@@ -136,6 +144,11 @@ class StepsParser:
         if self._passed.endswith(("<think>", "</think>")):
             self._thinking = not self._passed.startswith("</")
         return self._thinking
+
+    def _opens_steps(self) -> bool:
+        """Whether a bracket here begins the list of steps."""
+        at_top = self._nesting.depth == 1 and not self._nesting.quote
+        return at_top and self._WRAPPER.fullmatch("".join(self._object)) is not None
 
     def _reset(self) -> None:
         self._object, self._nesting = [], _Nesting('"')

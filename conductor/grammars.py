@@ -51,6 +51,7 @@ def grammar(
     *,
     may_accept: bool = False,
     subtask_chars: int = SUBTASK_CHARS,
+    thinking: bool = False,
 ) -> Grammar:
     """The grammar of `format`.
 
@@ -60,11 +61,12 @@ def grammar(
         max_steps: at most so many steps, at least one.
         may_accept: whether the text may keep the answer of the round before instead.
         subtask_chars: about the length of the longest subtask; the grammar counts words, of six characters each.
+        thinking: whether the JSON schema has room for a thought before the steps.
     """
     words = _worker(n_workers) + _string(subtask_chars)
     if format == "lists":
         return Grammar(_lists(max_steps, may_accept) + words)
-    return Grammar(_steps(max_steps, may_accept) + words, _schema(n_workers, max_steps, may_accept))
+    return Grammar(_steps(max_steps, may_accept) + words, _schema(n_workers, max_steps, may_accept, thinking))
 
 
 def _worker(n_workers: int) -> str:
@@ -107,7 +109,7 @@ def _lists(max_steps: int, may_accept: bool) -> str:
     return rules
 
 
-def _schema(n_workers: int, max_steps: int, may_accept: bool) -> dict[str, object]:
+def _schema(n_workers: int, max_steps: int, may_accept: bool, thinking: bool) -> dict[str, object]:
     step: dict[str, object] = {
         "type": "object",
         "properties": {
@@ -116,15 +118,18 @@ def _schema(n_workers: int, max_steps: int, may_accept: bool) -> dict[str, objec
             "access": {
                 "type": "array",
                 "items": {"type": "integer", "enum": list(range(max(max_steps - 1, 1)))},
+                "maxItems": max_steps - 1,
             },
         },
         "required": ["worker", "subtask", "access"],
         "additionalProperties": False,
     }
-    steps = {"type": "array", "items": step}
-    properties: dict[str, object] = {"steps": steps}
+    properties: dict[str, object] = {}
+    if thinking:
+        properties["thinking"] = {"type": "string", "description": "A sentence or two, before the plan."}
     if may_accept:
-        properties = {"accept": {"type": "boolean"}, "steps": steps}
+        properties["accept"] = {"type": "boolean"}
+    properties["steps"] = {"type": "array", "items": step, "maxItems": max_steps}
     return {
         "type": "object",
         "properties": properties,

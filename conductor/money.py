@@ -143,11 +143,13 @@ class Ledger:
                 self._book(hold, hold.cost_usd, hold.tokens)
 
     def settle(self, hold: Hold, cost_usd: Decimal | None, usage: Usage | None) -> None:
-        """Replace `hold` by what the call took; by all of it where that is unknown."""
+        """Replace `hold` by what the call took; by all of it where that is unknown, or nothing a call can take."""
+        knows_cost = cost_usd is not None and cost_usd.is_finite() and cost_usd >= 0
+        knows_tokens = usage is not None and usage.input_tokens >= 0 and usage.output_tokens >= 0
         self._book(
             hold,
-            hold.cost_usd if cost_usd is None else cost_usd,
-            hold.tokens if usage is None else usage.total_tokens,
+            cost_usd if cost_usd is not None and knows_cost else hold.cost_usd,
+            usage.total_tokens if usage is not None and knows_tokens else hold.tokens,
         )
 
     def release(self, hold: Hold) -> None:

@@ -81,10 +81,9 @@ class Draft:
                 f"The plan has more than {self.max_steps} steps.", reason=Reason.TOO_MANY_STEPS, step=index
             )
         if step.worker not in self.workers:
-            known = ", ".join(self.workers)
             raise InvalidPlan(
-                f"Step {index} names the worker {shown(step.worker)}; the pool of this request has: {known}.",
-                reason=Reason.UNKNOWN_WORKER, step=index,
+                f"Step {index} names the worker {shown(step.worker)}, which this request's pool does not have.",
+                reason=Reason.UNKNOWN_WORKER, step=index, detail=f"It has: {', '.join(self.workers)}.",
             )  # fmt: skip
         forward = [read for read in step.access if not 0 <= read < index]
         if forward:

@@ -25,7 +25,7 @@ def worst_case(
     for index, step in enumerate(plan.steps):
         member = pool[step.worker]
         prompt = work(member, conversation, step, plan.steps[:index], dict.fromkeys(step.access, ""))
-        call = member.with_defaults(replace(sampling, messages=prompt))
+        call = member.with_defaults(replace(sampling, messages=prompt.messages))
         read = sum(tokens[earlier].output_tokens for earlier in step.access) * BYTES_PER_OUTPUT_TOKEN
         tokens.append(Usage(input_bound(call) + read, call.max_output_tokens or member.max_output_tokens))
     needed = plan.needed

@@ -10,14 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from conductor.errors import InvalidPlan
-from conductor.formats import Format
+from conductor.instructions import Layout, how_to_accept, instructions
+from conductor.marks import mark_key, marked, read_marked
+from conductor.money import Price
 from conductor.plan import Step
 from conductor.worker import Image, Member, Message, Part, Text
 
 ROLE = """\
 You lead a team of language models. You do not answer the user yourself: you write a plan that makes the team answer well.
 
-A plan has at most {max_steps} steps. Each step has
+A plan has one step or more, at most {max_steps}. Each step has
 - a worker: the number of the model that does it,
 - a subtask: what to do, in one or two sentences to that model,
 - an access list: the numbers of the earlier steps, from 0, whose outputs it may read.
@@ -25,33 +27,16 @@ Steps that do not read each other run at the same time. Every worker sees the us
 answer the user gets, so let it be the complete answer. Use one step for an easy question, more only where they help.
 """
 
-STEPS = """\
-Write one JSON object a line and nothing else. For example, for a question of two parts:
-{"worker": 1, "subtask": "Derive the formula the question asks for.", "access": []}
-{"worker": 0, "subtask": "List the special cases in which such a formula fails.", "access": []}
-{"worker": 1, "subtask": "Answer the question with the formula, corrected for the special cases.", "access": [0, 1]}
-For an easy question:
-{"worker": 0, "subtask": "Answer the question briefly.", "access": []}
-"""
-
-LISTS = """\
-Think first, in a sentence or two. Then write three Python lists of equal length and nothing after them. For example:
-The question has two independent parts, then they must be joined.
-model_id = [1, 0, 1]
-subtasks = ["Derive the formula the question asks for.", "List the special cases in which it fails.", "Join both."]
-access_list = [[], [], ["all"]]
-For an easy question:
-One model can answer at once.
-model_id = [0]
-subtasks = ["Answer the question briefly."]
-access_list = [[]]
-"""
+WORKER = "{number}: {card}{facts}"
+"""How a worker is shown; the facts, where there are any, are a line of their own."""
 
 FALLBACK_CARD = "a general language model"
 ANSWER = "Answer the question."
 """The task of a step that has none and reads others."""
+OUTPUT = "output"
+"""The name of the marks around an output that a worker is shown."""
 NO_IMAGE = "[A picture is here that this model cannot see.]"
-_MARK = re.compile(r"<(?=\s*/?\s*(?:output|task)\b)", re.IGNORECASE)
+_FILL = re.compile(r"\{(number|card|facts)\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,35 +45,55 @@ class Prompts:
 
     Args:
         conductor: instructions; `{max_steps}` stands for the request's figure.
-        steps, lists: how to write the two formats, with examples.
+        steps, lists: how to write the two formats, with examples; None: as `instructions.py` says it for the request.
+        worker: a worker of the pool; `{number}`, `{card}` and `{facts}` (price, speed, context, images) are filled in.
     """
 
     conductor: str = ROLE
-    steps: str = STEPS
-    lists: str = LISTS
+    steps: str | None = None
+    lists: str | None = None
+    worker: str = WORKER
 
     def plan(
-        self, format: Format, pool: Sequence[Member], max_steps: int, conversation: Sequence[Message]
+        self, layout: Layout, pool: Sequence[Member], max_steps: int, conversation: Sequence[Message]
     ) -> list[Message]:
         """What the conductor is shown to write a plan: static text, then the pool in its numbering, then the question."""
-        how = self.steps if format == "steps" else self.lists
-        team = "\n".join(f"{number}: {member.card or FALLBACK_CARD}" for number, member in enumerate(pool))
+        own = self.lists if layout == "lists" else self.steps
+        how = instructions(layout, len(pool), max_steps) if own is None else own
+        team = "\n".join(self._line(number, member) for number, member in enumerate(pool))
         system = f"{self.conductor.replace('{max_steps}', str(max_steps))}\n{how}\nThe team:\n{team}"
         return [Message.of("system", system), Message.of("user", _question(conversation))]
 
     def repair(self, asked: Sequence[Message], written: str, error: InvalidPlan) -> list[Message]:
         """The same again, after a plan that cannot run."""
-        complaint = f"This plan cannot run: {error.message} Write the whole plan again, in the same format."
+        key = mark_key(*(message.text for message in asked), error.message)
+        complaint = (
+            f"This plan cannot run:\n\n{marked('reason', key, error.message)}\n\n"
+            "Write the whole plan again, in the same format."
+        )
         return [*asked, Message.of("assistant", written or "(nothing)"), Message.of("user", complaint)]
 
-    def revise(self, asked: Sequence[Message], written: str, outcome: str, format: Format) -> list[Message]:
+    def revise(self, asked: Sequence[Message], written: str, outcome: str, layout: Layout) -> list[Message]:
         """The paper's recursion (section 3.2): the conductor reads its plan and the outcome, and accepts or plans again."""
-        accept = '{"accept": true}' if format == "steps" else "three empty lists"
+        key = mark_key(*(message.text for message in asked), written, outcome)
         verdict = (
-            f"The team answered:\n\n{_escaped(outcome)}\n\nIf this answers the user's question well, write {accept}. "
-            "If not, write a new plan that mends it; its last step must give the complete answer."
+            f"The team answered:\n\n{marked('outcome', key, outcome)}\n\n"
+            f"If this answers the user's question well, {how_to_accept(layout)}. "
+            "If not, write a new plan that fixes it; its last step must give the complete answer."
         )
         return [*asked, Message.of("assistant", written or "(nothing)"), Message.of("user", verdict)]
+
+    def _line(self, number: int, member: Member) -> str:
+        fills = {"number": str(number), "card": _card(member), "facts": _facts(member)}
+        return _FILL.sub(lambda name: fills[name[1]], self.worker)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPrompt:
+    """What a worker is shown, and the key of the marks in it; empty where there are none."""
+
+    messages: tuple[Message, ...]
+    mark_key: str = ""
 
 
 def work(
@@ -97,11 +102,11 @@ def work(
     step: Step,
     plan: Sequence[Step],
     outputs: Mapping[int, str],
-) -> tuple[Message, ...]:
+) -> WorkerPrompt:
     """What a worker is shown: both system prompts, the conversation, the outputs it may read, its subtask.
 
     Outputs and subtask are appended to the user's last message, because some chat templates refuse two user turns in a row.
-    An output cannot forge the marks around it.
+    Only outputs have marks around them, and no sentence of ours is added: small models repeat what frames their task.
 
     Args:
         member: who is asked.
@@ -114,23 +119,29 @@ def work(
     system = "\n\n".join(
         text for text in [member.system_prompt, *(m.text for m in conversation if m.role == "system")] if text
     )
+    key = ""
+    if step.access:
+        subtasks = [plan[read].subtask for read in step.access]
+        texts = (*(message.text for message in conversation), system, step.subtask, *subtasks)
+        key = mark_key(*texts, *(outputs[read] for read in step.access))
     if step.subtask or step.access:
-        messages = _with_last_user(messages, _assignment(step, plan, outputs))
+        messages = _with_last_user(messages, _assignment(step, plan, outputs, key))
     if not member.sees_images:
         messages = [_without_images(message) for message in messages]
-    return (*([Message.of("system", system)] if system else []), *messages)
+    return WorkerPrompt((*([Message.of("system", system)] if system else []), *messages), key)
 
 
-def _assignment(step: Step, plan: Sequence[Step], outputs: Mapping[int, str]) -> str:
-    shown = "".join(
-        f'<output step="{read}" subtask="{_escaped(plan[read].subtask).replace(chr(34), chr(39))}">\n'
-        f"{_escaped(outputs[read])}\n</output>\n\n"
-        for read in step.access
+def read_assignment(text: str) -> tuple[list[str], str]:
+    """The outputs and the task that `work` adds to the user's last turn, for a worker that is a program."""
+    outputs, task = read_marked(OUTPUT, text)
+    return outputs, task.strip()
+
+
+def _assignment(step: Step, plan: Sequence[Step], outputs: Mapping[int, str], key: str) -> str:
+    shown = (
+        marked(OUTPUT, key, outputs[read], step=str(read), subtask=plan[read].subtask) for read in step.access
     )
-    seen = "You work in a team on the question above. " + (
-        f"What others found so far:\n\n{shown}" if shown else "You work on your own part.\n\n"
-    )
-    return f"{seen}<task>\n{_escaped(step.subtask) or ANSWER}\n</task>"
+    return "\n\n".join([*shown, step.subtask or ANSWER])
 
 
 def _with_last_user(messages: Sequence[Message], text: str) -> list[Message]:
@@ -151,13 +162,33 @@ def _without_images(message: Message) -> Message:
 
 
 def _question(conversation: Sequence[Message]) -> str:
-    """The conversation as the conductor reads it: one text, pictures named, roles told where there is more than one turn."""
+    """The conversation as the conductor reads it: one text, pictures named, turns marked where there is more than one."""
     plain = [_without_images(message) for message in conversation]
     if len(plain) == 1:
         return f"The user's question:\n{plain[0].text}"
-    turns = "\n\n".join(f"{message.role}: {message.text}" for message in plain)
+    key = mark_key(*(message.text for message in plain))
+    turns = "\n\n".join(marked("turn", key, message.text, role=message.role) for message in plain)
     return f"The conversation; plan the answer to its last turn:\n{turns}"
 
 
-def _escaped(text: str) -> str:
-    return _MARK.sub("&lt;", text)
+def _card(member: Member) -> str:
+    """What a worker is good at, in one line, so that no card looks like another worker's."""
+    return " ".join(member.card.split()) or FALLBACK_CARD
+
+
+def _facts(member: Member) -> str:
+    """What is known of a worker's price, speed and limits, in a line of its own; empty where nothing is."""
+    facts = [
+        _price(member.price) if member.price else "",
+        f"{member.tokens_per_s:g} tokens/s" if member.tokens_per_s else "",
+        f"context of {member.context_tokens:,} tokens" if member.context_tokens else "",
+        "sees images" if member.sees_images else "",
+    ]
+    known = "; ".join(fact for fact in facts if fact)
+    return f"\n   ({known})" if known else ""
+
+
+def _price(price: Price) -> str:
+    if not price.input_usd_per_mtok and not price.output_usd_per_mtok:
+        return "costs nothing"
+    return f"${price.input_usd_per_mtok:f} in, ${price.output_usd_per_mtok:f} out per million tokens"

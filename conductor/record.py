@@ -31,6 +31,8 @@ class StepRecord:
     answered: e.Answered | None = None
     started_s: float | None = None
     first_token_s: float | None = None
+    served_by: str | None = None
+    """Who answers, from the first token on: `worker`, or the one it failed over to."""
     ended_s: float | None = None
     error: PodiumError | None = None
 
@@ -192,7 +194,7 @@ def _step_after(step: StepRecord, event: e.StepBegan | e.StepSpoke | e.StepEnded
         case e.StepBegan():
             return replace(step, status="running", prompt=event.prompt, started_s=event.at_s)
         case e.StepSpoke():
-            return replace(step, first_token_s=event.at_s)
+            return replace(step, first_token_s=event.at_s, served_by=event.served_by)
         case e.StepEnded():
             return replace(step, status="done", answered=event.answered, ended_s=event.at_s)
         case e.StepLost():

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from conductor import events as e
-from conductor.errors import PodiumError, WorkerError, WorkerUnavailable
+from conductor.errors import PodiumError, WorkerError
 from conductor.money import Ledger, Usage
 from conductor.worker import Call, Delta, FinishReason, Reply, opened
 
@@ -63,6 +63,7 @@ class Recursive:
     def _failed(self, error: PodiumError) -> PodiumError:
         if not isinstance(error, WorkerError):
             return error
-        wrapped = WorkerUnavailable(f"The inner run failed: {error.message}", worker=self.name)
+        facts = {name: value for name, value in vars(error).items() if name in ("detail", "retry_after_s")}
+        wrapped = type(error)(f"The inner run failed: {error.message}", worker=self.name, **facts)
         wrapped.__cause__ = error
         return wrapped

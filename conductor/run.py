@@ -15,11 +15,14 @@ from conductor import events as e
 from conductor.calls import Asked, ask
 from conductor.errors import PodiumError, defect
 from conductor.events import Loss
+from conductor.marks import EchoFilter
 from conductor.money import Ledger
 from conductor.outbox import Outbox
 from conductor.plan import Plan, Step
-from conductor.prompts import work
+from conductor.prompts import OUTPUT, work
 from conductor.worker import Call, Member, Message
+
+BLIND_NOTE = "The user's pictures were left out: this worker's settings say that it sees none (sees_images)."
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +135,12 @@ class PlanRun:
         try:
             outputs = await self._outputs(step)
             prompt = work(self._scene.pool[step.worker], self._scene.conversation, step, self._steps, outputs)
-            call = await self._call(index, step, prompt)
-            self._scene.note(e.StepBegan(self._scene.now_s(), self._index, index, prompt))
-            async with ask(self._scene.pool[step.worker], call, self._scene.ledger) as asked:
-                self._scene.note(e.StepSpoke(self._scene.now_s(), self._index, index))
+            call = await self._call(index, step, prompt.messages)
+            self._scene.note(e.StepBegan(self._scene.now_s(), self._index, index, prompt.messages))
+            echo = EchoFilter(OUTPUT, prompt.mark_key) if prompt.mark_key else None
+            async with ask(self._scene.pool[step.worker], call, self._scene.ledger, echo) as asked:
+                asked.reply.notes += self._notes(step)
+                self._scene.note(e.StepSpoke(self._scene.now_s(), self._index, index, asked.reply.worker))
                 async with aclosing(aiter(asked)) as deltas:
                     async for delta in deltas:
                         if self._live and (delta.text or delta.reasoning):
@@ -182,6 +187,13 @@ class PlanRun:
             stop=sampling.stop if index == self._last else (), read_along=sampling.read_along and self._may_show(index),
             waiting=partial(self._waits, index, step.worker),
         )  # fmt: skip
+
+    def _notes(self, step: Step) -> tuple[str, ...]:
+        """What the record says of the prompt, beside the prompt itself."""
+        if self._scene.pool[step.worker].sees_images:
+            return ()
+        shown = any(message.has_image for message in self._scene.conversation)
+        return (BLIND_NOTE,) if shown else ()
 
     def _may_show(self, index: int) -> bool:
         """Whether this step's words may go to the client: the last step's do, and a step before another is not the last."""

@@ -41,3 +41,8 @@ class Task:
     deadline_s: float | None = None
     plan_only: bool = False
     strict: bool = False
+
+    @property
+    def shows_pictures(self) -> bool:
+        """Whether the user shows any."""
+        return any(message.has_image for message in self.conversation)

@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 
 from conductor.errors import WorkerUnavailable
 from conductor.money import FREE, Price, Usage
+from conductor.refusals import Refusals
 
 Role = Literal["system", "user", "assistant"]
 
@@ -95,8 +96,12 @@ class Call:
     """The steps that it reads."""
     attempt: int = 1
     """Counts up as the call is made again."""
+    deadline_at_s: float | None = field(default=None, compare=False)
+    """When the caller's time is over, by `time.monotonic`: nothing that takes longer is waited for. None: no deadline."""
     waiting: Callable[[str], None] | None = field(default=None, compare=False)
     """Told why, once it is known that the first token will be long in coming, such as a replica that must be started."""
+    refusals: Refusals | None = field(default=None, compare=False)
+    """What has been refused in the run so far; never sent."""
 
 
 class FinishReason(StrEnum):
@@ -127,6 +132,8 @@ class Delta:
     """The record of the run that answered, where the worker is a team itself."""
     notes: tuple[str, ...] = ()
     """New remarks for the record; see `Reply.notes`."""
+    billed_at_bound: bool = False
+    """What the call took cannot be known, or what the server says of it cannot be true; `notes` say why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +146,8 @@ class Attempt:
     message: str
     waited_s: float
     """How long was waited after it."""
+    detail: str = ""
+    """What only the operator needs; see `PodiumError.detail`."""
 
 
 @dataclass(slots=True)
@@ -167,11 +176,14 @@ class Reply:
     """The record of the run that answered, where the worker is a team itself."""
     notes: tuple[str, ...] = ()
     """What was changed in the call or not believed of the answer, one sentence each: for the record, never for the answer."""
+    billed_at_bound: bool = False
+    """Bill the most that the call could take: `usage` is unknown and stays so."""
 
     async def __aiter__(self) -> AsyncGenerator[Delta]:
         async for delta in self.deltas:
             self.model = delta.model or self.model
-            self.usage = delta.usage or self.usage
+            self.billed_at_bound |= delta.billed_at_bound
+            self.usage = None if self.billed_at_bound else delta.usage or self.usage
             self.finish = delta.finish or self.finish
             self.inner = delta.inner or self.inner
             self.notes += delta.notes
@@ -220,6 +232,10 @@ class Member:
     prepaid: bool = False
     """Its calls are paid one by one inside it, from the same ledger, so asking it reserves nothing."""
     sees_images: bool = False
+    context_tokens: int | None = None
+    """The longest prompt and answer together; None: not known."""
+    tokens_per_s: float | None = None
+    """About how fast it writes; None: not known."""
     system_prompt: str = ""
     """Put before the user's own system prompt."""
     defaults: Call = field(default_factory=lambda: Call(messages=()))

@@ -199,7 +199,7 @@ class EngineAsker:
                 async for _ in run.events():
                     pass
         except PodiumError as exc:  # before anything was called
-            return Outcome(error=type(exc).__name__, message=exc.message)
+            return Outcome(error=type(exc).__name__, message=exc.explanation)
         return of_record(run.record)
 
     async def aclose(self) -> None:
@@ -225,7 +225,8 @@ def conducted_at(settings: Settings, url: str, model: str | None = None) -> Sett
     own = settings.worker(settings.conductor.worker)
     if (named := model or getattr(own, "model", None)) is None:
         raise EvaluationError(f"at={url}: say with &model=NAME what the conductor is called there.")
-    kept = own.model_dump(include=set(OpenAISettings.model_fields) - {"kind", "price"}) | {"price": own.price}
+    shared = set(OpenAISettings.model_fields) - {"kind", "price"}
+    kept = own.model_dump(include=shared, exclude_unset=True) | {"price": own.price}
     there = OpenAISettings.model_validate(kept | {"kind": "openai", "model": named, "base_url": url})
     return settings.model_copy(
         update={"workers": tuple(there if worker is own else worker for worker in settings.workers)}

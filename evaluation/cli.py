@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from conductor.errors import PodiumError
+from evaluation.errors import HOW_TO_INSTALL
 from evaluation.naming import count
 from evaluation.sources import SOURCES
 from evaluation.strategies import LEARNED, STRATEGIES, USUAL
@@ -122,13 +123,17 @@ def ended(read: argparse.Namespace, written: list[str]) -> int:
     signal.signal(
         signal.SIGINT, signal.default_int_handler
     )  # a shell's background job starts with it ignored
-    from evaluation import command
-
     try:
+        from evaluation import command  # numpy, plots and graders: not for `--help`
+
         getattr(command, read.do)(read, written)
     except KeyboardInterrupt:
         print("Stopped. What was answered is kept; the same command goes on from here.", file=sys.stderr)  # noqa: T201
         return 130
+    except ModuleNotFoundError as exc:
+        lacks = f"podium needs the package {exc.name}, which is not installed. {HOW_TO_INSTALL}"
+        print(lacks, file=sys.stderr)  # noqa: T201
+        return 2
     except PodiumError as exc:
         print(exc.message, file=sys.stderr)  # noqa: T201
         return 2

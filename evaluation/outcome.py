@@ -62,7 +62,7 @@ def of_record(record: Record) -> Outcome:
         prompt_tokens=used.input_tokens if told else None, completion_tokens=used.output_tokens if told else None,
         cost_usd=record.cost_usd, wall_s=record.wall_s, critical_path_s=record.critical_path_s,
         format_failures=sum(each.rejected is not None for each in record.plans), fallback=record.fallback,
-        error=type(error).__name__ if error else None, message=error.message if error else "",
+        error=type(error).__name__ if error else None, message=error.explanation if error else "",
         workers=tuple(dict.fromkeys(call.served_by for call in calls)),
         plan=tuple(f"{s.worker}{list(s.access)}: {s.subtask}" for s in plan.steps) if plan else (),
     )  # fmt: skip

@@ -2,9 +2,12 @@
 
 import os
 import re
+from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import ray
 from ray.serve import Application
 
 from serving import edge
@@ -50,17 +53,34 @@ def application(args: dict[str, Any], engine: type | None = None) -> Application
             f"build_app takes settings=FILE and model=NAME, not {sorted(unknown) or 'nothing'}."
         )
     settings = load(found(Path(args["settings"])), args.get("model") or None)
-    absent_workers(
-        settings, os.environ
-    )  # a key that must be there is missed now, not in a replica a minute later
-    _see_local_adapters(settings)
+    if not ray.is_initialized():
+        # Ray will be started from here and its replicas inherit this environment: a key is missed now, not a minute later. A Ray that
+        # runs has nodes with environments of their own, and the router alone can tell.
+        absent_workers(settings, os.environ)
     # For the proxies of a Ray that is started after this, as `serve run` does; they are given no settings.
     os.environ[edge.VARIABLE] = Policy.of(settings).model_dump_json()
     owners = [w for w in settings.workers if isinstance(w, VllmSettings) and w.deployment is None]
+    _see_vllm(owners, args["settings"])
+    _see_local_adapters(settings)
     engines = {
         worker.name: engine_deployment(_with_local_folder(worker), settings, engine) for worker in owners
     }
     return router_deployment(settings, engines)
+
+
+def _see_vllm(owners: Sequence[VllmSettings], path: str) -> None:
+    """vLLM is installed where a worker needs it; set-up installs it only for settings that do.
+
+    Raises:
+        SettingsError: it is not.
+    """
+    for worker in owners:
+        if not worker.stand_in and find_spec("vllm") is None:
+            raise SettingsError(
+                f"Worker {worker.name!r} needs vLLM, which is not installed here. Run `make setup SETTINGS={path}` for an engine "
+                "on CPUs; on a machine with GPUs, install the `gpu` extra (pip install '.[gpu]'); or serve settings without local "
+                "models, such as cluster/api.yaml."
+            )
 
 
 HUB_NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")

@@ -101,6 +101,10 @@ WORKER_ERRORS = Instrument(
 
 RUNNING = Instrument("gauge", "podium.workflow.running", "{run}", "Runs under way in a router replica.")
 ROOM = Instrument("gauge", "podium.workflow.room", "{run}", "Most runs that a router replica takes.")
+CONDUCTOR_FAILURES = Instrument(
+    "gauge", "podium.conductor.failures_in_a_row", "{run}",
+    "Newest runs of a router replica for which the conductor made no plan; 0 once it makes one.",
+)  # fmt: skip
 QUEUED = Instrument(
     "gauge", "podium.worker.queued", "{call}", "Calls that wait for one of the worker's slots.", (t.WORKER,)
 )

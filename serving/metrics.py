@@ -58,7 +58,9 @@ def of_run(record: Record, providers: Mapping[str, str]) -> Iterator[Measurement
     for run in _with_inner(record):
         for plan in run.plans:
             yield Measurement(i.PLANS, 1, (plan.source, _fate(plan), plan.rejected or ""))
-            yield from (Measurement(i.STEPS, 1, (step.worker, step.status)) for step in plan.steps)
+            yield from (
+                Measurement(i.STEPS, 1, (step.served_by or step.worker, step.status)) for step in plan.steps
+            )
         for call in _calls(run):
             yield from _of_call(call, providers)
 

@@ -1,29 +1,34 @@
 """The one place where layers are stacked around workers.
 
-Outermost first: failing over, retrying, slots, span, the wire. So a span is one call, a wait for a retry holds no slot, and a
-fallback is retried by its own rules.
+Outermost first: failing over, fitting (API workers), retrying, skipping what has refused, slots, span, the wire. So a span is one
+call as it is sent, a wait for a retry holds no slot, and a fallback is retried, and sent what its model accepts, by its own rules.
 """
 
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
 from conductor.engine import Engine
 from conductor.money import FREE, Price
-from conductor.planner import Conductor
+from conductor.planner import Conductor, Constraint
 from conductor.prompts import Prompts
 from conductor.worker import Call, Member, Worker
 from serving.adapters import name_of
+from serving.keys import read_key
+from serving.known_models import accepted_by
 from serving.layers.failing_over import FailingOver
+from serving.layers.fitting import Fitting
 from serving.layers.limited import Limited
 from serving.layers.retrying import Retrying
+from serving.layers.skipping_refused import SkippingRefused
 from serving.layers.traced import Traced
-from serving.settings import Settings, absent_workers, without
+from serving.settings import ConductorSettings, Settings, absent_workers, without
 from serving.telemetry import PROVIDERS
 from serving.worker_settings import (
+    API_SETTINGS,
     AnthropicSettings,
     GeminiSettings,
     OpenAISettings,
@@ -61,18 +66,36 @@ class Pool:
     def engine(self) -> Engine:
         """What plans and runs over these workers."""
         settings, own = self.settings, self.settings.prompts
-        texts = {
-            name: text for name in ("conductor", "steps", "lists") if (text := getattr(own, name)) is not None
-        }
+        names = ("conductor", "steps", "lists", "worker")
+        texts = {name: text for name in names if (text := getattr(own, name)) is not None}
         in_pool = {name: self.members[name] for name in settings.pool}
         chosen = settings.conductor
         if chosen is None:
             return Engine(None, in_pool, Prompts(**texts))
         conductor = Conductor(
-            self.members[chosen.worker], chosen.format, chosen.temperature, chosen.constrained,
-            chosen.max_plan_tokens, chosen.subtask_chars, chosen.shuffle,
+            self.members[chosen.worker], chosen.format, chosen.temperature, _constraint(settings, chosen),
+            chosen.max_plan_tokens, chosen.subtask_chars, chosen.shuffle, self._thinking_tokens(chosen), self._thought(chosen), chosen.timeout_s,
         )  # fmt: skip
         return Engine(conductor, in_pool, Prompts(**texts), chosen.fallback)
+
+    def _thinking_tokens(self, chosen: ConductorSettings) -> int:
+        """How many tokens the conductor, or whom it falls back to, may think."""
+        if chosen.max_thinking_tokens is not None:
+            return chosen.max_thinking_tokens
+        first = self.settings.worker(chosen.worker)
+        line = [first, *(self.settings.worker(name) for name in first.fallbacks)]
+        return max(
+            accepted_by(worker).thinking_tokens(first.effort or worker.effort)
+            if isinstance(worker, API_SETTINGS)
+            else 0
+            for worker in line
+        )
+
+    def _thought(self, chosen: ConductorSettings) -> bool:
+        """Whether the conductor writes a thought before its plan: where it does not reason by itself, and the prompt asks for one."""
+        if chosen.thought is not None:
+            return chosen.thought
+        return self.settings.prompts.steps is None and not self._thinking_tokens(chosen)
 
     @property
     def providers(self) -> dict[str, str]:
@@ -94,6 +117,15 @@ class Pool:
         adapters = self.settings.adapters_of
         up = await asyncio.gather(*(self.engines[name].ready(adapters(name)) for name in owners))
         return [name for name, is_up in zip(owners, up, strict=True) if not is_up]
+
+    def may_answer(self, name: str, engines_down: Collection[str]) -> bool:
+        """Whether a call to the worker, or to one that it falls over to, reaches a model while these engines are down."""
+        worker = self.settings.worker(name)
+        line = [worker, *(self.settings.worker(other) for other in worker.fallbacks)]
+        return any(
+            not isinstance(each, VllmSettings) or (each.deployment or each.name) not in engines_down
+            for each in line
+        )
 
     async def load_adapters(self) -> None:
         """Put every adapter into every replica of its engine that is up, so that the first call with it waits for nothing.
@@ -136,19 +168,21 @@ def build_pool(settings: Settings, environment: Mapping[str, str], engines: Engi
 
     Args:
         settings: what to serve.
-        environment: where the named keys are.
+        environment: of this process, where the named variables are.
         engines: the vLLM engines it needs.
 
     Raises:
-        SettingsError: a key is missing.
+        SettingsError: a key is missing, or its file cannot be used.
     """
     absent = absent_workers(settings, environment)
-    for name, variable in absent.items():
-        logger.warning("Worker %s is left out: %s is not set.", name, variable)
+    for name, source in absent.items():
+        logger.warning("Worker %s is left out: no key in %s.", name, source)
     settings = without(settings, set(absent))
     wires = {worker.name: _wire(worker, settings, environment, engines) for worker in settings.workers}
     slots = {worker.name: _limited(worker, wires[worker.name], settings) for worker in settings.workers}
-    stacked = {worker.name: _retrying(worker, slots[worker.name]) for worker in settings.workers}
+    stacked = {
+        worker.name: _fitting(worker, _retrying(worker, slots[worker.name])) for worker in settings.workers
+    }
     members = {worker.name: _member(worker, stacked, settings) for worker in settings.workers}
     return Pool(settings, members, tuple(wires.values()), slots, engines)
 
@@ -199,12 +233,14 @@ def _account(
     return Account(
         name=worker.name,
         model=worker.model,
-        api_key=environment[worker.api_key_env] if worker.api_key_env else "none",
+        api_key=read_key(worker, environment) or "none",
         base_url=worker.base_url,
         price=_price(worker),
         stall_timeout_s=worker.stall_timeout_s,
         connect_timeout_s=worker.connect_timeout_s,
         extra_body=worker.extra_body,
+        family=worker.like or worker.model,
+        output_limit_field=accepted_by(worker).output_limit_field,
     )
 
 
@@ -235,6 +271,16 @@ def _provenance(worker: WorkerSettings, wire: Worker, settings: Settings) -> str
             return ""
 
 
+def _constraint(settings: Settings, chosen: ConductorSettings) -> Constraint | None:
+    """How the conductor's server holds a plan to the grammar: API providers take a JSON schema, vLLM the grammar itself."""
+    if not chosen.constrained:
+        return None
+    worker = settings.worker(chosen.worker)
+    if not isinstance(worker, API_SETTINGS):
+        return "ebnf"
+    return "json_schema" if accepted_by(worker).json_schema else None
+
+
 def _limited(worker: WorkerSettings, wire: Worker, settings: Settings) -> Limited:
     traced = Traced(
         wire, PROVIDERS[worker.kind], _model(worker, settings), content=settings.telemetry.content
@@ -243,7 +289,18 @@ def _limited(worker: WorkerSettings, wire: Worker, settings: Settings) -> Limite
 
 
 def _retrying(worker: WorkerSettings, limited: Limited) -> Worker:
-    return Retrying(limited, worker.retry.attempts, worker.retry.first_wait_s, worker.retry.longest_wait_s)
+    return Retrying(
+        SkippingRefused(limited),
+        worker.retry.attempts,
+        worker.retry.first_wait_s,
+        worker.retry.longest_wait_s,
+    )
+
+
+def _fitting(worker: WorkerSettings, retrying: Worker) -> Worker:
+    if not isinstance(worker, API_SETTINGS):
+        return retrying
+    return Fitting(retrying, worker.model, accepted_by(worker))
 
 
 def _member(worker: WorkerSettings, stacked: Mapping[str, Worker], settings: Settings) -> Member:
@@ -252,8 +309,20 @@ def _member(worker: WorkerSettings, stacked: Mapping[str, Worker], settings: Set
         worker.name, FailingOver([stacked[each.name] for each in line]) if len(line) > 1 else stacked[worker.name],
         card=worker.card, price=_price(worker), worst_price=_worst([_price(each) for each in line]),
         max_output_tokens=worker.max_output_tokens, sees_images=worker.sees_images, system_prompt=worker.system_prompt,
+        context_tokens=worker.context_tokens or _engine_context(worker, settings), tokens_per_s=worker.tokens_per_s,
         defaults=Call((), temperature=worker.temperature, top_p=worker.top_p, effort=worker.effort),
     )  # fmt: skip
+
+
+def _engine_context(worker: WorkerSettings, settings: Settings) -> int | None:
+    """What a vLLM engine was told to make room for; None where it decides by itself."""
+    owner = (
+        settings.worker(worker.deployment)
+        if isinstance(worker, VllmSettings) and worker.deployment
+        else worker
+    )
+    tokens = owner.engine.get("max_model_len") if isinstance(owner, VllmSettings) else None
+    return tokens if isinstance(tokens, int) and tokens > 0 else None
 
 
 def _price(worker: WorkerSettings) -> Price | None:

@@ -1,7 +1,7 @@
 """What is served: one YAML, checked whole, frozen. How many replicas serve it is the Serve config's business.
 
-Unknown keys are refused with their place. Keys of providers are only ever named (`api_key_env`), never written. Imports in
-milliseconds: no Ray, no torch, no SDK.
+Unknown keys are refused with their place. Keys of providers are only ever named (`api_key_env`, `api_key_file`), never
+written. Imports in milliseconds: no Ray, no torch, no SDK.
 """
 
 import re
@@ -16,8 +16,9 @@ from pydantic_core import ErrorDetails
 
 from conductor.errors import PodiumError
 from conductor.grammars import SUBTASK_CHARS
-from conductor.planner import PLAN_TOKENS
+from conductor.planner import PLAN_TIMEOUT_S, PLAN_TOKENS
 from conductor.recursion import ITSELF
+from serving.keys import ApiSettings, KeyFileError, read_key
 from serving.worker_settings import API_SETTINGS, Frozen, Scaling, VllmSettings, WorkerSettings
 
 ROOT = Path(__file__).parent.parent
@@ -31,65 +32,93 @@ class ConductorSettings(Frozen):
     """Who writes the plans, and how it is asked."""
 
     worker: str
+    """Its name; where its key is not set, the first of its `fallbacks` that is there. Its own `effort` says how long it thinks."""
     format: Literal["steps", "lists"] = "steps"
+    """How it writes plans: `steps`, one JSON object per step, which can start running while the plan is written; `lists`, the three lists of the paper."""
     temperature: float | None = Field(default=0.0, ge=0, le=2)
+    """Sampling temperature of its plans. null: the model's own default."""
     constrained: bool = True
-    """Hold its decoding to the format's grammar, where its server can."""
+    """Constrain decoding to the format's grammar, where its server supports that."""
     max_plan_tokens: int = Field(default=PLAN_TOKENS, ge=32)
+    """A longer plan is cut off. Thoughts are not counted in it."""
+    max_thinking_tokens: int | None = Field(default=None, ge=0)
+    """How many tokens it may think before its plan, reserved and paid like the plan's. null: by its `effort` (low 4096, medium 8192,
+    high 16384) for an API model that is known to think, else 0."""
     subtask_chars: int = Field(default=SUBTASK_CHARS, ge=20)
-    """The grammar lets no subtask be longer."""
+    """The longest subtask that the grammar allows, in characters."""
     fallback: str | None = None
-    """Who answers where no plan can be had; the first of the pool where it is not said."""
+    """The worker that answers alone when no plan can be made. null: the first of the pool."""
     shuffle: bool = False
     """Show the pool in a new order and numbering at every request."""
+    thought: bool | None = None
+    """Let an API model write a thought of a sentence or two before the steps. Where it is not said: with the built-in prompts, if the model
+    does not reason by itself."""
+    timeout_s: float = Field(default=PLAN_TIMEOUT_S, gt=0)
+    """How long it may write one plan, from its first token on, thoughts included; then a worker answers by itself."""
 
 
 class ModelSettings(Frozen):
     """A name under which the conductor serves."""
 
     max_steps: int = Field(default=5, ge=1, le=20)
+    """The most steps that one plan may have."""
     rounds: int = Field(default=1, ge=1, le=5)
+    """How many plans a request may take: after each but the last, the conductor reads the answer and accepts it or plans again."""
     depth: int = Field(default=0, ge=0, le=3)
+    """How deep a step may call the whole team again, as a worker of its own. 0: not at all."""
     workers: tuple[str, ...] | None = None
+    """The workers that its plans may use. null: the whole pool."""
     deadline_s: float | None = Field(default=None, gt=0)
+    """Time limit of a request. null: `limits.default_deadline_s`."""
     max_cost_usd: Decimal | None = Field(default=None, gt=0)
+    """Cost limit of a request, reserved before each call. null: none."""
     max_tokens: int | None = Field(default=None, gt=0)
+    """Token limit of a request, all calls together, reserved before each call. null: none."""
 
 
 class StepSettings(Frozen):
     """A step of a fixed workflow. An empty subtask is the user's question as it stands."""
 
     worker: str
+    """The worker that runs it."""
     subtask: str = ""
+    """What it is told to do."""
     access: tuple[int, ...] | Literal["all"] = ()
+    """The earlier steps whose outputs it reads, counted from 0; or `all` of them."""
 
 
 class PromptSettings(Frozen):
     """Texts in place of the built-in ones (`conductor/prompts.py`); `{max_steps}` is filled in."""
 
     conductor: str | None = None
+    """What the conductor is and does."""
     steps: str | None = None
+    """How a plan of the format `steps` is written."""
     lists: str | None = None
+    """How a plan of the format `lists` is written."""
+    worker: str | None = None
+    """How a worker of the pool is shown; `{number}`, `{card}` and `{facts}` (price, speed, context, images) are filled in."""
 
 
 class LimitSettings(Frozen):
     """What one router takes on."""
 
     max_body_bytes: int = Field(default=20_000_000, gt=0)
-    """Of a request, pictures included."""
+    """The longest request body in bytes, pictures included; a longer one gets 413."""
     max_text_bytes: int = Field(default=4_000_000, gt=0)
-    """Of a request, pictures aside: a million tokens of English, more than the models of most pools can read."""
+    """The longest text of a request, pictures aside: a million tokens of English, more than the models of most pools can read."""
     max_running: int = Field(default=2048, ge=1)
-    """Requests under way in one replica; more are told to come back (429)."""
+    """Requests that one router replica runs at once; more get 429 with `Retry-After`."""
     default_deadline_s: float = Field(default=600.0, gt=0)
+    """Time limit of a request that neither its body nor its model limits."""
     heartbeat_s: float = Field(default=10.0, gt=0)
-    """A comment is sent on a stream that was silent for so long."""
+    """A stream that has been silent this long is sent a comment, so that proxies keep it open."""
     first_byte_s: float = Field(default=0.1, ge=0)
-    """So long a stream waits for an early failure that can still be an HTTP status."""
+    """How long a stream waits before its first byte, so that an early failure can still be an HTTP status."""
     records: int = Field(default=1000, ge=1)
-    """How many of the newest runs are kept."""
+    """How many runs are kept for `GET /v1/workflows`, the newest ones."""
     records_bytes: int = Field(default=64_000_000, ge=1)
-    """How much they may weigh together; the newest one is kept whatever it weighs."""
+    """How many bytes they may take together. The newest is kept whatever its size."""
 
 
 class HttpSettings(Frozen):
@@ -100,6 +129,7 @@ class HttpSettings(Frozen):
     origins: tuple[str, ...] = ()
     """Web pages of other origins that may call, such as `https://app.example.com`; `["*"]` is any."""
     max_header_bytes: int = Field(default=16_384, ge=1024)
+    """The longest headers of a request, all together; longer ones get 431."""
     header_s: float = Field(default=10.0, gt=0)
     """A connection is closed that has not sent its first request's headers by then."""
     stall_s: float = Field(default=10.0, gt=0)
@@ -116,11 +146,15 @@ class RouterSettings(Scaling):
     """How the HTTP ingress is sized. Its requests are runs, most of which wait for models."""
 
     min_replicas: int = Field(default=1, ge=1)
+    """The fewest replicas."""
     target_ongoing_requests: float = Field(default=1000, gt=0)
+    """Target concurrent requests per replica."""
     max_ongoing_requests: int = Field(default=4096, ge=1)
+    """The most concurrent requests that a replica is given; more wait for a place."""
     target_calls: float = Field(default=500, gt=0)
-    """As many calls to models at once, those that wait for a slot included, are meant for one replica."""
+    """Target concurrent calls to models per replica, those that wait for a slot included."""
     num_cpus: float = Field(default=0.5, ge=0)
+    """Logical CPUs of one replica, as Ray counts them."""
 
 
 class TelemetrySettings(Frozen):
@@ -129,20 +163,30 @@ class TelemetrySettings(Frozen):
     content: bool = False
     """Put prompts and outputs into spans."""
     service_prefix: str = "podium"
+    """How service names begin in traces: `podium-router`, `podium-<worker>`."""
 
 
 class Settings(Frozen):
     """Everything one Podium serves."""
 
     conductor: ConductorSettings | None = None
+    """Who writes the plans. null: only workflows and workers are served."""
     workers: tuple[WorkerSettings, ...] = Field(min_length=1)
+    """Every model that is called, the conductor's own included."""
     models: dict[str, ModelSettings] = Field(default_factory=dict)
+    """The names under which the conductor is served, each with limits of its own."""
     workflows: dict[str, tuple[StepSettings, ...]] = Field(default_factory=dict)
+    """Fixed plans, each served under its name."""
     prompts: PromptSettings = PromptSettings()
+    """Texts in place of the built-in prompts."""
     limits: LimitSettings = LimitSettings()
+    """What one router replica takes on."""
     http: HttpSettings = HttpSettings()
+    """Who may call, and how slowly."""
     router: RouterSettings = RouterSettings()
+    """How many router replicas there are, and how large they are."""
     telemetry: TelemetrySettings = TelemetrySettings()
+    """What is traced."""
 
     @property
     def pool(self) -> list[str]:
@@ -234,21 +278,23 @@ class Settings(Frozen):
 def without(settings: Settings, absent: set[str]) -> Settings:
     """`settings` without the workers in `absent`: also gone from fallbacks, models and workflows; a workflow that used one is left out.
 
+    The conductor's place is taken by the first of its worker's fallbacks that is there.
+
     Raises:
-        SettingsError: the conductor is among them.
+        SettingsError: the conductor and all its fallbacks are among them.
     """
-    if settings.conductor and settings.conductor.worker in absent:
-        name = settings.conductor.worker
-        raise SettingsError(
-            f"The conductor is the worker {name!r}, whose key is not set. Set it, or name another conductor."
-        )
+    conductor = settings.conductor
+    if conductor:
+        leader = settings.worker(conductor.worker)
+        present = [name for name in (leader.name, *leader.fallbacks) if name not in absent]
+        if not present:
+            raise SettingsError(_no_conductor(settings, leader))
+        fallback = None if conductor.fallback in absent else conductor.fallback
+        conductor = conductor.model_copy(update={"worker": present[0], "fallback": fallback})
     keep = [
         worker.model_copy(update={"fallbacks": tuple(name for name in worker.fallbacks if name not in absent)})
         for worker in settings.workers if worker.name not in absent
     ]  # fmt: skip
-    conductor = settings.conductor
-    if conductor and conductor.fallback in absent:
-        conductor = conductor.model_copy(update={"fallback": None})
     models = {
         name: model if model.workers is None
         else model.model_copy(update={"workers": tuple(worker for worker in model.workers if worker not in absent)})
@@ -264,24 +310,57 @@ def without(settings: Settings, absent: set[str]) -> Settings:
     )
 
 
+def _no_conductor(settings: Settings, leader: WorkerSettings) -> str:
+    """What to set so that somebody can plan."""
+    candidates = [leader, *(settings.worker(name) for name in leader.fallbacks)]
+    variables = dict.fromkeys(
+        each.api_key_env for each in candidates if isinstance(each, API_SETTINGS) and each.api_key_env
+    )
+    if len(variables) > 1:
+        return f"No conductor has its key. Set one of these variables: {', '.join(map(str, variables))}."
+    return (
+        f"The conductor is the worker {leader.name!r}, whose key is not set. "
+        f"Set {', '.join(map(str, variables)) or 'it'}, or name another conductor."
+    )
+
+
 def absent_workers(settings: Settings, environment: Mapping[str, str]) -> dict[str, str]:
-    """Optional workers whose key is not set: name to the variable to set.
+    """Optional workers without a key: name to the variable or file that should hold it.
+
+    Args:
+        settings: all of them.
+        environment: of the process that will call the workers.
 
     Raises:
-        SettingsError: a worker that is not optional has no key.
+        SettingsError: a worker that is not optional has no key, or a key's file cannot be used.
     """
     absent: dict[str, str] = {}
     for worker in settings.workers:
-        variable = worker.api_key_env if isinstance(worker, API_SETTINGS) else None
-        if variable is None or environment.get(variable):
+        if not isinstance(worker, API_SETTINGS):
             continue
+        source = worker.api_key_env or worker.api_key_file
+        try:
+            if source is None or read_key(worker, environment):
+                continue
+        except KeyFileError as exc:
+            raise SettingsError(str(exc)) from exc
         if not worker.optional:
-            raise SettingsError(
-                f"Worker {worker.name!r} needs its key in the variable {variable}, which is not set. "
-                "Set it, or write `optional: true` to leave the worker out without it."
-            )
-        absent[worker.name] = variable
+            raise SettingsError(_missing(worker))
+        absent[worker.name] = source
     return absent
+
+
+def _missing(worker: ApiSettings) -> str:
+    if worker.api_key_file:
+        return (
+            f"Worker {worker.name!r} needs its key in the file {worker.api_key_file}, which is not there, or empty, where the router runs. "
+            "Write it there with mode 600, or write `optional: true` to leave the worker out without it."
+        )
+    return (
+        f"Worker {worker.name!r} needs its key in the variable {worker.api_key_env}, which is not set where the router runs. "
+        "Set it in the environment that Ray is started in (on a cluster: of every router node; the shell of `serve run` or "
+        "`serve deploy` does not reach them), name a file in `api_key_file`, or write `optional: true` to leave the worker out without it."
+    )
 
 
 def parse(data: Any, where: str = "settings") -> Settings:

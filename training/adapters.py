@@ -116,10 +116,15 @@ A LoRA adapter (rank {rank}, bfloat16) that makes {base} write plans for Podium.
 * **Workers**: {"; ".join(f"{source}: {stands_for(kinds)}" for source, kinds in report.get("provenance", {}).items()) or "not said"}.
 * **Training**: {_warm_start(config)}GRPO, {config.grpo.steps} steps of {config.grpo.questions} questions x {config.grpo.completions} \
 completions; all of it in config.yaml. {report.get("minutes", "?")} minutes.
-* **Measured**: {config.held_out} questions held out, plans unconstrained, nothing repaired, greedy where not said otherwise.
+* **Measured**: {_held_out(report)} questions held out, plans unconstrained, nothing repaired, greedy where not said otherwise.
 
 {tables(report) if report else "Not measured."}
 """
+
+
+def _held_out(report: Mapping[str, Any]) -> int:
+    """How many questions were measured, of all sources."""
+    return sum(int(figures["questions"]) for figures in report.get("after", {}).values())
 
 
 def _questions(config: Config) -> str:

@@ -107,6 +107,8 @@ class QuestionsConfig(Frozen):
     source: Literal["skills", "jsonl"] = "skills"
     path: str | None = None
     """Of the JSONL: one question a line, fields as in `evaluation.questions.Question` (`training.lines.Line`)."""
+    held_out_path: str | None = None
+    """A second file of the same kind, whose questions are measured before and after and never trained on."""
     seed: int = Field(default=0, ge=0)
     distinct: int | None = Field(default=None, ge=1)
     """So many different questions, asked again in a new order when they are used up; None: as many as are needed."""
@@ -120,6 +122,8 @@ class QuestionsConfig(Frozen):
     def _file(self) -> Self:
         if (self.source == "jsonl") != (self.path is not None):
             raise ValueError("path goes with source jsonl, and only with it")
+        if self.held_out_path is not None and self.path is None:
+            raise ValueError("held_out_path goes with source jsonl, and only with it")
         if sum(each.share for each in self.also) >= 1:
             raise ValueError(
                 "the shares of `also` leave nothing to the questions of `source`; they must be less than 1 together"
@@ -262,7 +266,7 @@ class Config(Frozen):
     warm_start: WarmStartConfig | None = None
     grpo: GrpoConfig = GrpoConfig()
     held_out: int = Field(default=200, ge=0)
-    """Questions by which the conductor is measured before and after, half of them composite; 0: none."""
+    """Questions by which the conductor is measured before and after, half of them composite; 0: none. Of a file, at most what it holds."""
     checkpoint_every: int = Field(default=20, ge=1)
     keep_checkpoints: int = Field(default=2, ge=1)
 

@@ -104,11 +104,11 @@ def held_out_questions(config: Config, count: int) -> list[Question]:
     """Questions that no training sees. Of the synthetic ones half are composite, where training has composite ones.
 
     Raises:
-        SettingsError: the source is a file; only who made it knows what it holds back. Set `held_out: 0`.
+        SettingsError: the source is a file and there is none of questions held out; or they have a question in common.
     """
-    if config.questions.path:
+    if config.questions.path and not config.questions.held_out_path:
         raise SettingsError(
-            "held_out needs questions that training never sees; with source jsonl set held_out to 0."
+            "held_out needs questions that training never sees: name a file of them in questions.held_out_path, or set held_out to 0."
         )
     rng, others = random.Random("held out"), list[Question]()
     for each in config.questions.also:
@@ -119,8 +119,21 @@ def held_out_questions(config: Config, count: int) -> list[Question]:
                 f"questions.also: {seen} is in train and in held_out; with recorded questions, say ?part=train and ?part=test."
             )
         others += _so_many(found, round(each.share * count), rng)
+    if config.questions.path:
+        return _held_out_of_file(config.questions)[: count - len(others)] + others
     share = 0.5 if config.questions.composite_share else 0.0
     return _skills(config.questions, 1_000_003, count - len(others), share, "held_out") + others
+
+
+def _held_out_of_file(config: QuestionsConfig) -> list[Question]:
+    taught = {text for question in read(str(config.path)) for text in (question.id, question.text)}
+    found = read(str(config.held_out_path))
+    for question in found:
+        if taught & {question.id, question.text}:
+            raise SettingsError(
+                f"questions: {question.id!r} of {config.held_out_path} is in {config.path} too; take it out of one of them."
+            )
+    return found
 
 
 def _named(name: str, max_chars: int | None) -> list[Question]:

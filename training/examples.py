@@ -10,6 +10,7 @@ import json
 import random
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from statistics import mean
 from types import MappingProxyType
@@ -40,7 +41,7 @@ def examples(config: Config, runner: PlanRunner) -> list[Example]:
 
     Args:
         config: with a `warm_start`.
-        runner: not used elsewhere while this runs; for one event loop.
+        runner: not used elsewhere while this runs; for one event loop, at whose end it is closed.
 
     Raises:
         SettingsError: plans cannot be drawn for this pool (`check`).
@@ -57,7 +58,8 @@ def examples(config: Config, runner: PlanRunner) -> list[Example]:
             return await _tried(random.Random(f"{config.seed} warm start {number}"), warm, runner, each)
 
     async def all_of_them() -> list[list[Tried]]:
-        return await asyncio.gather(*(tried(number, each) for number, each in enumerate(asked)))
+        async with aclosing(runner):
+            return await asyncio.gather(*(tried(number, each) for number, each in enumerate(asked)))
 
     found = asyncio.run(all_of_them())
     rights = how_often_right([each for one in found for each in one])

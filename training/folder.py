@@ -127,6 +127,7 @@ def digests(config: Config) -> dict[str, str]:
     files = [
         config.pool.settings,
         config.questions.path,
+        config.questions.held_out_path,
         *(each.detail for each in sets if each.name in FROM_FILES),
     ]
     return {file: _digest(Path(file)) for file in files if file}

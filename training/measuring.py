@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import aclosing
 from dataclasses import asdict, dataclass, replace
 from statistics import mean
 from typing import Any
@@ -91,16 +92,17 @@ def measure(
     model: Any, tokenizer: PreTrainedTokenizerBase, runner: PlanRunner, asked: Sequence[Asked], max_tokens: int,
     batch: int = 64, temperature: float = 0.0,
 ) -> dict[str, Measured]:  # fmt: skip
-    """Let the model plan every question, and run the plans; figures by the questions' source."""
+    """Let the model plan every question, and run the plans; figures by the questions' source. Closes the runner."""
     prompts = [chat(runner, each) for each in asked]
     written = plans(model, tokenizer, prompts, max_tokens, batch, temperature)
 
     async def run() -> list[Score]:
-        return list(
-            await asyncio.gather(
-                *(scored(runner, each, w[0], ended=w[1]) for each, w in zip(asked, written, strict=True))
+        async with aclosing(runner):
+            return list(
+                await asyncio.gather(
+                    *(scored(runner, each, w[0], ended=w[1]) for each, w in zip(asked, written, strict=True))
+                )
             )
-        )
 
     scores = asyncio.run(run())
     return {
@@ -142,7 +144,7 @@ def summed(asked: Sequence[Asked], scores: Sequence[Score]) -> Measured:
 
 
 def alone(runner: PlanRunner, asked: Sequence[Asked]) -> dict[str, Alone]:
-    """Ask each worker each question that it may be asked, by itself; figures by the questions' source."""
+    """Ask each worker each question that it may be asked, by itself; figures by the questions' source. Closes the runner."""
 
     async def right(worker: str, each: Asked) -> bool:
         task = replace(
@@ -155,7 +157,8 @@ def alone(runner: PlanRunner, asked: Sequence[Asked]) -> dict[str, Alone]:
 
     async def every() -> list[dict[str, bool]]:
         # One question after another: workers may be other people's machines.
-        return [{name: await right(name, each) for name in each.workers} for each in asked]
+        async with aclosing(runner):
+            return [{name: await right(name, each) for name in each.workers} for each in asked]
 
     answers = list(zip(asked, asyncio.run(every()), strict=True))
     return {

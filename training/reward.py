@@ -97,6 +97,11 @@ class PlanReward:
             record = await runner.run(question.text, workers, plans, ended=ended)
         return await score(question, record, plans[-1], workers, terms, ended=ended)
 
+    async def aclose(self) -> None:
+        """Close its runner, in the event loop that used it."""
+        if self._runner is not None:
+            await self._runner.aclose()
+
     def _all_workers(self) -> list[str]:
         return self._runner.workers if self._runner else []
 

@@ -1,5 +1,6 @@
 """One training run from its config: warm start, GRPO, measured before and after. Can be stopped at any time and resumed."""
 
+import asyncio
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -199,6 +200,7 @@ class TrainingRun:
                 trainer.train(resume_from_checkpoint=self.folder.checkpoint("checkpoints"))
             finally:
                 bar.close()
+                asyncio.run_coroutine_threadsafe(reward.aclose(), trainer.async_loop).result()
             if interrupted.asked:
                 raise Stopped(trainer.state.global_step)
         return trainer

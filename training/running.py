@@ -91,12 +91,12 @@ class PlanRunner:
         """What the server shows the conductor of a question to plan, the pool in the order of `workers`."""
         members = [self._engine.pool[name] for name in workers]
         asked = (Message.of("user", text),)
-        return self._engine.prompts.plan(self.conductor.format, members, self.limits.max_steps, asked)
+        return self._engine.prompts.plan(self.conductor.layout, members, self.limits.max_steps, asked)
 
     def revision(self, text: str, workers: Sequence[str], written: str, outcome: str) -> list[Message]:
         """What the server shows the conductor of a plan and its outcome, to accept it or to plan again."""
         asked = self.prompt(text, workers)
-        return self._engine.prompts.revise(asked, written, outcome, self.conductor.format)
+        return self._engine.prompts.revise(asked, written, outcome, self.conductor.layout)
 
     def task(self, text: str, workers: Sequence[str], rounds: int = 1) -> Task:
         """The server's task for this question (`serving/api/task.py`), told not to mend plans."""
@@ -126,12 +126,16 @@ class PlanRunner:
             conductor.member,
             worker=ScriptedWorker(conductor.member.name, replies, price=conductor.member.price),
         )
-        told = replace(conductor, member=saying, constrained=False, shuffle=False)
+        told = replace(conductor, member=saying, constrained=None, shuffle=False)
         engine = replace(self._engine, conductor=told, fallback=None)
         async with engine.running(self.task(text, workers, len(plans))) as run:
             async for _ in run.events():
                 pass
         return run.record
+
+    async def aclose(self) -> None:
+        """Close its workers' connections, in the event loop that used them."""
+        await self.pool.aclose()
 
     def _remembering(self, member: Member, memory: Memory) -> Member:
         return replace(member, worker=Remembering(member.worker, memory))

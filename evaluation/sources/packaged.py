@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any
 
-from evaluation.errors import EvaluationError
+from evaluation.errors import HOW_TO_INSTALL, EvaluationError
 from evaluation.extracting import ANSWER_FORM
 from evaluation.naming import Named
 from evaluation.questions import Question
@@ -73,5 +73,5 @@ def _bytes(module: str, package: str, path: str) -> bytes:
         return files(module).joinpath(path).read_bytes()
     except (ModuleNotFoundError, FileNotFoundError) as exc:
         raise EvaluationError(
-            f"These questions come with the package {package}, which is not here ({exc}): pip install {package}."
+            f"These questions come with the package {package}, which is not here ({exc}). {HOW_TO_INSTALL}"
         ) from exc

@@ -6,7 +6,7 @@ answer among other words scores below 0.99, an empty or unrelated answer does to
 The grader takes what stands between `<answer>` marks and asks for 0.99 (`evaluation.graders`).
 """
 
-from evaluation.errors import EvaluationError
+from evaluation.errors import HOW_TO_INSTALL, EvaluationError
 from evaluation.extracting import ANSWER_FORM
 from evaluation.naming import Named
 from evaluation.questions import Question
@@ -52,7 +52,7 @@ def _made(name: str, size: int, seed: int) -> list[Question]:
         import reasoning_gym
     except ImportError as exc:
         raise EvaluationError(
-            "reasoning_gym questions need the package reasoning-gym: pip install 'podium[evaluation]'."
+            f"reasoning_gym questions need the package reasoning-gym. {HOW_TO_INSTALL}"
         ) from exc
     return [
         Question(

@@ -8,13 +8,13 @@ its step may see, its task. It knows nothing else, no reference answer in partic
 
 import asyncio
 import hashlib
-import re
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from conductor.money import Price, Usage
-from conductor.worker import Call, Delta, FinishReason, Reply, opened
+from conductor.prompts import read_assignment
+from conductor.worker import Call, Delta, FinishReason, Reply, Text, opened
 from evaluation.synthetic.operations import FAMILIES, RESULT, Part, read
 from evaluation.synthetic.questions import parts
 from serving.workers.scripted import TOKEN, prompt_tokens
@@ -23,9 +23,6 @@ MODEL = "synthetic-skill"
 """Reported as the model's name."""
 CANNOT = "I cannot do this"
 """How an output begins that is no result."""
-_OUTPUT = re.compile(r'<output step="\d+" subtask="[^"]*">\n(.*?)\n</output>', re.DOTALL)
-_TASK = re.compile(r"<task>\n(.*?)\n</task>", re.DOTALL)
-_TEAM = "\n\nYou work in a team on the question above."
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +37,11 @@ class Shown:
 
     @classmethod
     def of(cls, call: Call) -> "Shown":
-        """Take a call's last user turn apart."""
-        text = next((message.text for message in reversed(call.messages) if message.role == "user"), "")
-        question, _, assignment = text.partition(_TEAM)
-        tasks = _TASK.findall(assignment)
-        return cls(question.strip(), tasks[-1].strip() if tasks else "", tuple(_OUTPUT.findall(assignment)))
+        """Take a call's last user turn apart: the question, and as a part of its own what the engine adds to it."""
+        turn = next((message for message in reversed(call.messages) if message.role == "user"), None)
+        texts = [part.text for part in turn.parts if isinstance(part, Text)] if turn else []
+        outputs, task = read_assignment("".join(texts[1:]))
+        return cls("".join(texts[:1]).strip(), task, tuple(outputs))
 
 
 class Skill:

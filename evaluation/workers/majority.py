@@ -5,19 +5,16 @@
 Answers are what stands between `<answer>` marks, compared word by word; of equally frequent ones the earliest wins.
 """
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 
 from conductor.errors import WorkerRefused
 from conductor.money import FREE, Price, Usage
+from conductor.prompts import read_assignment
 from conductor.worker import Call, Reply, opened
 from evaluation.extracting import tagged
 from evaluation.workers.said import said
-
-_OUTPUT = re.compile(r'<output step="\d+" subtask="[^"]*">\n(.*?)\n</output>', re.DOTALL)
-"""As `conductor.prompts` shows outputs; an output cannot forge the marks around it."""
 
 
 class Majority:
@@ -35,7 +32,7 @@ class Majority:
             WorkerRefused: there is nothing to vote on.
         """
         user = next((m.text for m in reversed(call.messages) if m.role == "user"), "")
-        outputs = _OUTPUT.findall(user) if call.access else []
+        outputs = read_assignment(user)[0] if call.access else []
         if not outputs:
             raise WorkerRefused(
                 f"{self.name} is a program that counts the votes of earlier steps; give its step an access list.",

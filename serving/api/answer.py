@@ -1,12 +1,14 @@
 """A record as JSON: OpenAI's answer, its usage, and everything that `podium` tells.
 
-Field names of the orchestration tokens are those that Sakana's Fugu sends and clients already read.
+Field names of the orchestration tokens are those that Sakana's Fugu sends and clients already read. What goes to callers has no
+error's `detail`; the record has (`for_operator`).
 """
 
 from decimal import Decimal
 from typing import Any, cast
 
 from conductor import events as e
+from conductor.errors import PodiumError
 from conductor.money import Usage
 from conductor.record import PlanRecord, Record, StepRecord
 from conductor.worker import Message, Text
@@ -25,9 +27,17 @@ def completion(record: Record, *, trace: bool) -> Json:
         "index": 0, "message": message, "logprobs": None, "finish_reason": record.finish.value if record.finish else "stop",
     }  # fmt: skip
     return {
-        "id": chat_id(record.id), "object": "chat.completion", "created": int(record.created), "model": record.model,
+        "id": chat_id(record.id), "object": "chat.completion", "created": int(record.created), "model": model_name(record),
         "choices": [choice], "usage": usage(record), "podium": summary(record, trace=trace),
     }  # fmt: skip
+
+
+def model_name(record: Record) -> str:
+    """The name that was asked for; of a worker that failed over, the name of the one who answers."""
+    plan = record.answering_plan
+    if plan is None or plan.source != "worker":
+        return record.model
+    return plan.steps[-1].served_by or record.model
 
 
 def chat_id(workflow_id: str) -> str:
@@ -87,7 +97,7 @@ def _shortened(value: object) -> object:
             return value
 
 
-def workflow(record: Record) -> Json:
+def workflow(record: Record, *, for_operator: bool = True) -> Json:
     """The whole record."""
     plan = record.answering_plan
     return {
@@ -95,16 +105,17 @@ def workflow(record: Record) -> Json:
         "created": int(record.created), "trace_id": record.trace_id, "rounds": record.rounds, "fallback": record.fallback,
         "plan": [written(step) for step in plan.steps] if plan else [],
         "answer": record.answer, "finish_reason": record.finish.value if record.finish else None,
-        "error": errors.body(record.error)["error"] if record.error else None,
+        "error": _error(record.error, for_operator=for_operator),
         "usage": usage(record), "cost_usd": dollars(record.cost_usd), "unmetered_calls": record.unmetered_calls,
         "wall_s": _seconds(record.wall_s), "critical_path_s": _seconds(record.critical_path_s),
-        "plans": [_plan(each) for each in record.plans], "steps": steps(record),
+        "plans": [_plan(each, for_operator=for_operator) for each in record.plans],
+        "steps": steps(record, for_operator=for_operator),
     }  # fmt: skip
 
 
-def steps(record: Record) -> list[Json]:
+def steps(record: Record, *, for_operator: bool = False) -> list[Json]:
     """Every step of every plan, in full, in the order they were written."""
-    return [_step(plan, step) for plan in record.plans for step in plan.steps]
+    return [_step(plan, step, for_operator=for_operator) for plan in record.plans for step in plan.steps]
 
 
 def written(step: StepRecord) -> Json:
@@ -148,13 +159,13 @@ def progress(event: e.Event) -> Json | None:
         case e.StepBegan():
             told = {"type": "step_began", "step": event.step}
         case e.StepSpoke():
-            told = {"type": "step_spoke", "step": event.step}
+            told = {"type": "step_spoke", "step": event.step, "served_by": event.served_by}
         case e.StepEnded(answered=answered):
             told = {"type": "step_ended", "step": event.step, "cost_usd": dollars(answered.cost_usd)}
             told["usage"] = _tokens(answered.usage)
         case e.StepLost():
             told = {"type": "step_lost", "step": event.step, "why": event.loss.value}
-            told["error"] = errors.body(event.error)["error"] if event.error else None
+            told["error"] = _error(event.error, for_operator=False)
         case _:
             return None
     return told | {"plan": event.plan, "at_s": _seconds(event.at_s)}
@@ -163,33 +174,51 @@ def progress(event: e.Event) -> Json | None:
 def _brief(step: Json) -> Json:
     return {
         name: step[name]
-        for name in ("plan", "step", "worker", "access", "status", "cost_usd", "started_s", "ended_s")
+        for name in (
+            "plan",
+            "step",
+            "worker",
+            "served_by",
+            "model",
+            "access",
+            "status",
+            "cost_usd",
+            "started_s",
+            "ended_s",
+        )
     }
 
 
-def _step(plan: PlanRecord, step: StepRecord) -> Json:
+def _step(plan: PlanRecord, step: StepRecord, *, for_operator: bool) -> Json:
     inner = step.answered.inner if step.answered else None
     return {
         "plan": plan.index, "round": plan.round, "step": step.index, **written(step), "status": step.status,
-        "prompt": _messages(step.prompt), **_answered(step.answered),
+        "prompt": _messages(step.prompt), **_answered(step.answered, for_operator=for_operator),
+        "served_by": step.served_by,
         "planned_s": _seconds(step.planned_s), "started_s": _seconds(step.started_s),
         "first_token_s": _seconds(step.first_token_s), "ended_s": _seconds(step.ended_s),
-        "error": errors.body(step.error)["error"] if step.error else None,
-        "inner": workflow(inner) if isinstance(inner, Record) else None,
+        "error": _error(step.error, for_operator=for_operator),
+        "inner": workflow(inner, for_operator=for_operator) if isinstance(inner, Record) else None,
     }  # fmt: skip
 
 
-def _plan(plan: PlanRecord) -> Json:
+def _plan(plan: PlanRecord, *, for_operator: bool) -> Json:
     return {
         "plan": plan.index, "round": plan.round, "source": plan.source, "worker": plan.worker,
-        "prompt": _messages(plan.prompt), **_answered(plan.answered), "steps": [written(step) for step in plan.steps],
+        "prompt": _messages(plan.prompt), **_answered(plan.answered, for_operator=for_operator), "steps": [written(step) for step in plan.steps],
         "accepted": plan.accepted, "rejected": plan.rejected, "why": plan.why,
-        "error": errors.body(plan.error)["error"] if plan.error else None,
+        "error": _error(plan.error, for_operator=for_operator),
         "started_s": _seconds(plan.started_s), "ended_s": _seconds(plan.ended_s),
     }  # fmt: skip
 
 
-def _answered(answered: e.Answered | None) -> Json:
+def _error(error: PodiumError | None, *, for_operator: bool) -> Json | None:
+    if error is None:
+        return None
+    return errors.record_body(error) if for_operator else errors.body(error)["error"]
+
+
+def _answered(answered: e.Answered | None, *, for_operator: bool) -> Json:
     if answered is None:
         return dict.fromkeys(
             ("served_by", "model", "output", "reasoning", "usage", "cost_usd", "finish_reason")
@@ -199,8 +228,8 @@ def _answered(answered: e.Answered | None) -> Json:
         "reasoning": answered.reasoning or None, "usage": _tokens(answered.usage), "cost_usd": dollars(answered.cost_usd),
         "finish_reason": answered.finish.value if answered.finish else None,
         "attempts": [
-            {"worker": a.worker, "error": a.error, "message": a.message, "waited_s": _seconds(a.waited_s)}
-            for a in answered.attempts
+            errors.attempt_json(each) | ({"detail": each.detail} if for_operator else {})
+            for each in answered.attempts
         ],
         "notes": list(answered.notes),
     }  # fmt: skip

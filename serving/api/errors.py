@@ -1,10 +1,14 @@
-"""Errors to HTTP: the one table, and OpenAI's error shape."""
+"""Errors to HTTP: the one table, and OpenAI's error shape.
+
+An error's `detail` is for operators: it is in `record_body`, which records use, and never in `body`, which answers use.
+"""
 
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from conductor import errors as e
+from conductor.worker import Attempt
 
 
 class Row(NamedTuple):
@@ -44,14 +48,11 @@ def row(error: e.PodiumError) -> Row:
 def body(error: e.PodiumError, workflow_id: str | None = None) -> dict[str, Any]:
     """`error` in OpenAI's shape; what only we know is under `podium`."""
     told = row(error)
-    facts = {
+    facts: dict[str, Any] = {
         name: value for name in ("reason", "worker", "step", "spent", "held", "limit", "deadline_s", "retry_after_s")
         if (value := getattr(error, name, None)) not in (None, "")
     }  # fmt: skip
-    attempts = [
-        {"worker": a.worker, "error": a.error, "message": a.message, "waited_s": a.waited_s}
-        for a in getattr(error, "attempts", ())
-    ]
+    attempts = [attempt_json(each) for each in getattr(error, "attempts", ())]
     podium = (
         facts
         | ({"attempts": attempts} if attempts else {})
@@ -66,7 +67,30 @@ def body(error: e.PodiumError, workflow_id: str | None = None) -> dict[str, Any]
     return {"error": shape | ({"podium": podium} if podium else {})}
 
 
+def record_body(error: e.PodiumError) -> dict[str, Any]:
+    """What a record says of `error`: `body`, and what only operators may read."""
+    told = body(error)["error"]
+    attempts = [attempt_json(each) | {"detail": each.detail} for each in getattr(error, "attempts", ())]
+    podium = told.get("podium", {}) | ({"attempts": attempts} if attempts else {})
+    return told | {"detail": error.detail} | ({"podium": podium} if podium else {})
+
+
+def attempt_json(attempt: Attempt) -> dict[str, Any]:
+    """A failed call that was followed by another, as callers are told of it."""
+    return {
+        "worker": attempt.worker, "error": attempt.error, "message": attempt.message,
+        "waited_s": round(attempt.waited_s, 6),
+    }  # fmt: skip
+
+
 def headers(error: e.PodiumError) -> dict[str, str]:
-    """`Retry-After` where the error says when to come back: in whole seconds, at least one."""
+    """Whether asking again may help, and from when on.
+
+    `x-should-retry` is what OpenAI's and Anthropic's SDKs obey before they look at the status: a refusal is a 502 like an outage,
+    and what was paid for is not to be paid for three times. `Retry-After` is in whole seconds, at least one.
+    """
     retry_after_s = getattr(error, "retry_after_s", None)
-    return {} if retry_after_s is None else {"retry-after": str(max(1, math.ceil(retry_after_s)))}
+    told = {"x-should-retry": "true" if error.retryable else "false"}
+    if retry_after_s is not None:
+        told["retry-after"] = str(max(1, math.ceil(retry_after_s)))
+    return told

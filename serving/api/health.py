@@ -24,12 +24,10 @@ async def replicas(request: Request) -> Response:
 
 @router.get("/readyz")
 async def readyz(request: Request) -> Response:
-    """Able to answer: every vLLM engine is up, or was scaled to zero. 503 until then; says which are waited for."""
+    """Able to answer, and how well: see `serving.api.readiness`."""
     service: Service = request.app.state.service
-    waited_for = await service.pool.engines_not_ready()
-    state: dict[str, object] = {"workers": service.pool.settings.pool, "running": service.running}
+    status, said = await service.readiness.state(service.pool, service.conductor_health)
+    said |= {"workers": service.pool.settings.pool, "running": service.running}
     if service.refused:
-        state["refused_user_config"] = service.refused
-    if waited_for:
-        return success({"status": "starting", "waiting_for": waited_for, **state}, status=503)
-    return success({"status": "ready", **state})
+        said["refused_user_config"] = service.refused
+    return success(said, status=status)

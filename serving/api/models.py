@@ -3,10 +3,9 @@
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from conductor.errors import UnknownName, shown
 from serving.api.respond import success
 from serving.api.service import Service
-from serving.api.task import names
+from serving.api.task import names, unknown_model
 
 router = APIRouter()
 
@@ -26,7 +25,7 @@ async def model(request: Request, name: str) -> Response:
     service: Service = request.app.state.service
     known = names(service.pool)
     if name not in known:
-        raise UnknownName(f"No model is called {shown(name)}; there are: {', '.join(known)}.", param="model")
+        raise unknown_model(name, service.pool)
     return success(_model(service, name, known[name]))
 
 
@@ -36,6 +35,7 @@ def _model(service: Service, name: str, kind: str) -> dict[str, object]:
         pool = service.pool
         podium |= {
             "card": pool.members[name].card,
+            "sees_images": pool.members[name].sees_images,
             "in_pool": name in pool.settings.pool,
             "model": pool.models[name],
             "provenance": pool.provenance.get(name),

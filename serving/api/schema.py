@@ -1,7 +1,7 @@
 """What a request may say: OpenAI's chat completion body, and `podium`.
 
-Unknown OpenAI fields are ignored, because clients send what they like; unknown `podium` fields are refused by name, because a
-limit with a typing error in it must not go unnoticed.
+Unknown OpenAI fields are ignored, because clients send what they like; known ones that are not served yet and would change the answer
+are refused by name (`unserved.py`), and so are unknown `podium` fields, because a limit with a typing error in it must not go unnoticed.
 """
 
 from decimal import Decimal
@@ -19,6 +19,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from conductor.errors import BadTask
+from serving.api.unserved import TOOL_ROLES, UnservedFields, UnservedMessageFields, refuse_unserved
 from serving.workers.images import split_data_url
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -78,11 +79,13 @@ class ImagePart(_Ignoring):
 ContentPart = Annotated[TextPart | ImagePart, Field(discriminator="type")]
 
 
-class ChatMessage(_Ignoring):
+class ChatMessage(UnservedMessageFields):
     """One turn."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | Annotated[list[ContentPart], Field(max_length=MOST_PARTS)] | None = None
+    refusal: str | None = None
+    """An assistant's, which took the place of its content."""
 
     @property
     def text_chars(self) -> int:
@@ -129,7 +132,7 @@ def _list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-class ChatRequest(_Ignoring):
+class ChatRequest(UnservedFields):
     """The body of `POST /v1/chat/completions` and `POST /v1/plans`."""
 
     model: str
@@ -162,7 +165,7 @@ def read(body: bytes) -> ChatRequest:
         BadTask: naming the field, in the caller's spelling, and what it may be.
     """
     try:
-        return ChatRequest.model_validate_json(body)
+        request = ChatRequest.model_validate_json(body)
     except ValidationError as exc:
         fault = _innermost(exc.errors(include_url=False, include_context=False))
         if fault["type"] == "json_invalid":
@@ -173,7 +176,9 @@ def read(body: bytes) -> ChatRequest:
             if fault["type"] == "extra_forbidden"
             else fault["msg"].removeprefix("Value error, ")
         )
-        raise BadTask(f"{param}: {said}.{_remedy(param)}", param=param) from exc
+        raise BadTask(f"{param}: {said}.{_remedy(param, fault['input'])}", param=param) from exc
+    refuse_unserved(request, list(request.messages))
+    return request
 
 
 def _innermost(faults: list[ErrorDetails]) -> ErrorDetails:
@@ -196,7 +201,9 @@ def place(loc: tuple[int | str, ...]) -> str:
     return written
 
 
-def _remedy(param: str) -> str:
+def _remedy(param: str, given: object) -> str:
+    if given in TOOL_ROLES and param.endswith("].role"):
+        return " Results of tools are not served yet."
     if (
         param.startswith("podium.")
         and param.count(".") == 1

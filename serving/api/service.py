@@ -11,6 +11,8 @@ from conductor.errors import Overloaded
 from conductor.money import Usage
 from conductor.record import Record
 from serving import instruments, telemetry
+from serving.api.conductor_health import ConductorHealth
+from serving.api.readiness import Readiness
 from serving.api.store import MemoryStore, RecordStore
 from serving.api.task import Order
 from serving.logs import FIELDS
@@ -42,6 +44,7 @@ class Service:
         self.meter = meter
         self.replicas: ReplicaCount = replicas or _no_replicas
         self.store: RecordStore = store or MemoryStore(lambda: self.pool.settings.limits)
+        self.conductor_health, self.readiness = ConductorHealth(), Readiness()
         self.refused: str | None = None
         """Why the newest settings are not in use, and those before still are."""
         self._running: dict[str, Run] = {}
@@ -54,6 +57,7 @@ class Service:
         """Serve from `pool` from now on; the old one's clients are closed when its last run has ended."""
         self._retired.append(self.pool)
         self.pool, self.refused = pool, None
+        self.conductor_health = ConductorHealth()  # it may be another conductor, or the same one set right
         await self._close_unused()
 
     @property
@@ -75,6 +79,7 @@ class Service:
         """What is under way at this moment."""
         yield Measurement(instruments.RUNNING, self.running)
         yield Measurement(instruments.ROOM, self.pool.settings.limits.max_running)
+        yield Measurement(instruments.CONDUCTOR_FAILURES, self.conductor_health.failures)
         self._levelled.update(self.pool.slots)
         for name in sorted(self._levelled):
             slots = [pool.slots[name] for pool in self._pools if name in pool.slots]
@@ -111,6 +116,8 @@ class Service:
             if run is not None:
                 await self.store.put(run.record)
                 _log(run.record)
+                if pool is self.pool:
+                    self.conductor_health.count(run.record)
                 report(self.meter, of_run(run.record, pool.providers))
             await self._close_unused()
 
@@ -132,6 +139,21 @@ class Service:
             await pool.aclose()
 
 
+def faults(record: Record) -> list[str]:
+    """Everything that went wrong in a run, also what a retry or another worker made good, for who operates this: once each."""
+    steps = [step for plan in record.plans for step in plan.steps]
+    errors = [record.error, *(each.error for each in (*record.plans, *steps))]
+    attempts = [
+        attempt for call in record.calls for attempt in call.attempts
+    ] + [attempt for error in errors for attempt in getattr(error, "attempts", ())]  # fmt: skip
+    told = [f"{type(error).__name__}: {error.explanation}" for error in errors if error]
+    told += [f"{each.error}: {each.message} {each.detail}".rstrip() for each in attempts]
+    for call in record.calls:
+        if isinstance(call.inner, Record):
+            told += faults(call.inner)
+    return list(dict.fromkeys(told))
+
+
 def _describe(span: telemetry.Span, record: Record) -> None:
     span.set_attributes({telemetry.ROUNDS: record.rounds, telemetry.STATUS: record.status})
     if record.fallback:
@@ -139,11 +161,11 @@ def _describe(span: telemetry.Span, record: Record) -> None:
     if record.cost_usd is not None:
         span.set_attribute(telemetry.COST_USD, float(record.cost_usd))
     if record.error:
-        telemetry.failed(span, type(record.error).__name__, record.error.message)
+        telemetry.failed(span, type(record.error).__name__, record.error.explanation)
 
 
 def _log(record: Record) -> None:
-    """One line a run: numbers and names, no prompt and no answer."""
+    """One line a run: numbers and names, no prompt and no answer; and what went wrong, in full."""
     steps = [step for plan in record.plans for step in plan.steps]
     used = sum((call.usage for call in record.calls if call.usage), Usage())
     fields = {
@@ -155,6 +177,7 @@ def _log(record: Record) -> None:
         "fallback": record.fallback is not None,
         "rejected": [plan.rejected for plan in record.plans if plan.rejected],
         "error_type": type(record.error).__name__ if record.error else None,
+        "errors": faults(record),
         "trace_id": record.trace_id,
     }  # fmt: skip
     logger.info("workflow %s", record.status, extra={FIELDS: fields})

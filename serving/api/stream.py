@@ -9,7 +9,6 @@ import time
 import uuid
 from typing import Any
 
-import orjson
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -18,6 +17,7 @@ from conductor.engine import Run
 from conductor.errors import PodiumError
 from conductor.record import Record
 from serving.api import answer, errors
+from serving.api.encode import dumps
 from serving.api.schema import ChatRequest
 from serving.api.service import Service
 from serving.api.task import Order, order
@@ -144,6 +144,9 @@ class Chunks:
     def of(self, event: e.Event) -> bytes:
         """What `event` puts on the stream; nothing, for most."""
         match event:
+            case e.StepSpoke():  # by now it is known who answers
+                self._head["model"] = answer.model_name(self._run.record)
+                return self._progress(event)
             case e.AnswerDelta(text=text, reasoning=reasoning):
                 self._answering = True
                 delta: Json = {"content": text} if text else {}
@@ -203,7 +206,7 @@ def in_words(event: e.Event) -> str:
 
 
 def _data(value: Json) -> bytes:
-    return b"data: " + orjson.dumps(value) + b"\n\n"
+    return b"data: " + dumps(value) + b"\n\n"
 
 
 class _Wire:
@@ -218,7 +221,7 @@ class _Wire:
         """When the newest byte of the stream was sent, by the loop's clock."""
 
     async def json(self, status: int, body: Json, extra: dict[str, str] | None = None) -> None:
-        content = orjson.dumps(body)
+        content = dumps(body)
         await self._start(
             status, {"content-type": "application/json", "content-length": str(len(content)), **(extra or {})}
         )

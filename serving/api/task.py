@@ -1,6 +1,6 @@
 """A request to a `Task`: which model was meant, which limits hold, what is said to whom."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Literal, TypeVar
@@ -11,7 +11,7 @@ from conductor.events import Source
 from conductor.money import Budget
 from conductor.plan import Plan, Step
 from conductor.task import Task
-from conductor.worker import Call, Image, Message, Part, Text
+from conductor.worker import Call, Image, Member, Message, Part, Text
 from serving.api.schema import (
     EFFORT_ROUNDS,
     EFFORT_STEPS,
@@ -52,7 +52,7 @@ def order(request: ChatRequest, pool: Pool, *, plan_only: bool = False) -> Order
         own = _own_plan(podium.plan, engine, task, _own_steps(podium, model))
         return _checked(engine, task, own, "client")
     if name in settings.models:
-        engine.allowed(task)
+        _check_pictures(task, engine.allowed(task).values())
         return Order(task, engine)
     if name in settings.workflows:
         fixed = _fixed(settings.workflows[name])
@@ -75,10 +75,18 @@ def names(pool: Pool) -> dict[str, str]:
     )
 
 
+def unknown_model(name: str, pool: Pool) -> UnknownName:
+    """Tells the names of models, and where those of workers are."""
+    own = ", ".join(pool.settings.models)
+    suggestion = f" Try {own}." if own else ""
+    return UnknownName(
+        f"No model is called {shown(name)}.{suggestion} GET /v1/models lists every name.", param="model"
+    )
+
+
 def _check_name(name: str, pool: Pool) -> None:
-    known = names(pool)
-    if name not in known:
-        raise UnknownName(f"No model is called {shown(name)}; there are: {', '.join(known)}.", param="model")
+    if name not in names(pool):
+        raise unknown_model(name, pool)
 
 
 def _checked(engine: Engine, task: Task, plan: Plan, source: Source) -> Order:
@@ -91,8 +99,33 @@ def _checked(engine: Engine, task: Task, plan: Plan, source: Source) -> Order:
             raise BadTask(f"The plan needs the worker {min(needed)!r}.", param=f"podium.{field}")
     workers = task.workers if source == "client" else used
     given = replace(task, plan=plan, plan_source=source, workers=workers)
-    engine.allowed(given)
+    members = engine.allowed(given)
+    _check_pictures(given, [members[name] for name in used])
     return Order(given, engine)
+
+
+def _check_pictures(task: Task, members: Collection[Member]) -> None:
+    """A picture that none of `members` would be shown is not dropped in silence.
+
+    Raises:
+        BadTask: naming the picture's place.
+    """
+    place = next(
+        (
+            f"messages[{index}].content[{part_index}]"
+            for index, message in enumerate(task.conversation)
+            for part_index, part in enumerate(message.parts)
+            if isinstance(part, Image)
+        ),
+        None,
+    )
+    if place is None or any(member.sees_images for member in members):
+        return
+    message = (
+        f"{place}: no worker that may answer this request can see pictures. "
+        "Ask one whose `podium.sees_images` is true in GET /v1/models, or send text."
+    )
+    raise BadTask(message, param=place)
 
 
 def _task(request: ChatRequest, model: ModelSettings, default_deadline_s: float, *, plan_only: bool) -> Task:
@@ -131,10 +164,14 @@ def _message(index: int, message: ChatMessage) -> Message:
     role = "system" if message.role == "developer" else message.role
     if message.content is None or message.content == []:
         if role == "assistant":
-            return Message(role, ())
+            return Message.of(role, message.refusal) if message.refusal else Message(role, ())
         raise BadTask(f"messages[{index}].content is empty.", param=f"messages[{index}].content")
     if isinstance(message.content, str):
         return Message.of(role, message.content)
+    for number, part in enumerate(message.content):
+        if isinstance(part, ImagePart) and role != "user":
+            place = f"messages[{index}].content[{number}]"
+            raise BadTask(f"{place}: only messages of the user can show pictures.", param=place)
     parts: list[Part] = [
         Image(part.image_url.url, part.image_url.detail) if isinstance(part, ImagePart) else Text(part.text)
         for part in message.content
@@ -153,7 +190,9 @@ def _own_plan(given: list[PlannedStep], engine: Engine, task: Task, limit: int) 
         return Plan.of(steps, engine.allowed(task), limit)
     except InvalidPlan as exc:
         field = "" if exc.step is None else f"[{exc.step}]"
-        raise BadTask(f"podium.plan{field}: {exc.message}", param=f"podium.plan{field}") from exc
+        raise BadTask(
+            f"podium.plan{field}: {exc.message}", param=f"podium.plan{field}", detail=exc.detail
+        ) from exc
 
 
 def _fixed(steps: tuple[StepSettings, ...]) -> Plan:

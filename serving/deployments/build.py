@@ -5,6 +5,7 @@ would wait for ever.
 """
 
 import os
+from collections.abc import Mapping
 from typing import Any, cast
 
 from ray import serve
@@ -14,7 +15,7 @@ from serving import edge
 from serving.deployments.autoscaling import autoscaling
 from serving.settings import Settings
 from serving.telemetry import EXPORTER
-from serving.worker_settings import API_SETTINGS, Scale, VllmSettings
+from serving.worker_settings import Scale, VllmSettings
 
 PREFIX_ROUTER = (
     "ray.llm._internal.serve.routing_policies.prefix_aware.prefix_aware_router:PrefixCacheAffinityRouter"
@@ -24,10 +25,10 @@ PREFIX_ROUTER = (
 The class under its public name, `ray.serve.llm.request_router`, is the same; but that module's package imports torch, transformers
 and vLLM: 7 s and 600 MB in every process that reads the deployment's configuration, as a router does for `serve.status()`.
 """
-PASSED_ON = ("OTEL_", "HF_", "RAY_SERVE_TRACING_", "VLLM_")
-"""Variables of the process that builds the application which its replicas take over, keys of the pool aside."""
-
-
+NO_MEDIA_HOST = "none.invalid"
+"""A host that no address has (RFC 2606): vLLM takes an empty `allowed_media_domains` for every host there is."""
+NO_REDIRECTS = {"VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0"}
+"""An allowed host does not send vLLM on to one that is not."""
 ADAPTERS_A_WORKER = 2
 """Room in an engine, for each worker with an adapter: the one that answers, and the one before, whose requests are under way. With
 room for one, vLLM would let requests of the new one wait until the last of the old one has ended."""
@@ -50,10 +51,8 @@ def engine_deployment(worker: VllmSettings, settings: Settings, engine: type | N
         "autoscaling_config": autoscaling(scale),
         **_machines(worker),
     }  # fmt: skip
-    environment = (
-        environment_of(f"{settings.telemetry.service_prefix}-{worker.name}", dict(os.environ)) | scale.env
-    )
-    options["ray_actor_options"]["runtime_env"] = {"env_vars": environment}
+    environment = environment_of(f"{settings.telemetry.service_prefix}-{worker.name}", dict(os.environ))
+    options["ray_actor_options"]["runtime_env"] = {"env_vars": environment | NO_REDIRECTS | scale.env}
     if scale.max_replicas > 1:
         options["request_router_config"] = by_prefix_and_load(scale)
     if worker.stand_in:
@@ -92,6 +91,7 @@ def engine_arguments(worker: VllmSettings, settings: Settings) -> dict[str, Any]
     """What vLLM is started with: what the settings say, and what follows from them."""
     # By its worker's name it is known in metrics: several engines may have the same model.
     arguments = {"enable_prefix_caching": True, "served_model_name": worker.name, **worker.engine}
+    arguments["allowed_media_domains"] = arguments.get("allowed_media_domains") or [NO_MEDIA_HOST]
     if gpus_of(worker) > 1:
         arguments.setdefault("distributed_executor_backend", "ray")
     if adapters := settings.adapters_of(worker.name):
@@ -127,9 +127,7 @@ def router_deployment(settings: Settings, engines: dict[str, Any]) -> Any:
     from serving.deployments.router import Router
 
     router = settings.router
-    named = [worker.api_key_env for worker in settings.workers if isinstance(worker, API_SETTINGS)]
-    keys = {name: os.environ[name] for name in named if name and name in os.environ}
-    environment = environment_of(f"{settings.telemetry.service_prefix}-router", dict(os.environ)) | keys
+    environment = environment_of(f"{settings.telemetry.service_prefix}-router", dict(os.environ))
     environment[edge.HOOK] = edge.IN_REPLICA
     options: dict[str, Any] = {
         "name": "router",
@@ -146,10 +144,17 @@ def _deployment(plain_class: Any, options: dict[str, Any]) -> Any:
     return cast(Any, serve).deployment(plain_class).options(**options)
 
 
-def environment_of(service: str, outer: dict[str, str]) -> dict[str, str]:
-    """The environment of a deployment's replicas: its name in traces, and every trace kept (Serve's default is 1 %)."""
-    passed = {name: value for name, value in outer.items() if name.startswith(PASSED_ON)}
-    return passed | {
+def environment_of(service: str, outer: Mapping[str, str]) -> dict[str, str]:
+    """What Ray is to set in a deployment's replicas: their name in traces, and every trace kept (Serve's default is 1 %).
+
+    Ray writes this into its logs and its store in clear, so nothing else is in it: everything that may be a secret (keys, `HF_TOKEN`,
+    `OTEL_EXPORTER_OTLP_HEADERS`, addresses with a password) reaches replicas as the environment that they inherit from their node.
+
+    Args:
+        service: the name in traces.
+        outer: the environment of the process that builds the application.
+    """
+    return {
         "OTEL_SERVICE_NAME": service,
         "RAY_SERVE_TRACING_EXPORTER_IMPORT_PATH": outer.get(
             "RAY_SERVE_TRACING_EXPORTER_IMPORT_PATH", EXPORTER

@@ -28,6 +28,8 @@ from serving.deployments.adapters import Adapters
 from serving.deployments.autoscaling import LOAD
 from serving.deployments.engine_load import EngineLoad
 from serving.deployments.gathering import gathered
+from serving.deployments.loopback import listen_on_loopback
+from serving.deployments.media import check_media
 from serving.telemetry import outgoing_headers
 from serving.workers.vllm import Chunk, EngineCall
 
@@ -48,6 +50,7 @@ class Engine:
     """
 
     def __init__(self, model: str, engine: dict[str, Any], messages_per_s: float = 400) -> None:
+        listen_on_loopback()
         self._messages_per_s = messages_per_s
         endpoint = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or os.environ.get(
             "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -60,6 +63,7 @@ class Engine:
         self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), stat_loggers=loggers)
         config = self._engine.vllm_config
         self._max_model_len: int = config.model_config.max_model_len
+        self._media_hosts: list[str] = config.model_config.allowed_media_domains or []
         self._reasoning_parser: str = config.structured_outputs_config.reasoning_parser
         self._adapters = Adapters(self._engine)
         self._warm: dict[str | None, asyncio.Task[None]] = {}
@@ -124,14 +128,14 @@ class Engine:
             async with aclosing(gathered(self._answer(call), lambda: self._gap_s(call))) as messages:
                 async for message in messages:
                     yield message
-        except ContextOverflow as exc:
+        except (ContextOverflow, WorkerRefused) as exc:
             yield exc
         except AdapterError as exc:
-            yield WorkerRefused(exc.message)
+            yield WorkerRefused("its adapter cannot be served.", detail=exc.message, every_call=True)
         except (VLLMClientError, ValueError) as exc:
             yield self._refused(exc)
         except (EngineDeadError, EngineGenerateError) as exc:
-            raise WorkerUnavailable(f"The vLLM engine failed: {exc}") from exc
+            raise WorkerUnavailable("its engine failed. Try again.", detail=str(exc)) from exc
 
     def _gap_s(self, call: EngineCall) -> float:
         """Between two messages of one answer: all answers share what a replica may send."""
@@ -162,6 +166,7 @@ class Engine:
                 yield Chunk(text, reasoning, finish, n_prompt, n_cached, n_output, n_reasoning)
 
     async def _render(self, call: EngineCall) -> EngineInput:
+        check_media(call, self._media_hosts)
         chars = sum(len(part) for message in call.messages for part in _texts(message["content"]))
         if (
             chars > self._max_model_len * MOST_CHARS_A_TOKEN
@@ -178,7 +183,7 @@ class Engine:
             return ContextOverflow(
                 f"The prompt is longer than the {self._max_model_len} tokens that the model reads."
             )
-        return WorkerRefused(f"vLLM refused the call: {text}")
+        return WorkerRefused("its engine refused the call as it was asked.", detail=f"vLLM said: {text}")
 
     def _sampling(self, call: EngineCall, room: int) -> SamplingParams:
         given = {"temperature": call.temperature, "top_p": call.top_p, "seed": call.seed}

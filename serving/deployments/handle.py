@@ -46,7 +46,7 @@ class EngineHandle:
             ) from exc
         except (RayServeException, RayError) as exc:
             raise WorkerUnavailable(
-                f"A replica failed while it loaded {adapter}: {type(exc).__name__}: {exc}"
+                f"A replica failed while it loaded {adapter}.", detail=f"{type(exc).__name__}: {exc}"
             ) from exc
         for refusal in told:
             if refusal is not None:
@@ -76,32 +76,69 @@ class EngineHandle:
     async def generate(
         self, call: EngineCall, waiting: Callable[[str], None] | None = None
     ) -> AsyncGenerator[Chunk]:
-        """See `EngineClient.generate`."""
-        asking = asyncio.create_task(self._ask_why(waiting)) if waiting else None
+        """See `EngineClient.generate`.
+
+        Raises:
+            WorkerUnavailable: also where the engine has lost its last replica, rather than waiting until another is up: a fallback,
+                or one worker by itself, answers sooner.
+        """
+        if await self._replicas.is_still_down(self._name):
+            raise _down()
         response = self._handle.remote(call)
         try:
-            async for chunk in response:
-                if asking:
-                    asking.cancel()
+            chunk = await self._first(response, waiting)
+            while chunk is not None:
                 if isinstance(chunk, PodiumError):
                     raise chunk
                 yield chunk
+                chunk = await anext(response, None)
         except BackPressureError as exc:
-            raise WorkerBusy(f"Its queue is full: {exc}") from exc
+            raise WorkerBusy("its queue is full. Try again later.", detail=str(exc)) from exc
         except RayTaskError as exc:
             cause = cast(Any, exc).cause
             if isinstance(cause, PodiumError):
                 raise cause from exc
-            raise WorkerUnavailable(f"Its replica failed: {type(cause).__name__}: {cause}") from exc
+            raise WorkerUnavailable(
+                "its replica failed. Try again.", detail=f"{type(cause).__name__}: {cause}"
+            ) from exc
         except (DeploymentUnavailableError, RayServeException, RayError) as exc:
-            raise WorkerUnavailable(f"Its replica is gone: {type(exc).__name__}: {exc}") from exc
+            raise WorkerUnavailable(
+                "its replica is gone. Try again.", detail=f"{type(exc).__name__}: {exc}"
+            ) from exc
         finally:
             response.cancel()
-            if asking:
-                asking.cancel()
 
-    async def _ask_why(self, waiting: Callable[[str], None]) -> None:
-        """Tell of a replica that is being started: a cold start is progress, not an error."""
-        await asyncio.sleep(ASK_WHY_AFTER_S)
-        if not (await self._replicas.counts()).get(self._name, {}).get("running"):
-            waiting("no replica is up; the first one is being started")
+    async def _first(
+        self, response: Any, waiting: Callable[[str], None] | None
+    ) -> Chunk | PodiumError | None:
+        """The first piece; None where there is none."""
+        patience = asyncio.timeout(None)
+        try:
+            async with patience:
+                asking = asyncio.create_task(self._ask_why(waiting, patience))
+                try:
+                    return await anext(response, None)
+                finally:
+                    asking.cancel()
+        except TimeoutError as exc:
+            if not patience.expired():
+                raise
+            raise _down() from exc
+
+    async def _ask_why(self, waiting: Callable[[str], None] | None, patience: asyncio.Timeout) -> None:
+        """Tell of a replica that is being started: a cold start is progress, not an error. One that was lost is an error."""
+        told = waiting is None
+        while True:
+            await asyncio.sleep(ASK_WHY_AFTER_S)
+            if (await self._replicas.counts()).get(self._name, {}).get("running"):
+                continue  # it works on it; or is dead, and Serve has yet to look
+            if await self._replicas.is_down(self._name):
+                patience.reschedule(asyncio.get_running_loop().time())
+                return
+            if waiting and not told:
+                waiting("no replica is up; the first one is being started")
+                told = True
+
+
+def _down() -> WorkerUnavailable:
+    return WorkerUnavailable("its engine went down and is being started again. Try again later.")

@@ -35,6 +35,14 @@ class Replicas:
         found = known.deployments.get(deployment) if known else None
         return found is not None and found.status == "HEALTHY" and not any(found.replica_states.values())
 
+    async def is_down(self, deployment: str) -> bool:
+        """Whether it was well and has lost every replica: Serve starts another, which takes as long as a start takes."""
+        return _is_down(await self._account(), deployment)
+
+    async def is_still_down(self, deployment: str) -> bool:
+        """As `is_down`, without a question where nobody has found it down."""
+        return _is_down(self._known, deployment) and await self.is_down(deployment)
+
     async def _account(self) -> ApplicationStatusOverview | None:
         """The controller's, asked in a thread because it blocks."""
         loop = asyncio.get_running_loop()
@@ -43,3 +51,13 @@ class Replicas:
                 status = await asyncio.to_thread(self._status)
                 self._known, self._known_s = status.applications.get(self._application), loop.time()
             return self._known
+
+
+def _is_down(known: ApplicationStatusOverview | None, deployment: str) -> bool:
+    """One that has yet to come up, for the first time or from zero, is not: Serve calls those updating and upscaling."""
+    found = known.deployments.get(deployment) if known else None
+    return (
+        found is not None
+        and found.status in ("UNHEALTHY", "DEPLOY_FAILED")
+        and not any(count for state, count in found.replica_states.items() if state == "RUNNING")
+    )

@@ -15,6 +15,7 @@ from serving.api.app import build_api
 from serving.api.service import Service
 from serving.deployments.autoscaling import LOAD
 from serving.deployments.handle import EngineHandle
+from serving.deployments.loopback import listen_on_loopback
 from serving.deployments.metrics import RayMeter, sample
 from serving.deployments.replicas import Replicas
 from serving.pool import build_pool
@@ -33,6 +34,7 @@ class Router:
     """
 
     def __init__(self, settings: dict[str, Any], engines: dict[str, Any]) -> None:
+        listen_on_loopback()
         self._settings = parse(settings)
         replicas = Replicas(serve.get_replica_context().app_name)
         self._engines = {name: EngineHandle(handle, replicas) for name, handle in engines.items()}
@@ -63,8 +65,8 @@ class Router:
                     raise
                 if pool is not None:
                     await pool.aclose()
-                self._service.refused = exc.message
-                logger.error("The user_config is not taken; what was served goes on: %s", exc.message)
+                self._service.refused = exc.explanation
+                logger.error("The user_config is not taken; what was served goes on: %s", exc.explanation)
                 return
             await self._service.swap(pool)
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 
 from serving.deployments.autoscaling import LOAD
+from serving.deployments.loopback import listen_on_loopback
 from serving.worker_settings import StandInSettings
 from serving.workers.vllm import Chunk, EngineCall
 
@@ -39,6 +40,7 @@ class StandIn:
     """
 
     def __init__(self, settings: dict[str, float]) -> None:
+        listen_on_loopback()
         self._settings = StandInSettings.model_validate(settings)
         time.sleep(self._settings.start_s)
         self._slots = asyncio.Semaphore(self._settings.slots)

@@ -28,7 +28,8 @@ class FailingOver:
                     reply = await opened.enter_async_context(worker.open(call))
                     break
                 except WorkerError as exc:
-                    failed += [*exc.attempts, Attempt(worker.name, type(exc).__name__, exc.message, 0.0)]
+                    attempt = Attempt(worker.name, type(exc).__name__, exc.message, 0.0, exc.detail)
+                    failed += [*exc.attempts, attempt]
                     if worker is self._workers[-1]:
                         exc.attempts = tuple(failed[:-1])
                         raise

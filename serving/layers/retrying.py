@@ -2,9 +2,11 @@
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from math import inf
 
 from conductor.errors import WorkerBusy, WorkerError
 from conductor.worker import Attempt, Call, Reply, Worker
@@ -13,8 +15,8 @@ from conductor.worker import Attempt, Call, Reply, Worker
 class Retrying:
     """`worker`, asked up to `attempts` times with growing, jittered waits.
 
-    A server's `Retry-After` is honoured: never sooner, and where it is longer than `longest_wait_s` not at all, so that
-    another worker can be tried instead. The SDK clients themselves never retry.
+    A server's `Retry-After` is honoured: never sooner, and where it is longer than `longest_wait_s`, or than the time that the
+    caller has left, not at all, so that another worker can be tried instead. The SDK clients themselves never retry.
     """
 
     def __init__(self, worker: Worker, attempts: int, first_wait_s: float, longest_wait_s: float) -> None:
@@ -39,11 +41,11 @@ class Retrying:
             try:
                 reply = await opened.enter_async_context(self._worker.open(replace(call, attempt=number)))
             except WorkerError as exc:
-                if number == self._attempts or not self._may_help(exc):
+                wait_s = self._wait_s(number, exc)
+                if number == self._attempts or not self._may_help(exc) or wait_s >= _left_s(call):
                     exc.attempts = (*failed, *exc.attempts)
                     raise
-                wait_s = self._wait_s(number, exc)
-                failed.append(Attempt(self.name, type(exc).__name__, exc.message, wait_s))
+                failed.append(Attempt(self.name, type(exc).__name__, exc.message, wait_s, exc.detail))
                 await asyncio.sleep(wait_s)
             else:
                 reply.attempts = (*failed, *reply.attempts)
@@ -56,6 +58,11 @@ class Retrying:
         """Full jitter under a doubling bound (https://aws.amazon.com/builders-library/timeouts-retries-and-backoff-with-jitter)."""
         bound_s = min(self._longest_wait_s, self._first_wait_s * 2 ** (number - 1))
         return max(_told_s(error), random.uniform(0, bound_s))
+
+
+def _left_s(call: Call) -> float:
+    """How long the caller still waits."""
+    return inf if call.deadline_at_s is None else call.deadline_at_s - time.monotonic()
 
 
 def _told_s(error: WorkerError) -> float:

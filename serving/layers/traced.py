@@ -57,7 +57,7 @@ class Traced:
                     finally:
                         _answered(span, reply)
             except PodiumError as exc:
-                t.failed(span, type(exc).__name__, exc.message)
+                t.failed(span, type(exc).__name__, exc.explanation)
                 raise
 
     def _asked(self, call: Call) -> dict[str, str | int | bool | list[int]]:

@@ -9,8 +9,9 @@ The wire: https://platform.claude.com/docs/en/api/messages-streaming. What diffe
   `effort`; models before 3.7 cannot think and get nothing. `none` and `minimal` switch thinking off. The budget never
   takes more than half of `max_tokens`, because it counts against it; where less than the least allowed is left, the
   model does not think.
-* `temperature` and `top_p` are no longer arguments of the SDK and travel as extra fields; models that take neither
-  refuse them, so settings must not ask for them there. There is no `seed`: it is not sent.
+* `temperature` and `top_p` are no longer arguments of the SDK and travel as extra fields. There is no `seed`. What a model
+  does not accept never comes here: `serving/layers/fitting.py`.
+* A JSON schema goes through the SDK's `transform_schema`: keywords that the API refuses (`maxItems`) become part of a description.
 """
 
 import re
@@ -20,15 +21,17 @@ from itertools import groupby
 from typing import Any, cast
 
 import anthropic
-from anthropic.types import MessageDeltaUsage, RawMessageStreamEvent
-from anthropic.types import Usage as MessageUsage
+from anthropic.types import RawMessageStreamEvent
 
 from conductor.errors import WorkerError, WorkerUnavailable
 from conductor.money import Usage
 from conductor.worker import Call, Delta, FinishReason, Image, Message, Part, Reply, opened
 from serving.workers.account import Account
 from serving.workers.faults import Faults, said
+from serving.workers.http_guard import bounded
 from serving.workers.images import split_data_url
+from serving.workers.output_limit import within_limit
+from serving.workers.usage import UsageCheck
 
 DEFAULT_MAX_TOKENS = 4096
 LEAST_BUDGET_TOKENS = 1024
@@ -66,14 +69,17 @@ class AnthropicWorker:
             api_key=account.api_key,
             base_url=account.base_url,
             max_retries=0,
-            timeout=account.timeout,
+            http_client=anthropic.DefaultAsyncHttpxClient(
+                timeout=account.timeout, follow_redirects=False, event_hooks={"response": [bounded]}
+            ),
             open_telemetry=False,  # our span around the call is the one; the SDK would add a second
         )
         self._faults = account.faults("Anthropic", "ANTHROPIC_API_KEY", self._client.base_url)
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         """See `conductor.worker.Worker.open`."""
-        return opened(self.name, self._account.model, self._deltas(call), self._account.price)
+        deltas = within_limit(self._deltas(call), call)
+        return opened(self.name, self._account.model, deltas, self._account.price)
 
     async def aclose(self) -> None:
         """Close every connection. The worker is of no use afterwards."""
@@ -81,24 +87,27 @@ class AnthropicWorker:
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
         request = self._request(call)
+        check, timer = UsageCheck(call, self._account.price), self._account.timer(self._faults)
         last = Delta()
         try:
             async with aclosing(self._events(request)) as events:
-                async for event in events:
+                while (event := await timer.next(events)) is not None:
                     with self._mapped():
-                        delta = self._delta(event, last.usage)
+                        delta = self._delta(event, last.usage, check)
                     last = Delta(
                         finish=delta.finish or last.finish,
                         usage=delta.usage or last.usage,
                         model=delta.model or last.model,
                     )
+                    if delta.text or delta.reasoning or delta.finish:
+                        timer.hear(is_last=last.finish is not None)
                     if delta.text or delta.reasoning:
                         yield delta
         except WorkerUnavailable:
             if last.finish is None:  # else the answer is whole, and only the goodbye was cut off
                 raise
         if last.finish is not None:
-            yield last
+            yield check.delta(last)
 
     async def _events(self, request: dict[str, Any]) -> AsyncGenerator[RawMessageStreamEvent]:
         with self._mapped():
@@ -118,7 +127,7 @@ class AnthropicWorker:
         if not turns:  # the API wants at least one turn
             turns.append({"role": "user", "content": [{"type": "text", "text": system}]})
             system = ""
-        thinking, effort = thinking_for(self._account.model, call.effort, max_tokens)
+        thinking, effort = thinking_for(self._account.known_as, call.effort, max_tokens)
         output = {"effort": effort, "format": _format(call)}
         extra = {"temperature": call.temperature, "top_p": call.top_p}
         optional: dict[str, object] = {
@@ -149,10 +158,12 @@ class AnthropicWorker:
         except ValueError as exc:
             raise self._faults.refused(f"was not asked: {exc}.") from exc
 
-    def _delta(self, event: RawMessageStreamEvent, before: Usage | None) -> Delta:
+    def _delta(self, event: RawMessageStreamEvent, before: Usage | None, check: UsageCheck) -> Delta:
         match event.type:
             case "message_start":
-                return Delta(usage=_usage(event.message.usage, None), model=event.message.model)
+                model: object = getattr(event.message, "model", None)
+                usage = _usage(getattr(event.message, "usage", None), None, check)
+                return Delta(usage=usage, model=model if isinstance(model, str) else None)
             case "content_block_start":
                 block = event.content_block
                 return Delta(text=block.text) if block.type == "text" else Delta()
@@ -163,15 +174,20 @@ class AnthropicWorker:
                     Delta(reasoning=event.delta.thinking) if event.delta.type == "thinking_delta" else Delta()
                 )
             case "message_delta":
-                return Delta(finish=self._finish(event.delta.stop_reason), usage=_usage(event.usage, before))
+                usage = _usage(getattr(event, "usage", None), before, check)
+                return Delta(finish=self._finish(event.delta.stop_reason), usage=usage)
             case _:
                 return Delta()
 
     def _finish(self, reason: str | None) -> FinishReason | None:
         if reason == "tool_use":
-            raise self._faults.refused("wants to call a tool, and was offered none: look at its extra_body.")
+            raise self._faults.refused(
+                "wants to call a tool, and was offered none.", "Look at its extra_body."
+            )
         if reason is not None and reason not in FINISH:
-            raise self._faults.unavailable(f"stopped for a reason that is no answer's end: {reason!r}.")
+            raise self._faults.unavailable(
+                "stopped before its answer's end. Try again.", f"Its reason: {reason!r}."
+            )
         return FINISH[reason] if reason else None
 
     @contextmanager
@@ -188,7 +204,7 @@ def fault(faults: Faults, exc: anthropic.AnthropicError) -> WorkerError:
     """What an error of the SDK means, most specific first. The test beside this file walks the SDK's whole tree."""
     match exc:
         case anthropic.APIStatusError():
-            status = exc.status_code if exc.status_code >= 400 else STATUS_OF.get(exc.type or "", 500)
+            status = exc.status_code if exc.status_code >= 300 else STATUS_OF.get(exc.type or "", 500)
             code = f"{exc.error_code or ''} {exc.type or ''}"
             return faults.by_status(status, said(exc.body), exc.response.headers, code)
         case anthropic.APIResponseValidationError() | anthropic.APIWebhookValidationError():
@@ -198,9 +214,9 @@ def fault(faults: Faults, exc: anthropic.AnthropicError) -> WorkerError:
         case anthropic.APIConnectionError() | anthropic.RetryableError():
             return faults.unreachable()
         case anthropic.APIError():
-            return faults.unavailable(f"failed: {exc.message}")
+            return faults.unavailable("failed. Try again.", f"Its SDK said: {exc.message}")
         case _:  # credentials that cannot be had, arguments the SDK does not take
-            return faults.refused(f"cannot be asked by its SDK: {exc}")
+            return faults.refused("cannot be asked. Ask another worker.", f"Its SDK said: {exc}")
 
 
 def thinking_for(
@@ -217,21 +233,26 @@ def thinking_for(
     return {"type": "adaptive", "display": "summarized"}, effort
 
 
-def _usage(usage: MessageUsage | MessageDeltaUsage, before: Usage | None) -> Usage:
-    """Ours from theirs. A later message may leave out what it has said already: then what was `before` stays."""
-    read = usage.cache_read_input_tokens
-    fresh = usage.input_tokens
-    details = usage.output_tokens_details
+def _usage(told: object, before: Usage | None, check: UsageCheck) -> Usage | None:
+    """Ours from theirs, which the SDK does not check. A later message may leave out what it has said already: then what was
+    `before` stays.
+    """
+
+    def count(name: str, of: object = told) -> int | None:
+        return check.count(name, getattr(of, name, None))
+
+    fresh, read, written = (
+        count(name) for name in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+    )
+    thoughts = count("thinking_tokens", getattr(told, "output_tokens_details", None))
     earlier = before or Usage()
     cached = earlier.cached_input_tokens if read is None else read
-    total = (
-        earlier.input_tokens if fresh is None else fresh + cached + (usage.cache_creation_input_tokens or 0)
-    )
-    return Usage(
-        input_tokens=total,
-        output_tokens=usage.output_tokens or 0,
-        cached_input_tokens=cached,
-        reasoning_tokens=details.thinking_tokens if details else earlier.reasoning_tokens,
+    total = earlier.input_tokens if fresh is None else fresh + cached + (written or 0)
+    return check.usage(
+        total if before or fresh is not None else None,
+        count("output_tokens"),
+        cached,
+        earlier.reasoning_tokens if thoughts is None else thoughts,
     )
 
 
@@ -247,4 +268,4 @@ def _block(part: Part) -> dict[str, object]:
 def _format(call: Call) -> dict[str, object] | None:
     if call.grammar is None or call.grammar.json_schema is None:
         return None
-    return {"type": "json_schema", "schema": call.grammar.json_schema}
+    return {"type": "json_schema", "schema": anthropic.transform_schema(call.grammar.json_schema)}

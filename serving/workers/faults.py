@@ -1,8 +1,11 @@
 """What a provider's failure means to us, for the workers that speak HTTP.
 
 One table from HTTP statuses to `WorkerError`s, one list of what the HTTP library raises past the SDKs, one way to read
-Retry-After, and one place that keeps keys out of messages. It knows no SDK: each adapter sorts its own SDK's
+Retry-After, and one place that keeps keys out of errors. It knows no SDK: each adapter sorts its own SDK's
 exceptions and comes here with a status and what the provider said.
+
+An error's message is for the caller: which worker, and what the caller can do. What the provider said, where it was called and what
+the settings have to do with it is its `detail`, for the operator.
 """
 
 import json
@@ -14,15 +17,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 
+import aiohttp
 import anyio
 import httpx2
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
 
 MAX_QUOTE_CHARS = 300
-"""How much of what a provider said goes into our message."""
-WIRE_ERRORS = (httpx2.HTTPError, httpx2.InvalidURL, anyio.EndOfStream, OSError, RuntimeError)
-"""What the HTTP library under all three SDKs raises where an SDK lets it through; a `RuntimeError` where its client was closed."""
+"""How much of what a provider said goes into an error's detail."""
+WIRE_ERRORS = (
+    aiohttp.ClientError,
+    httpx2.HTTPError,
+    httpx2.InvalidURL,
+    anyio.EndOfStream,
+    OSError,
+    RuntimeError,
+)
+"""What the HTTP libraries under the SDKs raise where an SDK lets it through, TLS's errors (`OSError`s) among them; a
+`RuntimeError` where a client was closed, or was given what is no HTTP (`httpx2.StreamError`)."""
 GARBLED = (ValueError, TypeError, AttributeError, KeyError)
 """What the SDKs' lenient decoders raise, at once or when a field is read, where a chunk is not what it should be:
 `json.JSONDecodeError`, `UnicodeDecodeError` and pydantic's `ValidationError` are `ValueError`s."""
@@ -59,30 +71,38 @@ class Faults:
         line = _LOOKS_LIKE_A_KEY.sub("***", line)
         return line if len(line) <= MAX_QUOTE_CHARS else line[:MAX_QUOTE_CHARS] + " ..."
 
-    def unavailable(self, what: str) -> WorkerUnavailable:
+    def unavailable(self, what: str, detail: str = "") -> WorkerUnavailable:
         """The call got nowhere or broke: `what` completes the sentence that starts with the worker's name."""
-        return WorkerUnavailable(f"{self.worker} {self.quote(what)}", worker=self.worker)
+        return WorkerUnavailable(
+            f"{self.worker} {self.quote(what)}", worker=self.worker, detail=self.quote(detail)
+        )
 
-    def refused(self, what: str) -> WorkerRefused:
+    def refused(self, what: str, detail: str = "", *, every_call: bool = False) -> WorkerRefused:
         """The same call would be refused again; `what` as above."""
-        return WorkerRefused(f"{self.worker} {self.quote(what)}", worker=self.worker)
+        return WorkerRefused(
+            f"{self.worker} {self.quote(what)}", worker=self.worker, detail=self.quote(detail),
+            every_call=every_call,
+        )  # fmt: skip
 
     def unreachable(self) -> WorkerUnavailable:
         """No connection, or it broke."""
         return self.unavailable(
-            f"cannot be reached, or the connection broke, at {self.address}: is it up, is base_url right?"
+            "cannot be reached, or the connection broke. Try again.",
+            f"It was called at {self.address}: is it up, is base_url right?",
         )
 
     def stalled(self) -> WorkerUnavailable:
         """Connected, or not even that, and then nothing came for too long."""
         return self.unavailable(
-            f"said nothing for too long ({self.address}): raise stall_timeout_s if it thinks this long."
+            "said nothing for too long. Try again.",
+            f"It was called at {self.address}. Raise stall_timeout_s if it thinks this long.",
         )
 
     def garbled(self) -> WorkerUnavailable:
         """What came is not the wire's language."""
         return self.unavailable(
-            f"sent what is no {self.provider} stream: does {self.address} speak that API?"
+            "sent an answer that cannot be read. Try again.",
+            f"It is no {self.provider} stream: does {self.address} speak that API?",
         )
 
     def by_status(self, status: int, said: str, headers: Mapping[str, str], code: str = "") -> WorkerError:
@@ -95,35 +115,52 @@ class Faults:
             code: the provider's machine-readable code or type, where it gives one.
         """
         told = f"{self.provider} said {status}: {self.quote(said)}"
+        if 300 <= status < 400:
+            where = self.quote(headers.get("location", "nowhere"))
+            return self._misconfigured(
+                f"{self.address} sends its callers elsewhere ({status}, to {where}), and a prompt and a key are not sent after"
+                " it: set base_url to where the API is."
+            )
         wait_s = retry_after_s(headers)
         if status == 413 or (status in (400, 422) and (_TOO_LONG.search(code) or _TOO_LONG.search(said))):
-            message = f"{self.worker} cannot hold this prompt and its answer: shorten them. {told}"
-            return ContextOverflow(message, worker=self.worker)
+            message = f"{self.worker} cannot hold this prompt and its answer: shorten them."
+            return ContextOverflow(message, worker=self.worker, detail=told)
         if status == 429 and _OUT_OF_MONEY.search(code):
-            return WorkerRefused(
-                f"{self.worker} is out of credit: check the account's plan. {told}", worker=self.worker
-            )
+            return self._misconfigured(f"It is out of credit: check the account's plan. {told}")
         if status in (429, 529) or (status == 503 and wait_s is not None):
-            message = f"{self.worker} is busy: try again later or lower its max_concurrency. {told}"
-            return WorkerBusy(message, worker=self.worker, retry_after_s=wait_s)
+            return WorkerBusy(
+                f"{self.worker} is busy. Try again later.", worker=self.worker, retry_after_s=wait_s,
+                detail=f"Lower its max_concurrency where this is often so. {told}",
+            )  # fmt: skip
         if status >= 500 or status in (408, 409, 425, 499):
-            return WorkerUnavailable(
-                f"{self.worker} failed on the provider's side. {told}", worker=self.worker
-            )
+            message = f"{self.worker} failed on its provider's side. Try again."
+            return WorkerUnavailable(message, worker=self.worker, detail=told)
+        advice = self._advice(status, said)
+        if advice is not None:
+            return self._misconfigured(f"{advice} {told}")
         return WorkerRefused(
-            f"{self.worker} refused the call: {self._advice(status, said)}. {told}", worker=self.worker
-        )
+            f"{self.worker} refused the call: change what is asked, or ask another worker.", worker=self.worker,
+            detail=f"It may also be a matter of its settings, of {self.model!r} or of extra_body. {told}",
+        )  # fmt: skip
 
-    def _advice(self, status: int, said: str) -> str:
+    def _misconfigured(self, detail: str) -> WorkerRefused:
+        """The caller can do nothing about it, and any other call would end the same."""
+        return WorkerRefused(
+            f"{self.worker} refuses every call for a reason that the operator of this server has to look into.",
+            worker=self.worker, every_call=True, detail=detail,
+        )  # fmt: skip
+
+    def _advice(self, status: int, said: str) -> str | None:
+        """What the operator can do where every call would be refused; None where it is this call."""
         if status == 401 or re.search(r"api[ _-]?key", said, re.IGNORECASE):
-            return f"check its key (settings: api_key_env, mostly {self.key_env})"
+            return f"Check its key (settings: api_key_env, mostly {self.key_env})."
         if status == 402:
-            return "check the account's plan and credit"
+            return "Check the account's plan and credit."
         if status == 403:
-            return f"its key (settings: api_key_env, mostly {self.key_env}) may not use {self.model!r}"
+            return f"Its key (settings: api_key_env, mostly {self.key_env}) may not use {self.model!r}."
         if status == 404:
-            return f"does {self.address} have a model {self.model!r}? (settings: model, base_url)"
-        return f"change what is asked of {self.model!r}, or its settings"
+            return f"Does {self.address} have a model {self.model!r}? (settings: model, base_url)"
+        return None
 
     @contextmanager
     def on_the_wire(self) -> Generator[None]:

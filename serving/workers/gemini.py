@@ -29,7 +29,11 @@ from conductor.money import Usage
 from conductor.worker import Call, Delta, FinishReason, Image, Message, Part, Reply, opened
 from serving.workers.account import Account
 from serving.workers.faults import Faults
+from serving.workers.gemini_stream import checked_usage
+from serving.workers.http_guard import bounded
 from serving.workers.images import media_type_of, split_data_url
+from serving.workers.output_limit import within_limit
+from serving.workers.usage import UsageCheck
 
 DEFAULT_BASE_URL = "https://generativelanguage.googleapis.com"
 MAX_CONNECTIONS = 1000
@@ -68,7 +72,8 @@ class GeminiWorker:
         address = (account.base_url or DEFAULT_BASE_URL).rstrip("/")
         self._http = httpx2.AsyncClient(
             limits=httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=100),
-            event_hooks={"request": [self._set_timeout], "response": [_remember]},
+            event_hooks={"request": [self._set_timeout], "response": [_remember, bounded, checked_usage]},
+            follow_redirects=False,
         )
         options = types.HttpOptions(
             base_url=address, httpx_async_client=self._http, extra_body=dict(account.extra_body) or None
@@ -78,7 +83,8 @@ class GeminiWorker:
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         """See `conductor.worker.Worker.open`."""
-        return opened(self.name, self._account.model, self._deltas(call), self._account.price)
+        deltas = within_limit(self._deltas(call), call)
+        return opened(self.name, self._account.model, deltas, self._account.price)
 
     async def aclose(self) -> None:
         """Close every connection. The worker is of no use afterwards."""
@@ -94,16 +100,20 @@ class GeminiWorker:
         usage: Usage | None = None
         model: str | None = None
         responses: list[httpx2.Response] = []
+        check, timer = UsageCheck(call, self._account.price), self._account.timer(self._faults)
         stream = await self._client.aio.models.generate_content_stream(
             model=self._account.model, contents=cast(Any, contents), config=config
         )
         chunks = cast(AsyncGenerator[types.GenerateContentResponse], stream)
+        arrivals = self._arrivals(chunks, responses)
         try:
-            while (chunk := await self._next(chunks, responses)) is not None:
+            while (chunk := await timer.next(arrivals)) is not None:
                 with self._mapped():
-                    delta = _delta(chunk)
+                    delta = _delta(chunk, check)
                     finish = self._finish(chunk) or finish
                 usage, model = delta.usage or usage, delta.model or model
+                if delta.text or delta.reasoning or finish:
+                    timer.hear(is_last=finish is not None)
                 if delta.text or delta.reasoning:
                     yield delta
         except WorkerUnavailable:
@@ -112,20 +122,25 @@ class GeminiWorker:
         finally:
             for response in responses:
                 await response.aclose()
+            await arrivals.aclose()
             await chunks.aclose()
         if finish is not None:
-            yield Delta(finish=finish, usage=usage, model=model)
+            yield check.delta(Delta(finish=finish, usage=usage, model=model))
 
-    async def _next(
+    async def _arrivals(
         self, chunks: AsyncGenerator[types.GenerateContentResponse], responses: list[httpx2.Response]
-    ) -> types.GenerateContentResponse | None:
-        """The next chunk; None after the last. The first one sends the request, whose response is left in `responses`."""
-        before = _responses.set(responses)
-        try:
-            with self._mapped():
-                return await anext(chunks, None)
-        finally:
-            _responses.reset(before)
+    ) -> AsyncGenerator[types.GenerateContentResponse]:
+        """The chunks. The first one sends the request, whose response is left in `responses`."""
+        while True:
+            before = _responses.set(responses)
+            try:
+                with self._mapped():
+                    chunk = await anext(chunks, None)
+            finally:
+                _responses.reset(before)
+            if chunk is None:
+                return
+            yield chunk
 
     def _request(self, call: Call) -> tuple[list[dict[str, object]], types.GenerateContentConfig]:
         system = "\n\n".join(message.text for message in call.messages if message.role == "system")
@@ -143,7 +158,7 @@ class GeminiWorker:
             seed=call.seed,
             response_mime_type="application/json" if schema else None,
             response_json_schema=schema,
-            thinking_config=thinking_for(self._account.model, call.effort),
+            thinking_config=thinking_for(self._account.known_as, call.effort),
             automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True),
             automatic_continuation=False,
         )
@@ -166,14 +181,17 @@ class GeminiWorker:
             raise self._faults.refused(f"was not asked: {exc}.") from exc
 
     def _finish(self, chunk: types.GenerateContentResponse) -> FinishReason | None:
-        if not chunk.candidates:
+        candidate = _candidate(chunk)
+        if candidate is None:
             blocked = chunk.prompt_feedback is not None and chunk.prompt_feedback.block_reason is not None
             return FinishReason.CONTENT_FILTER if blocked else None
-        reason = chunk.candidates[0].finish_reason
+        reason = candidate.finish_reason
         if reason is None or reason.value == "FINISH_REASON_UNSPECIFIED":
             return None
         if reason.value not in FINISH:
-            raise self._faults.unavailable(f"stopped for a reason that is no answer's end: {reason.value}.")
+            raise self._faults.unavailable(
+                "stopped before its answer's end. Try again.", f"Its reason: {reason.value}."
+            )
         return FINISH[reason.value]
 
     @contextmanager
@@ -223,26 +241,35 @@ async def _remember(response: httpx2.Response) -> None:
         responses.append(response)
 
 
-def _delta(chunk: types.GenerateContentResponse) -> Delta:
-    content = chunk.candidates[0].content if chunk.candidates else None
+def _candidate(chunk: types.GenerateContentResponse) -> types.Candidate | None:
+    """The first of the answers, where the chunk has a piece of it; we ask for one, and read no other."""
+    return next((each for each in chunk.candidates or () if not each.index), None)
+
+
+def _delta(chunk: types.GenerateContentResponse, check: UsageCheck) -> Delta:
+    candidate = _candidate(chunk)
+    content = candidate.content if candidate else None
     parts = (content.parts if content else None) or []
     return Delta(
         text="".join(part.text or "" for part in parts if not part.thought),
         reasoning="".join(part.text or "" for part in parts if part.thought),
-        usage=_usage(chunk.usage_metadata),
+        usage=_usage(chunk.usage_metadata, check),
         model=chunk.model_version,
     )
 
 
-def _usage(usage: types.GenerateContentResponseUsageMetadata | None) -> Usage | None:
-    if usage is None:
+def _usage(told: types.GenerateContentResponseUsageMetadata | None, check: UsageCheck) -> Usage | None:
+    if told is None:
         return None
-    thoughts = usage.thoughts_token_count or 0
-    return Usage(
-        input_tokens=(usage.prompt_token_count or 0) + (usage.tool_use_prompt_token_count or 0),
-        output_tokens=(usage.candidates_token_count or 0) + thoughts,
-        cached_input_tokens=usage.cached_content_token_count or 0,
-        reasoning_tokens=thoughts,
+    read, tools, written, thoughts, cached = (
+        check.count(name, getattr(told, name))
+        for name in (
+            "prompt_token_count", "tool_use_prompt_token_count", "candidates_token_count", "thoughts_token_count",
+            "cached_content_token_count",
+        )
+    )  # fmt: skip
+    return check.usage(
+        None if read is None else read + (tools or 0), (written or 0) + (thoughts or 0), cached, thoughts
     )
 
 

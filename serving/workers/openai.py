@@ -5,9 +5,11 @@ The wire: https://platform.openai.com/docs/api-reference/chat/streaming. What se
 `structured_outputs`, a chat template's switches) goes into `extra_body`, which is laid over every request: this file
 does not guess what is behind a `base_url`.
 
-* The longest answer is sent as `max_completion_tokens` to api.openai.com, whose reasoning models take nothing else,
+* The longest answer is sent as `max_completion_tokens` to api.openai.com and to models that are known to take nothing else,
   and as `max_tokens` elsewhere, which is what every other server has understood from the start.
-* `effort` is `reasoning_effort`, in the words of the call: which of them a model takes is the model's business.
+* What a model does not accept never comes here: `serving/layers/fitting.py`.
+* A `base_url` with an `api-version` in its query is Azure's dated API, which wants the key as `api-key`; its v1 API
+  (`.../openai/v1/`) takes it like OpenAI (https://learn.microsoft.com/azure/foundry/openai/api-version-lifecycle).
 
 The SDK says where to ask and with which headers, and brings the HTTP client. A call itself goes past it: its typed way to that
 client takes half a millisecond of CPU (decision 0010).
@@ -15,9 +17,7 @@ client takes half a millisecond of CPU (decision 0010).
 
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
-from decimal import Decimal
-from math import inf
-from typing import Any, cast
+from typing import Any
 
 import httpx2
 import msgspec
@@ -27,9 +27,12 @@ from conductor.errors import WorkerError, WorkerUnavailable
 from conductor.money import Usage
 from conductor.worker import Call, Delta, FinishReason, Image, Message, Part, Reply, opened
 from serving.workers.account import Account
-from serving.workers.chat_chunks import ChatChunk, ChunkReader, ChunkUsage
+from serving.workers.chat_chunks import ChatChunk, ChunkReader, fields
 from serving.workers.faults import said
+from serving.workers.http_guard import bounded, end_with_connection
 from serving.workers.images import split_data_url
+from serving.workers.output_limit import within_limit
+from serving.workers.usage import UsageCheck
 
 CONNECTIONS = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
 FINISH = {
@@ -61,14 +64,17 @@ class OpenAIWorker:
         """
         self.name, self._account = account.name, account
         self._http: httpx2.AsyncClient = openai.DefaultAioHttpClient(
-            timeout=account.timeout, limits=CONNECTIONS
-        )
+            timeout=account.timeout, limits=CONNECTIONS, follow_redirects=False,
+            event_hooks={"response": [end_with_connection, bounded]},
+        )  # fmt: skip
         sdk = openai.AsyncOpenAI(
             api_key=account.api_key, base_url=account.base_url, max_retries=0, http_client=self._http
         )
-        url = sdk.base_url
-        self._endpoint = url.join("chat/completions")
-        told = {**sdk.default_headers, **sdk.auth_headers}
+        url = httpx2.URL(account.base_url) if account.base_url else sdk.base_url
+        self._endpoint = _endpoint(url)
+        is_dated_azure = "api-version" in url.params
+        key = {"api-key": account.api_key} if is_dated_azure else sdk.auth_headers
+        told = {**sdk.default_headers, **key}
         self._headers = httpx2.Headers(
             {name: value for name, value in told.items() if isinstance(value, str)}
         )
@@ -77,7 +83,8 @@ class OpenAIWorker:
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         """See `conductor.worker.Worker.open`."""
-        return opened(self.name, self._account.model, self._deltas(call), self._account.price)
+        deltas = within_limit(self._deltas(call), call)
+        return opened(self.name, self._account.model, deltas, self._account.price)
 
     async def aclose(self) -> None:
         """Close every connection. The worker is of no use afterwards."""
@@ -85,14 +92,17 @@ class OpenAIWorker:
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
         request = self._request(call)
+        check, timer = UsageCheck(call, self._account.price), self._account.timer(self._faults)
         last = Delta()
         try:
             async with aclosing(self._arrivals(request)) as arrivals:
-                async for chunks in arrivals:
+                while (chunks := await timer.next(arrivals)) is not None:
                     with self._mapped():
                         for chunk in chunks:
-                            last = self._last(chunk, last)
+                            last = self._last(chunk, last, check)
                     words = [_words(chunk) for chunk in chunks]
+                    if last.finish is not None or any(text or thought for text, thought in words):
+                        timer.hear(is_last=last.finish is not None)
                     for text, reasoning in words if call.read_along else [_together(words)]:
                         if text or reasoning:
                             yield Delta(text, reasoning, usage=last.usage, model=last.model)
@@ -100,7 +110,7 @@ class OpenAIWorker:
             if last.finish is None:  # else the answer is whole, and only the accounts were cut off
                 raise
         if last.finish is not None:
-            yield last
+            yield check.delta(last)
 
     async def _arrivals(self, body: dict[str, Any]) -> AsyncGenerator[list[ChatChunk]]:
         """The chunks that came together, as the network brings them."""
@@ -132,7 +142,8 @@ class OpenAIWorker:
         )
 
     def _request(self, call: Call) -> dict[str, Any]:
-        longest = "max_completion_tokens" if self._is_openai else "max_tokens"
+        usual = "max_completion_tokens" if self._is_openai else "max_tokens"
+        longest = self._account.output_limit_field or usual
         optional: dict[str, object] = {
             longest: call.max_output_tokens,
             "temperature": call.temperature,
@@ -163,33 +174,37 @@ class OpenAIWorker:
         except ValueError as exc:
             raise self._faults.refused(f"was not asked: {exc}.") from exc
 
-    def _last(self, chunk: ChatChunk, last: Delta) -> Delta:
+    def _last(self, chunk: ChatChunk, last: Delta, check: UsageCheck) -> Delta:
         """What the last delta will say, as far as it is known with this chunk."""
         refused = (
             last.finish is FinishReason.CONTENT_FILTER
         )  # a refusal in words ends with "stop" all the same
-        cost_usd = _cost(chunk)
+        cost_usd = check.cost_usd(_cost(chunk))
         return Delta(
             finish=last.finish if refused else self._finish(chunk) or last.finish,
-            usage=_usage(chunk.usage) or last.usage,
+            usage=_usage(chunk.usage, check) or last.usage,
             cost_usd=last.cost_usd if cost_usd is None else cost_usd,
-            model=chunk.model or last.model,
+            model=chunk.model if isinstance(chunk.model, str) and chunk.model else last.model,
         )
 
     def _finish(self, chunk: ChatChunk) -> FinishReason | None:
         """Why the chunk says the model stopped; None where it goes on. A refusal in words is a filtered answer."""
-        if not chunk.choices:
+        choice = chunk.choice
+        if choice is None:
             return None
-        choice = chunk.choices[0]
         reason: str | None = choice.finish_reason
         if choice.delta and choice.delta.refusal:
             return FinishReason.CONTENT_FILTER
         if reason is None:
             return None
         if reason in ("tool_calls", "function_call"):
-            raise self._faults.refused("wants to call a tool, and was offered none: look at its extra_body.")
+            raise self._faults.refused(
+                "wants to call a tool, and was offered none.", "Look at its extra_body."
+            )
         if reason not in FINISH:
-            raise self._faults.unavailable(f"stopped for a reason that is no answer's end: {reason!r}.")
+            raise self._faults.unavailable(
+                "stopped before its answer's end. Try again.", f"Its reason: {reason!r}."
+            )
         return FINISH[reason]
 
     @contextmanager
@@ -208,16 +223,19 @@ class OpenAIWorker:
             told: Any = response.json()
         except ValueError:
             told = response.text.strip()
-        error = cast(dict[str, Any], told).get("error", told) if isinstance(told, dict) else told
+        error = fields(told).get("error", told)
         return self._faults.by_status(response.status_code, said(error), response.headers, _code(error))
+
+
+def _endpoint(url: httpx2.URL) -> httpx2.URL:
+    """Below `url`; its query, such as Azure's `api-version`, stays."""
+    return url.copy_with(path=url.path.rstrip("/") + "/chat/completions")
 
 
 def _code(error: object) -> str:
     """The error's machine-readable words: OpenAI's `code` and `type`."""
-    if not isinstance(error, dict):
-        return ""
-    fields = cast(dict[str, object], error)
-    return " ".join(str(fields[name]) for name in ("code", "type") if fields.get(name))
+    told = fields(error)
+    return " ".join(str(told[name]) for name in ("code", "type") if told.get(name))
 
 
 def _status_in_stream(error: object) -> int:
@@ -232,7 +250,8 @@ def _status_in_stream(error: object) -> int:
 
 def _words(chunk: ChatChunk) -> tuple[str, str]:
     """Of the answer, and of thoughts."""
-    delta = chunk.choices[0].delta if chunk.choices else None
+    choice = chunk.choice
+    delta = choice.delta if choice else None
     if delta is None:
         return "", ""
     thought = delta.reasoning_content or delta.reasoning
@@ -244,23 +263,22 @@ def _together(words: list[tuple[str, str]]) -> tuple[str, str]:
     return "".join(text for text, _ in words), "".join(thought for _, thought in words)
 
 
-def _cost(chunk: ChatChunk) -> Decimal | None:
+def _cost(chunk: ChatChunk) -> object:
     """What the server says the call cost so far: OpenRouter's `usage.cost`, or another Podium's `podium.cost_usd`."""
-    told = chunk.usage.cost if chunk.usage else None
-    if told is None and isinstance(chunk.podium, dict):
-        told = cast(dict[str, object], chunk.podium).get("cost_usd")
-    return Decimal(str(told)) if isinstance(told, int | float) and 0 <= told < inf else None
+    told = fields(chunk.usage).get("cost")
+    return fields(chunk.podium).get("cost_usd") if told is None else told
 
 
-def _usage(usage: ChunkUsage | None) -> Usage | None:
-    if usage is None:
+def _usage(told: object, check: UsageCheck) -> Usage | None:
+    if told is None:
         return None
-    read, written = usage.prompt_tokens_details, usage.completion_tokens_details
-    return Usage(
-        input_tokens=usage.prompt_tokens or 0,
-        output_tokens=usage.completion_tokens or 0,
-        cached_input_tokens=(read.cached_tokens if read else None) or 0,
-        reasoning_tokens=(written.reasoning_tokens if written else None) or 0,
+    usage = fields(told)
+    read, written = fields(usage.get("prompt_tokens_details")), fields(usage.get("completion_tokens_details"))
+    return check.usage(
+        check.count("prompt_tokens", usage.get("prompt_tokens")),
+        check.count("completion_tokens", usage.get("completion_tokens")),
+        check.count("cached_tokens", read.get("cached_tokens")),
+        check.count("reasoning_tokens", written.get("reasoning_tokens")),
     )
 
 

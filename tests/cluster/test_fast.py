@@ -11,7 +11,9 @@ import pytest
 from cluster.environment import fast_environment
 from cluster.processes import ROOT, ServeError, check_nothing_in_the_way, free_port
 
-CONFIG = """frontend prometheus
+CONFIG = """global
+    stats socket /tmp/haproxy-serve/admin.sock mode 666 level admin expose-fd listeners
+frontend prometheus
     bind :9101
 frontend http_frontend
     bind 127.0.0.1:8000
@@ -20,7 +22,7 @@ listen stats
 """
 
 
-def test_haproxys_statistics_and_metrics_are_put_on_loopback_and_all_else_is_passed_on(
+def test_haproxys_statistics_and_metrics_are_put_on_loopback_its_admin_socket_is_its_owners_and_all_else_is_passed_on(
     tmp_path: Path,
 ) -> None:
     config = tmp_path / "haproxy.cfg"
@@ -36,6 +38,10 @@ def test_haproxys_statistics_and_metrics_are_put_on_loopback_and_all_else_is_pas
         "127.0.0.1:8000",
         "127.0.0.1:8404",
     ]
+    socket_line = next(line for line in config.read_text().splitlines() if "stats socket" in line)
+    assert socket_line.split() == [
+        "stats", "socket", "/tmp/haproxy-serve/admin.sock", "mode", "600", "level", "admin", "expose-fd", "listeners"
+    ]  # fmt: skip
 
 
 BOUNDS = {
@@ -108,6 +114,7 @@ def test_rays_template_binds_as_the_script_expects() -> None:
         ":{{ config.metrics_port }}",
         "*:{{ config.stats_port }}",
     ]
+    assert "stats socket {{ config.socket_path }} mode 666 level admin" in HAPROXY_CONFIG_TEMPLATE
 
 
 def test_a_taken_port_of_haproxys_is_told_before_anything_starts() -> None:

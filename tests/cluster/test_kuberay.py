@@ -4,6 +4,7 @@ KubeRay's field names, by the autoscaler in Ray's wheel, and by Ray Serve's sche
 import copy
 import json
 import re
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -265,6 +266,62 @@ def test_nothing_is_open_to_the_outside(spec: Data) -> None:
     }
     assert open_ports == {8000, 9091}
     assert "8265" not in json.dumps(policies["podium-redis"])
+
+
+def may_call(policies: list[Data], labels: Data, address: str, port: int) -> bool:
+    """Whether a pod with `labels` may open a TCP connection to an address that is no pod's."""
+    chosen = [
+        p["spec"] for p in policies if p["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
+    ]
+    bound = [spec for spec in chosen if "Egress" in spec["policyTypes"]]
+    rules = [rule for spec in bound for rule in spec["egress"]]
+    return not bound or any(
+        {"protocol": "TCP", "port": port} in rule.get("ports", [{"protocol": "TCP", "port": port}])
+        and any(_is_in(ip_address(address), peer["ipBlock"]) for peer in rule["to"] if "ipBlock" in peer)
+        for rule in rules
+    )
+
+
+def _is_in(address: IPv4Address | IPv6Address, block: Data) -> bool:
+    return address in ip_network(block["cidr"]) and not any(
+        address in ip_network(each) for each in block.get("except", [])
+    )
+
+
+INSIDE = [
+    "169.254.169.254", "fd00:ec2::254", "fe80::1", "127.0.0.1", "::1", "10.0.0.1", "172.20.0.1", "192.168.1.1",
+    "100.100.100.200", "::ffff:169.254.169.254",
+]  # fmt: skip
+
+
+def test_pods_that_serve_cannot_call_metadata_services_or_anything_else_inside(spec: Data) -> None:
+    policies = [each for each in documents("support.yaml") if each["kind"] == "NetworkPolicy"]
+    for group in groups(spec)[1:]:
+        labels = group["template"]["metadata"]["labels"]
+        ports = (80, 443, 6379, 8000, 8265, 44217)
+        assert [(to, port) for to in INSIDE for port in ports if may_call(policies, labels, to, port)] == []
+
+
+def test_pods_can_call_what_they_need(spec: Data) -> None:
+    policies = [each for each in documents("support.yaml") if each["kind"] == "NetworkPolicy"]
+    head, *workers = [group["template"]["metadata"]["labels"] for group in groups(spec)]
+    for labels in workers:
+        assert may_call(policies, labels, "104.18.7.192", 443)
+        assert may_call(policies, labels, "2606:4700::6812:7c0", 443)
+        assert not may_call(policies, labels, "104.18.7.192", 80)
+        assert may_call(policies, labels, "169.254.20.10", 53)
+    assert may_call(policies, head, "172.20.0.1", 443), "Kubernetes' API"
+    assert not may_call(policies, head, "169.254.169.254", 443)
+    (ours,) = [p["spec"] for p in policies if p["metadata"]["name"] == "podium"]
+    to_pods = [
+        peer["podSelector"]["matchLabels"]
+        for rule in ours["egress"]
+        for peer in rule["to"]
+        if "podSelector" in peer
+    ]
+    assert {"app.kubernetes.io/name": "podium"} in to_pods
+    redis = documents("redis.yaml")[0]["spec"]["selector"]
+    assert redis in to_pods
 
 
 def test_redis_is_where_the_head_looks_for_it(spec: Data) -> None:

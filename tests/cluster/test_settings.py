@@ -9,8 +9,11 @@ import pytest
 from conductor.formats import parser
 from conductor.money import FREE, Price
 from conductor.plan import Plan, Step
-from serving.settings import Settings, SettingsError, absent_workers, load, without
-from serving.worker_settings import ScriptedSettings, VllmSettings
+from conductor.worker import Message
+from serving.pool import build_pool
+from serving.settings import ROOT, Settings, SettingsError, absent_workers, load, without
+from serving.worker_settings import API_SETTINGS, ScriptedSettings, VllmSettings
+from tests.serving.workers.subjects import Behaviour, ScriptedEngine
 
 CLUSTER = Path(__file__).resolve().parents[2] / "cluster"
 FILES = ("local.yaml", "gpu.yaml", "scripted.yaml")
@@ -98,6 +101,36 @@ def test_a_key_brings_its_provider_into_the_pool(file: str) -> None:
     for key, name in providers.items():
         present = without(settings, set(absent_workers(settings, {key: "a key"})))
         assert set(present.pool) - set(keyless(settings).pool) == {name}
+
+
+def test_every_api_worker_has_a_fallback_also_where_only_its_own_key_is_set() -> None:
+    for file in ("local.yaml", "gpu.yaml", "api.yaml"):
+        settings = load(CLUSTER / file)
+        ours = [worker for worker in settings.workers if isinstance(worker, API_SETTINGS)]
+        assert ours
+        for worker in ours:
+            assert worker.api_key_env is not None
+            alone = without(settings, set(absent_workers(settings, {worker.api_key_env: "a key"})))
+            assert alone.worker(worker.name).fallbacks, f"{file}: {worker.name}"
+
+
+def test_api_models_serve_with_the_key_of_any_one_provider_and_say_what_to_set_without_one() -> None:
+    settings = load(CLUSTER / "api.yaml")
+    assert not any(isinstance(worker, VllmSettings) for worker in settings.workers)
+    assert settings.models.keys() >= {"podium-mini", "podium-ultra"}
+    conductors = {
+        "OPENAI_API_KEY": "gpt-fast",
+        "ANTHROPIC_API_KEY": "claude-fast",
+        "GEMINI_API_KEY": "gemini-fast",
+    }
+    for key, name in conductors.items():
+        alone = without(settings, set(absent_workers(settings, {key: "a key"})))
+        assert alone.conductor is not None
+        assert alone.conductor.worker == name
+        assert len(alone.pool) == 2
+        assert name in alone.pool
+    with pytest.raises(SettingsError, match="OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY"):
+        keyless(settings)
 
 
 def test_no_file_holds_a_key() -> None:
@@ -247,3 +280,31 @@ def test_settings_refuse_a_key_that_is_none(tmp_path: Path) -> None:
     broken.write_text((CLUSTER / "gpu.yaml").read_text().replace("max_plan_tokens", "max_plan_token"))
     with pytest.raises(SettingsError, match=r"conductor\.max_plan_token: is not a known key"):
         load(broken)
+
+
+def test_the_local_conductor_is_shown_exactly_what_its_adapter_learned_with() -> None:
+    """Its prompt, byte for byte: another wording is another task for a model of this size."""
+    settings = load(CLUSTER / "local.yaml")
+    engines = {"conductor": ScriptedEngine(Behaviour()), "writer": ScriptedEngine(Behaviour())}
+    engine = build_pool(settings, {}, engines).engine
+    assert engine.conductor is not None
+    asked = [Message.of("user", "Why is the sky blue?")]
+    system, question = engine.prompts.plan(engine.conductor.layout, list(engine.pool.values()), 2, asked)
+    assert system.text == (
+        "You lead a team. Write a plan of at most 2 steps.\n\n"
+        "One JSON object a line: the task, the number of who does it, the earlier steps it reads, such as\n"
+        '{"subtask": "Do the logic part.", "worker": 2, "access": []}\n'
+        '{"subtask": "Do the strings part.", "worker": 0, "access": [0]}\n\n'
+        "The team:\n"
+        "0: writing: clear, friendly prose; explaining, summarising, and putting the final answer together\n"
+        "1: solving: step by step; facts, arithmetic, logic and short code\n"
+        "2: checking: reads the work of others and finds mistakes; not for first drafts"
+    )
+    assert question.text == "The user's question:\nWhy is the sky blue?"
+
+
+@pytest.mark.parametrize(
+    "path", [*(ROOT / "training" / "pools").glob("*.yaml"), *(ROOT / "adapters").glob("*/pool.yaml")], ids=str
+)
+def test_a_trained_conductor_s_pool_shows_a_worker_as_its_number_and_card(path: Path) -> None:
+    assert load(path).prompts.worker == "{number}: {card}"

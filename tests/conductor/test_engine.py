@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conductor import events as e
+from conductor.conducting import SAME_AGAIN
 from conductor.engine import Engine
 from conductor.errors import (
     BudgetExceeded,
@@ -19,6 +20,7 @@ from conductor.errors import (
     WorkerRefused,
     WorkerUnavailable,
 )
+from conductor.formats import Format
 from conductor.money import Budget, Ledger, Usage
 from conductor.outbox import ROOM
 from conductor.plan import Plan
@@ -148,6 +150,34 @@ async def test_accepting_what_is_not_there_yet_is_no_plan() -> None:
     assert run.shown == "fine"
 
 
+async def test_a_step_of_a_schema_s_object_starts_while_the_rest_is_written() -> None:
+    gate, worker = Gate(), Player("a", "x")
+    boss = Player(
+        "boss", ['{"thinking": "Two parts.", "steps": [', line(0).strip(), gate, f", {line(0, 'y', [0])}]}}"]
+    )
+    engine = team(worker, conductor=boss, constrained="json_schema", thought=True)
+    async with engine.running(ask_for()) as run:
+        await until(lambda: worker.calls)
+        assert run.record.plans[0].ended_s is None
+        gate.set()
+        await until(lambda: run.record.status == "finished")
+    schema = boss.calls[0].grammar.json_schema
+    assert list(schema["properties"]) == ["thinking", "steps"]
+    assert '{"thinking": ' in boss.calls[0].messages[0].text
+
+
+async def test_a_planner_that_copies_the_example_has_its_plan_run() -> None:
+    def copies(call: Call) -> str:
+        return next(row for row in call.messages[0].text.splitlines() if row.startswith("{"))
+
+    for max_steps in (1, 2, 3):
+        boss = Player("boss", copies)
+        engine = team(Player("a", "fine"), conductor=boss, constrained="json_schema")
+        run = await seen(engine, ask_for(max_steps=max_steps))
+        assert (run.shown, sources(run)) == ("fine", ["conductor"])
+        assert len(run.record.plans[0].steps) == max_steps
+
+
 # Rounds
 
 
@@ -188,13 +218,62 @@ async def test_a_revised_plan_s_answer_replaces_the_first() -> None:
 
 async def test_the_last_round_s_answer_flows_out_as_it_comes() -> None:
     gate = Gate()
-    worker, boss = Player("a", "first", ["bet", gate, "ter"]), Player("boss", line(0), line(0))
+    worker = Player("a", "first", ["bet", gate, "ter"])
+    boss = Player("boss", line(0), line(0, "mend it"))
     async with team(worker, conductor=boss).running(ask_for(rounds=2)) as run:
         async for event in run.events():
             if isinstance(event, e.AnswerDelta) and event.text == "bet":
                 assert worker.open_calls == 1
                 gate.set()
         assert run.record.answer == "better"
+
+
+@pytest.mark.parametrize("spelling", ["the same", "other words for it"])
+@pytest.mark.parametrize("format", ["steps", "lists"])
+async def test_the_same_plan_again_accepts_the_answer_and_calls_no_worker_twice(
+    format: Format, spelling: str
+) -> None:
+    plan = a_plan(("a", ()), ("b", (0,)), ("c", (0, 1)))
+    text = rendered(plan, "abc", format)
+    again = text if spelling == "the same" else text.replace("[0, 1]", '"all"').replace("[0]", " [ 0 ]")
+    workers = [Player(name, f"{name} answers") for name in "abc"]
+    engine = team(*workers, conductor=Player("boss", text, list(again)), format=format)
+    run = await seen(engine, ask_for(rounds=2))
+    assert (run.shown, run.record.status) == ("c answers", "finished")
+    assert [len(worker.calls) for worker in workers] == [1, 1, 1]
+    second = run.record.plans[1]
+    assert (second.accepted, second.steps, second.why) == (True, (), SAME_AGAIN)
+    assert second.answered.output == again, "what the conductor wrote is in the record"
+    assert run.record.answering_plan is run.record.plans[0]
+
+
+@given(plans(), plans(), st.integers(0, 5))
+@settings(max_examples=60, deadline=None)
+def test_a_further_plan_runs_whole_as_soon_as_it_differs(first: Plan, other: Plan, shared: int) -> None:
+    steps = (*first.steps[:shared], *other.steps)[:5]
+    second = (
+        Plan.of(steps, NAMES, 5) if all(max(s.access, default=-1) < n for n, s in enumerate(steps)) else other
+    )
+    players = [Player(name, lambda call: f"step {call.step} of plan {call.plan}") for name in NAMES]
+    texts = [rendered(plan, NAMES, "steps") for plan in (first, second)]
+    run = asyncio.run(seen(team(*players, conductor=Player("boss", *texts)), ask_for(rounds=2)))
+    is_same = second.steps == first.steps
+    assert run.record.plans[1].accepted == is_same
+    written = [(s.worker, s.subtask, s.access) for s in run.record.plans[1].steps]
+    assert written == ([] if is_same else [(s.worker, s.subtask, s.access) for s in second.steps])
+    assert run.shown == f"step {len((first if is_same else second).steps) - 1} of plan {int(not is_same)}"
+
+
+async def test_a_further_plan_starts_its_steps_at_the_first_that_differs() -> None:
+    gate, worker = Gate(), Player("a", "ok")
+    texts = line(0, "x") + line(0, "y", [0]), [line(0, "x"), gate, line(0, "z"), NEVER]
+    async with team(worker, conductor=Player("boss", *texts)).running(ask_for(rounds=2)) as run:
+        await until(lambda: len(run.record.plans) == 2)
+        await turns()
+        assert len(worker.calls) == 2, "what may yet be the same plan is not run again"
+        gate.set()
+        await until(lambda: len(worker.calls) == 4)
+        assert run.record.plans[1].ended_s is None, "and the rest of it is not waited for"
 
 
 @pytest.mark.parametrize(
@@ -334,7 +413,7 @@ async def test_an_inner_run_s_unknown_cost_is_unknown_outside() -> None:
 async def test_an_inner_run_that_fails_is_a_worker_s_error_of_the_step() -> None:
     broken = Player("a", [WorkerRefused("no", worker="a")])
     run = await seen(deep(Player("boss", line(ITSELF), line(0)), broken), ask_for(depth=1))
-    assert isinstance(run.error, WorkerUnavailable)
+    assert isinstance(run.error, WorkerRefused)
     assert (run.error.worker, run.error.step) == (ITSELF, 0)
     assert run.error.__cause__.worker == "a"
 
@@ -437,7 +516,7 @@ async def test_a_deadline_in_a_further_round_keeps_the_answer_that_was_there() -
 
 async def test_a_step_that_fails_in_a_further_round_keeps_the_answer_that_was_there() -> None:
     worker = Player("a", "first", [WorkerUnavailable("gone")])
-    run = await seen(team(worker, conductor=Player("boss", line(0), line(0))), ask_for(rounds=2))
+    run = await seen(team(worker, conductor=Player("boss", line(0), line(0, "mend it"))), ask_for(rounds=2))
     assert (run.shown, run.record.status, run.record.answering.output) == ("first", "finished", "first")
     assert run.record.plans[1].steps[0].status == "failed"
 
@@ -445,7 +524,8 @@ async def test_a_step_that_fails_in_a_further_round_keeps_the_answer_that_was_th
 async def test_a_deadline_after_the_further_answer_has_begun_fails_because_it_cannot_be_taken_back() -> None:
     worker = Player("a", "first", ["bet", NEVER])
     run = await seen(
-        team(worker, conductor=Player("boss", line(0), line(0))), ask_for(rounds=2, deadline_s=0.05)
+        team(worker, conductor=Player("boss", line(0), line(0, "mend it"))),
+        ask_for(rounds=2, deadline_s=0.05),
     )
     assert isinstance(run.error, DeadlineExceeded)
     assert run.shown == "bet"
@@ -538,7 +618,10 @@ def test_every_needed_step_is_done_once_after_what_it_reads(
 def four_steps(price_of_all: object = DEAR) -> tuple[Engine, list[Player]]:
     players = [Player(name, ["one ", "two ", "three"], price=DEAR) for name in "abcd"]
     text = line(0) + line(1) + line(2) + line(3, "join", [0, 1, 2])
-    boss = Player("boss", [text[at : at + 16] for at in range(0, len(text), 16)], price=DEAR)
+    scripts = [text, text.replace("join", "join again")]
+    boss = Player(
+        "boss", *([each[at : at + 16] for at in range(0, len(each), 16)] for each in scripts), price=DEAR
+    )
     return team(*players, conductor=boss), [*players, boss]
 
 

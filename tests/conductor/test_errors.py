@@ -9,7 +9,7 @@ from conductor.worker import Attempt
 
 TREE = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, PodiumError)]
 FACTS: dict[str, object] = {
-    "param": "podium.workers", "reason": Reason.READS_FORWARD, "step": 2, "worker": "alpha", "retry_after_s": 1.5,
+    "detail": "For operators.", "every_call": True, "param": "podium.workers", "reason": Reason.READS_FORWARD, "step": 2, "worker": "alpha", "retry_after_s": 1.5,
     "spent": "$1", "held": "$2", "limit": "$3", "deadline_s": 4.0, "attempts": (Attempt("alpha", "WorkerBusy", "no", 0.1),),
 }  # fmt: skip
 

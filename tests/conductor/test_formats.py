@@ -3,7 +3,7 @@ from collections.abc import Sequence
 from typing import get_args
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from conductor.errors import InvalidPlan, Reason
@@ -117,6 +117,37 @@ def test_what_stands_around_steps_is_passed_over(text: str) -> None:
         steps, plan = read("steps", pieces)
         assert steps == STEPS_OF_ONE_AND_TWO
         assert plan == Plan(tuple(steps))
+
+
+@given(
+    plans(), st.text() | st.just('"steps": [{ "accept": true, \\'), st.booleans(), st.sampled_from([None, 1])
+)
+@settings(deadline=None)
+def test_in_one_object_a_thought_is_passed_over_and_a_step_is_there_at_its_last_byte(
+    plan: Plan, thought: str, may_accept: bool, indent: int | None
+) -> None:
+    accept: dict[str, object] = {"accept": False} if may_accept else {}
+    rows = [
+        {"worker": NAMES.index(s.worker), "subtask": s.subtask, "access": list(s.access)} for s in plan.steps
+    ]
+    text = json.dumps({"thinking": thought, **accept, "steps": rows}, indent=indent)
+    parsing, given_at = parser("steps", NAMES, 5), list[int]()
+    for place, char in enumerate(text):
+        given_at += [place] * len(parsing.feed(char))
+    assert parsing.finish() == plan
+    assert [text[place] for place in given_at] == ["}"] * len(plan.steps)
+    assert len(json.loads(text[: given_at[0] + 1] + "]}")["steps"]) == 1, (
+        "the first came before the second began"
+    )
+
+
+def test_a_thought_may_come_before_an_acceptance() -> None:
+    assert read("steps", list('{"thinking": "It is [well] done.", "accept": true, "steps": []}')) == (
+        [],
+        None,
+    )
+    text = '{"thinking": "Well.", "accept": true, "steps": [' + ONE + "]}"
+    assert refusal("steps", text).reason is Reason.MALFORMED
 
 
 LISTS = 'model_id = [0, "beta"]\nsubtasks = ["a", "b {[\\"}"]\naccess_list = [[], [0, 0]]'

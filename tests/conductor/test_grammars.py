@@ -231,3 +231,27 @@ def test_the_schema_knows_workers_and_fields() -> None:
     assert Draft202012Validator(grammar("steps", 2, 3, may_accept=True).json_schema).is_valid(
         {"accept": True, "steps": []}
     )
+
+
+def test_the_schema_knows_how_many_steps_and_reads_there_may_be() -> None:
+    def is_valid(max_steps: int, *reads: list[int]) -> bool:
+        steps = [{"worker": 0, "subtask": "a", "access": access} for access in reads]
+        return Draft202012Validator(grammar("steps", 1, max_steps).json_schema).is_valid({"steps": steps})
+
+    assert is_valid(1, [])
+    assert not is_valid(1, [0]), "there is nothing to read"
+    assert not is_valid(1, [], [])
+    assert is_valid(2, [], [0])
+    assert not is_valid(2, [], [0], [0])
+
+
+def test_the_schema_may_have_room_for_a_thought_before_everything_else() -> None:
+    for may_accept in (False, True):
+        schema = grammar("steps", 1, 2, may_accept=may_accept, thinking=True).json_schema
+        assert schema is not None
+        assert next(iter(schema["properties"])) == "thinking"  # type: ignore[call-overload]
+        assert list(schema["properties"]) == schema["required"], "providers' strict modes want all of them"  # type: ignore[call-overload]
+    assert "thinking" not in str(grammar("steps", 1, 2).json_schema)
+    assert "thinking" not in grammar("steps", 1, 2, thinking=True).ebnf, (
+        "the grammar that adapters learned under"
+    )

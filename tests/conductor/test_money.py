@@ -220,3 +220,16 @@ def test_unknown_is_never_nothing() -> None:
     assert total([Decimal(1), None]) is None
     assert total([]) == 0
     assert Price(Decimal(10), Decimal(0), Decimal(1)).of(Usage(1_000_000, 0, 400_000)) == Decimal("6.4")
+
+
+@pytest.mark.parametrize(
+    ("cost_usd", "usage"),
+    [(cents(-100), Usage(-1, 5)), (Decimal("NaN"), Usage(5, -1)), (Decimal("Infinity"), Usage(-9, -9))],
+)
+async def test_what_no_call_can_take_counts_in_full_so_that_a_budget_never_grows(
+    cost_usd: Decimal, usage: Usage
+) -> None:
+    ledger = Ledger(Budget(max_cost_usd=cents(100)))
+    async with ledger.hold(DEAR, 1_000, 100, "a") as hold:
+        ledger.settle(hold, cost_usd, usage)
+    assert (ledger.spent_usd, ledger.spent_tokens) == (Decimal("0.02"), 1_100)

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from evaluation.cli import main, podium
+from tests.base_only import with_base_only
 from tests.evaluation.pools import ROWS, recorded
 
 ROOT = Path(__file__).parents[2]
@@ -171,3 +172,11 @@ def test_ctrl_c_exits_130_and_the_same_command_goes_on(tmp_path: Path):
     assert subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=60).returncode == 0
     assert results.read_bytes().startswith(kept)
     assert results.read_bytes().count(b"\n") == 8
+
+
+def test_without_its_packages_the_command_says_how_to_install_them_and_exits_2():
+    asked = "'eval --settings cluster/scripted.yaml --questions gsm8k --strategies single'.split()"
+    ended = with_base_only(f"from evaluation.cli import podium\nsys.exit(podium({asked}))")
+    assert ended.returncode == 2, ended.stderr
+    assert "is not installed" in ended.stderr
+    assert "make setup-learning" in ended.stderr

@@ -1,29 +1,44 @@
 """`make demo` and `make serve`, as a newcomer types them (set-up aside). Named to run before the shared engines are up."""
 
 import os
-import signal
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx2 as httpx
 import pytest
+import yaml
 
 from cluster.processes import ServeError, free_port, tagged
 from cluster.server import Server
+from tests import secrets
 from tests.conftest import ROOT
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
 
 
 @pytest.mark.vllm
-def test_the_demo_shows_plan_answer_cost_and_trace_and_ends_0() -> None:
-    command = [sys.executable, "-m", "cluster.demo", "--port", str(free_port())]
-    demo = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=380, check=False)
+def test_the_demo_shows_plan_answer_cost_and_trace_ends_0_and_leaves_no_secret_and_no_memory(
+    tmp_path: Path,
+) -> None:
+    settings = yaml.safe_load((ROOT / "cluster/local.yaml").read_text())
+    for worker in settings["workers"]:
+        if "api_key_env" in worker:
+            worker["in_pool"] = False  # no plan is to ask a provider with a planted key
+    path = tmp_path / "local.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    began_s, planted, unused = secrets.now_s(), secrets.planted(), secrets.unused_shared_memory()
+    command = [sys.executable, "-m", "cluster.demo", "--port", str(free_port()), "--settings", str(path)]
+    demo = subprocess.run(
+        command, cwd=ROOT, env=os.environ | planted, capture_output=True, text=True, timeout=380, check=False
+    )
     assert demo.returncode == 0, demo.stdout + demo.stderr
     for shown in ("step", "answer", "cost", "trace"):
         assert shown in demo.stdout.lower()
+    assert secrets.files_with(planted, began_s) == []
+    assert secrets.unused_shared_memory() <= unused
 
 
 def test_a_port_in_use_is_named_with_the_process_that_holds_it_and_the_remedy() -> None:
@@ -62,24 +77,3 @@ def test_settings_that_cannot_be_used_end_the_start_with_their_fault() -> None:
             Server(settings=path, port=0).__enter__()
     finally:
         path.unlink()
-
-
-def test_ctrl_c_ends_make_serve_with_0_and_leaves_nothing() -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "cluster.serve",
-        "--settings",
-        "cluster/scripted.yaml",
-        "--port",
-        str(free_port()),
-    ]
-    serving = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert serving.stdout is not None
-    for line in serving.stdout:
-        if "Podium answers" in line:
-            break
-    serving.send_signal(signal.SIGINT)
-    rest, _ = serving.communicate(timeout=90)
-    assert serving.returncode == 0, rest
-    assert "nothing is left running" in rest

@@ -57,6 +57,32 @@ def test_every_engine_caches_prefixes_and_keeps_every_trace(deployments: dict[st
         assert environment["RAY_SERVE_TRACING_SAMPLING_RATIO"] == "1.0"
 
 
+def test_what_ray_writes_of_a_deployment_has_nothing_of_the_environment_in_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from serving.deployments.build import engine_deployment, router_deployment
+
+    settings = load(ROOT / "cluster/gpu.yaml")
+    for name in (
+        "OPENAI_API_KEY",
+        "HF_TOKEN",
+        "HF_HOME",
+        "OTEL_EXPORTER_OTLP_HEADERS",
+        "OTEL_EXPORTER_OTLP_ENDPOINT",
+        "VLLM_API_KEY",
+    ):
+        monkeypatch.setenv(name, f"planted in {name}")
+    owner = next(w for w in settings.workers if isinstance(w, VllmSettings))
+    for bound in (router_deployment(settings, {}), engine_deployment(owner, settings)):
+        deployment = bound._bound_deployment
+        written = deployment.ray_actor_options["runtime_env"]["env_vars"]
+        assert written.keys() - owner.scale.env.keys() <= {
+            "OTEL_SERVICE_NAME", "RAY_SERVE_TRACING_EXPORTER_IMPORT_PATH", "RAY_SERVE_TRACING_SAMPLING_RATIO",
+            "VLLM_MEDIA_URL_ALLOW_REDIRECTS",
+        }  # fmt: skip
+        assert "planted" not in repr((written, deployment.init_args, deployment.init_kwargs))
+
+
 def test_rays_prefix_router_finds_the_prompt_in_what_crosses_to_an_engine() -> None:
     from types import SimpleNamespace
 

@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
+from tests.base_only import MODELS, with_base_only
+
 SDKS = {"openai", "anthropic", "google.genai"}
-MODELS = {"torch", "vllm", "transformers"}
 WEB = {"fastapi", "starlette", "uvicorn"}
 
 ABSENT = {
@@ -40,3 +41,30 @@ def test_a_pool_of_scripts_loads_no_sdk():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout.split()
     assert not SDKS & set(loaded)
+
+
+def test_the_base_packages_are_enough_to_build_and_route_where_no_local_model_is_served():
+    code = """
+import cluster.child, cluster.demo, cluster.serve, ray.serve.scripts
+from cluster.environment import fast_environment
+from serving.app import build_app
+from serving.deployments.router import Router
+from serving.pool import build_pool
+from serving.settings import load
+
+keys = dict.fromkeys(("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY"), "planted")
+os.environ.update(keys)
+fast_environment()
+for settings in ("cluster/api.yaml", "cluster/scripted.yaml"):
+    build_app({"settings": settings})
+    build_pool(load(settings), os.environ, {})
+"""
+    ended = with_base_only(code)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_settings_with_a_local_model_say_what_to_install_where_vllm_is_not():
+    ended = with_base_only("from serving.app import build_app\nbuild_app({'settings': 'cluster/local.yaml'})")
+    assert ended.returncode == 1
+    assert "'conductor' needs vLLM" in ended.stderr
+    assert "make setup SETTINGS=cluster/local.yaml" in ended.stderr

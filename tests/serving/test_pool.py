@@ -12,8 +12,10 @@ from serving.api.schema import read
 from serving.api.service import Service
 from serving.api.task import order
 from serving.layers.failing_over import FailingOver
+from serving.layers.fitting import Fitting
 from serving.layers.limited import Limited
 from serving.layers.retrying import Retrying
+from serving.layers.skipping_refused import SkippingRefused
 from serving.layers.traced import Traced
 from serving.pool import Pool, build_pool
 from serving.settings import SettingsError, parse
@@ -37,15 +39,49 @@ def wire(of: Pool, name: str) -> ScriptedWorker:
     return found
 
 
-def test_the_stack_is_failing_over_retrying_slots_span_wire():
+def test_the_stack_is_failing_over_retrying_skipping_slots_span_wire():
     both = pool({"fallbacks": ["b"]}, {})
-    layers: list[type] = []
-    each: Any = both.members["a"].worker
+    assert layers(both, "a") == [FailingOver, Retrying, SkippingRefused, Limited, Traced, ScriptedWorker]
+    assert layers(both, "b") == [Retrying, SkippingRefused, Limited, Traced, ScriptedWorker], (
+        "nothing to fall back to"
+    )
+    api = pool({"kind": "openai", "model": "gpt-5", "fallbacks": ["b"]}, {})
+    assert layers(api, "a")[:3] == [FailingOver, Fitting, Retrying], (
+        "what one model accepts is not its fallback's business"
+    )
+
+
+def layers(of: Pool, name: str) -> list[type]:
+    found: list[type] = []
+    each: Any = of.members[name].worker
     while each is not None:
-        layers.append(type(each))
+        found.append(type(each))
         each = each._workers[0] if isinstance(each, FailingOver) else getattr(each, "_worker", None)
-    assert layers == [FailingOver, Retrying, Limited, Traced, ScriptedWorker]
-    assert type(both.members["b"].worker) is Retrying, "nothing to fall back to"
+    return found
+
+
+@pytest.mark.parametrize(
+    ("worker", "own", "tokens"),
+    [
+        ({"model": "gpt-5"}, {}, 8192),
+        ({"model": "gpt-5", "effort": "low"}, {}, 4096),
+        ({"model": "gpt-5", "effort": "none"}, {}, 1024),
+        ({"model": "gpt-4o"}, {}, 0),
+        ({"model": "team-large", "like": "gpt-5"}, {}, 8192),
+        ({"model": "qwen3-thinking"}, {}, 0),
+        ({"model": "qwen3-thinking"}, {"max_thinking_tokens": 2000}, 2000),
+        ({"model": "gpt-5"}, {"max_thinking_tokens": 0}, 0),
+        ({"model": "gpt-4o", "fallbacks": ["c"]}, {}, 16_384),
+        ({"kind": "scripted"}, {}, 0),
+    ],
+)
+def test_a_conductor_that_thinks_is_given_room_for_it_beside_its_plan(
+    worker: dict[str, Any], own: dict[str, Any], tokens: int
+):
+    claude = {"kind": "anthropic", "model": "claude-sonnet-5-5"}
+    led = pool({"kind": "openai"} | worker, {}, claude, conductor={"worker": "a"} | own)
+    assert led.engine.conductor is not None
+    assert led.engine.conductor.max_thinking_tokens == tokens
 
 
 async def test_a_fallback_is_retried_by_its_own_rules_and_shares_its_own_slots():
@@ -142,7 +178,7 @@ def test_an_optional_worker_without_its_key_is_left_out_with_a_warning(caplog: p
     own = pool({"fallbacks": ["gpt"]}, gpt | {"optional": True})
     assert list(own.members) == ["a"]
     assert own.settings.pool == ["a"]
-    assert "gpt is left out: MY_KEY is not set" in caplog.text
+    assert "gpt is left out: no key in MY_KEY" in caplog.text
     with pytest.raises(SettingsError, match="MY_KEY"):
         pool({}, gpt)
     assert list(pool({}, gpt, environment={"MY_KEY": "sk-1"}).members) == ["a", "gpt"]
@@ -266,3 +302,61 @@ def test_a_pool_tells_which_workers_are_no_models():
     engines = {name: ScriptedEngine(Behaviour()) for name in ("d", "e")}
     mixed = build_pool(parse({"workers": named}), {}, engines)
     assert mixed.provenance == {"a": "scripted", "c": "program", "e": "scripted", "f": "scripted"}
+
+
+@pytest.mark.parametrize(
+    ("boss", "conductor", "layout"),
+    [
+        ({"kind": "vllm", "model": "m"}, {}, "lines"),
+        ({"kind": "openai", "model": "m"}, {}, "thinking object"),
+        ({"kind": "openai", "model": "gpt-5"}, {}, "object"),
+        (
+            {"kind": "openai", "model": "m", "base_url": "http://127.0.0.1:1/v1"},
+            {"thought": False},
+            "object",
+        ),
+        ({"kind": "anthropic", "model": "claude-sonnet-4-5"}, {}, "thinking object"),
+        ({"kind": "anthropic", "model": "claude-3-7-sonnet-latest"}, {}, "lines"),
+        ({"kind": "gemini", "model": "m"}, {"constrained": False}, "lines"),
+        ({"kind": "gemini", "model": "m"}, {"format": "lists"}, "lists"),
+        ({"kind": "scripted"}, {}, "lines"),
+    ],
+)
+def test_the_conductor_is_told_to_write_what_its_server_enforces(
+    boss: dict[str, Any], conductor: dict[str, Any], layout: str
+) -> None:
+    workers = [{"name": "boss", "in_pool": False, **boss}, {"name": "a", "kind": "scripted"}]
+    settings = parse({"workers": workers, "conductor": {"worker": "boss", **conductor}})
+    engine = build_pool(settings, {}, {"boss": ScriptedEngine(Behaviour())}).engine
+    assert engine.conductor is not None
+    assert engine.conductor.layout == layout
+
+
+def test_a_thought_is_for_the_built_in_prompts_where_nothing_else_is_said():
+    workers = [
+        {"name": "boss", "in_pool": False, "kind": "openai", "model": "m"},
+        {"name": "a", "kind": "scripted"},
+    ]
+    for said, layout in ((None, "object"), (True, "thinking object")):
+        conductor = {"worker": "boss", "thought": said}
+        settings = parse({"workers": workers, "conductor": conductor, "prompts": {"steps": "As you like."}})
+        engine = build_pool(settings, {}, {}).engine
+        assert engine.conductor is not None
+        assert engine.conductor.layout == layout
+
+
+def test_members_know_their_context_and_speed_and_the_conductor_is_shown_them():
+    engine = {"engine": {"max_model_len": 4096}}
+    workers = [
+        {"name": "own", "kind": "vllm", "model": "m", **engine},
+        {"name": "shared", "kind": "vllm", "deployment": "own"},
+        {"name": "said", "kind": "vllm", "model": "m", "context_tokens": 99, **engine},
+        {"name": "auto", "kind": "vllm", "model": "m", "engine": {"max_model_len": -1}},
+        {"name": "api", "kind": "openai", "model": "m", "context_tokens": 400_000, "tokens_per_s": 80, "sees_images": True},
+    ]  # fmt: skip
+    wide = build_pool(
+        parse({"workers": workers}), {}, dict.fromkeys(("own", "said", "auto"), ScriptedEngine(Behaviour()))
+    )
+    assert [member.context_tokens for member in wide.members.values()] == [4096, 4096, 99, None, 400_000]
+    shown = wide.engine.prompts.plan("lines", list(wide.members.values()), 5, CALL.messages)[0].text
+    assert "4: a general language model\n   (80 tokens/s; context of 400,000 tokens; sees images)" in shown

@@ -197,6 +197,30 @@ def test_without_the_fallback_there_is_none_and_without_the_conductor_nothing_se
     assert without(settings(), set()) == settings()
 
 
+def test_a_conductor_without_its_key_gives_its_place_to_the_first_fallback_that_is_there():
+    gpt = OPENAI | {"optional": True, "fallbacks": ["b", "a"]}
+    led = parse({"workers": [A, B, gpt], "conductor": {"worker": "gpt", "fallback": "gpt"}})
+    for absent, chosen in [({"gpt"}, "b"), ({"gpt", "b"}, "a"), (set[str](), "gpt")]:
+        conductor = without(led, absent).conductor
+        assert conductor is not None
+        assert conductor.worker == chosen
+
+
+def test_where_nobody_can_plan_every_key_that_would_help_is_named():
+    keys = [OPENAI | {"name": f"w{n}", "api_key_env": f"KEY_{n}", "optional": True} for n in (1, 2)]
+    led = parse({"workers": [A, keys[0] | {"fallbacks": ["w2"]}, keys[1]], "conductor": {"worker": "w1"}})
+    with pytest.raises(SettingsError, match="Set one of these variables: KEY_1, KEY_2"):
+        without(led, {"w1", "w2"})
+
+
+def test_what_a_model_accepts_can_be_said_and_survives_a_patch():
+    own = {"accepts": {"sampling": "never", "efforts": ["low"]}, "like": "gpt-5"}
+    full = parse({"workers": [A, OPENAI | own]})
+    assert patched(full, {"limits": {"records": 3}}).worker("gpt") == full.worker("gpt")
+    with pytest.raises(SettingsError, match=r"workers\[1\]\.accepts\.temperature: is not a known key"):
+        parse({"workers": [A, OPENAI | {"accepts": {"temperature": False}}]})
+
+
 def test_a_patch_changes_what_it_names_and_nothing_else():
     full = settings()
     patch = {
@@ -341,30 +365,17 @@ def test_a_file_is_loaded_and_what_is_wrong_with_one_is_said(tmp_path: Path):
             load(path)
 
 
-def test_loading_takes_milliseconds_and_neither_ray_nor_torch_nor_an_sdk():
+def test_loading_imports_neither_ray_nor_torch_nor_an_sdk():
     code = (
-        "import sys, time; import pydantic, yaml; began = time.perf_counter(); from serving.settings import load;"
-        "load('cluster/scripted.yaml'); print(time.perf_counter() - began); print(*sorted({m.partition('.')[0] for m in sys.modules}))"
+        "import sys; from serving.settings import load; load('cluster/scripted.yaml');"
+        "print(*sorted({name.partition('.')[0] for name in sys.modules}))"
     )
-    took, names = [], ""
-    for _ in range(3):
-        out = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
-        ).stdout
-        first, names = out.splitlines()
-        took.append(float(first))
-    assert not {
-        "ray",
-        "torch",
-        "vllm",
-        "openai",
-        "anthropic",
-        "google",
-        "fastapi",
-        "starlette",
-        "opentelemetry",
-    } & set(names.split())
-    assert min(took) < 0.5, "pydantic builds its models once; the rest is reading a file"
+    names = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    ).stdout.split()
+    assert "pydantic" in names
+    heavy = {"ray", "torch", "vllm", "openai", "anthropic", "google", "fastapi", "starlette", "opentelemetry"}
+    assert not heavy & set(names)
 
 
 def test_reading_settings_again_takes_milliseconds():

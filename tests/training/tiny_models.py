@@ -9,7 +9,7 @@ from training.config import Config, parse
 
 POOL = """
 conductor: {worker: conductor, constrained: false, max_plan_tokens: 32}
-prompts: {conductor: "Plan.", steps: ""}
+prompts: {conductor: "Plan.", steps: "", worker: "{number}: {card}"}
 workers:
   - {name: conductor, kind: scripted, in_pool: false}
   - {name: adder, kind: python, factory: "evaluation.synthetic.skills:Skill", options: {families: [arithmetic]}, card: arithmetic}

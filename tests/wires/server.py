@@ -10,7 +10,7 @@ import re
 import socket
 import struct
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -91,10 +91,11 @@ class Request:
 
 
 class WireServer:
-    """One provider's stand-in. `answers` are taken in turn; after the last, and with none, `Answer()` is given."""
+    """One provider's stand-in. `answers` are taken in turn; after the last, and with none, what `respond` says."""
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
+        self.respond: Callable[[Request], Answer] = lambda request: Answer()
         self.answers: deque[Answer] = deque()
         self.requests: list[Request] = []
         self.connections = 0
@@ -133,7 +134,7 @@ class WireServer:
         content = await reader.readexactly(int(headers.get("content-length", "0")))
         request = Request(request_line.split(" ")[1], headers, json.loads(content))
         self.requests.append(request)
-        answer = self.answers.popleft() if self.answers else Answer()
+        answer = self.answers.popleft() if self.answers else self.respond(request)
         self.open_requests += 1
         try:
             ended = await self._answer(answer, reader, writer)

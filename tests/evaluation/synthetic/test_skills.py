@@ -23,7 +23,7 @@ def asked(skill: Skill, question: str, subtask: str = "", outputs: tuple[str, ..
         [*plan, step],
         dict(enumerate(outputs)),
     )
-    return skill.answer(Shown.of(Call(shown)))
+    return skill.answer(Shown.of(Call(shown.messages)))
 
 
 def skill(*families: str, **options: float) -> Skill:

@@ -16,7 +16,7 @@ import uvicorn
 from conductor.money import Ledger
 from serving.api.app import build_api
 from serving.api.service import Service
-from serving.pool import build_pool
+from serving.pool import Engines, build_pool
 from serving.settings import Settings, parse
 from serving.workers.scripted import ScriptedWorker
 from tests.serving.spans import SPANS
@@ -165,11 +165,11 @@ def said(events: list[Any]) -> str:
 
 @asynccontextmanager
 async def served(
-    settings: Settings | Json, environ: Mapping[str, str] | None = None
+    settings: Settings | Json, environ: Mapping[str, str] | None = None, engines: Engines | None = None
 ) -> AsyncGenerator[Served]:
     """Serve `settings` on a free port of the loopback; at the end nothing may be left of any run."""
     checked = settings if isinstance(settings, Settings) else parse(settings)
-    service = Service(build_pool(checked, environ or {}, engines={}))
+    service = Service(build_pool(checked, environ or {}, engines or {}))
     SPANS.clear()
     config = uvicorn.Config(build_api(service), log_level="error", lifespan="off", ws="none")
     config.load()

@@ -79,8 +79,8 @@ async def test_usage_is_null_in_every_other_chunk_where_it_was_asked_for_and_abs
 
 async def test_fields_that_nobody_knows_are_ignored():
     more = {
-        "user": "u1", "store": True, "metadata": {"a": "b"}, "logit_bias": {"50256": -100}, "parallel_tool_calls": True,
-        "service_tier": "auto", "frequency_penalty": 0.5, "response_format": {"type": "text"}, "tools": [], "some_new_thing": [1],
+        "user": "u1", "store": True, "metadata": {"a": "b"}, "parallel_tool_calls": True, "service_tier": "auto",
+        "some_new_thing": [1],
     }  # fmt: skip
     async with served(team()) as api:
         assert (await api.ok(more))["choices"][0]["message"]["content"] == ANSWER
@@ -95,14 +95,12 @@ async def test_content_may_come_in_parts():
         {"type": "text", "text": "What is this?"},
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "low"}},
     ]
-    workers = [scripted("blind", "{question}"), scripted("seeing", "{question}", sees_images=True)]
+    workers = [scripted("seeing", "{question}", sees_images=True)]
     async with served(team(workers=workers, workflows={})) as api:
-        for name in ("blind", "seeing"):
-            await api.ok({"model": name, "messages": [{"role": "user", "content": parts}]})
-        blind, seeing = (api.worker(name).calls[0].messages[-1] for name in ("blind", "seeing"))
-    assert (blind.has_image, seeing.has_image) == (False, True)
+        await api.ok({"model": "seeing", "messages": [{"role": "user", "content": parts}]})
+        seeing = api.worker("seeing").calls[0].messages[-1]
+    assert seeing.has_image
     assert seeing.text == "What is this?"
-    assert "cannot see" in blind.text
 
 
 async def test_a_developer_is_a_system_and_turns_stay_in_order():

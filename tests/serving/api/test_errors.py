@@ -90,6 +90,20 @@ def test_retry_after_is_told_where_it_is_known_in_whole_seconds_and_never_too_ea
     assert errors.headers(error).get("retry-after") == header
 
 
+def test_clients_are_told_to_ask_again_where_that_may_help_and_nowhere_else():
+    again = {kind for kind in tree() if errors.headers(kind("x"))["x-should-retry"] == "true"}
+    assert again == {e.WorkerUnavailable, e.WorkerBusy, e.Overloaded}
+
+
+def test_a_detail_is_in_what_the_record_says_and_not_in_a_body():
+    tried = Attempt("a", "WorkerBusy", "busy", 0.5, "at 10.0.0.7")
+    error = e.WorkerRefused("x", detail="at 10.0.0.8", attempts=(tried,))
+    assert "10.0.0" not in str(errors.body(error))
+    recorded = errors.record_body(error)
+    assert recorded["detail"] == "at 10.0.0.8"
+    assert recorded["podium"]["attempts"][0]["detail"] == "at 10.0.0.7"
+
+
 def test_a_body_tells_the_facts_and_keeps_openais_shape():
     tried = Attempt("a", "WorkerBusy", "busy", 0.5)
     body = errors.body(e.WorkerUnavailable("x", worker="a", step=0, attempts=(tried,)), "wf_1")["error"]

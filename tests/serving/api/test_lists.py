@@ -2,6 +2,9 @@
 
 import asyncio
 
+import openai
+import pytest
+
 from tests.serving.api.served import ASK, plan, scripted, served, step, team
 from tests.serving.states import until
 
@@ -106,6 +109,7 @@ async def test_models_lists_every_name_and_its_sort():
     assert (listed["a"].model_extra or {})["podium"] == {
         "kind": "worker",
         "card": "Finds reasons.",
+        "sees_images": False,
         "in_pool": True,
         "model": "a",
         "provenance": "scripted",
@@ -128,6 +132,18 @@ async def test_a_models_name_may_have_a_slash():
     async with served(team(workers=[scripted("org/a")], workflows={})) as api:
         assert (await api.http.get("/v1/models/org/a")).json()["id"] == "org/a"
         assert (await api.post({"model": "org/a"})).status_code == 200
+
+
+async def test_the_sdk_retrieves_every_name_that_is_listed():
+    names = ("org/a", "a/b/c", "ft:gpt-4o:acme::x1", "v1/models/x", "a.b-c_d")
+    workers = [scripted(name) for name in names]
+    async with served(team(workers=workers, workflows={})) as api, api.sdk as sdk:
+        listed = [model async for model in sdk.models.list()]
+        assert [await sdk.models.retrieve(model.id) for model in listed] == listed
+        assert all(model.object == "model" and model.owned_by == "podium" for model in listed)
+        with pytest.raises(openai.NotFoundError) as gone:
+            await sdk.models.retrieve("gpt-4o")
+    assert (gone.value.param, gone.value.code) == ("model", "not_found")
 
 
 async def test_every_listed_name_answers():

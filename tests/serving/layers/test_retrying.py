@@ -1,6 +1,8 @@
 """The same call again: only before the first token, only where it may help, never sooner than the server says."""
 
 import asyncio
+import time
+from dataclasses import replace
 
 import pytest
 
@@ -130,3 +132,13 @@ async def test_cancelling_a_call_that_is_opening_is_not_a_failure_to_retry():
     opening.cancel()
     await asyncio.wait([opening])
     assert (opening.cancelled(), len(inner.calls), inner.open_calls) == (True, 1, 0)
+
+
+@pytest.mark.parametrize("retry_after_s", [30.0, None])
+async def test_a_wait_that_the_caller_has_no_time_for_is_not_begun(retry_after_s: float | None):
+    inner = ScriptedWorker("w", [busy(retry_after_s), "Here."])
+    call = replace(CALL, deadline_at_s=time.monotonic() + (10 if retry_after_s else -1))
+    with pytest.raises(WorkerBusy) as caught:
+        async with quick(inner, longest_wait_s=60).open(call):
+            pytest.fail("entered")
+    assert (len(inner.calls), caught.value.retry_after_s) == (1, retry_after_s)

@@ -23,6 +23,9 @@ def words(*texts: str) -> list[dict[str, str]]:
     return [{"type": "text", "text": text} for text in texts]
 
 
+SCHEMA: dict[str, object] = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
 async def ask(server: WireServer, call: Call = BARE, model: str = "claude-9", **settings: object):
     worker = AnthropicWorker(Account("w", model, "sk-ant-test", server.url, **settings))  # type: ignore[arg-type]
     try:
@@ -47,7 +50,7 @@ def test_the_sdk_makes_no_spans_of_its_own():
 async def test_everything_a_call_says_is_sent_but_the_seed():
     call = Call(
         messages=(USER,), max_output_tokens=50, temperature=0.0, top_p=0.9, stop=("END",), seed=7, effort="high",
-        grammar=Grammar("root ::= ...", {"type": "object"}),
+        grammar=Grammar("root ::= ...", SCHEMA),
     )  # fmt: skip
     async with serving(AnthropicWire()) as server:
         await ask(server, call)
@@ -60,10 +63,21 @@ async def test_everything_a_call_says_is_sent_but_the_seed():
     )
     assert sent["output_config"] == {
         "effort": "high",
-        "format": {"type": "json_schema", "schema": {"type": "object"}},
+        "format": {"type": "json_schema", "schema": SCHEMA},
     }
     assert sent["thinking"] == {"type": "adaptive", "display": "summarized"}
     assert "seed" not in sent
+
+
+async def test_what_the_api_refuses_of_a_schema_becomes_a_description():
+    steps = {"type": "array", "items": {"type": "string"}, "maxItems": 3}
+    schema = SCHEMA | {"properties": {"steps": steps}, "required": ["steps"]}
+    async with serving(AnthropicWire()) as server:
+        await ask(server, Call(messages=(USER,), grammar=Grammar("root ::= ...", schema)))
+    sent = server.body["output_config"]["format"]["schema"]["properties"]["steps"]
+    assert "maxItems" not in sent
+    assert "maxItems: 3" in sent["description"]
+    assert steps["maxItems"] == 3, "the call's own schema stays as it is"
 
 
 async def test_system_messages_go_to_the_top_and_neighbours_of_one_role_become_one_turn():
@@ -171,8 +185,10 @@ async def test_an_error_event_is_read_by_its_type(kind: str, error: type[WorkerE
 async def test_an_account_at_its_spend_limit_is_refused_and_not_busy():
     answer = Answer(status=429, error_code="enforced_spend_limit_reached", extra={"type": "rate_limit_error"})
     async with serving(AnthropicWire(), answer) as server:
-        with pytest.raises(WorkerRefused, match="credit"):
+        with pytest.raises(WorkerRefused) as caught:
             await ask(server)
+    assert "credit" in caught.value.detail
+    assert caught.value.every_call
 
 
 @pytest.mark.parametrize(

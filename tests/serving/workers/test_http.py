@@ -89,7 +89,7 @@ async def test_every_status_has_its_error(provider: Provider):
         for status, error in STATUSES:
             exc = await failing(worker)
             assert (status, type(exc)) == (status, error)
-            assert "no such thing" in exc.message
+            assert "no such thing" in exc.detail
             assert isinstance(exc.__cause__, Exception)
 
 
@@ -128,10 +128,10 @@ async def test_a_400_about_the_context_is_an_overflow_and_any_other_a_refusal(pr
 
 async def test_a_bad_key_says_where_keys_come_from_and_an_unknown_model_which_model(provider: Provider):
     async with provider(Answer(status=401), Answer(status=404)) as (worker, server):
-        assert provider.key_env in (await failing(worker)).message
-        message = (await failing(worker)).message
-    assert MODEL in message
-    assert server.url in message
+        assert provider.key_env in (await failing(worker)).detail
+        detail = (await failing(worker)).detail
+    assert MODEL in detail
+    assert server.url in detail
 
 
 async def test_no_key_is_in_a_message_a_cause_or_a_log(provider: Provider, caplog: pytest.LogCaptureFixture):
@@ -146,7 +146,7 @@ async def test_no_key_is_in_a_message_a_cause_or_a_log(provider: Provider, caplo
     ]
     async with provider(*answers) as (worker, _):
         for _ in answers:
-            message = (await failing(worker)).message
+            message = (await failing(worker)).explanation
             assert SECRET not in message
             assert "sk-other" not in message
             assert "AIzaSyD" not in message
@@ -162,7 +162,7 @@ async def test_a_server_that_is_not_there_is_unavailable(provider: Provider):
         exc = await failing(worker)
         await worker.aclose()
     assert type(exc) is WorkerUnavailable
-    assert "base_url" in exc.message
+    assert "base_url" in exc.detail
     assert time.monotonic() - started_s < 1.0, "the SDK tried again by itself"
 
 
@@ -173,7 +173,7 @@ async def test_silence_is_unavailable_after_the_stall_timeout(provider: Provider
         exc = await failing(worker)
         await asyncio.wait_for(server.requests[-1].hung_up.wait(), 5)
     assert type(exc) is WorkerUnavailable
-    assert "stall_timeout_s" in exc.message
+    assert "stall_timeout_s" in exc.detail
 
 
 async def test_a_chunk_that_is_not_json_is_unavailable_whenever_it_comes(provider: Provider):
@@ -239,7 +239,7 @@ async def test_a_finish_reason_nobody_knows_is_not_an_answer(provider: Provider)
     async with provider(Answer(finish="moon_phase")) as (worker, _):
         exc = await failing(worker)
     assert type(exc) is WorkerUnavailable
-    assert "moon_phase" in exc.message.lower()
+    assert "moon_phase" in exc.detail.lower()
 
 
 async def test_calls_one_after_another_share_a_connection(provider: Provider):

@@ -72,6 +72,33 @@ def test_only_openai_itself_gets_max_completion_tokens():
         assert {key for key in request if key.startswith("max")} == {longest}
 
 
+async def test_a_model_that_is_known_to_accept_nothing_else_gets_max_completion_tokens_anywhere():
+    call = Call(messages=(USER,), max_output_tokens=5)
+    async with serving(OpenAIWire()) as server:
+        await ask(server, call, output_limit_field="max_completion_tokens")
+    assert (server.body.get("max_tokens"), server.body["max_completion_tokens"]) == (None, 5)
+
+
+@pytest.mark.parametrize(
+    ("base", "path", "key"),
+    [
+        ("/openai/v1/", "/openai/v1/chat/completions", "authorization"),
+        ("/openai/v1?api-version=preview", "/openai/v1/chat/completions?api-version=preview", "api-key"),
+        ("/openai/deployments/d?api-version=2024-10-21", "/openai/deployments/d/chat/completions?api-version=2024-10-21", "api-key"),
+    ],
+)  # fmt: skip
+async def test_azures_addresses_are_asked_with_their_query_and_their_header(base: str, path: str, key: str):
+    async with serving(OpenAIWire()) as server:
+        worker = OpenAIWorker(Account("w", "team-large", "sk-test", server.url + base))
+        async with worker.open(BARE) as reply:
+            assert "".join([delta.text async for delta in reply]) == "It is four."
+        await worker.aclose()
+    asked = server.requests[0]
+    assert asked.path == path
+    given = {name: value for name, value in asked.headers.items() if name in ("authorization", "api-key")}
+    assert given == {key: "Bearer sk-test" if key == "authorization" else "sk-test"}
+
+
 async def test_what_arrives_together_is_one_piece_where_nobody_reads_along():
     whole = b"".join(OpenAIWire().events(Answer(text="one two three four five six seven eight")))
     async with serving(OpenAIWire()) as server:
@@ -127,8 +154,10 @@ async def test_a_call_for_a_tool_is_refused_since_none_was_offered():
 async def test_an_account_without_credit_is_refused_and_not_busy():
     answer = Answer(status=429, error_code="insufficient_quota", headers={"retry-after": "1"})
     async with serving(OpenAIWire(), answer) as server:
-        with pytest.raises(WorkerRefused, match="credit"):
+        with pytest.raises(WorkerRefused) as caught:
             await ask(server)
+    assert "credit" in caught.value.detail
+    assert caught.value.every_call
 
 
 @pytest.mark.parametrize(

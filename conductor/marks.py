@@ -1,0 +1,99 @@
+"""Marks around texts that others wrote. No such text can end its mark or begin another, and none is harmed.
+
+As with the boundaries of MIME (RFC 2046, section 5.1.1), a mark's key is chosen once the texts are known: it occurs in none of
+them. It is computed from the first of them, so equal texts give equal prompts (caches, replays), and a conversation that grows keeps
+its key and the prefix before it. A mark in an answer can only be an echo of the prompt; `EchoFilter` removes it.
+"""
+
+import base64
+import hashlib
+import re
+
+KEY_CHARS = 5
+MARK_CHARS = 1000
+"""An echoed mark that has not ended by then is taken to end there."""
+
+
+def mark_key(*texts: str) -> str:
+    """A word that occurs in none of `texts`, computed from the first."""
+    digest = hashlib.sha256(texts[0].encode("utf-8", "surrogatepass"))
+    while True:
+        key = base64.b32encode(digest.digest())[:KEY_CHARS].decode().lower()
+        if not any(key in text for text in texts):
+            return key
+        digest.update(b" ")
+
+
+def marked(name: str, key: str, text: str, **attributes: str) -> str:
+    """`text` inside a mark of its own. Values of attributes become one line, their double quotes single ones."""
+    facts = "".join(f' {each}="{_one_line(value)}"' for each, value in attributes.items())
+    return f"<{name}-{key}{facts}>\n{text}\n</{name}-{key}>"
+
+
+def read_marked(name: str, text: str) -> tuple[list[str], str]:
+    """The texts inside the marks of that name in `text`, and what follows the last of them."""
+    pattern = rf"<{name}-(?P<key>[a-z2-7]{{{KEY_CHARS}}})[^\n]*>\n(.*?)\n</{name}-(?P=key)>"
+    found = list(re.finditer(pattern, text, re.DOTALL))
+    return [each[2] for each in found], text[found[-1].end() :] if found else text
+
+
+def _one_line(value: str) -> str:
+    return " ".join(value.replace('"', "'").split())
+
+
+class EchoFilter:
+    """Removes the marks of a prompt from an answer that repeats them, while the answer is written. Everything else passes unchanged.
+
+    What may be the beginning of a mark is held back until it is decided, so it does not matter how the answer is cut into pieces.
+
+    Args:
+        name: of the marks.
+        key: of the marks; it does not occur in the texts inside them, nor in the user's.
+    """
+
+    def __init__(self, name: str, key: str) -> None:
+        self._openings = (f"<{name}-{key}", f"</{name}-{key}")
+        self._held = ""
+        self._is_inside = self._has_just_ended = False
+        self._is_quoted = False
+        self._mark_chars = 0
+        self.removed = 0
+        """How many marks were removed."""
+
+    def feed(self, text: str) -> str:
+        """What may be shown once `text` has come."""
+        if "<" not in text and not (self._held or self._is_inside or self._has_just_ended):
+            return text
+        return "".join(map(self._next, text))
+
+    def finish(self) -> str:
+        """What was held back and is no mark after all."""
+        held, self._held = self._held, ""
+        return held
+
+    def _next(self, char: str) -> str:
+        if self._is_inside:
+            self._skip(char)
+            return ""
+        if self._has_just_ended:
+            self._has_just_ended = False
+            if char == "\n":
+                return ""
+        self._held += char
+        if self._held in self._openings:
+            self._held, self._is_inside, self._is_quoted, self._mark_chars = "", True, False, 0
+            self.removed += 1
+            return ""
+        shown = ""
+        while self._held and not any(opening.startswith(self._held) for opening in self._openings):
+            shown, self._held = shown + self._held[0], self._held[1:]
+        return shown
+
+    def _skip(self, char: str) -> None:
+        """Pass over the rest of a mark: to its bracket, or to the end of its line where it has none."""
+        self._mark_chars += 1
+        if char == '"':
+            self._is_quoted = not self._is_quoted
+        ends = (char == ">" and not self._is_quoted) or char == "\n" or self._mark_chars >= MARK_CHARS
+        if ends:
+            self._is_inside, self._has_just_ended = False, char == ">"

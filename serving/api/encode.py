@@ -1,0 +1,30 @@
+"""JSON bytes of anything a record may hold: one odd value in one record must not fail a list of them, nor tear a stream."""
+
+from typing import Any, cast
+
+import orjson
+
+INT_BITS = 64
+
+
+def dumps(value: Any) -> bytes:
+    """`value` as JSON; what JSON or UTF-8 cannot say (larger integers, lone surrogates, unknown types) as the nearest text."""
+    try:
+        return orjson.dumps(value)
+    except (TypeError, ValueError):  # orjson's errors are both
+        return orjson.dumps(_plain(value))
+
+
+def _plain(value: object) -> object:
+    match value:
+        case None | bool() | float():
+            return value
+        case int():
+            return value if value.bit_length() < INT_BITS else f"a number of {value.bit_length()} bits"
+        case dict():
+            items = cast(dict[object, object], value).items()
+            return {str(_plain(name)): _plain(each) for name, each in items}
+        case list() | tuple():
+            return [_plain(each) for each in cast(list[object], value)]
+        case _:
+            return str(value).encode("utf-8", "replace").decode()

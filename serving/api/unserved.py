@@ -1,0 +1,92 @@
+"""OpenAI's fields that would change the answer and are not served yet: told by name, never dropped in silence.
+
+Only where the value would change the answer: an empty one asks for nothing, and clients send many of those by default. A test holds
+these fields and `schema.ChatRequest` against the SDK's own list, so that a new one is decided about.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, cast
+
+from pydantic import BaseModel, ConfigDict
+
+from conductor.errors import BadTask
+
+WITHOUT_EFFECT = frozenset({
+    "metadata", "parallel_tool_calls", "prediction", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
+    "safety_identifier", "service_tier", "store", "user",
+})  # fmt: skip
+"""Known, and ignored: they are about storage, price, speed or accounting, or about tools, which are refused anyway."""
+TOOL_ROLES = ("tool", "function")
+
+
+@dataclass(frozen=True, slots=True)
+class Neutral:
+    """The value beside empty ones (null, false, 0, "", [], {}) that leaves the answer as it is without the field."""
+
+    values: tuple[object, ...]
+
+
+class UnservedFields(BaseModel):
+    """Fields of a request that `refuse_unserved` looks at."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
+
+    tools: Any = None
+    tool_choice: Annotated[Any, Neutral(("none", "auto"))] = None
+    functions: Any = None
+    function_call: Annotated[Any, Neutral(("none", "auto"))] = None
+    response_format: Annotated[Any, Neutral(({"type": "text"},))] = None
+    logprobs: Any = None
+    top_logprobs: Any = None
+    logit_bias: Any = None
+    frequency_penalty: Any = None
+    presence_penalty: Any = None
+    verbosity: Annotated[Any, Neutral(("medium",))] = None
+    modalities: Annotated[Any, Neutral((["text"],))] = None
+    audio: Any = None
+    web_search_options: Any = None
+    moderation: Any = None
+
+
+class UnservedMessageFields(BaseModel):
+    """Fields of a message, likewise."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
+
+    tool_calls: Any = None
+    function_call: Any = None
+    audio: Any = None
+
+
+def refuse_unserved(request: UnservedFields, messages: Sequence[UnservedMessageFields]) -> None:
+    """Look at every field that is known and not served.
+
+    Raises:
+        BadTask: one of them would change the answer.
+    """
+    for name, field in UnservedFields.model_fields.items():
+        if name == "tools" and request.tool_choice == "none":
+            continue  # offered, and none may be called
+        _refuse(name, getattr(request, name), field.metadata)
+    for index, message in enumerate(messages):
+        for name, field in UnservedMessageFields.model_fields.items():
+            _refuse(f"messages[{index}].{name}", getattr(message, name), field.metadata)
+
+
+def _refuse(place: str, value: object, metadata: Sequence[object]) -> None:
+    neutral = [each for mark in metadata if isinstance(mark, Neutral) for each in mark.values]
+    switched_on = place == "web_search_options" and value == {}  # there, any object asks for the search
+    if (not value or value in neutral or _is_zero(value)) and not switched_on:
+        return
+    raise BadTask(
+        f"{place} is not served yet, and would change the answer. Leave it out, or ask a model's own API.",
+        param=place,
+    )
+
+
+def _is_zero(value: object) -> bool:
+    """Whether it is an object of nothing but zeros, as a `logit_bias` that moves nothing."""
+    return isinstance(value, Mapping) and all(
+        each == 0 for each in cast(Mapping[str, object], value).values()
+    )

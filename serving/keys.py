@@ -1,0 +1,47 @@
+"""Where the keys of API workers come from: a variable of the replica's environment, or a file that only its owner can read.
+
+Knows nothing of Ray. A key goes from here into the worker that uses it and is written nowhere.
+"""
+
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from serving.worker_settings import AnthropicSettings, GeminiSettings, OpenAISettings
+
+ApiSettings = OpenAISettings | AnthropicSettings | GeminiSettings
+MAX_KEY_BYTES = 65_536
+
+
+class KeyFileError(Exception):
+    """A key's file cannot be used; the message says why, and what to do."""
+
+
+def read_key(worker: ApiSettings, environment: Mapping[str, str]) -> str | None:
+    """The worker's key; None where its variable or its file is not there or empty, or where it names neither.
+
+    Raises:
+        KeyFileError: the file cannot be read, or everybody can read it.
+    """
+    if worker.api_key_env is not None:
+        return environment.get(worker.api_key_env) or None
+    return _read_file(worker.name, Path(worker.api_key_file).expanduser()) if worker.api_key_file else None
+
+
+def _read_file(name: str, path: Path) -> str | None:
+    place = f"Worker {name!r}: api_key_file {path}"
+    try:
+        with path.open("rb") as file:
+            mode = path.stat().st_mode
+            if not stat.S_ISREG(mode):
+                raise KeyFileError(f"{place} is not a file.")
+            if mode & stat.S_IRWXO:
+                raise KeyFileError(
+                    f"{place} can be read by every account of the machine (mode {stat.S_IMODE(mode):03o}). "
+                    f"Run `chmod 600 {path}`; in Kubernetes, mount the Secret with `defaultMode: 0400`."
+                )
+            return file.read(MAX_KEY_BYTES).decode().strip() or None
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as exc:
+        raise KeyFileError(f"{place} cannot be read: {exc}.") from exc

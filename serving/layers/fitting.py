@@ -1,0 +1,115 @@
+"""Only what the model accepts: the rest of a call is left out, bounded or done here, and noted on the record."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+
+from conductor.worker import Call, Reply, Worker
+from serving.accepts import Accepts
+from serving.layers.stop_sequences import cut_at
+
+
+class Fitting:
+    """`worker`, sent no parameter that its model would answer with an error.
+
+    Args:
+        worker: who is called.
+        model: its model's name, for the notes.
+        accepts: what that model accepts.
+    """
+
+    def __init__(self, worker: Worker, model: str, accepts: Accepts) -> None:
+        self._worker, self._model, self._accepts = worker, model, accepts
+
+    @property
+    def name(self) -> str:
+        """See `Worker.name`."""
+        return self._worker.name
+
+    @asynccontextmanager
+    async def open(self, call: Call) -> AsyncGenerator[Reply]:
+        """See `Worker.open`; `notes` of the reply say what was changed."""
+        fitted, notes = fit(call, self._accepts, self._model)
+        ours = tuple(stop for stop in call.stop if stop not in fitted.stop)
+        async with self._worker.open(fitted) as reply:
+            reply.notes = (*notes, *reply.notes)
+            if not ours:
+                yield reply
+                return
+            async with aclosing(cut_at(ours, reply.deltas)) as deltas:
+                reply.deltas = deltas
+                yield reply
+
+
+def fit(call: Call, accepts: Accepts, model: str) -> tuple[Call, tuple[str, ...]]:
+    """The part of `call` that may be sent to `model`, and a sentence on each change. What says no more than the default goes without one."""
+    notes: list[str] = []
+    effort = accepts.effort(call.effort)
+    if effort != call.effort:
+        notes.append(
+            f"effort {call.effort} became {effort}: the nearest that {model} accepts."
+            if effort
+            else f"effort was left out: {model} does not accept it."
+        )
+    temperature, top_p = _sampling(call, accepts, model, notes)
+    stop = _stop(call, accepts, model, notes)
+    seed = call.seed
+    if seed is not None and not accepts.seeds(seed):
+        seed = None
+        notes.append(
+            f"seed was left out: {model} accepts none{' so large' if accepts.seed == 'int32' else ''}."
+        )
+    longest = call.max_output_tokens
+    if longest and accepts.max_output_tokens and longest > accepts.max_output_tokens:
+        longest = accepts.max_output_tokens
+        notes.append(f"max_output_tokens was lowered to {longest}: {model} accepts no more.")
+    grammar = call.grammar
+    if grammar is not None and grammar.json_schema is not None and not accepts.json_schema:
+        grammar = None
+        notes.append(f"The JSON schema was left out: {model} does not accept one.")
+    fitted = replace(
+        call, effort=effort, temperature=temperature, top_p=top_p, stop=stop, seed=seed, max_output_tokens=longest,
+        grammar=grammar,
+    )  # fmt: skip
+    return fitted, tuple(notes)
+
+
+def _sampling(
+    call: Call, accepts: Accepts, model: str, notes: list[str]
+) -> tuple[float | None, float | None]:
+    temperature, top_p = call.temperature, call.top_p
+    refused = accepts.sampling == "never" or (
+        accepts.sampling == "unless_thinking" and accepts.thinks(call.effort)
+    )
+    if refused:
+        why = "does not accept it" + (" while it thinks." if accepts.sampling == "unless_thinking" else ".")
+        notes += [
+            f"{name} was left out: {model} {why}"
+            for name, value in (("temperature", temperature), ("top_p", top_p))
+            if value not in (None, 1)  # 1 is the default of all of them
+        ]
+        return None, None
+    if temperature is not None and temperature > accepts.max_temperature:
+        temperature = accepts.max_temperature
+        notes.append(f"temperature was lowered to {temperature:g}: {model} accepts no more.")
+    if temperature is not None and top_p is not None and not accepts.temperature_with_top_p:
+        if top_p != 1:
+            notes.append(f"top_p was left out: {model} does not accept it beside temperature.")
+        top_p = None
+    return temperature, top_p
+
+
+def _stop(call: Call, accepts: Accepts, model: str, notes: list[str]) -> tuple[str, ...]:
+    """The stop sequences that may be sent."""
+    fit = [stop for stop in call.stop if accepts.blank_stop_sequences or not stop.isspace()]
+    sent = tuple(fit[: accepts.stop_sequences])
+    if len(sent) < len(call.stop):
+        which = (
+            "stop was"
+            if not sent
+            else f"{len(call.stop) - len(sent)} of {len(call.stop)} stop sequences were"
+        )
+        notes.append(
+            f"{which} not sent but applied here: {model} does not accept {'it' if not sent else 'them'}."
+        )
+    return sent

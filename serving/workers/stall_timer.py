@@ -1,0 +1,51 @@
+"""How long a server may go without a word. Knows no wire.
+
+The HTTP libraries measure silence from byte to byte, so comments, pings and headers that drip keep a dead call alive. Here only
+words count: the time that a call has waited since its last one, its connection and its headers included.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import TypeVar
+
+from conductor.errors import WorkerError
+
+GOODBYE_S = 10.0
+"""Once the model has stopped, so long its usage may take; the answer is whole without it."""
+
+T = TypeVar("T")
+
+
+class StallTimer:
+    """Waits for a server's events, until it was waited `limit_s` without a word. A slow reader's time does not count.
+
+    Args:
+        limit_s: the longest silence.
+        error: makes what is raised then.
+    """
+
+    def __init__(self, limit_s: float, error: Callable[[], WorkerError]) -> None:
+        self._limit_s, self._left_s, self._error = limit_s, limit_s, error
+
+    def hear(self, *, is_last: bool = False) -> None:
+        """A word came: the time starts again. `is_last`: it was the finish, and no more words will come."""
+        self._left_s = min(self._limit_s, GOODBYE_S) if is_last else self._limit_s
+
+    async def next(self, events: AsyncIterator[T]) -> T | None:
+        """The next event; None after the last.
+
+        Raises:
+            WorkerError: the time is over. The wait was cancelled, so whatever `events` holds open is closed.
+        """
+        began_s = time.monotonic()
+        timeout = asyncio.timeout(self._left_s)
+        try:
+            async with timeout:
+                return await anext(events, None)
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+            raise self._error() from None
+        finally:
+            self._left_s = max(0.0, self._left_s - (time.monotonic() - began_s))

@@ -1,0 +1,125 @@
+"""What a server says a call took, checked where it crosses the wire: one check for all API workers.
+
+A count is believed up to `SLACK_FACTOR` times what prompt and answer can hold, and `SLACK_TOKENS` beyond: providers add prompts
+of their own, and a server that is a team itself reads more than it was sent. Whatever else is no count (below zero, no
+integer, 10^30) makes the whole usage unknown; the call is then billed at its bound, and the reply's notes say why.
+It knows no provider's field names.
+"""
+
+from decimal import Decimal
+from math import isfinite
+
+from conductor.calls import input_bound
+from conductor.errors import shown
+from conductor.money import FREE, Price, Usage
+from conductor.worker import Call, Delta
+
+SLACK_FACTOR = 4
+SLACK_TOKENS = 16_384
+NO_LIMIT_TOKENS = 1_000_000
+"""Taken for the longest answer where a call names no limit."""
+SLACK_USD = Decimal(1)
+MOST_USD = Decimal(1000)
+"""No single call costs more; the bound where the price per token is not known."""
+
+
+class UsageCheck:
+    """The accounts of one call.
+
+    Args:
+        call: what was asked.
+        price: what the worker takes, if that is known.
+    """
+
+    def __init__(self, call: Call, price: Price | None) -> None:
+        self._call, self._price = call, price
+        self._notes: dict[str, None] = {}
+        self._most_tokens = 0
+        self._rejected = False
+
+    def count(self, name: str, told: object) -> int | None:
+        """`told` as a number of tokens; None where it is missing, and where it cannot be true, which rejects the usage."""
+        if told is None:
+            return None
+        number = integer(told)
+        if number is None or number < 0 or not self._is_possible(number):
+            self._rejected = True
+            self._note(
+                f"The server's usage is not believed, {name} is {shown(told)}: billed at the call's bound."
+            )
+            return None
+        return number
+
+    def usage(
+        self, input_tokens: int | None, output_tokens: int | None, cached: int | None, reasoning: int | None
+    ) -> Usage | None:
+        """The usage, from checked counts; None where there is none or where one of them was rejected.
+
+        A part that is larger than its whole is dropped: the whole is billed.
+        """
+        if self._rejected or (input_tokens is None and output_tokens is None):
+            return None
+        total_in, total_out = input_tokens or 0, output_tokens or 0
+        return Usage(
+            total_in,
+            total_out,
+            self._part("cached input tokens", cached or 0, total_in),
+            self._part("reasoning tokens", reasoning or 0, total_out),
+        )
+
+    def cost_usd(self, told: object) -> Decimal | None:
+        """What the server says the call cost; None where it says nothing, or what cannot be true."""
+        if told is None:
+            return None
+        if isinstance(told, int | float) and not isinstance(told, bool) and 0 <= told <= self._most_usd():
+            return Decimal(str(told))
+        self._note(f"The server's cost is not believed: {shown(told)}.")
+        return None
+
+    def delta(self, last: Delta) -> Delta:
+        """`last`, the answer's last piece, with what the record must know of its accounts."""
+        if not self._notes:
+            return last
+        return Delta(
+            last.text, last.reasoning, last.finish, None if self._rejected else last.usage, last.cost_usd, last.model,
+            last.inner, (*last.notes, *self._notes), last.billed_at_bound or self._rejected,
+        )  # fmt: skip
+
+    def _is_possible(self, number: int) -> bool:
+        return number <= SLACK_TOKENS or number <= self._bound()
+
+    def _bound(self) -> int:
+        """Measured once, and only where a count is large: the prompt may be."""
+        if not self._most_tokens:
+            longest = self._call.max_output_tokens or NO_LIMIT_TOKENS
+            self._most_tokens = SLACK_FACTOR * (input_bound(self._call) + longest) + SLACK_TOKENS
+        return self._most_tokens
+
+    def _most_usd(self) -> Decimal:
+        if self._price is None or self._price == FREE:
+            return MOST_USD
+        return self._price.of(Usage(self._bound(), self._bound())) + SLACK_USD
+
+    def _part(self, name: str, part: int, whole: int) -> int:
+        if part <= whole:
+            return part
+        self._note(f"The server's {name} are not believed: {part} of {whole}.")
+        return 0
+
+    def _note(self, note: str) -> None:
+        self._notes[note] = None
+
+
+def integer(told: object) -> int | None:
+    """`told`, where it is an integer, as a number or in digits."""
+    match told:
+        case bool():
+            return None
+        case int():
+            return told
+        case float() if isfinite(told) and told.is_integer():
+            return int(told)
+        case str() if told.isascii() and told.isdigit() and len(told) < 20:
+            return int(told)
+        case _:
+            return None

@@ -1,0 +1,75 @@
+"""What ends a plan's text that does not end by itself: its length, and the time it takes."""
+
+import asyncio
+
+from conductor.errors import WorkerUnavailable
+from conductor.money import Usage
+from conductor.worker import Call, Delta
+from tests.conductor.team import DEAR, NEVER, Piece, Player, ask_for, line, seen, team
+
+FOREVER = ["and on "] * 10_000
+
+
+async def test_a_plan_that_never_ends_is_cut_at_its_length_and_asked_for_once_more() -> None:
+    leader = Player("leader", FOREVER, [line(0)], price=DEAR)
+    got = await seen(team(Player("a", "answer"), conductor=leader, max_plan_tokens=32), ask_for())
+    first, second = got.record.plans
+    assert (first.rejected, second.source, got.shown) == ("truncated", "repair", "answer")
+    assert first.answered is not None
+    assert len(first.answered.output) < 8 * 32 + 10
+    assert (first.answered.finish, first.answered.usage) == ("length", None)
+    assert "max_plan_tokens" in first.answered.notes[0]
+    assert first.answered.cost_usd is not None
+    assert got.ledger.spent_usd == got.record.cost_usd, "billed at its bound, on the record as in the budget"
+
+
+async def test_a_whole_plan_with_a_tail_that_never_ends_runs() -> None:
+    leader = Player("leader", [line(0), line(0, access=[0]), *FOREVER])
+    got = await seen(team(Player("a", "answer"), conductor=leader, max_plan_tokens=32), ask_for(max_steps=2))
+    assert (len(got.record.plans), got.record.fallback, got.shown) == (1, None, "answer")
+
+
+async def test_thoughts_do_not_count_as_a_plans_text() -> None:
+    thoughts: list[Piece] = [Delta(reasoning="hm " * 100)] * 100
+    leader = Player("leader", [*thoughts, line(0)])
+    got = await seen(team(Player("a", "answer"), conductor=leader, max_plan_tokens=32), ask_for())
+    assert (got.record.fallback, got.shown) == (None, "answer")
+
+
+async def test_a_conductor_that_takes_too_long_yields_one_workers_answer() -> None:
+    leader = Player("leader", ["I think ", NEVER])
+    got = await seen(team(Player("a", "answer"), conductor=leader, timeout_s=0.05), ask_for(deadline_s=60))
+    assert got.shown == "answer"
+    assert "not ended its plan in time" in (got.record.fallback or "")
+    assert isinstance(got.record.plans[0].error, WorkerUnavailable)
+
+
+async def test_a_step_that_began_before_its_conductor_was_late_is_stopped() -> None:
+    leader = Player("leader", [line(0), NEVER])
+    worker = Player("a", ["never ", NEVER], "answer")
+    got = await seen(team(worker, conductor=leader, timeout_s=0.05), ask_for(max_steps=2))
+    assert [step.status for step in got.record.plans[0].steps] == ["cancelled"]
+    assert got.shown == "answer"
+
+
+async def test_a_plan_that_is_whole_when_its_time_is_over_runs() -> None:
+    leader = Player("leader", [line(0), NEVER])
+    got = await seen(team(Player("a", "answer"), conductor=leader, timeout_s=0.05), ask_for(max_steps=1))
+    assert (len(got.record.plans), got.record.fallback, got.shown) == (1, None, "answer")
+
+
+async def test_the_wait_for_a_first_token_is_not_the_conductors_writing_time() -> None:
+    """A replica may have to start first."""
+    gate = asyncio.Event()
+    leader = Player("leader", [gate, line(0), Usage(1, 1)])
+    asyncio.get_running_loop().call_later(0.6, gate.set)
+    got = await seen(team(Player("a", "answer"), conductor=leader, timeout_s=0.5), ask_for())
+    assert (got.record.fallback, got.shown) == (None, "answer")
+
+
+async def test_calls_know_when_the_callers_time_is_over() -> None:
+    leader, worker = Player("leader", [line(0)]), Player("a", "answer")
+    await seen(team(worker, conductor=leader), ask_for(deadline_s=60))
+    calls: list[Call] = [*leader.calls, *worker.calls]
+    assert len({call.deadline_at_s for call in calls}) == 1
+    assert calls[0].deadline_at_s is not None

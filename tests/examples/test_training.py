@@ -1,0 +1,125 @@
+"""examples/training from its questions to a published adapter: the files that ship, with a conductor of a few thousand weights,
+two steps, and providers on the loopback that enforce the real ones' rules. `claude` is right, the other two are not."""
+
+import asyncio
+import json
+import os
+import re
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from serving.settings import load, parse
+from tests.conftest import ROOT
+from tests.wires import strict
+from tests.wires.anthropic import AnthropicWire
+from tests.wires.gemini import GeminiWire
+from tests.wires.openai import OpenAIWire
+from tests.wires.server import Answer, Request, serving
+from training.config import ModelConfig, ScratchConfig
+from training.lines import read
+from training.models import model_for, tokenizer_for
+
+EXAMPLE = ROOT / "examples" / "training"
+PROVIDERS = {
+    "openai": (OpenAIWire(), strict.openai(), "/v1"),
+    "anthropic": (AnthropicWire(), strict.anthropic, ""),
+    "gemini": (GeminiWire(), strict.gemini, ""),
+}
+RIGHT = {
+    question.text: question.expected
+    for name in ("problems.jsonl", "held_out.jsonl")
+    for question in read(str(EXAMPLE / name))
+}
+
+
+def answering(kind: str) -> Any:
+    """A provider that enforces its rules and then answers: the expected answer where it is Anthropic, else 0."""
+    checked = PROVIDERS[kind][1]
+
+    def respond(request: Request) -> Answer:
+        answer = checked(request)
+        asked = json.dumps(request.body, ensure_ascii=False)
+        expected = next(right for text, right in RIGHT.items() if json.dumps(text)[1:-1] in asked)
+        return replace(answer, text=f"<answer>{expected if kind == 'anthropic' else 0}</answer>")
+
+    return respond
+
+
+@asynccontextmanager
+async def example(folder: Path) -> AsyncIterator[Path]:
+    """The example's files in `folder`, its API workers on the loopback, its conductor a tiny one; its training config."""
+    pool = yaml.safe_load((EXAMPLE / "pool.yaml").read_text())
+    config = yaml.safe_load((EXAMPLE / "train.yaml").read_text())
+    texts = [question.text for question in read(config["questions"]["path"])]
+    scratch = ModelConfig(scratch=ScratchConfig(hidden=32, layers=1, heads=1, vocabulary=1500))
+    tokenizer = tokenizer_for(scratch, [*texts, *pool["prompts"].values()])
+    model_for(scratch, tokenizer, 0).save_pretrained(folder / "base")
+    tokenizer.save_pretrained(folder / "base")
+    async with AsyncExitStack() as stack:
+        for worker in pool["workers"]:
+            if worker["kind"] in PROVIDERS:
+                wire, _, path = PROVIDERS[worker["kind"]]
+                server = await stack.enter_async_context(serving(wire))
+                server.respond = answering(worker["kind"])
+                worker["base_url"] = server.url + path
+        (folder / "pool.yaml").write_text(yaml.safe_dump(pool))
+        config["model"]["path"], config["pool"]["settings"] = str(folder / "base"), str(folder / "pool.yaml")
+        config["warm_start"] |= {"examples": 480, "batch": 8, "learning_rate": 0.01, "step_shares": [1.0]}
+        config["grpo"] |= {"steps": 2, "questions": 2, "completions": 4, "max_plan_tokens": 48}
+        (folder / "train.yaml").write_text(yaml.safe_dump(config))
+        yield folder / "train.yaml"
+
+
+async def run(*command: str) -> str:
+    """What a command of ours says, with planted keys; it has to end with 0."""
+    keys = dict.fromkeys(("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY"), "planted")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", *command,
+        cwd=ROOT, env=os.environ | keys | {"COLUMNS": "200", "OMP_NUM_THREADS": "1"}, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    told, _ = await process.communicate()
+    assert process.returncode == 0, told.decode()[-4000:]
+    return told.decode()
+
+
+@pytest.mark.timeout(300)
+async def test_my_questions_and_my_api_pool_become_an_adapter_that_the_pool_serves(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    held_out = f"jsonl:{EXAMPLE}/held_out.jsonl?question=text&answer=expected&grader=numeric&form="
+    async with example(tmp_path) as config:
+        pool = str(tmp_path / "pool.yaml")
+        told = await run(
+            "evaluation", "--settings", pool, "--questions", held_out, "--strategies", "single", "--out", str(tmp_path / "eval")
+        )  # fmt: skip
+        assert re.search(r"single:claude +│ 100\.0", told), told
+        assert re.search(r"single:gpt +│ 0\.0", told), told
+        told = await run("training", "--config", str(config), "--out", str(out))
+        assert "Unclosed" not in told, told
+    report = json.loads((out / "report.json").read_text())
+    assert report["steps"] == 2
+    assert report["after"]["support"]["questions"] == 8
+    assert report["alone"]["support"]["workers"] == {"gpt": 0, "claude": 1, "gemini": 0}
+
+    told = await run("training.adapters", str(out), "--into", str(tmp_path / "adapters"))
+    adapter = told.split()[-1]
+    assert re.search(r"conductor@[0-9a-f]{8}$", adapter), told
+    served = load(pool).model_dump(mode="json", exclude_unset=True)
+    served["workers"][0] |= {"adapter": adapter, "model": str(tmp_path / "base")}
+    assert parse(served).adapters_of("conductor") == [adapter]
+
+
+def test_the_example_s_files_are_the_ones_that_its_page_names() -> None:
+    page = (EXAMPLE / "README.md").read_text()
+    for name in re.findall(r"examples/training/([\w.]+)", page):
+        assert (EXAMPLE / name).exists(), name
+    config = yaml.safe_load((EXAMPLE / "train.yaml").read_text())
+    grpo = config["grpo"]
+    plans = grpo["steps"] * grpo["questions"] * grpo["completions"]
+    assert f"{plans * load(EXAMPLE / 'pool.yaml').models['podium-mine'].max_steps} times" in page

@@ -1,0 +1,108 @@
+"""A conductor that makes no plans is told of: in the log once, as a metric, and on `/readyz`. One plan clears it."""
+
+import asyncio
+import logging
+
+import pytest
+
+from serving import instruments
+from serving.api.conductor_health import FAILURES_UNTIL_DEGRADED
+from tests.serving.api.served import Json, Served, plan, served, step, team
+from tests.serving.states import until
+from tests.wires.openai import OpenAIWire
+from tests.wires.server import Answer, serving
+
+N = FAILURES_UNTIL_DEGRADED
+GOOD = plan(step(0))
+
+
+async def readyz(api: Served) -> Json:
+    answer = await api.http.get("/readyz")
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def level(api: Served) -> float:
+    return next(m.value for m in api.service.levels() if m.instrument is instruments.CONDUCTOR_FAILURES)
+
+
+async def test_gpt_5_as_a_conductor_that_refuses_a_parameter_is_seen_after_ten_runs(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "podium")
+    refusal = Answer(status=400, error="'temperature' does not support 0.0 with this model.")
+    async with serving(OpenAIWire(), *[refusal] * (N + 2)) as upstream:
+        settings = team()
+        settings["workers"][0] = {
+            "name": "conductor", "kind": "openai", "model": "gpt-5", "base_url": f"{upstream.url}/v1", "in_pool": False,
+        }  # fmt: skip
+        async with served(settings) as api:
+            for _ in range(N - 1):
+                await api.ok()
+            assert (await readyz(api))["status"] == "ready"
+            for _ in range(3):
+                await api.ok()
+            told = await readyz(api)
+            assert level(api) == N + 2
+            upstream.answers.append(Answer(text=GOOD))
+            await api.ok()
+            after = await readyz(api)
+            assert level(api) == 0
+    assert told["status"] == "degraded"
+    assert told["conductor"].items() >= {"worker": "conductor", "failures_in_a_row": N + 2}.items()
+    assert "WorkerRefused" in told["conductor"]["reason"]
+    assert "temperature" not in told["conductor"]["reason"], "a provider's words are for the log"
+    assert (after["status"], "conductor" in after) == ("ready", False)
+    errors = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(errors) == 1
+    assert "'temperature' does not support 0.0" in errors[0]
+    assert any("plans again" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize("bad", ["I like trains.", {"error": "unavailable"}])
+async def test_plans_that_cannot_run_and_outages_count(bad: str | Json) -> None:
+    settings = team(bad)
+    settings["workers"][0]["retry"] = {"attempts": 1}
+    async with served(settings) as api:
+        await asyncio.gather(*(api.ok() for _ in range(N)))
+        assert (await readyz(api))["status"] == "degraded"
+
+
+async def test_a_plan_that_was_repaired_is_a_plan() -> None:
+    async with served(team("I like trains.", GOOD)) as api:
+        for _ in range(N):
+            await api.ok()
+        assert level(api) == 0
+
+
+async def test_one_plan_among_failures_starts_the_count_anew() -> None:
+    async with served(team(*["no plan"] * 2 * (N - 1), GOOD)) as api:
+        for _ in range(2 * N - 1):
+            await api.ok()
+        assert level(api) == N - 1
+        assert (await readyz(api))["status"] == "ready"
+
+
+async def test_what_callers_do_is_no_failure_of_the_conductor() -> None:
+    async with served(team("no plan", {"text": "never", "stall_after_tokens": 0})) as api:
+        assert (await api.post(deadline_s=0.3)).status_code == 504, "in the middle of the repair"
+        asking = asyncio.create_task(api.post())
+        await until(lambda: len(api.worker("conductor").calls) == 4, "the repair is asked for")
+        asking.cancel()
+        await asyncio.wait([asking])
+        await api.quiet()
+        await api.ok({"model": "a"})
+        assert level(api) == 0
+    async with served(team({"error": "overflow"})) as api:
+        await api.ok()
+        assert (await api.post(max_tokens=1)).status_code == 402
+        assert level(api) == 0
+
+
+async def test_new_settings_start_the_count_anew() -> None:
+    async with served(team("no plan")) as api:
+        for _ in range(N):
+            await api.ok()
+        assert (await readyz(api))["status"] == "degraded"
+        await api.service.swap(api.service.pool)
+        assert (await readyz(api))["status"] == "ready"

@@ -1,0 +1,84 @@
+"""A picture is shown, or told of: never dropped in silence."""
+
+import json
+
+import pytest
+
+from tests.serving.api.served import Json, plan, scripted, served, step, team
+
+PICTURE: Json = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+TALK: list[Json] = [
+    {"role": "user", "content": "Hello."},
+    {"role": "assistant", "content": "Hello."},
+    {"role": "user", "content": [{"type": "text", "text": "What is this?"}, PICTURE]},
+]
+BLIND, SEEING = scripted("blind", "Something."), scripted("seeing", "A cat.", sees_images=True)
+FLOWS = {"dark": [step("blind")], "half": [step("blind", "Guess."), step("seeing", "Look.", [0])]}
+
+
+def mixed(*plans: str, conductor: Json | None = None) -> Json:
+    settings = team(*plans, workers=[BLIND, SEEING, scripted("blind-too")], workflows=FLOWS)
+    return settings | ({"conductor": conductor} if conductor else {})
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"model": "blind"}, {"model": "dark"}, {"podium": {"plan": [step("blind"), step("blind-too", "x", [0])]}},
+        {"podium": {"workers": ["blind", "blind-too"]}}, {"podium": {"exclude_workers": ["seeing"]}},
+    ],
+    ids=["a worker", "a workflow", "an own plan", "a pool", "what is left of a pool"],
+)  # fmt: skip
+async def test_a_picture_that_nobody_would_see_is_a_400_that_names_it(body: Json, stream: bool) -> None:
+    async with served(mixed(plan(step(0)))) as api:
+        answer = await api.post({"messages": TALK, "stream": stream} | body)
+        calls = [len(api.worker(name).calls) for name in ("conductor", "blind", "seeing", "blind-too")]
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "messages[2].content[1]")
+    assert "sees_images" in error["message"]
+    assert calls == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("body", [{"model": "half"}, {"model": "mini"}])
+async def test_a_step_of_a_worker_that_sees_none_is_noted_on_the_record(body: Json) -> None:
+    written = plan(step("blind", "Guess."), step("seeing", "Look.", [0]))
+    async with served(mixed(written)) as api:
+        answer = await api.ok({"messages": TALK, **body})
+        record = await api.record(answer["podium"]["workflow_id"])
+        shown = [api.worker(name).calls[0].messages[-1].has_image for name in ("blind", "seeing")]
+    assert answer["choices"][0]["message"]["content"] == "A cat."
+    assert shown == [False, True]
+    assert ["sees_images" in json.dumps(each["notes"]) for each in record["steps"]] == [True, False]
+
+
+async def test_without_a_plan_the_one_who_sees_answers() -> None:
+    async with served(mixed("no plan", conductor={"worker": "conductor", "fallback": "blind"})) as api:
+        answer = await api.ok({"messages": TALK})
+        assert answer["choices"][0]["message"]["content"] == "A cat."
+        assert (await api.ok())["choices"][0]["message"]["content"] == "Something.", (
+            "where there is no picture"
+        )
+
+
+@pytest.mark.parametrize("role", ["system", "developer", "assistant"])
+async def test_a_picture_that_is_not_the_users_is_a_400_that_names_it(role: str) -> None:
+    async with served(mixed()) as api:
+        answer = await api.post(
+            {"model": "seeing", "messages": [{"role": role, "content": [PICTURE]}, TALK[2]]}
+        )
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages[0].content[0]")
+
+
+async def test_words_alone_are_nobodys_picture() -> None:
+    async with served(mixed()) as api:
+        await api.ok({"model": "blind", "messages": TALK[:2] + TALK[:1]})
+
+
+async def test_models_tell_who_sees() -> None:
+    async with served(mixed()) as api:
+        listed = (await api.http.get("/v1/models")).json()["data"]
+    told = {
+        each["id"]: each["podium"].get("sees_images") for each in listed if each["podium"]["kind"] == "worker"
+    }
+    assert told == {"conductor": False, "blind": False, "seeing": True, "blind-too": False}

@@ -1,0 +1,93 @@
+"""`/readyz` while engines come and go: 503 until all were up once, then 200 as long as somebody answers."""
+
+from typing import Any
+
+import pytest
+
+from tests.serving.api.served import Json, Served, scripted, served, step, team
+from tests.serving.workers.subjects import Behaviour, ScriptedEngine
+
+
+class Engine(ScriptedEngine):
+    """One that can be down."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(Behaviour(text=text))
+        self.up = True
+
+    async def ready(self, adapters: Any = ()) -> bool:
+        return self.up
+
+
+def engines() -> dict[str, Engine]:
+    return {"conductor": Engine('{"worker": 0, "subtask": "Answer.", "access": []}'), "v": Engine("From v.")}
+
+
+def settings(*api_workers: Json) -> Json:
+    return {
+        "conductor": {"worker": "conductor"},
+        "workers": [
+            {"name": "conductor", "kind": "vllm", "model": "m", "in_pool": False},
+            {"name": "v", "kind": "vllm", "model": "m"},
+            *api_workers,
+        ],
+        "models": {"mini": {}},
+    }
+
+
+async def readyz(api: Served) -> tuple[int, Json]:
+    answer = await api.http.get("/readyz")
+    return answer.status_code, answer.json()
+
+
+async def test_the_first_question_waits_for_every_engine() -> None:
+    up = engines()
+    up["conductor"].up = False
+    async with served(settings(scripted("a")), engines=up) as api:
+        status, told = await readyz(api)
+        assert (status, told["status"], told["waiting_for"]) == (503, "starting", ["conductor"])
+        up["conductor"].up = True
+        status, told = await readyz(api)
+        assert (status, told["status"], "waiting_for" in told) == (200, "ready", False)
+
+
+async def test_a_conductor_that_went_down_degrades_and_is_named() -> None:
+    up = engines()
+    async with served(settings(scripted("a")), engines=up) as api:
+        assert (await readyz(api))[0] == 200
+        up["conductor"].up = False
+        status, told = await readyz(api)
+        assert (status, told["status"], told["waiting_for"]) == (200, "degraded", ["conductor"])
+        assert (told["conductor"]["worker"], told["conductor"]["reason"]) == (
+            "conductor",
+            "its engine is not up",
+        )
+        up["conductor"].up = True
+        assert (await readyz(api))[1]["status"] == "ready"
+
+
+async def test_a_worker_that_went_down_degrades_where_another_answers() -> None:
+    up = engines()
+    async with served(settings(scripted("a")), engines=up) as api:
+        await readyz(api)
+        up["v"].up = False
+        status, told = await readyz(api)
+    assert (status, told["status"], told["waiting_for"]) == (200, "degraded", ["v"])
+    assert "conductor" not in told, "it does its work"
+
+
+@pytest.mark.parametrize("fallbacks", [[], ["a"]])
+async def test_nobody_who_answers_is_unavailable_unless_a_fallback_does(fallbacks: list[str]) -> None:
+    up = engines()
+    both = settings(scripted("a", in_pool=False))
+    both["workers"][1]["fallbacks"] = fallbacks
+    async with served(both, engines=up) as api:
+        await readyz(api)
+        up["v"].up = False
+        status, told = await readyz(api)
+    assert (status, told["status"]) == ((200, "degraded") if fallbacks else (503, "unavailable"))
+
+
+async def test_an_api_conductor_needs_no_engine() -> None:
+    async with served(team(workflows={"solo": [step("a")]})) as api:
+        assert (await readyz(api))[1]["status"] == "ready"

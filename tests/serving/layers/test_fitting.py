@@ -1,0 +1,218 @@
+"""What a model does not accept is left out, bounded or done here; what it accepts goes through; and the record says so."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conductor.errors import WorkerUnavailable
+from conductor.grammars import grammar
+from conductor.money import Usage
+from conductor.worker import Call, Delta, FinishReason, Message
+from serving.accepts import LEVELS, Accepts
+from serving.known_models import known
+from serving.layers.fitting import Fitting, fit
+from serving.layers.stop_sequences import cut_at
+from serving.workers.account import Account
+from serving.workers.anthropic import AnthropicWorker
+from serving.workers.gemini import GeminiWorker
+from serving.workers.openai import OpenAIWorker
+from serving.workers.scripted import ScriptedReply, ScriptedWorker
+from tests.wires import strict
+from tests.wires.anthropic import AnthropicWire
+from tests.wires.gemini import GeminiWire
+from tests.wires.openai import OpenAIWire
+from tests.wires.server import WireServer, serving
+
+USER = Message.of("user", "What is two and two?")
+PROVIDERS: dict[str, tuple[Any, Any, Any, str, Any]] = {
+    "openai": (OpenAIWire, strict.openai(), OpenAIWorker, "/v1", strict.OPENAI),
+    "anthropic": (AnthropicWire, strict.anthropic, AnthropicWorker, "", strict.CLAUDE),
+    "gemini": (GeminiWire, strict.gemini, GeminiWorker, "", strict.GEMINI),
+}
+MODELS = [(kind, model) for kind, parts in PROVIDERS.items() for model in parts[4]]
+NASTY = [
+    Call((USER,), 200_000, 1.5, 0.9, ("END", "\n\n", *"ABCD"), 2**40),
+    Call((USER,), 12_000, 0.0, None, ("END",), -1),
+    Call((USER,), 12_000, None, 0.5, ("\n",), 7),
+    Call((USER,), 12_000, 1.0, 1.0),
+    Call((USER,), 2000, temperature=0.3, top_p=0.3),
+    Call((USER,), 12_000, temperature=0.0, operation="plan", grammar=grammar("steps", 3, 5, may_accept=True)),
+]
+
+
+@asynccontextmanager
+async def fitted(kind: str, model: str) -> AsyncGenerator[tuple[Fitting, WireServer]]:
+    """The worker of `model` with what is known of it, at a provider that enforces its rules."""
+    wire, respond, worker_of, path, _ = PROVIDERS[kind]
+    accepts = known(kind, model)
+    async with serving(wire()) as server:
+        server.respond = respond
+        worker = worker_of(
+            Account("w", model, "key", server.url + path, output_limit_field=accepts.output_limit_field)
+        )
+        yield Fitting(worker, model, accepts), server
+        await worker.aclose()
+
+
+@pytest.mark.parametrize(("kind", "model"), MODELS)
+async def test_a_known_model_refuses_nothing_at_any_effort(kind: str, model: str):
+    async with fitted(kind, model) as (worker, _):
+        for call in NASTY:
+            for effort in (None, *LEVELS):
+                async with worker.open(replace(call, effort=effort)) as reply:
+                    finishes = [delta.finish async for delta in reply if delta.finish]
+                assert len(finishes) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "kept"),
+    [
+        ("openai", "gpt-4o", {"temperature": 0.3, "top_p": 0.3, "stop": ["END"], "seed": 7}),
+        ("openai", "gpt-5.2", {"temperature": 0.3, "top_p": 0.3, "seed": 7}),
+        ("openai", "gpt-5", {"seed": 7}),
+        ("anthropic", "claude-haiku-4-5", {"temperature": 0.3, "stop_sequences": ["END"]}),
+        (
+            "anthropic",
+            "claude-sonnet-4-20250514",
+            {"temperature": 0.3, "top_p": 0.3, "stop_sequences": ["END"]},
+        ),
+        ("anthropic", "claude-sonnet-5-5", {"stop_sequences": ["END"]}),
+    ],
+)
+async def test_what_a_model_accepts_is_sent(kind: str, model: str, kept: dict[str, Any]):
+    call = Call((USER,), 9000, 0.3, 0.3, ("END",), 7)
+    async with fitted(kind, model) as (worker, server), worker.open(call) as reply:
+        [_ async for _ in reply]
+    sent = {
+        name: server.body[name]
+        for name in ("temperature", "top_p", "stop", "stop_sequences", "seed")
+        if name in server.body
+    }
+    assert sent == kept
+
+
+def test_an_unknown_model_is_sent_everything_and_nothing_is_noted():
+    call = Call((USER,), 10**6, 1.9, 0.1, tuple("abcdefgh"), 2**62, "xhigh", grammar("steps", 2, 2))
+    assert fit(call, known("openai", "qwen3-32b"), "qwen3-32b") == (call, ())
+
+
+def test_every_change_is_a_sentence_that_names_parameter_and_model():
+    call = Call((USER,), 200_000, 1.5, 0.9, ("END", "\n"), 2**40, "xhigh", grammar("steps", 2, 2))
+    old = Accepts(max_temperature=1, temperature_with_top_p=False, blank_stop_sequences=False, seed="int32",
+                  efforts=("none", "low"), json_schema=False, max_output_tokens=8192)  # fmt: skip
+    sent, notes = fit(call, old, "m-1")
+    assert (sent.temperature, sent.top_p, sent.stop, sent.seed, sent.effort) == (
+        1,
+        None,
+        ("END",),
+        None,
+        "low",
+    )
+    assert (sent.max_output_tokens, sent.grammar) == (8192, None)
+    assert notes == (
+        "effort xhigh became low: the nearest that m-1 accepts.",
+        "temperature was lowered to 1: m-1 accepts no more.",
+        "top_p was left out: m-1 does not accept it beside temperature.",
+        "1 of 2 stop sequences were not sent but applied here: m-1 does not accept them.",
+        "seed was left out: m-1 accepts none so large.",
+        "max_output_tokens was lowered to 8192: m-1 accepts no more.",
+        "The JSON schema was left out: m-1 does not accept one.",
+    )
+
+
+def test_what_says_no_more_than_the_default_goes_without_a_note():
+    call = Call((USER,), temperature=1.0, top_p=1.0)
+    assert fit(call, Accepts(sampling="never"), "m")[1] == ()
+    assert fit(call, Accepts(temperature_with_top_p=False), "m")[1] == ()
+
+
+@pytest.mark.parametrize(
+    ("asked", "efforts", "sent"),
+    [
+        ("none", ("minimal", "low"), "minimal"), ("max", ("low", "high"), "high"), ("minimal", ("none", "low"), "none"),
+        ("low", ("low", "high"), "low"), ("low", (), None), ("odd", ("low",), None), ("odd", None, "odd"), (None, ("low",), None),
+    ],
+)  # fmt: skip
+def test_an_effort_becomes_the_nearest_that_the_model_knows(
+    asked: str | None, efforts: tuple[str, ...] | None, sent: str | None
+):
+    assert Accepts(efforts=efforts).effort(asked) == sent
+
+
+def test_the_settings_say_more_than_the_name():
+    own = Accepts(stop_sequences=2)
+    assert known("openai", "gpt-5").overlay(own).stop_sequences == 2
+    assert known("openai", "gpt-5").overlay(own).sampling == "never"
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "like"),
+    [
+        ("openai", "ft:gpt-4o-2024-08-06:acme", "gpt-4o"),
+        ("openai", "openai/gpt-5-mini-2025-08-07", "gpt-5"),
+        ("openai", "gpt-7.2-nova", "gpt-6.1-sol"),
+        ("anthropic", "us.anthropic.claude-haiku-4-5-20251001-v1:0", "claude-haiku-4-5"),
+        ("anthropic", "claude-opus-6", "claude-opus-5-5"),
+        ("gemini", "models/gemini-3.1-pro-preview", "gemini-3.1-pro-preview"),
+        ("openai", "mistral-gpt-5-alike-o3", "mistral"),
+    ],
+)
+def test_a_name_is_known_with_its_dates_prefixes_and_newer_numbers(kind: str, model: str, like: str):
+    assert known(kind, model) == known(kind, like)
+
+
+async def pieces(texts: list[str], finish: FinishReason = FinishReason.LENGTH) -> AsyncGenerator[Delta]:
+    for text in texts:
+        yield Delta(text)
+    yield Delta(finish=finish, usage=Usage(1, 2))
+
+
+TEXT = st.text("abE", max_size=12)
+
+
+@given(st.lists(TEXT, max_size=6), st.lists(st.text("abE", min_size=1, max_size=3), min_size=1, max_size=3))
+async def test_an_answer_ends_before_the_first_stop_sequence_however_it_arrives(
+    texts: list[str], stops: list[str]
+):
+    whole = "".join(texts)
+    cut = min([at for stop in stops if (at := whole.find(stop)) >= 0], default=None)
+    deltas = [delta async for delta in cut_at(stops, pieces(texts))]
+    assert "".join(delta.text for delta in deltas) == whole[:cut]
+    assert [delta.finish for delta in deltas if delta.finish] == [
+        FinishReason.LENGTH if cut is None else FinishReason.STOP
+    ]
+    assert [delta.usage for delta in deltas if delta.usage] == [Usage(1, 2)]
+
+
+async def test_words_are_shown_as_they_come_and_only_a_possible_stop_is_held_back():
+    shown = [delta.text async for delta in cut_at(["END"], pieces(["one ", "two E", "N", "G", "LISH"]))]
+    assert shown == ["one ", "two ", "", "ENG", "LISH", ""]
+
+
+async def test_an_answer_that_was_cut_is_whole_although_its_stream_breaks_later():
+    async def broken() -> AsyncGenerator[Delta]:
+        yield Delta("four. END of")
+        raise WorkerUnavailable("gone")
+
+    assert [(d.text, d.finish) async for d in cut_at(["END"], broken())] == [
+        ("four. ", None),
+        ("", FinishReason.STOP),
+    ]
+    with pytest.raises(WorkerUnavailable):
+        [d async for d in cut_at(["STOP"], broken())]
+
+
+async def test_a_broken_off_call_leaves_nothing_open():
+    script = ScriptedWorker("w", [ScriptedReply("one two three", stall_after_tokens=2)])
+    worker = Fitting(script, "m", Accepts(stop_sequences=0))
+    async with worker.open(Call((USER,), stop=("END",))) as reply:
+        async for delta in reply:
+            if "one" in delta.text:
+                break
+    assert script.open_calls == 0
+    assert script.calls[0].stop == ()

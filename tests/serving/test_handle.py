@@ -1,0 +1,124 @@
+"""A call to an engine: what it waits for, and what it does not."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from conductor.errors import WorkerUnavailable
+from serving.deployments import handle as module
+from serving.deployments import replicas as replicas_module
+from serving.deployments.handle import EngineHandle
+from serving.deployments.replicas import Replicas
+from serving.workers.vllm import Chunk, EngineCall
+from tests.serving.test_replicas import account
+
+CALL = EngineCall([{"role": "user", "content": "hi"}])
+WORD = Chunk("Yes.", "", "stop", 1, 0, 1, 0)
+
+
+class Response:
+    """What Serve gives for a call: its pieces come once `up` is set."""
+
+    def __init__(self, up: asyncio.Event) -> None:
+        self._pieces, self.cancelled = self._answer(up), False
+
+    async def _answer(self, up: asyncio.Event) -> AsyncIterator[Chunk]:
+        await up.wait()
+        yield WORD
+
+    def __aiter__(self) -> "Response":
+        return self
+
+    async def __anext__(self) -> Chunk:
+        return await anext(self._pieces)
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class Deployment:
+    """Stands for Serve's handle of a deployment, and for the controller's account of it."""
+
+    def __init__(self, status: str, **replicas: int) -> None:
+        self.deployment_id = SimpleNamespace(name="engine")
+        self.status, self.replicas = status, replicas
+        self.up, self.responses, self.asked = asyncio.Event(), list[Response](), 0
+
+    def options(self, **_: Any) -> "Deployment":
+        return self
+
+    def remote(self, call: EngineCall) -> Response:
+        assert call is CALL
+        self.responses.append(Response(self.up))
+        return self.responses[-1]
+
+    def account(self) -> Any:
+        self.asked += 1
+        return account(self.status, **self.replicas)
+
+    def handle(self) -> EngineHandle:
+        return EngineHandle(self, Replicas("podium", self.account))
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ASK_WHY_AFTER_S", 0.01)
+    monkeypatch.setattr(replicas_module, "KEPT_S", 0.0)
+
+
+async def answer(handle: EngineHandle, told: list[str] | None = None) -> list[Chunk]:
+    return [chunk async for chunk in handle.generate(CALL, None if told is None else told.append)]
+
+
+async def test_a_call_to_an_engine_that_is_up_asks_the_controller_nothing() -> None:
+    engine = Deployment("HEALTHY", RUNNING=1)
+    engine.up.set()
+    assert await answer(engine.handle()) == [WORD]
+    assert engine.asked == 0
+    assert engine.responses[0].cancelled, "closed"
+
+
+@pytest.mark.parametrize("status", ["UPSCALING", "UPDATING"])
+async def test_a_cold_start_is_waited_for_and_told_once(status: str) -> None:
+    engine, told = Deployment(status, STARTING=1), list[str]()
+    asking = asyncio.create_task(answer(engine.handle(), told))
+    while engine.asked < 6:
+        await asyncio.sleep(0.001)
+    engine.up.set()
+    assert await asking == [WORD]
+    assert told == ["no replica is up; the first one is being started"]
+
+
+@pytest.mark.parametrize("status", ["UNHEALTHY", "DEPLOY_FAILED"])
+async def test_an_engine_that_lost_its_last_replica_is_not_waited_for(status: str) -> None:
+    engine = Deployment(status, STARTING=1)
+    handle = engine.handle()
+    for _ in range(3):
+        with pytest.raises(WorkerUnavailable, match="went down"):
+            await answer(handle, [])
+    assert [response.cancelled for response in engine.responses] == [True], "the second was not sent any more"
+    engine.status, engine.replicas = "HEALTHY", {"RUNNING": 1}
+    engine.up.set()
+    assert await answer(handle) == [WORD], "and once it is up, it is asked"
+
+
+async def test_one_that_lost_a_replica_of_several_is_waited_for() -> None:
+    engine = Deployment("UNHEALTHY", RUNNING=1, STARTING=1)
+    asking = asyncio.create_task(answer(engine.handle(), []))
+    while engine.asked < 3:
+        await asyncio.sleep(0.001)
+    engine.up.set()
+    assert await asking == [WORD]
+
+
+async def test_a_replica_whose_death_is_learnt_of_late_is_not_waited_for() -> None:
+    engine = Deployment("HEALTHY", RUNNING=1)
+    asking = asyncio.create_task(answer(engine.handle(), []))
+    while engine.asked < 3:
+        await asyncio.sleep(0.001)
+    engine.status, engine.replicas = "UNHEALTHY", {"STARTING": 1}
+    with pytest.raises(WorkerUnavailable, match="went down"):
+        await asking

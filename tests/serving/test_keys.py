@@ -1,0 +1,101 @@
+"""Where keys of API workers come from."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.pool import build_pool
+from serving.settings import Settings, SettingsError, absent_workers, parse
+
+GPT: dict[str, Any] = {"name": "gpt", "kind": "openai", "model": "m", "base_url": "http://127.0.0.1:1/v1"}
+
+
+def with_file(path: Path, **more: object) -> Settings:
+    return parse({"workers": [GPT | {"api_key_file": str(path)} | more, {"name": "a", "kind": "scripted"}]})
+
+
+def key_file(folder: Path, text: str = "sk-in-a-file\n", mode: int = 0o600) -> Path:
+    path = folder / "key"
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+async def test_a_key_in_a_file_is_the_one_that_the_worker_sends(tmp_path: Path) -> None:
+    from tests.wires.openai import OpenAIWire
+    from tests.wires.server import serving
+
+    path = key_file(tmp_path)
+    async with serving(OpenAIWire()) as upstream:
+        pool = build_pool(with_file(path, base_url=f"{upstream.url}/v1"), {}, {})
+        path.write_text("sk-rotated")
+        rotated = build_pool(with_file(path, base_url=f"{upstream.url}/v1"), {}, {})
+        for each in (pool, rotated):
+            await _ask(each)
+            await each.aclose()
+    sent = [request.headers["authorization"] for request in upstream.requests]
+    assert sent == ["Bearer sk-in-a-file", "Bearer sk-rotated"], "it is read again when the pool is made anew"
+
+
+async def _ask(pool: Any) -> None:
+    from conductor.worker import Call, Message
+
+    async with pool.members["gpt"].worker.open(Call((Message.of("user", "?"),))) as reply:
+        async for _ in reply:
+            pass
+
+
+@pytest.mark.parametrize("mode", [0o604, 0o644, 0o602])
+def test_a_key_file_that_every_account_can_use_is_refused_with_the_remedy(tmp_path: Path, mode: int) -> None:
+    settings = with_file(key_file(tmp_path, mode=mode))
+    with pytest.raises(
+        SettingsError, match=r"(?s)'gpt'.*api_key_file.*mode 6\d\d.*chmod 600.*defaultMode"
+    ) as error:
+        absent_workers(settings, {})
+    assert "sk-in-a-file" not in str(error.value)
+
+
+def test_a_group_may_read_it_as_kubernetes_fs_group_has_it(tmp_path: Path) -> None:
+    assert absent_workers(with_file(key_file(tmp_path, mode=0o440)), {}) == {}
+
+
+def test_without_its_file_an_optional_worker_is_absent_and_another_is_an_error(tmp_path: Path) -> None:
+    for path in (tmp_path / "nothing", key_file(tmp_path, text="  \n")):
+        assert absent_workers(with_file(path, optional=True), {}) == {"gpt": str(path)}
+        with pytest.raises(SettingsError, match=r"'gpt' needs its key in the file .*optional: true"):
+            absent_workers(with_file(path), {})
+    with pytest.raises(SettingsError, match="is not a file"):
+        absent_workers(with_file(Path("/dev/null")), {})
+
+
+def test_a_worker_names_one_place_of_its_key() -> None:
+    with pytest.raises(SettingsError, match="api_key_env` and `api_key_file"):
+        parse({"workers": [GPT | {"api_key_env": "KEY", "api_key_file": "/key"}]})
+
+
+@pytest.mark.parametrize(
+    "name", ["HF_TOKEN", "VLLM_API_KEY", "AWS_SECRET_ACCESS_KEY", "OTEL_EXPORTER_OTLP_HEADERS"]
+)
+def test_a_secret_in_the_settings_own_environment_is_refused(name: str) -> None:
+    engine: dict[str, Any] = {"name": "v", "kind": "vllm", "model": "m", "scale": {"env": {name: "hidden"}}}
+    with pytest.raises(
+        SettingsError, match=f"{name} looks like a secret.*environment that Ray is started in"
+    ) as error:
+        parse({"workers": [engine]})
+    assert "hidden" not in str(error.value)
+    parse(
+        {
+            "workers": [
+                engine | {"scale": {"env": {"TOKENIZERS_PARALLELISM": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}}}
+            ]
+        }
+    )
+
+
+def test_a_key_that_the_routers_process_has_not_is_told_with_where_it_must_be() -> None:
+    settings = parse({"workers": [GPT | {"api_key_env": "MY_KEY"}]})
+    with pytest.raises(
+        SettingsError, match=r"MY_KEY.*where the router runs.*every router node.*`serve deploy`"
+    ):
+        build_pool(settings, {}, {})

@@ -1,0 +1,46 @@
+"""docs/settings.md is what the settings say of themselves."""
+
+import re
+from collections.abc import Iterator
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+from serving.settings import Settings
+from serving.settings_page import SECTIONS, own_fields, page
+from tests.conftest import ROOT
+
+
+def test_the_page_of_settings_is_what_make_docs_writes() -> None:
+    assert (ROOT / "docs/settings.md").read_text("utf-8") == page(), "run `make docs`"
+
+
+def test_every_setting_has_a_meaning() -> None:
+    silent = [
+        f"{title}: {name}"
+        for title, model in SECTIONS
+        for name, text in own_fields(model).items()
+        if not text
+    ]
+    assert not silent, "write a docstring below the field"
+
+
+def test_no_class_of_settings_is_missing_on_the_page() -> None:
+    shown = {model for _, model in SECTIONS}
+    assert not [model for model in set(models(Settings)) - shown if own_fields(model)]
+
+
+def models(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The classes of settings within a type."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+        for field in annotation.model_fields.values():
+            yield from models(field.annotation)
+    for inner in get_args(annotation):
+        yield from models(inner)
+
+
+def test_every_link_of_the_page_leads_to_a_title() -> None:
+    titles = re.findall(r"^## (.+)$", page(), re.MULTILINE)
+    anchors = {re.sub(r"[^\w-]", "", title.lower().replace(" ", "-")) for title in titles}
+    assert set(re.findall(r"\(#([^)]+)\)", page())) <= anchors

@@ -1,0 +1,161 @@
+"""Servers that break below the wire, played to all three workers that speak HTTP: each fault is a `WorkerUnavailable`, soon."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+from conductor.errors import WorkerError, WorkerRefused, WorkerUnavailable
+from serving.workers import http_guard
+from tests.serving.workers.subjects import until
+from tests.serving.workers.test_http import CALL, PROVIDERS, Provider, failing
+from tests.wires.faults import (
+    BROKEN_FRAMING,
+    COMMENTS,
+    NOT_HTTP,
+    SILENT,
+    Fault,
+    chunk,
+    faulty,
+)
+from tests.wires.server import Answer, serving
+
+Ask = Callable[[], Awaitable[tuple[WorkerError, str]]]
+STALL_S = 0.5
+SOON_S = 10.0
+"""Generous: a test machine may be busy. Without its end each of these lasts for ever."""
+
+
+@pytest.fixture(params=PROVIDERS.values(), ids=PROVIDERS.keys())
+def provider(request: pytest.FixtureRequest) -> Provider:
+    return request.param
+
+
+def first_words(provider: Provider) -> bytes:
+    return b"".join(provider.wire.events(Answer(text="a b c d"))[: provider.first_word + 2])
+
+
+@asynccontextmanager
+async def playing(provider: Provider, fault: Fault, stall_s: float = STALL_S) -> AsyncIterator[Ask]:
+    """A worker and a server that plays `fault`; asking gives the call's error and what was heard before it."""
+    async with faulty(fault, first_words(provider)) as server:
+        worker = provider.make(server.url, stall_timeout_s=stall_s)
+
+        async def ask() -> tuple[WorkerError, str]:
+            heard: list[str] = []
+
+            async def listen() -> None:
+                async with worker.open(CALL) as reply:
+                    async for delta in reply:
+                        heard.append(delta.text)
+                        server.heard.set()
+
+            with pytest.raises(WorkerError) as caught:
+                await asyncio.wait_for(listen(), SOON_S)
+            if not fault.keeps_alive:
+                await until(lambda: server.open_connections == 0)
+            assert server.requests <= 1, "the SDK asked again by itself"
+            return caught.value, "".join(heard)
+
+        yield ask
+        await worker.aclose()
+
+
+async def outcomes(provider: Provider, faults: dict[str, Fault]) -> dict[str, tuple[type, str]]:
+    async with AsyncExitStack() as stack:
+        asks = [await stack.enter_async_context(playing(provider, fault)) for fault in faults.values()]
+        results = await asyncio.gather(*(ask() for ask in asks))
+    return {name: (type(error), heard) for name, (error, heard) in zip(faults, results, strict=True)}
+
+
+async def test_what_is_no_http_is_unavailable(provider: Provider):
+    assert await outcomes(provider, NOT_HTTP) == dict.fromkeys(NOT_HTTP, (WorkerUnavailable, ""))
+
+
+async def test_headers_that_drip_end_with_the_stall_timeout(provider: Provider):
+    assert await outcomes(provider, SILENT) == dict.fromkeys(SILENT, (WorkerUnavailable, ""))
+
+
+@pytest.mark.parametrize("speaks", [False, True])
+async def test_broken_framing_is_unavailable_before_the_first_word_and_after_it(
+    provider: Provider, speaks: bool
+):
+    faults = {name: Fault(speaks=speaks, tail=tail) for name, tail in BROKEN_FRAMING.items()}
+    assert await outcomes(provider, faults) == dict.fromkeys(
+        faults, (WorkerUnavailable, "a b" if speaks else "")
+    )
+
+
+@pytest.mark.parametrize("speaks", [False, True])
+async def test_comments_are_no_words(provider: Provider, speaks: bool):
+    faults = {name: Fault(speaks=speaks, drips=drip) for name, drip in COMMENTS.items()}
+    assert await outcomes(provider, faults) == dict.fromkeys(
+        faults, (WorkerUnavailable, "a b" if speaks else "")
+    )
+
+
+async def test_a_broken_frame_does_not_wait_for_the_stall_timeout(provider: Provider):
+    """aiohttp's parser closes the connection and tells nobody who reads."""
+    async with playing(provider, Fault(speaks=True, tail=b"zz\r\n"), stall_s=60) as ask:
+        error, heard = await ask()
+    assert (type(error), heard) == (WorkerUnavailable, "a b")
+
+
+async def test_comments_while_a_model_thinks_do_no_harm(provider: Provider):
+    """They are passed over, before the first word and between two, as long as words come in time."""
+    events = [event for each in provider.wire.events(Answer(text="a b c")) for event in (b": ping\n\n", each)]
+    async with provider(Answer(instead=tuple(events))) as (worker, _), worker.open(CALL) as reply:
+        assert "".join([delta.text async for delta in reply]) == "a b c"
+
+
+async def test_a_slow_reader_is_no_silent_server(provider: Provider):
+    texts: list[str] = []
+    async with (
+        provider(Answer(text="a b c d"), stall_timeout_s=STALL_S) as (worker, _),
+        worker.open(CALL) as reply,
+    ):
+        async for delta in reply:
+            texts.append(delta.text)
+            if len(texts) == 1:
+                await asyncio.sleep(2 * STALL_S)
+    assert "".join(texts) == "a b c d"
+
+
+async def test_silence_after_the_finish_leaves_the_answer_whole(provider: Provider):
+    events = provider.wire.events(Answer(text="a b"))
+    finish_at = next(i for i, e in enumerate(events) if b'"stop"' in e or b"end_turn" in e or b"STOP" in e)
+    comments = (b": ping\n\n",) * 3
+    answer = Answer(instead=(*events[: finish_at + 1], *comments), stall_after=finish_at + 1)
+    async with provider(answer, stall_timeout_s=STALL_S) as (worker, _), worker.open(CALL) as reply:
+        assert "".join([delta.text async for delta in reply]) == "a b"
+
+
+async def test_a_line_without_end_is_cut_off(provider: Provider, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(http_guard, "MAX_LINE_BYTES", 100_000)
+    flood = b"data: " + b"x" * 90_000
+    async with playing(provider, Fault(tail=chunk(flood) * 3), stall_s=60) as ask:
+        error, _ = await ask()
+    assert type(error) is WorkerUnavailable
+
+
+async def test_a_redirect_is_not_followed(provider: Provider):
+    async with serving(provider.wire) as other:
+        head = f"HTTP/1.1 307 Elsewhere\r\nlocation: {other.url}/v1\r\ncontent-length: 0\r\n\r\n".encode()
+        for status in (b"307", b"308", b"302", b"301"):
+            async with playing(provider, Fault(head.replace(b"307", status), keeps_alive=True)) as ask:
+                error, _ = await ask()
+            assert type(error) is WorkerRefused
+            assert "base_url" in error.detail
+            assert other.url in error.detail
+        assert other.requests == []
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+async def test_tls_where_none_is_and_none_where_it_is(provider: Provider, scheme: str):
+    """A plain server that is asked by TLS; one that answers a plain request with TLS's alert."""
+    async with faulty(NOT_HTTP["a TLS alert"]) as server:
+        worker = provider.make(server.url.replace("http", scheme), stall_timeout_s=STALL_S)
+        error = await asyncio.wait_for(failing(worker), SOON_S)
+        await worker.aclose()
+    assert type(error) is WorkerUnavailable

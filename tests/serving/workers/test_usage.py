@@ -1,0 +1,189 @@
+"""What servers say of tokens and money that cannot be true, over all three wires; and answers longer than was allowed."""
+
+import json
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from conductor.calls import ask, input_bound
+from conductor.money import Budget, Ledger, Price, Usage
+from conductor.worker import Call, FinishReason, Member, Message, Reply
+from serving.workers.account import Account
+from serving.workers.chat_chunks import decode
+from tests.serving.workers.test_http import PROVIDERS, Provider
+from tests.wires.openai import OpenAIWire
+from tests.wires.server import Answer, serving, sse
+
+CALL = Call(messages=(Message.of("user", "What is two and two?"),), max_output_tokens=100)
+PRICE = Price(Decimal(1), Decimal(10))
+BOUND_USD = PRICE.of(Usage(input_bound(CALL), 100))
+HUGE = 10**30
+
+
+@pytest.fixture(params=PROVIDERS.values(), ids=PROVIDERS.keys())
+def provider(request: pytest.FixtureRequest) -> Provider:
+    return request.param
+
+
+@dataclass(frozen=True)
+class Paid:
+    """A call that is over: its text, its reply, and what it cost on the record and in the ledger."""
+
+    text: str
+    reply: Reply
+    cost_usd: Decimal | None
+    ledger: Ledger
+
+
+def telling(provider: Provider, tokens: Any, *, of_input: bool) -> Answer:
+    """An answer whose usage says `tokens`, as the wire spells it."""
+    said = Answer(
+        text="It is four.", input_tokens=111_111 if of_input else 12, output_tokens=7 if of_input else 111_111
+    )
+    events = [event.replace(b"111111", json.dumps(tokens).encode()) for event in provider.wire.events(said)]
+    return Answer(instead=tuple(events))
+
+
+async def paid(provider: Provider, answer: Answer, price: Price | None = PRICE, call: Call = CALL) -> Paid:
+    ledger = Ledger(Budget() if price is None else Budget(max_cost_usd=Decimal(1)))
+    async with serving(provider.wire, answer) as server:
+        worker = provider.worker(Account("w", "m", "sk-test", server.url + provider.path, price))
+        member = Member("w", worker, price=price, worst_price=price)
+        async with ask(member, call, ledger) as asked:
+            texts = [delta.text async for delta in asked]
+        await worker.aclose()
+    assert ledger.holds == []
+    return Paid("".join(texts), asked.reply, asked.answered.cost_usd, ledger)
+
+
+@pytest.mark.parametrize("tokens", [HUGE, -1_000_000, 1e300, 7.5, "many", [7], {"n": 7}, 5_000_000])
+@pytest.mark.parametrize("of_input", [True, False])
+async def test_a_count_that_cannot_be_is_dropped_and_noted_and_the_call_billed_at_its_bound(
+    provider: Provider, of_input: bool, tokens: Any
+):
+    got = await paid(provider, telling(provider, tokens, of_input=of_input))
+    assert (got.text, got.reply.finish, got.reply.usage) == ("It is four.", FinishReason.STOP, None)
+    assert got.cost_usd == got.ledger.spent_usd == BOUND_USD
+    assert got.ledger.spent_tokens == input_bound(CALL) + 100
+    assert len(got.reply.notes) == 1
+    assert "not believed" in got.reply.notes[0]
+    assert len(got.reply.notes[0]) < 250
+
+
+@pytest.mark.parametrize("tokens", ["9", 9.0, 9])
+async def test_a_count_is_read_however_it_is_spelled(provider: Provider, tokens: Any):
+    got = await paid(provider, telling(provider, tokens, of_input=False))
+    assert (got.reply.usage, got.reply.notes) == (Usage(12, 9), ())
+
+
+async def test_what_a_provider_adds_to_a_prompt_is_believed(provider: Provider):
+    got = await paid(provider, Answer(input_tokens=10_000, output_tokens=150))
+    assert (got.reply.usage, got.reply.notes) == (Usage(10_000, 150), ())
+    assert got.cost_usd == got.ledger.spent_usd == PRICE.of(Usage(10_000, 150)), "what was spent was spent"
+
+
+@pytest.mark.parametrize("part", ["cached_tokens", "reasoning_tokens"])
+async def test_a_part_that_is_larger_than_its_whole_is_dropped_and_the_whole_is_billed(part: str):
+    """As told by OpenAI's wire; the others tell parts beside each other, where none can be too large."""
+    got = await paid(PROVIDERS["openai"], Answer(input_tokens=12, output_tokens=7, **{part: 50}))
+    assert got.reply.usage == Usage(12, 7)
+    assert len(got.reply.notes) == 1
+
+
+async def test_a_price_that_is_not_known_stays_unknown(provider: Provider):
+    got = await paid(provider, Answer(output_tokens=-5), price=None)
+    assert (got.cost_usd, got.reply.usage) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "cost", [-999.99, 10**12, HUGE, "1e400", "NaN", "Infinity", '"free"', '{"total": 3}', "true"]
+)
+@pytest.mark.parametrize("where", ["usage", "podium"])
+async def test_a_cost_that_cannot_be_is_dropped_and_the_price_list_holds(cost: object, where: str):
+    usage = '"prompt_tokens": 12, "completion_tokens": 7'
+    told = f', "cost": {cost}}}' if where == "usage" else f'}}, "podium": {{"cost_usd": {cost}}}'
+    last = f'{{"choices": [{{"delta": {{}}, "finish_reason": "stop"}}], "usage": {{{usage}{told}}}'
+    *events, _, _, done = OpenAIWire().events(Answer(text="It is four."))
+    got = await paid(PROVIDERS["openai"], Answer(instead=(*events, sse(last.encode()), done)))
+    assert (got.text, got.reply.usage) == ("It is four.", Usage(12, 7))
+    assert got.cost_usd == got.ledger.spent_usd == PRICE.of(Usage(12, 7))
+    assert ["cost is not believed" in note for note in got.reply.notes] == [True]
+
+
+ODD_ACCOUNTS = (
+    '"usage": "none"',
+    '"usage": [1]',
+    '"usage": {"prompt_tokens_details": "no"}',
+    '"usage": {"completion_tokens": NaN}',
+    f'"usage": {{"prompt_tokens": {"9" * 5000}}}',
+    '"model": 7',
+    '"podium": 3',
+)
+
+
+@pytest.mark.parametrize("odd", ODD_ACCOUNTS)
+async def test_odd_accounts_beside_the_last_words_leave_the_answer_whole(odd: str):
+    last = (
+        f'{{"choices": [{{"index": 0, "delta": {{"content": " four."}}, "finish_reason": "stop"}}], {odd}}}'
+    )
+    *events, _, _, done = OpenAIWire().events(Answer(text="It is"))
+    got = await paid(PROVIDERS["openai"], Answer(instead=(*events, sse(last.encode()), done)))
+    assert (got.text, got.reply.finish) == ("It is four.", FinishReason.STOP)
+
+
+def test_numbers_beyond_json_do_not_hide_what_is_wrong_with_a_chunk():
+    with pytest.raises(ValueError, match="choices"):
+        decode(b'{"choices": 5, "usage": NaN}')
+
+
+SECOND: dict[str, list[bytes]] = {
+    "openai": [
+        sse({"choices": [{"index": 1, "delta": {"content": "NO"}, "finish_reason": None}]}),
+        sse({"choices": [{"index": 1, "delta": {"content": "NO"}}, {"index": 0, "delta": {"content": "one"}}]}),
+        sse({"choices": [{"index": 1, "delta": {}, "finish_reason": "content_filter"}]}),
+        sse({"choices": [{"delta": {"content": " two"}, "finish_reason": "stop"}]}),
+        sse({"choices": [{"index": 1, "delta": {"content": "NO"}, "finish_reason": "length"}]}),
+    ],
+    "gemini": [
+        sse({"candidates": [{"index": 1, "content": {"parts": [{"text": "NO"}]}}]}),
+        sse({"candidates": [{"index": 1, "content": {"parts": [{"text": "NO"}]}}, {"content": {"parts": [{"text": "one"}]}}]}),
+        sse({"candidates": [{"index": 1, "finishReason": "SAFETY"}]}),
+        sse({"candidates": [{"index": 0, "content": {"parts": [{"text": " two"}]}, "finishReason": "STOP"}]}),
+        sse({"candidates": [{"index": 1, "content": {"parts": [{"text": "NO"}]}, "finishReason": "MAX_TOKENS"}]}),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SECOND)
+async def test_a_second_choice_is_not_read(name: str):
+    got = await paid(PROVIDERS[name], Answer(instead=tuple(SECOND[name])))
+    assert (got.text, got.reply.finish) == ("one two", FinishReason.STOP)
+
+
+async def test_an_answer_that_passes_its_limit_is_cut_and_billed_at_its_bound(provider: Provider):
+    got = await paid(provider, Answer(text="word " * 2000, output_tokens=2000))
+    assert got.reply.finish == FinishReason.LENGTH
+    assert 100 <= len(got.text.split()) <= 160, "a quarter and some beyond the limit, no more"
+    assert got.cost_usd == got.ledger.spent_usd == BOUND_USD
+    assert ["max_output_tokens" in note for note in got.reply.notes] == [True]
+
+
+async def test_thoughts_count_against_the_limit(provider: Provider):
+    got = await paid(provider, Answer(text="Four.", reasoning="hm " * 2000))
+    assert (got.text, got.reply.finish) == ("", FinishReason.LENGTH)
+
+
+async def test_a_limit_is_also_held_where_a_piece_has_many_tokens():
+    pieces = [{"choices": [{"index": 0, "delta": {"content": "word " * 200}}]}] * 20
+    got = await paid(PROVIDERS["openai"], Answer(instead=tuple(sse(piece) for piece in pieces)))
+    assert got.reply.finish == FinishReason.LENGTH
+    assert len(got.text.split()) <= 400
+
+
+@pytest.mark.parametrize("text", ["四" * 120, "a" * 120, "Donaudampfschifffahrt " * 25, "-" * 400])
+async def test_an_answer_inside_its_limit_is_never_cut(provider: Provider, text: str):
+    """A hundred tokens of most languages, and what is longer per token."""
+    got = await paid(provider, Answer(text=text, output_tokens=100))
+    assert (got.text, got.reply.finish, got.reply.notes) == (text, FinishReason.STOP, ())

@@ -1,0 +1,144 @@
+"""A server that breaks below the wire: not HTTP at all, broken framing, bytes that drip for ever. It knows no provider.
+
+A `Fault` is what the server writes to each connection once a request is there. What one provider's words look like is
+given to it, so that every fault can be played to every worker, before its first word and after it.
+"""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+EVENT_STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
+CHUNKED = EVENT_STREAM + b"transfer-encoding: chunked\r\n\r\n"
+DRIP_S = 0.02
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is sent: `head`, the provider's first words where `speaks`, `tail`, then `drips` again and again, if any."""
+
+    head: bytes = CHUNKED
+    speaks: bool = False
+    tail: bytes = b""
+    drips: bytes = b""
+    closes: bool = False
+    """Close the connection then; else it stays open until the client goes."""
+    keeps_alive: bool = False
+    """The answer is whole by HTTP, so the client may keep the connection."""
+
+
+def chunk(content: bytes) -> bytes:
+    """One chunk of HTTP's chunked transfer coding."""
+    return f"{len(content):x}\r\n".encode() + content + b"\r\n"
+
+
+NOT_HTTP = {
+    "another protocol": Fault(b"SSH-2.0-OpenSSH_9.6\r\n"),
+    "another protocol that closes": Fault(b"220 mail.example ESMTP\r\n", closes=True),
+    "a TLS alert": Fault(b"\x15\x03\x01\x00\x02\x02\x28", closes=True),
+    "noise": Fault(bytes(range(256)) * 20),
+    "a header of 200 kB": Fault(EVENT_STREAM + b"x-long: " + b"x" * 200_000 + b"\r\n\r\n"),
+    "ten thousand headers": Fault(
+        EVENT_STREAM + b"".join(b"x-%d: y\r\n" % n for n in range(10_000)) + b"\r\n"
+    ),
+    "a status that is no number": Fault(b"HTTP/1.1 OK OK\r\n\r\n"),
+    "a close without a byte": Fault(b"", closes=True),
+    "an encoding that is not there": Fault(
+        EVENT_STREAM + b"content-encoding: gzip\r\ncontent-length: 9\r\n\r\nnot gzip!", keeps_alive=True
+    ),
+}
+SILENT = {
+    "headers that drip": Fault(EVENT_STREAM, drips=b"x"),
+    "headers line by line": Fault(EVENT_STREAM, drips=b"x-a: b\r\n"),
+}
+BROKEN_FRAMING = {
+    "a chunk length that is no number": b"zz\r\nhello\r\n",
+    "a chunk length below zero": b"-5\r\nhello\r\n",
+    "a chunk longer than its length": b"3\r\nhello hello\r\n5\r\nhello\r\n",
+    "noise in place of a chunk": bytes(range(256)) * 20,
+    "a chunk length without end": b"1" * 100_000,
+    "a second response": CHUNKED,
+}
+COMMENTS = {
+    "comments": chunk(b": ping\n\n"),
+    "a comment that never ends": chunk(b":"),
+    "empty lines": chunk(b"\n"),
+}
+
+
+class FaultServer:
+    """Plays one fault to everybody."""
+
+    def __init__(self, fault: Fault, words: bytes) -> None:
+        self._fault, self._words = fault, words
+        self.requests = 0
+        self.open_connections = 0
+        self.heard = asyncio.Event()
+        """The client has the first words; only then comes what follows them."""
+        self.url = ""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def play(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One connection, from its first byte to its end."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self.open_connections += 1
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            self.requests += 1
+            length = next(
+                int(line.split(b":")[1])
+                for line in head.lower().split(b"\r\n")
+                if line.startswith(b"content-length")
+            )
+            await reader.readexactly(length)
+            await self._say(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass  # the client has gone, or the test is over
+        finally:
+            self.open_connections -= 1
+            self._tasks.discard(task)
+            writer.close()
+
+    async def _say(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        fault = self._fault
+        if fault.speaks:
+            writer.write(fault.head + chunk(self._words))
+            await self.heard.wait()
+            writer.write(fault.tail)
+        else:
+            writer.write(fault.head + fault.tail)
+        await writer.drain()
+        if fault.closes:
+            return
+        gone = asyncio.create_task(reader.read())
+        try:
+            for _ in itertools.count():
+                done, _ = await asyncio.wait([gone], timeout=DRIP_S if fault.drips else None)
+                if done:
+                    return
+                writer.write(fault.drips)
+        finally:
+            gone.cancel()
+
+    async def close(self) -> None:
+        """End every connection."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def faulty(fault: Fault, words: bytes = b"") -> AsyncIterator[FaultServer]:
+    """Play `fault` on a port of its own; `words` is what one provider sends for its first words."""
+    server = FaultServer(fault, words)
+    listener = await asyncio.start_server(server.play, "127.0.0.1", 0)
+    server.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    try:
+        yield server
+    finally:
+        listener.close()
+        await server.close()
