@@ -16,7 +16,7 @@ from rich.table import Table
 
 from loadtest.bench.alone import alone
 from loadtest.bench.server import BUILD, HERE, BenchError, production
-from loadtest.siege.attack import KINDS, allow_files
+from loadtest.siege.attack import EXTRA_KINDS, KINDS, allow_files
 from loadtest.siege.watch import STREAMS, Result, Watch
 
 SETTINGS = HERE.parent / "siege" / "siege.yaml"
@@ -107,14 +107,15 @@ async def serving(path: str, duration_s: float) -> AsyncIterator[str]:
 
 
 def cases(only: Sequence[str]) -> list[Case]:
-    """Every one, or those whose PATH:KIND is named."""
+    """Those whose PATH:KIND is named; where none is, every one that must be held."""
     every = [
         Case(path, kind, addresses)
         for path in ("default", "fast")
-        for kind in (NOTHING, *KINDS)
+        for kind in (NOTHING, *KINDS, *EXTRA_KINDS)
         for addresses in ((1,) if kind == NOTHING else (1, SEVERAL))
     ]
-    return [case for case in every if not only or f"{case.path}:{case.kind}" in only]
+    chosen = only or [f"{case.path}:{case.kind}" for case in every if case.kind not in EXTRA_KINDS]
+    return [case for case in every if f"{case.path}:{case.kind}" in chosen]
 
 
 def table(results: dict[Case, Result]) -> Table:
@@ -160,9 +161,9 @@ def _json(result: Result) -> dict[str, object]:
 def main() -> int:
     """Command line."""
     parser = argparse.ArgumentParser(prog="python -m loadtest.siege", description=__doc__)
-    parser.add_argument("--only", default="", help="such as default:idle,fast:prompts")
+    parser.add_argument("--only", default="", help="such as default:idle,fast:prompts,fast:large_unfinished")
     parser.add_argument("--connections", type=int, default=5000)
-    parser.add_argument("--duration", type=float, default=15.0, help="seconds that each attack lasts")
+    parser.add_argument("--duration", type=float, default=30.0, help="seconds that each attack lasts")
     given = parser.parse_args()
     allow_files(STREAMS + 500)
     try:
