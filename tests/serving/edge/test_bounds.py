@@ -20,7 +20,7 @@ from serving.edge.protocol import guarded
 from serving.edge.waiting import WaitingRoom
 from serving.pool import build_pool
 from serving.settings import parse
-from tests.serving.api.served import ASK, served, team
+from tests.serving.api.served import ASK, scripted, served, team
 from tests.serving.states import until
 
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
@@ -251,7 +251,8 @@ async def test_pictures_may_be_larger_than_text_but_text_that_looks_like_one_may
     def asking(*parts: Any) -> Any:
         return {"messages": [{"role": "user", "content": [{"type": "text", "text": "What is it?"}, *parts]}]}
 
-    async with served(team(limits={"max_text_bytes": 100_000})) as api:
+    sighted = [scripted(name, sees_images=True) for name in "abc"]
+    async with served(team(workers=sighted, limits={"max_text_bytes": 100_000})) as api:
         assert (await api.post(asking(part))).status_code == 200
         disguised = await api.post(asking({"type": "text", "text": picture}))
         assert (disguised.status_code, disguised.json()["error"]["param"]) == (413, "messages")
