@@ -78,9 +78,9 @@ class Conducting:
         if engine.conductor is not None and engine.conductor.shuffle:
             self._members = dict(random.sample(list(self._members.items()), len(self._members)))
         self._began = time.monotonic()
-        self._sampling = task.sampling
+        self._sampling = self._task.sampling
         if task.deadline_s is not None:
-            self._sampling = replace(task.sampling, deadline_at_s=self._began + task.deadline_s)
+            self._sampling = replace(self._sampling, deadline_at_s=self._began + task.deadline_s)
         self._plans = 0
         self._kept: e.Answered | None = None
 
