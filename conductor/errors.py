@@ -100,6 +100,8 @@ class TooLarge(BadTask):
 class TooSlow(BadTask):
     """The request was not whole in time."""
 
+    retryable = True
+
 
 class WrongContentType(BadTask):
     """The request's body is not JSON, or does not say that it is."""
