@@ -10,7 +10,9 @@ import openai
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
+from serving.api.schema import ChatRequest
 from tests.serving.api.served import ASK, Served, served, step, team
 
 USER = {"role": "user", "content": "hi"}
@@ -349,3 +351,18 @@ async def test_no_look_up_is_a_5xx(warm: Served, id: str, limit: str):
     ):
         answer = await warm.http.get(path)
         assert answer.status_code < 500, (path, answer.text)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": [{"role": "user", "content": [{}] * 2000}] * 160},
+        {"messages": [USER], "stop": [0] * 100_000},
+        {"messages": [USER], "podium": {"exclude_workers": [0] * 100_000}},
+        {"messages": [USER], "podium": {"plan": [{}] * 100_000}},
+    ],
+)
+def test_of_a_hundred_thousand_faults_only_the_first_few_are_collected(body: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError) as error:
+        ChatRequest.model_validate_json(json.dumps({"model": "a"} | body))
+    assert error.value.error_count() < 10
