@@ -15,6 +15,7 @@ from pydantic import (
     StrictInt,
     ValidationError,
     field_validator,
+    model_validator,
 )
 from pydantic_core import ErrorDetails
 
@@ -53,11 +54,15 @@ class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+def _auto(detail: Any) -> Any:
+    return "auto" if detail is None else detail
+
+
 class ImageUrl(_Ignoring):
     """OpenAI's picture."""
 
     url: str = Field(pattern=r"^(https?://|data:image/)")
-    detail: Literal["auto", "low", "high"] = "auto"
+    detail: Annotated[Literal["auto", "low", "high"], BeforeValidator(_auto)] = "auto"
 
     @field_validator("url")
     @classmethod
@@ -81,7 +86,33 @@ class ImagePart(_Ignoring):
     image_url: ImageUrl
 
 
-ContentPart = Annotated[TextPart | ImagePart, Field(discriminator="type")]
+class RefusalPart(_Ignoring):
+    """OpenAI's words of an assistant that would not answer."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+    @property
+    def text(self) -> str:
+        """What the model is shown of it."""
+        return self.refusal
+
+
+class UnservedPart(_Ignoring):
+    """OpenAI's parts that no worker is shown yet."""
+
+    type: Literal["input_audio", "file"]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse(cls, _: Any) -> Any:
+        raise ValueError("is not served yet. Send text or pictures, or ask a model's own API")
+
+
+ContentPart = Annotated[
+    TextPart | ImagePart | RefusalPart | UnservedPart,
+    Field(discriminator="type"),
+]
 
 
 class ChatMessage(UnservedMessageFields):
@@ -97,7 +128,7 @@ class ChatMessage(UnservedMessageFields):
         """How much text it holds."""
         parts = self.content if isinstance(self.content, list) else []
         whole = self.content if isinstance(self.content, str) else ""
-        return len(whole) + sum(len(part.text) for part in parts if isinstance(part, TextPart))
+        return len(whole) + sum(len(part.text) for part in parts if isinstance(part, TextPart | RefusalPart))
 
 
 class StreamOptions(_Ignoring):
@@ -209,7 +240,9 @@ def place(loc: tuple[int | str, ...]) -> str:
     for index, part in enumerate(loc):
         before = loc[index - 1] if index else None
         is_sort = before in ("content", "access") and isinstance(part, str)
-        is_sort |= isinstance(before, int) and part in ("text", "image_url") and index < len(loc) - 1
+        is_sort |= (
+            isinstance(before, int) and part in ("text", "image_url", "refusal") and index < len(loc) - 1
+        )
         if isinstance(part, int):
             written += f"[{part}]"
         elif not is_sort:
