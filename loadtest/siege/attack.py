@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import itertools
 import json
+import os
 import resource
 import selectors
 import socket
@@ -141,11 +142,13 @@ class Attack:
         self.answers[line] = self.answers.get(line, 0) + 1
 
     async def report(self) -> None:
-        """How it stands, every second."""
-        while True:
+        """How it stands, every second; over when who started it is gone."""
+        parent = os.getppid()
+        while os.getppid() == parent:
             counts = {"open": self.open, "made": self.made, "closed": self.closed, "failed": self.failed}
             print(json.dumps(counts | self.answers), flush=True)
             await asyncio.sleep(1)
+        raise SystemExit(1)
 
 
 KINDS = ("idle", "unfinished", "headers", "prompts")

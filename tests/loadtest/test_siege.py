@@ -1,0 +1,43 @@
+"""What the siege makes of what it saw, and which attacks it makes. Nothing is attacked here: tests/live/test_edge.py does that."""
+
+from dataclasses import replace
+
+import pytest
+
+from loadtest.siege.__main__ import NOTHING, cases
+from loadtest.siege.attack import EXTRA_KINDS, KINDS, allow_files
+from loadtest.siege.watch import Result
+
+HELD = Result(streams=20, whole=20, asked=30, answered=30, slowest_gap_s=0.2, health_p99_s=0.1)
+
+
+@pytest.mark.parametrize(
+    "missed",
+    [
+        {"whole": 19},
+        {"answered": 29},
+        {"asked": 0, "answered": 0},
+        {"slowest_gap_s": 1.0},
+        {"health_p99_s": 0.5},
+    ],
+)
+def test_one_missed_bound_is_enough(missed: dict[str, float]) -> None:
+    assert HELD.held
+    assert not replace(HELD, **missed).held
+
+
+def test_every_attack_comes_on_both_paths_from_one_address_and_from_several() -> None:
+    made = [(case.path, case.kind, case.addresses) for case in cases([])]
+    for path in ("default", "fast"):
+        assert made.count((path, NOTHING, 1)) == 1
+        for kind in KINDS:
+            assert [addresses for each, of, addresses in made if (each, of) == (path, kind)] == [1, 8]
+    assert not [kind for _, kind, _ in made if kind in EXTRA_KINDS]
+    assert {(case.path, case.kind) for case in cases(["fast:large_unfinished"])} == {
+        ("fast", "large_unfinished")
+    }
+
+
+def test_too_few_files_are_told_with_the_remedy() -> None:
+    with pytest.raises(SystemExit, match="ulimit -H -n"):
+        allow_files(10**12)
