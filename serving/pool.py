@@ -240,7 +240,7 @@ def _account(
         connect_timeout_s=worker.connect_timeout_s,
         extra_body=worker.extra_body,
         family=worker.like or worker.model,
-        output_limit_field=accepted_by(worker).output_limit_field,
+        accepts=accepted_by(worker),
     )
 
 
