@@ -99,9 +99,10 @@ class RefusalPart(_Ignoring):
 
 
 class UnservedPart(_Ignoring):
-    """OpenAI's parts that no worker is shown yet."""
+    """OpenAI's parts that no worker is shown yet; one is never made."""
 
     type: Literal["input_audio", "file"]
+    text: str = ""
 
     @model_validator(mode="before")
     @classmethod
