@@ -27,7 +27,8 @@ NOTHING = "nothing"
 """No attack: what this machine gives by itself, beside which the rest is to be read."""
 AT_ONCE = {"headers": 4, "prompts": 5}
 """Of the attacks that are few and large."""
-END_WITHIN_S = 10.0
+SETTLE_S = 3.0
+"""Between two attacks: the thousands of closed connections of the one before are not to be counted to the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,7 @@ async def run(only: Sequence[str], connections: int, duration_s: float) -> int:
         async with serving(path, duration_s) as url:
             for case in (each for each in chosen if each.path == path):
                 console.print(f"{len(results) + 1} of {len(chosen)}: {case.name} ...")
+                await asyncio.sleep(SETTLE_S)
                 results[case] = result = await besiege(case, url, connections, duration_s)
                 console.print(
                     f"  {'held' if result.held else 'NOT HELD'} {'; '.join(result.lost)}", markup=False
