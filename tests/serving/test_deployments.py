@@ -202,5 +202,5 @@ def test_a_pool_without_any_key_says_which_to_set_before_ray_is_started(
 
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(SettingsError, match="OPENAI_API_KEY.*ANTHROPIC_API_KEY.*GEMINI_API_KEY"):
+    with pytest.raises(SettingsError, match=r"OPENAI_API_KEY.*ANTHROPIC_API_KEY.*GEMINI_API_KEY"):
         build_app({"settings": "cluster/api.yaml"})
