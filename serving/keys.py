@@ -36,9 +36,9 @@ def _checked(place: str, key: str) -> str | None:
     Raises:
         KeyFileError: it cannot. The message does not show it.
     """
-    if not (key.isascii() and key.isprintable()) or " " in key:
+    if not (key.isascii() and key.isprintable()):
         raise KeyFileError(
-            f"{place} holds a blank, a line break or a character that is not ASCII inside the key. Write the key alone."
+            f"{place} holds a line break or a character that is not ASCII inside the key. Write the key alone."
         )
     return key or None
 
