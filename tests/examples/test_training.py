@@ -71,7 +71,7 @@ async def example(folder: Path) -> AsyncIterator[Path]:
                 worker["base_url"] = server.url + path
         (folder / "pool.yaml").write_text(yaml.safe_dump(pool))
         config["model"]["path"], config["pool"]["settings"] = str(folder / "base"), str(folder / "pool.yaml")
-        config["warm_start"] |= {"examples": 480, "batch": 8, "learning_rate": 0.01, "step_shares": [1.0]}
+        config["warm_start"] |= {"examples": 240, "batch": 8, "learning_rate": 0.01, "step_shares": [1.0]}
         config["grpo"] |= {"steps": 2, "questions": 2, "completions": 4, "max_plan_tokens": 48}
         (folder / "train.yaml").write_text(yaml.safe_dump(config))
         yield folder / "train.yaml"
