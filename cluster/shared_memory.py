@@ -31,7 +31,7 @@ def segments_of(processes: Iterable[psutil.Process], since_s: float = 0.0) -> se
 
 def remove_unused(segments: set[Path]) -> None:
     """Remove those of `segments` that no living process has mapped or made."""
-    there = {path for path in segments if path.exists()}
+    there = {path for path in segments if str(path.parent) + "/" == SHARED_MEMORY and path.exists()}
     if there:
         for path in there - segments_of(psutil.process_iter()):
             path.unlink(missing_ok=True)
@@ -43,7 +43,7 @@ def _mapped(process: psutil.Process) -> set[Path]:
         lines = Path(f"/proc/{process.pid}/maps").read_text(errors="replace").splitlines()
     except OSError:
         return set()
-    files = [line[line.index(SHARED_MEMORY) :] for line in lines if SHARED_MEMORY in line]
+    files = [line[line.index(" " + SHARED_MEMORY) + 1 :] for line in lines if " " + SHARED_MEMORY in line]
     return {Path(file) for file in files if not file.endswith(" (deleted)")}
 
 

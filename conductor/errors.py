@@ -25,7 +25,7 @@ a pickle (Ray, multiprocessing) with nothing lost. The table to HTTP statuses is
 """
 
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any
 
 
 class Reason(StrEnum):
@@ -67,8 +67,8 @@ class PodiumError(Exception):
     records; never in an answer."""
     param: str | None = None
     """The request field at fault, in the caller's words, such as `podium.workers`."""
-    retryable: ClassVar[bool] = False
-    """Whether the same call may succeed when it is made again."""
+    retryable: bool = False
+    """Whether the same call may succeed when it is made again, and should be: one that was at work for long is paid, and is not."""
 
     def __init__(self, message: str, **facts: Any) -> None:
         super().__init__(message)
@@ -99,6 +99,8 @@ class TooLarge(BadTask):
 
 class TooSlow(BadTask):
     """The request was not whole in time."""
+
+    retryable = True
 
 
 class WrongContentType(BadTask):

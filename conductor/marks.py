@@ -8,6 +8,7 @@ its key and the prefix before it. A mark in an answer can only be an echo of the
 import base64
 import hashlib
 import re
+from collections.abc import Sequence
 
 KEY_CHARS = 5
 MARK_CHARS = 1000
@@ -15,13 +16,27 @@ MARK_CHARS = 1000
 
 
 def mark_key(*texts: str) -> str:
-    """A word that occurs in none of `texts`, computed from the first."""
+    """A word that occurs in none of `texts`: computed from the first, or where that one occurs, from all of them.
+
+    Nobody can write a text that holds the keys computed from it, so the second try is hardly ever followed by a third.
+    """
     digest = hashlib.sha256(texts[0].encode("utf-8", "surrogatepass"))
-    while True:
-        key = base64.b32encode(digest.digest())[:KEY_CHARS].decode().lower()
-        if not any(key in text for text in texts):
-            return key
+    key = _word(digest.digest())
+    if _occurs(key, texts):
+        for text in texts[1:]:
+            digest.update(text.encode("utf-8", "surrogatepass"))
+    while _occurs(key, texts):
         digest.update(b" ")
+        key = _word(digest.digest())
+    return key
+
+
+def _word(digest: bytes) -> str:
+    return base64.b32encode(digest)[:KEY_CHARS].decode().lower()
+
+
+def _occurs(key: str, texts: Sequence[str]) -> bool:
+    return any(key in text for text in texts)
 
 
 def marked(name: str, key: str, text: str, **attributes: str) -> str:

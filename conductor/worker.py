@@ -16,6 +16,8 @@ from conductor.money import FREE, Price, Usage
 from conductor.refusals import Refusals
 
 Role = Literal["system", "user", "assistant"]
+MODEL_CHARS = 200
+"""No model's name is longer; what a server tells beyond is not kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +183,7 @@ class Reply:
 
     async def __aiter__(self) -> AsyncGenerator[Delta]:
         async for delta in self.deltas:
-            self.model = delta.model or self.model
+            self.model = (delta.model or self.model)[:MODEL_CHARS]
             self.billed_at_bound |= delta.billed_at_bound
             self.usage = None if self.billed_at_bound else delta.usage or self.usage
             self.finish = delta.finish or self.finish

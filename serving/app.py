@@ -14,7 +14,7 @@ from serving import edge
 from serving.adapter_checks import MAX_LORA_RANK, check, tensors_of_model
 from serving.adapters import AdapterError, name_of, verify
 from serving.edge.policy import Policy
-from serving.settings import Settings, SettingsError, absent_workers, found, load
+from serving.settings import Settings, SettingsError, absent_workers, found, load, without
 from serving.telemetry import EXPORTER
 from serving.worker_settings import VllmSettings, WorkerSettings
 
@@ -56,7 +56,7 @@ def application(args: dict[str, Any], engine: type | None = None) -> Application
     if not ray.is_initialized():
         # Ray will be started from here and its replicas inherit this environment: a key is missed now, not a minute later. A Ray that
         # runs has nodes with environments of their own, and the router alone can tell.
-        absent_workers(settings, os.environ)
+        without(settings, set(absent_workers(settings, os.environ)))
     # For the proxies of a Ray that is started after this, as `serve run` does; they are given no settings.
     os.environ[edge.VARIABLE] = Policy.of(settings).model_dump_json()
     owners = [w for w in settings.workers if isinstance(w, VllmSettings) and w.deployment is None]

@@ -3,6 +3,7 @@
 Knows nothing of Ray. A key goes from here into the worker that uses it and is written nowhere.
 """
 
+import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,25 +15,40 @@ MAX_KEY_BYTES = 65_536
 
 
 class KeyFileError(Exception):
-    """A key's file cannot be used; the message says why, and what to do."""
+    """A key cannot be used; the message says why, and what to do."""
 
 
 def read_key(worker: ApiSettings, environment: Mapping[str, str]) -> str | None:
     """The worker's key; None where its variable or its file is not there or empty, or where it names neither.
 
     Raises:
-        KeyFileError: the file cannot be read, or everybody can read it.
+        KeyFileError: the file cannot be read, everybody can read it, or what it holds is no key.
     """
     if worker.api_key_env is not None:
-        return environment.get(worker.api_key_env) or None
+        place = f"Worker {worker.name!r}: the variable {worker.api_key_env}"
+        return _checked(place, environment.get(worker.api_key_env, "").strip())
     return _read_file(worker.name, Path(worker.api_key_file).expanduser()) if worker.api_key_file else None
+
+
+def _checked(place: str, key: str) -> str | None:
+    """`key`, if it can stand in a header; None where it is empty.
+
+    Raises:
+        KeyFileError: it cannot. The message does not show it.
+    """
+    if not (key.isascii() and key.isprintable()):
+        raise KeyFileError(
+            f"{place} holds a line break or a character that is not ASCII inside the key. Write the key alone."
+        )
+    return key or None
 
 
 def _read_file(name: str, path: Path) -> str | None:
     place = f"Worker {name!r}: api_key_file {path}"
     try:
-        with path.open("rb") as file:
-            mode = path.stat().st_mode
+        # Without waiting: opening a pipe would wait for somebody to write into it.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
+            mode = os.fstat(file.fileno()).st_mode
             if not stat.S_ISREG(mode):
                 raise KeyFileError(f"{place} is not a file.")
             if mode & stat.S_IRWXO:
@@ -40,7 +56,7 @@ def _read_file(name: str, path: Path) -> str | None:
                     f"{place} can be read by every account of the machine (mode {stat.S_IMODE(mode):03o}). "
                     f"Run `chmod 600 {path}`; in Kubernetes, mount the Secret with `defaultMode: 0400`."
                 )
-            return file.read(MAX_KEY_BYTES).decode().strip() or None
+            return _checked(place, file.read(MAX_KEY_BYTES).decode("utf-8-sig").strip())
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as exc:

@@ -240,7 +240,7 @@ def _account(
         connect_timeout_s=worker.connect_timeout_s,
         extra_body=worker.extra_body,
         family=worker.like or worker.model,
-        output_limit_field=accepted_by(worker).output_limit_field,
+        accepts=accepted_by(worker),
     )
 
 
@@ -305,8 +305,9 @@ def _fitting(worker: WorkerSettings, retrying: Worker) -> Worker:
 
 def _member(worker: WorkerSettings, stacked: Mapping[str, Worker], settings: Settings) -> Member:
     line = [worker, *(settings.worker(name) for name in worker.fallbacks)]
+    blind = [each.name for each in line if not each.sees_images]
     return Member(
-        worker.name, FailingOver([stacked[each.name] for each in line]) if len(line) > 1 else stacked[worker.name],
+        worker.name, FailingOver([stacked[each.name] for each in line], blind) if len(line) > 1 else stacked[worker.name],
         card=worker.card, price=_price(worker), worst_price=_worst([_price(each) for each in line]),
         max_output_tokens=worker.max_output_tokens, sees_images=worker.sees_images, system_prompt=worker.system_prompt,
         context_tokens=worker.context_tokens or _engine_context(worker, settings), tokens_per_s=worker.tokens_per_s,

@@ -227,8 +227,10 @@ class _ApiSettings(_WorkerBase):
     """In its place: a file that holds the key, readable by its owner only. Read again whenever the pool is made anew."""
     base_url: str | None = None
     """None: the provider's own. A query in it (kind `openai`), such as Azure's `?api-version=...`, is sent with every call."""
-    stall_timeout_s: float = Field(default=120.0, gt=0)
-    """No word for so long is a failure; also how long the first token may take. Comments, pings and headers are no words."""
+    stall_timeout_s: float | None = Field(default=None, gt=0)
+    """No word for so long is a failure; also how long the first token may take. Comments, pings and headers are no words. null: 120 s,
+    or 600 s where the model is known to think at the call's effort. A model that had begun to answer is not asked again: it is
+    probably paid, and a fallback may still answer."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
     """How long opening a connection may take."""
     extra_body: dict[str, Any] = Field(default_factory=dict)

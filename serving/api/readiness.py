@@ -1,13 +1,15 @@
 """Whether this router can answer, and how well: what `GET /readyz` says.
 
 * `starting` (503): an engine has yet to come up, and this router has not seen all of them up. A newcomer's first question waits for
-  the conductor rather than being answered without a plan.
+  the conductor rather than being answered without a plan; for a quarter of an hour, if there is a worker that answers.
 * `ready` (200): every engine is up, or was scaled to zero, and the conductor plans.
-* `degraded` (200): all was up once, and now some of it is not, but there is a worker that answers. `waiting_for` has the engines that
+* `degraded` (200): all was up once, or should long have been, and now some of it is not, but there is a worker that answers. `waiting_for` has the engines that
   are down; `conductor` is there where it is the one that fails: its engine is down, or run after run gets no plan from it.
 * `unavailable` (503): all was up once, and now no worker of the pool can be asked.
 """
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 from serving.api.conductor_health import ConductorHealth
@@ -15,12 +17,16 @@ from serving.pool import Pool
 
 Json = dict[str, Any]
 
+STARTING_FOR_S = 900.0
+"""How long a new router waits for all engines before it lets itself be asked without some of them."""
+
 
 class Readiness:
     """What is known of the engines of one router."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._was_up = False
+        self._clock, self._began_s = clock, clock()
 
     async def state(self, pool: Pool, health: ConductorHealth) -> tuple[int, Json]:
         """The HTTP status, and what to say."""
@@ -30,11 +36,10 @@ class Readiness:
         if not down:
             self._was_up = True
             return 200, {"status": "degraded" if conductor else "ready", **said}
-        if not self._was_up:
-            return 503, {"status": "starting", **said}
-        if any(pool.may_answer(name, down) for name in pool.settings.pool):
+        may_start = not self._was_up and self._clock() - self._began_s < STARTING_FOR_S
+        if not may_start and any(pool.may_answer(name, down) for name in pool.settings.pool):
             return 200, {"status": "degraded", **said}
-        return 503, {"status": "unavailable", **said}
+        return 503, {"status": "unavailable" if self._was_up else "starting", **said}
 
 
 def _conductor(pool: Pool, down: list[str], health: ConductorHealth) -> Json | None:

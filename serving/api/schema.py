@@ -15,6 +15,7 @@ from pydantic import (
     StrictInt,
     ValidationError,
     field_validator,
+    model_validator,
 )
 from pydantic_core import ErrorDetails
 
@@ -38,6 +39,11 @@ MOST = 1_000_000_000
 """No limit may be larger, so that sums of them still fit into JSON's numbers."""
 MOST_PARTS = 2048
 """Messages of a conversation and parts of a message, as with OpenAI: more objects than that take seconds to read."""
+MOST_NAMES = 1000
+"""Workers that a request may name."""
+MOST_STOP_CHARS = 1000
+"""Of a stop sequence."""
+# Every list ends at its first fault: a body of a megabyte could hold so many that telling them all would take seconds.
 
 
 class _Ignoring(BaseModel):
@@ -48,11 +54,15 @@ class _Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+def _auto(detail: Any) -> Any:
+    return "auto" if detail is None else detail
+
+
 class ImageUrl(_Ignoring):
     """OpenAI's picture."""
 
     url: str = Field(pattern=r"^(https?://|data:image/)")
-    detail: Literal["auto", "low", "high"] = "auto"
+    detail: Annotated[Literal["auto", "low", "high"], BeforeValidator(_auto)] = "auto"
 
     @field_validator("url")
     @classmethod
@@ -76,14 +86,41 @@ class ImagePart(_Ignoring):
     image_url: ImageUrl
 
 
-ContentPart = Annotated[TextPart | ImagePart, Field(discriminator="type")]
+class RefusalPart(_Ignoring):
+    """OpenAI's words of an assistant that would not answer."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+    @property
+    def text(self) -> str:
+        """What the model is shown of it."""
+        return self.refusal
+
+
+class UnservedPart(_Ignoring):
+    """OpenAI's parts that no worker is shown yet; one is never made."""
+
+    type: Literal["input_audio", "file"]
+    text: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse(cls, _: Any) -> Any:
+        raise ValueError("is not served yet. Send text or pictures, or ask a model's own API")
+
+
+ContentPart = Annotated[
+    TextPart | ImagePart | RefusalPart | UnservedPart,
+    Field(discriminator="type"),
+]
 
 
 class ChatMessage(UnservedMessageFields):
     """One turn."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[ContentPart], Field(max_length=MOST_PARTS)] | None = None
+    content: str | Annotated[list[ContentPart], Field(max_length=MOST_PARTS, fail_fast=True)] | None = None
     refusal: str | None = None
     """An assistant's, which took the place of its content."""
 
@@ -92,7 +129,7 @@ class ChatMessage(UnservedMessageFields):
         """How much text it holds."""
         parts = self.content if isinstance(self.content, list) else []
         whole = self.content if isinstance(self.content, str) else ""
-        return len(whole) + sum(len(part.text) for part in parts if isinstance(part, TextPart))
+        return len(whole) + sum(len(part.text) for part in parts if isinstance(part, TextPart | RefusalPart))
 
 
 class StreamOptions(_Ignoring):
@@ -106,14 +143,18 @@ class PlannedStep(_Strict):
 
     worker: str
     subtask: str = ""
-    access: list[StrictInt] | Literal["all"] = Field(default_factory=list[int])
+    access: Annotated[list[StrictInt], Field(fail_fast=True)] | Literal["all"] = Field(
+        default_factory=list[int]
+    )
 
 
 class Podium(_Strict):
     """What a request may set beyond OpenAI's fields. Limits only ever lower what the model's settings allow."""
 
-    workers: list[str] | None = None
-    exclude_workers: list[str] = Field(default_factory=list[str])
+    workers: Annotated[list[str], Field(fail_fast=True)] | None = Field(default=None, max_length=MOST_NAMES)
+    exclude_workers: Annotated[list[str], Field(fail_fast=True)] = Field(
+        default_factory=list[str], max_length=MOST_NAMES
+    )
     max_steps: int | None = Field(default=None, ge=1, le=100)
     rounds: int | None = Field(default=None, ge=1, le=5)
     max_cost_usd: Decimal | None = Field(default=None, gt=0, ge=Decimal("1e-12"), le=MOST)
@@ -121,7 +162,9 @@ class Podium(_Strict):
     deadline_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     progress: Literal["off", "events", "reasoning"] = "off"
     trace: bool = False
-    plan: list[PlannedStep] | None = Field(default=None, min_length=1, max_length=100)
+    plan: Annotated[list[PlannedStep], Field(fail_fast=True)] | None = Field(
+        default=None, min_length=1, max_length=100
+    )
 
 
 def _given(value: Any) -> Any:
@@ -136,16 +179,21 @@ class ChatRequest(UnservedFields):
     """The body of `POST /v1/chat/completions` and `POST /v1/plans`."""
 
     model: str
-    messages: list[ChatMessage] = Field(min_length=1, max_length=MOST_PARTS)
+    messages: Annotated[list[ChatMessage], Field(fail_fast=True)] = Field(min_length=1, max_length=MOST_PARTS)
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     max_tokens: int | None = Field(default=None, ge=1, le=MOST)
     max_completion_tokens: int | None = Field(default=None, ge=1, le=MOST)
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
-    stop: Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_list)] | None = Field(
-        default=None, max_length=16
-    )
+    stop: (
+        Annotated[
+            list[Annotated[str, Field(min_length=1, max_length=MOST_STOP_CHARS)]],
+            Field(max_length=16, fail_fast=True),
+            BeforeValidator(_list),
+        ]
+        | None
+    ) = None
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     n: Literal[1] | None = 1
     reasoning_effort: Effort | None = None
@@ -193,7 +241,9 @@ def place(loc: tuple[int | str, ...]) -> str:
     for index, part in enumerate(loc):
         before = loc[index - 1] if index else None
         is_sort = before in ("content", "access") and isinstance(part, str)
-        is_sort |= isinstance(before, int) and part in ("text", "image_url") and index < len(loc) - 1
+        is_sort |= (
+            isinstance(before, int) and part in ("text", "image_url", "refusal") and index < len(loc) - 1
+        )
         if isinstance(part, int):
             written += f"[{part}]"
         elif not is_sort:

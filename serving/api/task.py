@@ -20,6 +20,7 @@ from serving.api.schema import (
     ImagePart,
     PlannedStep,
     Podium,
+    RefusalPart,
 )
 from serving.pool import Pool
 from serving.settings import ModelSettings, StepSettings
@@ -169,9 +170,11 @@ def _message(index: int, message: ChatMessage) -> Message:
     if isinstance(message.content, str):
         return Message.of(role, message.content)
     for number, part in enumerate(message.content):
+        place = f"messages[{index}].content[{number}]"
         if isinstance(part, ImagePart) and role != "user":
-            place = f"messages[{index}].content[{number}]"
             raise BadTask(f"{place}: only messages of the user can show pictures.", param=place)
+        if isinstance(part, RefusalPart) and role != "assistant":
+            raise BadTask(f"{place}: only messages of the assistant can be refusals.", param=place)
     parts: list[Part] = [
         Image(part.image_url.url, part.image_url.detail) if isinstance(part, ImagePart) else Text(part.text)
         for part in message.content

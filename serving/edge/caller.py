@@ -84,7 +84,8 @@ def _values(headers: Headers, name: bytes) -> list[str]:
 def _host_name(host: str) -> str:
     """Without the port; an IPv6 address without its brackets."""
     if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
+        address, _, port = host[1:].partition("]")
+        return address.lower() if not port or (port[0] == ":" and port[1:].isdigit()) else host
     name, _, port = host.rpartition(":")
     return (name if name and port.isdigit() else host).rstrip(".").lower()
 

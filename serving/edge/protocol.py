@@ -147,6 +147,8 @@ class EdgeProtocol(HttpToolsProtocol):
         """Not before the request is whole, or large: one that is never whole costs no task."""
         if cycle.more_body and not cycle.waiting_for_100_continue and len(cycle.body) <= HIGH_WATER_LIMIT:
             self._held, self._held_s = (cycle, app), self.loop.time()
+            self._wait()  # also where it came behind another request, in the same packet
+            self._start_body_timer()
         else:
             self._stop_waiting()
             super()._start_asgi_task(cycle, app)

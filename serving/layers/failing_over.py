@@ -1,6 +1,6 @@
 """Another worker instead, where one fails before its first token."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from conductor.errors import WorkerError
@@ -10,8 +10,14 @@ from conductor.worker import Attempt, Call, Reply, Worker
 class FailingOver:
     """`workers` in turn, the first one's name for all of them. Any `WorkerError` moves on: a bad key fails over like an outage."""
 
-    def __init__(self, workers: Sequence[Worker]) -> None:
-        self._workers = workers
+    def __init__(self, workers: Sequence[Worker], blind: Collection[str] = ()) -> None:
+        """Knows who sees.
+
+        Args:
+            workers: in the order in which they are asked.
+            blind: the names of those that see no pictures. After a first one that sees they are not asked about a picture.
+        """
+        self._workers, self._blind = workers, frozenset(blind)
 
     @property
     def name(self) -> str:
@@ -23,17 +29,24 @@ class FailingOver:
         """See `Worker.open`; `worker` of the reply says who answers, `attempts` why it is not the first."""
         failed: list[Attempt] = []
         async with AsyncExitStack() as opened:
-            for worker in self._workers:
+            line = self._line(call)
+            for worker in line:
                 try:
                     reply = await opened.enter_async_context(worker.open(call))
                     break
                 except WorkerError as exc:
                     attempt = Attempt(worker.name, type(exc).__name__, exc.message, 0.0, exc.detail)
                     failed += [*exc.attempts, attempt]
-                    if worker is self._workers[-1]:
+                    if worker is line[-1]:
                         exc.attempts = tuple(failed[:-1])
                         raise
             else:
                 raise AssertionError("there is at least one worker")
             reply.attempts = (*failed, *reply.attempts)
             yield reply
+
+    def _line(self, call: Call) -> Sequence[Worker]:
+        """Who is asked, in order: only those who see, where the first one does and the call shows a picture."""
+        if self.name in self._blind or not any(message.has_image for message in call.messages):
+            return self._workers
+        return [worker for worker in self._workers if worker.name not in self._blind]

@@ -36,7 +36,7 @@ class Fitting:
             if not ours:
                 yield reply
                 return
-            async with aclosing(cut_at(ours, reply.deltas)) as deltas:
+            async with aclosing(cut_at(ours, reply.deltas, call.deadline_at_s)) as deltas:
                 reply.deltas = deltas
                 yield reply
 

@@ -15,8 +15,8 @@ from conductor.worker import Attempt, Call, Reply, Worker
 class Retrying:
     """`worker`, asked up to `attempts` times with growing, jittered waits.
 
-    A server's `Retry-After` is honoured: never sooner, and where it is longer than `longest_wait_s`, or than the time that the
-    caller has left, not at all, so that another worker can be tried instead. The SDK clients themselves never retry.
+    A server's `Retry-After` is honoured: never sooner, and where it is longer than `longest_wait_s`, or than half of the time
+    that the caller has left, not at all, so that another worker can be tried instead. The SDK clients themselves never retry.
     """
 
     def __init__(self, worker: Worker, attempts: int, first_wait_s: float, longest_wait_s: float) -> None:
@@ -42,7 +42,7 @@ class Retrying:
                 reply = await opened.enter_async_context(self._worker.open(replace(call, attempt=number)))
             except WorkerError as exc:
                 wait_s = self._wait_s(number, exc)
-                if number == self._attempts or not self._may_help(exc) or wait_s >= _left_s(call):
+                if number == self._attempts or not self._may_help(exc) or wait_s >= _patience_s(call):
                     exc.attempts = (*failed, *exc.attempts)
                     raise
                 failed.append(Attempt(self.name, type(exc).__name__, exc.message, wait_s, exc.detail))
@@ -60,9 +60,9 @@ class Retrying:
         return max(_told_s(error), random.uniform(0, bound_s))
 
 
-def _left_s(call: Call) -> float:
-    """How long the caller still waits."""
-    return inf if call.deadline_at_s is None else call.deadline_at_s - time.monotonic()
+def _patience_s(call: Call) -> float:
+    """The longest wait: half of the time that the caller has left, so that the rest is enough for the call, or for a fallback."""
+    return inf if call.deadline_at_s is None else (call.deadline_at_s - time.monotonic()) / 2
 
 
 def _told_s(error: WorkerError) -> float:

@@ -1,25 +1,40 @@
 """An answer that ends before the first stop sequence, where the model itself cannot be told to."""
 
+import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import replace
+from math import inf
 
 from conductor.errors import WorkerUnavailable
 from conductor.worker import Delta, FinishReason
 
+REST_S = 5.0
+"""So long the rest of an answer that was cut is read for its cost."""
+REST_SHARE = 0.9
+"""And for no more than so much of the time that the caller has left."""
+UNREAD = Delta(
+    notes=("The answer was cut at a stop sequence, and its rest took too long: billed at the call's bound.",),
+    billed_at_bound=True,
+)
 
-async def cut_at(stops: Sequence[str], deltas: AsyncIterator[Delta]) -> AsyncGenerator[Delta]:
+
+async def cut_at(
+    stops: Sequence[str], deltas: AsyncIterator[Delta], deadline_at_s: float | None = None
+) -> AsyncGenerator[Delta]:
     """`deltas` up to the first of `stops`, finished as `stop`. Thoughts are not searched.
 
     Words are shown as they come, but for an end that may become a stop sequence. After the cut the rest is read and thrown away:
-    the last delta says what the call cost.
+    the last delta says what the call cost. A rest that takes long is left, and the call billed at its bound.
+
+    Args:
+        stops: where to cut.
+        deltas: of the whole answer.
+        deadline_at_s: when the caller's time is over, on the monotonic clock.
     """
     held, was_cut = "", False
     try:
         async for delta in deltas:
-            if was_cut:
-                if delta.finish or delta.usage or delta.cost_usd is not None or delta.notes:
-                    yield replace(delta, text="", reasoning="", finish=None)
-                continue
             held += delta.text
             found = [at for stop in stops if (at := held.find(stop)) >= 0]
             was_cut = bool(found)
@@ -28,6 +43,10 @@ async def cut_at(stops: Sequence[str], deltas: AsyncIterator[Delta]) -> AsyncGen
             )
             text, held = held[:shown], held[shown:]
             yield replace(delta, text=text, finish=None if was_cut else delta.finish)
+            if was_cut:
+                async for account in _accounts(deltas, deadline_at_s):
+                    yield account
+                break
     except WorkerUnavailable:
         if not was_cut:
             raise
@@ -37,8 +56,35 @@ async def cut_at(stops: Sequence[str], deltas: AsyncIterator[Delta]) -> AsyncGen
         yield Delta(held)
 
 
+async def _accounts(deltas: AsyncIterator[Delta], deadline_at_s: float | None) -> AsyncGenerator[Delta]:
+    """What the rest of `deltas` says beside words; `UNREAD` where it takes too long."""
+    now_s = time.monotonic()
+    left_s = inf if deadline_at_s is None else deadline_at_s - now_s
+    ends_at_s = now_s + min(REST_S, REST_SHARE * max(0.0, left_s))
+    while True:
+        timeout = asyncio.timeout(ends_at_s - time.monotonic())
+        try:
+            async with timeout:
+                delta = await anext(deltas, None)
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+            yield UNREAD
+            return
+        if delta is None:
+            return
+        if delta.finish or delta.usage or delta.cost_usd is not None or delta.notes:
+            yield replace(delta, text="", reasoning="", finish=None)
+
+
 def _undecided(text: str, stops: Sequence[str]) -> int:
     """How much of the end of `text` is the beginning of a stop sequence."""
     return max(
-        (size for stop in stops for size in range(1, len(stop)) if text.endswith(stop[:size])), default=0
+        (
+            size
+            for stop in stops
+            for size in range(1, min(len(stop), len(text) + 1))
+            if text.endswith(stop[:size])
+        ),
+        default=0,
     )

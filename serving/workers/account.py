@@ -6,8 +6,13 @@ from dataclasses import dataclass, field
 import httpx2
 
 from conductor.money import Price
+from serving.accepts import Accepts
 from serving.workers.faults import Faults
 from serving.workers.stall_timer import StallTimer
+
+STALL_S = 120.0
+THINKING_STALL_S = 600.0
+"""Some models think for minutes and show nothing of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +29,17 @@ class Account:
     """None: the provider's own."""
     price: Price | None = None
     """Per token; None where it is not known."""
-    stall_timeout_s: float = 120.0
-    """How long the server may go without a word, before the first token and between two."""
+    stall_timeout_s: float | None = None
+    """How long the server may go without a word, before the first token and between two. None: `STALL_S`, or `THINKING_STALL_S`
+    where the call lets the model think."""
     connect_timeout_s: float = 5.0
     """How long a connection may take."""
     extra_body: Mapping[str, object] = field(default_factory=dict[str, object])
     """Fields laid over every request's body."""
     family: str = ""
     """The name by which the model is known; see `known_as`."""
-    output_limit_field: str | None = None
-    """What the longest answer is called; None: what the server's address suggests."""
+    accepts: Accepts = Accepts()
+    """What the model accepts, and whether it thinks."""
 
     @property
     def known_as(self) -> str:
@@ -42,12 +48,13 @@ class Account:
 
     @property
     def timeout(self) -> httpx2.Timeout:
-        """Both, as the SDKs take them."""
-        return httpx2.Timeout(self.stall_timeout_s, connect=self.connect_timeout_s)
+        """As the SDKs take them, for all calls: the longest silence. `timer` ends those that may last less."""
+        return httpx2.Timeout(self.stall_timeout_s or THINKING_STALL_S, connect=self.connect_timeout_s)
 
-    def timer(self, faults: Faults) -> StallTimer:
-        """What ends a call's silence; one for each call."""
-        return StallTimer(self.stall_timeout_s, faults.stalled)
+    def timer(self, faults: Faults, effort: str | None) -> StallTimer:
+        """What ends the silence of a call at `effort`; one for each call."""
+        usual_s = THINKING_STALL_S if self.accepts.thinks(effort) else STALL_S
+        return StallTimer(self.stall_timeout_s or usual_s, faults.stalled)
 
     def faults(self, provider: str, key_env: str, url: httpx2.URL) -> Faults:
         """What makes the errors of calls to `url`. See `Faults` for the rest."""

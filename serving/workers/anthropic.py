@@ -31,6 +31,7 @@ from serving.workers.faults import Faults, said
 from serving.workers.http_guard import bounded
 from serving.workers.images import split_data_url
 from serving.workers.output_limit import within_limit
+from serving.workers.stall_timer import StallTimer
 from serving.workers.usage import UsageCheck
 
 DEFAULT_MAX_TOKENS = 4096
@@ -87,10 +88,10 @@ class AnthropicWorker:
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
         request = self._request(call)
-        check, timer = UsageCheck(call, self._account.price), self._account.timer(self._faults)
+        check, timer = UsageCheck(call, self._account.price), self._account.timer(self._faults, call.effort)
         last = Delta()
         try:
-            async with aclosing(self._events(request)) as events:
+            async with aclosing(self._events(request, timer)) as events:
                 while (event := await timer.next(events)) is not None:
                     with self._mapped():
                         delta = self._delta(event, last.usage, check)
@@ -109,11 +110,14 @@ class AnthropicWorker:
         if last.finish is not None:
             yield check.delta(last)
 
-    async def _events(self, request: dict[str, Any]) -> AsyncGenerator[RawMessageStreamEvent]:
+    async def _events(
+        self, request: dict[str, Any], timer: StallTimer
+    ) -> AsyncGenerator[RawMessageStreamEvent]:
         with self._mapped():
             stream = cast(
                 anthropic.AsyncStream[RawMessageStreamEvent], await self._client.messages.create(**request)
             )
+            timer.begin()
             try:
                 async for event in cast(AsyncIterator[RawMessageStreamEvent], stream):
                     yield event

@@ -91,8 +91,20 @@ class Faults:
             f"It was called at {self.address}: is it up, is base_url right?",
         )
 
-    def stalled(self) -> WorkerUnavailable:
-        """Connected, or not even that, and then nothing came for too long."""
+    def stalled(self, has_begun: bool = False) -> WorkerUnavailable:
+        """Connected, or not even that, and then nothing came for too long.
+
+        Where the server `has_begun` to answer, the model was at work and is probably paid: the same call is not made again.
+        """
+        if has_begun:
+            return WorkerUnavailable(
+                f"{self.worker} began to answer and then said nothing for too long. Ask for less effort, or another worker.",
+                worker=self.worker,
+                retryable=False,
+                detail=self.quote(
+                    f"It was called at {self.address}, and may have been paid. Raise stall_timeout_s if it thinks this long."
+                ),
+            )
         return self.unavailable(
             "said nothing for too long. Try again.",
             f"It was called at {self.address}. Raise stall_timeout_s if it thinks this long.",

@@ -33,6 +33,7 @@ from serving.workers.gemini_stream import checked_usage
 from serving.workers.http_guard import bounded
 from serving.workers.images import media_type_of, split_data_url
 from serving.workers.output_limit import within_limit
+from serving.workers.stall_timer import StallTimer
 from serving.workers.usage import UsageCheck
 
 DEFAULT_BASE_URL = "https://generativelanguage.googleapis.com"
@@ -100,12 +101,12 @@ class GeminiWorker:
         usage: Usage | None = None
         model: str | None = None
         responses: list[httpx2.Response] = []
-        check, timer = UsageCheck(call, self._account.price), self._account.timer(self._faults)
+        check, timer = UsageCheck(call, self._account.price), self._account.timer(self._faults, call.effort)
         stream = await self._client.aio.models.generate_content_stream(
             model=self._account.model, contents=cast(Any, contents), config=config
         )
         chunks = cast(AsyncGenerator[types.GenerateContentResponse], stream)
-        arrivals = self._arrivals(chunks, responses)
+        arrivals = self._arrivals(chunks, responses, timer)
         try:
             while (chunk := await timer.next(arrivals)) is not None:
                 with self._mapped():
@@ -128,7 +129,10 @@ class GeminiWorker:
             yield check.delta(Delta(finish=finish, usage=usage, model=model))
 
     async def _arrivals(
-        self, chunks: AsyncGenerator[types.GenerateContentResponse], responses: list[httpx2.Response]
+        self,
+        chunks: AsyncGenerator[types.GenerateContentResponse],
+        responses: list[httpx2.Response],
+        timer: StallTimer,
     ) -> AsyncGenerator[types.GenerateContentResponse]:
         """The chunks. The first one sends the request, whose response is left in `responses`."""
         while True:
@@ -138,6 +142,8 @@ class GeminiWorker:
                     chunk = await anext(chunks, None)
             finally:
                 _responses.reset(before)
+                if any(response.is_success for response in responses):
+                    timer.begin()
             if chunk is None:
                 return
             yield chunk

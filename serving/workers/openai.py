@@ -32,6 +32,7 @@ from serving.workers.faults import said
 from serving.workers.http_guard import bounded, end_with_connection
 from serving.workers.images import split_data_url
 from serving.workers.output_limit import within_limit
+from serving.workers.stall_timer import StallTimer
 from serving.workers.usage import UsageCheck
 
 CONNECTIONS = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
@@ -92,10 +93,10 @@ class OpenAIWorker:
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
         request = self._request(call)
-        check, timer = UsageCheck(call, self._account.price), self._account.timer(self._faults)
+        check, timer = UsageCheck(call, self._account.price), self._account.timer(self._faults, call.effort)
         last = Delta()
         try:
-            async with aclosing(self._arrivals(request)) as arrivals:
+            async with aclosing(self._arrivals(request, timer)) as arrivals:
                 while (chunks := await timer.next(arrivals)) is not None:
                     with self._mapped():
                         for chunk in chunks:
@@ -112,7 +113,7 @@ class OpenAIWorker:
         if last.finish is not None:
             yield check.delta(last)
 
-    async def _arrivals(self, body: dict[str, Any]) -> AsyncGenerator[list[ChatChunk]]:
+    async def _arrivals(self, body: dict[str, Any], timer: StallTimer) -> AsyncGenerator[list[ChatChunk]]:
         """The chunks that came together, as the network brings them."""
         reader = ChunkReader()
         with self._mapped():
@@ -124,6 +125,7 @@ class OpenAIWorker:
                     response.raise_for_status()
                 except httpx2.HTTPStatusError as exc:
                     raise await self._failure(response) from exc
+                timer.begin()
                 async for piece in response.aiter_bytes():
                     yield [self._checked(chunk) for chunk in reader.feed(piece)]
             finally:
@@ -143,7 +145,7 @@ class OpenAIWorker:
 
     def _request(self, call: Call) -> dict[str, Any]:
         usual = "max_completion_tokens" if self._is_openai else "max_tokens"
-        longest = self._account.output_limit_field or usual
+        longest = self._account.accepts.output_limit_field or usual
         optional: dict[str, object] = {
             longest: call.max_output_tokens,
             "temperature": call.temperature,

@@ -1,7 +1,8 @@
 """An end for answers that pass the limit their call has set: not every server keeps to `max_output_tokens`.
 
-Tokens are not told while an answer streams, so they are bounded from below: by pieces (no server splits a token) and bytes
-together, and by bytes alone where a piece holds many tokens. What is cut has clearly passed the limit.
+Tokens are seldom told while an answer streams, so they are bounded from below: by pieces (no server splits a token) and bytes
+together, and by bytes alone where a piece holds many tokens. What is cut has clearly passed the limit. What is told is for
+`usage.py` to judge, whichever packet it comes in.
 """
 
 from collections.abc import AsyncGenerator
@@ -35,9 +36,8 @@ class OutputMeter:
         self._bytes += n_bytes
         self._pieces += n_bytes > 0
         n_tokens = min(self._pieces, self._bytes / BYTES_PER_TOKEN)
-        told = delta.usage.output_tokens if delta.usage else 0
         return (
-            max(n_tokens, told) > MARGIN * self._limit + MARGIN_TOKENS
+            n_tokens > MARGIN * self._limit + MARGIN_TOKENS
             or self._bytes > MOST_BYTES_PER_TOKEN * self._limit + MARGIN_BYTES
         )
 

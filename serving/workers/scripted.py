@@ -25,7 +25,9 @@ ERRORS: dict[str, type[WorkerError]] = {
     "refused": WorkerRefused,
     "overflow": ContextOverflow,
 }
-ErrorKind = Literal["unavailable", "busy", "refused", "overflow"]
+ErrorKind = Literal[
+    "busy", "unavailable", "refused", "overflow"
+]  # in the order of `ScriptedReplySettings`: `typing` keeps one
 
 
 @dataclass(frozen=True, slots=True)

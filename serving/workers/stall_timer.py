@@ -22,15 +22,20 @@ class StallTimer:
 
     Args:
         limit_s: the longest silence.
-        error: makes what is raised then.
+        error: makes what is raised then; it is told whether the server had begun to answer.
     """
 
-    def __init__(self, limit_s: float, error: Callable[[], WorkerError]) -> None:
-        self._limit_s, self._left_s, self._error = limit_s, limit_s, error
+    def __init__(self, limit_s: float, error: Callable[[bool], WorkerError]) -> None:
+        self.limit_s, self._left_s, self._error = limit_s, limit_s, error
+        self._has_begun = False
+
+    def begin(self) -> None:
+        """The response's headers came: the model is at work. The time goes on, headers are no words."""
+        self._has_begun = True
 
     def hear(self, *, is_last: bool = False) -> None:
         """A word came: the time starts again. `is_last`: it was the finish, and no more words will come."""
-        self._left_s = min(self._limit_s, GOODBYE_S) if is_last else self._limit_s
+        self._left_s = min(self.limit_s, GOODBYE_S) if is_last else self.limit_s
 
     async def next(self, events: AsyncIterator[T]) -> T | None:
         """The next event; None after the last.
@@ -46,6 +51,6 @@ class StallTimer:
         except TimeoutError:
             if not timeout.expired():
                 raise
-            raise self._error() from None
+            raise self._error(self._has_begun) from None
         finally:
             self._left_s = max(0.0, self._left_s - (time.monotonic() - began_s))

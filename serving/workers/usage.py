@@ -1,7 +1,8 @@
 """What a server says a call took, checked where it crosses the wire: one check for all API workers.
 
 A count is believed up to `SLACK_FACTOR` times what prompt and answer can hold, and `SLACK_TOKENS` beyond: providers add prompts
-of their own, and a server that is a team itself reads more than it was sent. Whatever else is no count (below zero, no
+of their own, and a server that is a team itself reads more than it was sent. An answer's tokens have a bound of their own, a
+little above the call's limit, which counts thoughts with every provider; what passes the limit below it is billed as told. Whatever else is no count (below zero, no
 integer, 10^30) makes the whole usage unknown; the call is then billed at its bound, and the reply's notes say why.
 It knows no provider's field names.
 """
@@ -13,9 +14,12 @@ from conductor.calls import input_bound
 from conductor.errors import shown
 from conductor.money import FREE, Price, Usage
 from conductor.worker import Call, Delta
+from serving.workers.output_limit import MARGIN
 
 SLACK_FACTOR = 4
 SLACK_TOKENS = 16_384
+OUTPUT_SLACK_TOKENS = 256
+"""Believed of an answer beyond its limit, and `MARGIN` of it."""
 NO_LIMIT_TOKENS = 1_000_000
 """Taken for the longest answer where a call names no limit."""
 SLACK_USD = Decimal(1)
@@ -60,6 +64,8 @@ class UsageCheck:
         if self._rejected or (input_tokens is None and output_tokens is None):
             return None
         total_in, total_out = input_tokens or 0, output_tokens or 0
+        if not self._fits(total_out):
+            return None
         return Usage(
             total_in,
             total_out,
@@ -84,6 +90,21 @@ class UsageCheck:
             last.text, last.reasoning, last.finish, None if self._rejected else last.usage, last.cost_usd, last.model,
             last.inner, (*last.notes, *self._notes), last.billed_at_bound or self._rejected,
         )  # fmt: skip
+
+    def _fits(self, output_tokens: int) -> bool:
+        """Whether an answer held to the call's limit can have taken `output_tokens`; where not, the usage is rejected."""
+        limit = self._call.max_output_tokens
+        if limit is None or output_tokens <= limit:
+            return True
+        if output_tokens <= MARGIN * limit + OUTPUT_SLACK_TOKENS:
+            self._note(f"The server's usage passes max_output_tokens ({limit}): billed as told.")
+            return True
+        self._rejected = True
+        self._note(
+            f"The server's usage is not believed, {output_tokens} output tokens where max_output_tokens is {limit}:"
+            " billed at the call's bound."
+        )
+        return False
 
     def _is_possible(self, number: int) -> bool:
         return number <= SLACK_TOKENS or number <= self._bound()

@@ -49,7 +49,8 @@ BOUNDS = {
     "frontend http_frontend": [
         "stick-table",
         "tcp-request connection reject",
-        "option forwardfor if-none",
+        "http-request del-header x-forwarded-for",
+        "option forwardfor",
         "http-request wait-for-body time 10s",
     ],
 }

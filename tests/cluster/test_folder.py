@@ -7,14 +7,16 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from cluster import folder as folder_module
 from cluster.folder import folders, make_folder, record_shared_memory, sweep_folders
 from cluster.processes import ROOT, TAG
+from cluster.shared_memory import remove_unused
 
 HOLDS_MEMORY = """
 import sys
@@ -41,16 +43,19 @@ def holding_memory(tag: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
     try:
         yield process, segment
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         segment.unlink(missing_ok=True)
 
 
 def kill(process: subprocess.Popen[str]) -> None:
     """With Python's tracker of shared memory, which would otherwise remove the segment."""
+    group = [each for each in psutil.process_iter() if os.getpgid(each.pid) == process.pid]
     os.killpg(process.pid, signal.SIGSTOP)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    assert not psutil.wait_procs(group, timeout=30)[1]
 
 
 def test_only_this_account_reads_it_and_haproxys_longest_socket_path_fits() -> None:
@@ -121,3 +126,10 @@ def test_logs_of_the_last_few_failed_servers_are_kept(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {
         f"serve-{port}.ray" for port in range(2, folder_module.MAX_KEPT_LOGS + 2)
     }
+
+
+def test_nothing_outside_shared_memory_is_removed_whatever_a_list_says(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.touch()
+    remove_unused({mine})
+    assert mine.exists()

@@ -1,5 +1,8 @@
 """Marks around what others wrote, and what is left of an answer that repeats them."""
 
+import base64
+import hashlib
+
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -107,3 +110,12 @@ async def test_a_worker_is_shown_no_sentence_of_ours() -> None:
     expected = f'\n\n<output-{key} step="0" subtask="part 0">\n2\n</output-{key}>\n\npart 1'
     assert workers[1].calls[0].messages[-1].parts[-1].text == expected  # type: ignore[union-attr]
     assert ANSWER not in expected
+
+
+def test_who_writes_down_the_first_keys_does_not_make_us_try_them_all() -> None:
+    foretold, digest = list[str](), hashlib.sha256(b"a question")
+    for _ in range(2000):
+        foretold.append(base64.b32encode(digest.digest())[:5].decode().lower())
+        digest.update(b" ")
+    assert mark_key("a question") == foretold[0]
+    assert mark_key("a question", foretold[0]) not in foretold, "the second try is computed from all texts"

@@ -193,3 +193,14 @@ def test_an_argument_that_build_app_does_not_take_is_refused() -> None:
 
     with pytest.raises(SettingsError, match="settigns"):
         build_app({"settigns": "cluster/local.yaml"})
+
+
+def test_a_pool_without_any_key_says_which_to_set_before_ray_is_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from serving.app import build_app
+
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(SettingsError, match=r"OPENAI_API_KEY.*ANTHROPIC_API_KEY.*GEMINI_API_KEY"):
+        build_app({"settings": "cluster/api.yaml"})

@@ -1,5 +1,6 @@
 """Where keys of API workers come from."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -99,3 +100,22 @@ def test_a_key_that_the_routers_process_has_not_is_told_with_where_it_must_be() 
         SettingsError, match=r"MY_KEY.*where the router runs.*every router node.*`serve deploy`"
     ):
         build_pool(settings, {}, {})
+
+
+@pytest.mark.parametrize("text", ["sk-one\nsk-two", "sk-\u00e9", "sk-\x00"])
+def test_what_cannot_stand_in_a_header_is_no_key_and_is_not_repeated(tmp_path: Path, text: str) -> None:
+    by_variable = parse({"workers": [GPT | {"api_key_env": "K"}, {"name": "a", "kind": "scripted"}]})
+    for settings in (with_file(key_file(tmp_path, text)), by_variable):
+        with pytest.raises(SettingsError, match=r"'gpt'.*the key alone") as error:
+            absent_workers(settings, {"K": text})
+        assert "sk" not in str(error.value).replace(str(tmp_path), "")
+
+
+def test_a_byte_order_mark_is_no_part_of_a_key(tmp_path: Path) -> None:
+    assert absent_workers(with_file(key_file(tmp_path, "\ufeffsk-in-a-file\n")), {}) == {}
+
+
+def test_a_pipe_in_the_place_of_a_key_file_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "key", 0o600)
+    with pytest.raises(SettingsError, match="is not a file"):
+        absent_workers(with_file(tmp_path / "key"), {})

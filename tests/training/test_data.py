@@ -85,6 +85,36 @@ def test_it_is_said_what_is_wrong_with_a_mix(tmp_path: Path, recorded: Path):
         config(tmp_path, questions={"also": [{"train": "a", "held_out": "b", "share": 0.6}] * 2})
 
 
+def split(path: Path, *lines: str, **changes: Any) -> Any:
+    """A config whose questions are a file with one line, `line()`, and whose held-out questions are `lines`."""
+    (path / "q.jsonl").write_text(line(), "utf-8")
+    (path / "held_out.jsonl").write_text("\n".join(lines), "utf-8")
+    files = {"source": "jsonl", "path": str(path / "q.jsonl"), "held_out_path": str(path / "held_out.jsonl")}
+    return config(path, questions=files | changes, held_out=2)
+
+
+def test_a_second_file_is_measured_by_and_may_hold_less_than_is_asked_for(tmp_path: Path):
+    one = split(tmp_path, line(id="2", text="3 + 4?", expected="7"))
+    assert [each.question.id for each in held_out(one, POOL)] == ["2"]
+    three = split(tmp_path, *(line(id=str(number), text=f"{number} + 1?") for number in (2, 3, 4)))
+    assert [each.question.id for each in held_out(three, POOL)] == ["2", "3"]
+
+
+@pytest.mark.parametrize("taught", [{"id": "2"}, {"text": "3 + 4?"}], ids=["text", "id"])
+def test_a_question_of_the_second_file_that_is_in_the_first_too_is_refused(
+    tmp_path: Path, taught: dict[str, str]
+):
+    with pytest.raises(SettingsError, match=r"held_out\.jsonl is in .*q\.jsonl too"):
+        held_out(split(tmp_path, line(**taught)), POOL)
+
+
+def test_without_a_second_file_nothing_of_a_file_can_be_held_out(tmp_path: Path):
+    with pytest.raises(SettingsError, match=r"questions\.held_out_path, or set held_out to 0"):
+        held_out(split(tmp_path, line(), held_out_path=None), POOL)
+    with pytest.raises(SettingsError, match="held_out_path goes with source jsonl"):
+        config(tmp_path, questions={"held_out_path": "held_out.jsonl"})
+
+
 CODE = {"entry_point": "one", "prompt": "def one():\n", "test": "def check(f):\n    assert f() == 1"}
 ENTRY = {"question": "2 + 2?", "answer": "4", "metadata": {}}
 

@@ -10,8 +10,11 @@ import openai
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from tests.serving.api.served import ASK, Served, served, step, team
+from conductor.worker import Image
+from serving.api.schema import ChatRequest
+from tests.serving.api.served import ASK, Served, scripted, served, step, team
 
 USER = {"role": "user", "content": "hi"}
 QUICK_S = 0.05
@@ -45,6 +48,13 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "messages[0].content[1].image_url.url",
     ),
     "a text part without text": (parts({"type": "text"}), "messages[0].content[0].text"),
+    "sound": (
+        parts({"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}),
+        "messages[0].content[0].input_audio",
+    ),
+    "a file": (parts({"type": "file", "file": {"file_id": "f"}}), "messages[0].content[0].file"),
+    "a refusal of the user": (parts({"type": "refusal", "refusal": "no"}), "messages[0].content[0]"),
+    "a refusal without words": (parts({"type": "refusal"}), "messages[0].content[0].refusal"),
     "a part of no sort": (parts({"type": "audio"}), "messages[0].content[0]"),
     "unknown model": ({"model": "nobody"}, "model"),
     "model as a number": ({"model": 7}, "model"),
@@ -181,6 +191,24 @@ async def test_the_sdk_raises_bad_input_as_its_own_errors():
     assert (bad.value.param, bad.value.code, unknown.value.param) == ("podium.max_stps", "bad_task", "model")
     assert "podium` takes" in bad.value.message
     assert "mini" in unknown.value.message, "it says which there are"
+
+
+async def test_sound_and_files_are_said_to_be_not_served_yet():
+    async with served(team()) as api:
+        for sort in ("input_audio", "file"):
+            error = (await api.post(parts({"type": sort, sort: {}}))).json()["error"]
+            assert error["message"].startswith(f"messages[0].content[0].{sort}: is not served yet."), error
+
+
+async def test_a_picture_without_a_detail_and_an_answer_that_is_a_refusal_are_taken():
+    image = {"url": "data:image/png;base64,AAAA", "detail": None}
+    refusal = {"role": "assistant", "content": [{"type": "refusal", "refusal": "I would rather not."}]}
+    shown = {"role": "user", "content": [{"type": "image_url", "image_url": image}]}
+    async with served(team(workers=[scripted("a", sees_images=True)], workflows={})) as api:
+        await api.ok({"model": "a", "messages": [USER, refusal, shown]})
+        sent = api.worker("a").calls[0].messages
+    assert sent[-2].text == "I would rather not."
+    assert [part.detail for part in sent[-1].parts if isinstance(part, Image)] == ["auto"]
 
 
 async def first_line(api: Served, head: bytes, body: list[bytes]) -> tuple[bytes, float]:
@@ -349,3 +377,18 @@ async def test_no_look_up_is_a_5xx(warm: Served, id: str, limit: str):
     ):
         answer = await warm.http.get(path)
         assert answer.status_code < 500, (path, answer.text)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": [{"role": "user", "content": [{}] * 2000}] * 160},
+        {"messages": [USER], "stop": [0] * 100_000},
+        {"messages": [USER], "podium": {"exclude_workers": [0] * 100_000}},
+        {"messages": [USER], "podium": {"plan": [{}] * 100_000}},
+    ],
+)
+def test_of_a_hundred_thousand_faults_only_the_first_few_are_collected(body: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError) as error:
+        ChatRequest.model_validate_json(json.dumps({"model": "a"} | body))
+    assert error.value.error_count() < 10

@@ -116,7 +116,7 @@ FAULTS: dict[str, Answer] = {
 def at(kind: str, url: str, name: str = "faulty") -> Json:
     return {
         "name": name, "kind": kind, "model": "m", "base_url": url + ("/v1" if kind == "openai" else ""),
-        "api_key_env": KEY_ENV, "retry": ONE_TRY, "stall_timeout_s": 0.5,
+        "api_key_env": KEY_ENV, "retry": ONE_TRY, "stall_timeout_s": 1,
     }  # fmt: skip
 
 
@@ -162,7 +162,9 @@ async def test_a_server_that_is_not_there_is_named_to_the_operator_alone(
         place = f"127.0.0.1:{unused.getsockname()[1]}"
         for kind in WIRES:
             caplog.clear()
-            async with served(around(at(kind, f"http://{place}"), first_byte_s=0), {KEY_ENV: KEY}) as api:
+            async with served(
+                around(at(kind, f"http://{place}") | {"stall_timeout_s": 10}, first_byte_s=0), {KEY_ENV: KEY}
+            ) as api:
                 told = await all_said(api)
                 kept = await records(api)
             assert place not in told

@@ -92,7 +92,7 @@ def test_retry_after_is_told_where_it_is_known_in_whole_seconds_and_never_too_ea
 
 def test_clients_are_told_to_ask_again_where_that_may_help_and_nowhere_else():
     again = {kind for kind in tree() if errors.headers(kind("x"))["x-should-retry"] == "true"}
-    assert again == {e.WorkerUnavailable, e.WorkerBusy, e.Overloaded}
+    assert again == {e.WorkerUnavailable, e.WorkerBusy, e.Overloaded, e.TooSlow}
 
 
 def test_a_detail_is_in_what_the_record_says_and_not_in_a_body():

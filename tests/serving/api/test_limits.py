@@ -34,7 +34,7 @@ async def test_every_reasoning_effort_means_something(effort: str, steps: int, r
         answer = await api.ok({"reasoning_effort": effort})
         record = await api.record(answer["podium"]["workflow_id"])
         first = record["plans"][0]
-    assert f"at most {steps} steps" in first["prompt"][0]["content"]
+    assert f"at most {steps}." in first["prompt"][0]["content"]
     assert (first["rejected"], first["why"]) == ("too_many_steps", f"The plan has more than {steps} steps.")
     assert answer["podium"]["rounds"] == rounds
     assert record["plans"][1]["source"] == "repair"
@@ -50,7 +50,7 @@ async def test_effort_never_lifts_what_the_model_allows():
     async with served(team(models={"mini": {"max_steps": 2}})) as api:
         answer = await api.ok({"reasoning_effort": "high"})
         record = await api.record(answer["podium"]["workflow_id"])
-    assert "at most 2 steps" in record["plans"][0]["prompt"][0]["content"]
+    assert "at most 2." in record["plans"][0]["prompt"][0]["content"]
 
 
 async def test_max_steps_is_told_and_held():
@@ -69,7 +69,7 @@ async def test_a_fixed_workflow_is_refused_rather_than_cut_where_it_has_too_many
 
 
 async def test_rounds_are_the_callers_to_choose():
-    async with served(team(ONE)) as api:
+    async with served(team(plan(step("a")), plan(step("b")), plan(step("c")))) as api:
         assert [(await api.ok(rounds=n))["podium"]["rounds"] for n in (1, 2, 3)] == [1, 2, 3]
         assert (await api.ok({"model": "ultra"}, rounds=1))["podium"]["rounds"] == 1
 

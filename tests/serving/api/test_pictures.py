@@ -61,6 +61,16 @@ async def test_without_a_plan_the_one_who_sees_answers() -> None:
         )
 
 
+async def test_a_fallback_that_sees_none_is_not_shown_a_picture_but_answers_words() -> None:
+    ill = scripted("ill", {"error": "refused"}, sees_images=True, fallbacks=["blind"])
+    async with served(team(workers=[ill, BLIND], workflows={})) as api:
+        answer = await api.post({"model": "ill", "messages": TALK})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (502, "worker_refused")
+        assert not api.worker("blind").calls
+        await api.ok({"model": "ill"})
+        assert len(api.worker("blind").calls) == 1
+
+
 @pytest.mark.parametrize("role", ["system", "developer", "assistant"])
 async def test_a_picture_that_is_not_the_users_is_a_400_that_names_it(role: str) -> None:
     async with served(mixed()) as api:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from serving.api.readiness import STARTING_FOR_S, Readiness
 from tests.serving.api.served import Json, Served, scripted, served, step, team
 from tests.serving.workers.subjects import Behaviour, ScriptedEngine
 
@@ -49,6 +50,29 @@ async def test_the_first_question_waits_for_every_engine() -> None:
         up["conductor"].up = True
         status, told = await readyz(api)
         assert (status, told["status"], "waiting_for" in told) == (200, "ready", False)
+
+
+async def test_an_engine_that_never_comes_up_is_not_waited_for_for_ever() -> None:
+    up, now_s = engines(), 0.0
+    up["conductor"].up = False
+    async with served(settings(scripted("a")), engines=up) as api:
+        api.service.readiness = Readiness(clock=lambda: now_s)
+        now_s = STARTING_FOR_S - 1
+        assert (await readyz(api))[0] == 503
+        now_s = STARTING_FOR_S
+        status, told = await readyz(api)
+        assert (status, told["status"], told["waiting_for"]) == (200, "degraded", ["conductor"])
+        assert told["conductor"]["reason"] == "its engine is not up"
+
+
+async def test_a_router_nobody_of_whose_workers_answers_goes_on_starting() -> None:
+    up, now_s = engines(), 0.0
+    up["v"].up = False
+    async with served(settings(), engines=up) as api:
+        api.service.readiness = Readiness(clock=lambda: now_s)
+        now_s = STARTING_FOR_S
+        status, told = await readyz(api)
+    assert (status, told["status"]) == (503, "starting")
 
 
 async def test_a_conductor_that_went_down_degrades_and_is_named() -> None:

@@ -182,6 +182,17 @@ async def test_a_body_that_stops_or_drips_is_a_408_in_openais_shape_and_never_be
         await until(lambda: not len(room))
 
 
+async def test_a_body_behind_another_request_in_the_same_packet_waits_and_ends_like_any_other() -> None:
+    async with listening(stall_s=0.3) as (port, room):
+        streams = await sent(
+            port, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n" + HEAD + b"content-length: 1000\r\n\r\n"
+        )
+        assert (await streams[0].readuntil(b"}")).startswith(b"HTTP/1.1 200")
+        assert len(room) == 1
+        assert b"408" in await closed(streams)
+        await until(lambda: not len(room))
+
+
 async def test_a_client_that_leaves_in_the_middle_of_its_body_leaves_nothing_behind() -> None:
     async with listening() as (port, room):
         streams = await sent(port, HEAD + b"content-length: 1000\r\n\r\n{")

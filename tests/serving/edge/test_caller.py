@@ -39,6 +39,8 @@ async def test_every_name_of_the_loopback_is_served(host: str) -> None:
         "10.0.0.7",
         "[::2]",
         "x" * 300,
+        "[::1].evil.example",
+        "[::1]evil.example:80",
     ],
 )
 async def test_a_foreign_host_on_loopback_is_refused_before_anything_is_run_or_told(host: str) -> None:

@@ -3,20 +3,21 @@
 import pytest
 
 from conductor.errors import ContextOverflow, WorkerRefused, WorkerUnavailable
-from conductor.worker import Call, Message, Reply, Worker
+from conductor.worker import Call, Image, Message, Reply, Text, Worker
 from serving.layers.failing_over import FailingOver
 from serving.layers.retrying import Retrying
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
 
 CALL = Call((Message.of("user", "hi"),))
+SHOWN = Call((Message("user", (Text("hi"), Image("data:image/png;base64,AAAA"))),))
 
 
 def down(name: str, kind: str = "unavailable") -> ScriptedWorker:
     return ScriptedWorker(name, [ScriptedReply(error=kind)])  # type: ignore[arg-type]
 
 
-async def ask(worker: Worker) -> tuple[str, Reply]:
-    async with worker.open(CALL) as reply:
+async def ask(worker: Worker, call: Call = CALL) -> tuple[str, Reply]:
+    async with worker.open(call) as reply:
         return "".join([delta.text async for delta in reply]), reply
 
 
@@ -72,6 +73,25 @@ async def test_the_readers_own_error_is_no_reason_to_move_on():
         async with FailingOver([first, second]).open(CALL):
             raise WorkerRefused("of the one who reads", worker="a")
     assert (second.calls.maxlen, len(second.calls), first.open_calls) == (1000, 0, 0)
+
+
+async def test_a_picture_skips_fallbacks_that_see_none():
+    blind, seeing = ScriptedWorker("b", ["B."]), ScriptedWorker("c", ["C."])
+    line = FailingOver([down("a"), blind, seeing], blind=["b"])
+    assert [(await ask(line, call))[0] for call in (SHOWN, CALL)] == ["C.", "B."]
+    assert [len(w.calls) for w in (blind, seeing)] == [1, 1]
+
+
+async def test_where_no_fallback_sees_the_error_is_the_first_ones():
+    blind = ScriptedWorker("b", ["B."])
+    with pytest.raises(WorkerRefused) as caught:
+        await ask(FailingOver([down("a", "refused"), blind], blind=["b"]), SHOWN)
+    assert (caught.value.worker, caught.value.attempts, len(blind.calls)) == ("a", (), 0)
+
+
+async def test_where_the_first_sees_none_everybody_may_be_asked():
+    line = FailingOver([down("a"), ScriptedWorker("b", ["B."])], blind=["a", "b"])
+    assert (await ask(line, SHOWN))[0] == "B."
 
 
 def test_it_goes_by_the_first_ones_name():

@@ -1,5 +1,7 @@
 """What a model does not accept is left out, bounded or done here; what it accepts goes through; and the record says so."""
 
+import asyncio
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -15,8 +17,9 @@ from conductor.money import Usage
 from conductor.worker import Call, Delta, FinishReason, Message
 from serving.accepts import LEVELS, Accepts
 from serving.known_models import known
+from serving.layers import stop_sequences
 from serving.layers.fitting import Fitting, fit
-from serving.layers.stop_sequences import cut_at
+from serving.layers.stop_sequences import UNREAD, cut_at
 from serving.workers.account import Account
 from serving.workers.anthropic import AnthropicWorker
 from serving.workers.gemini import GeminiWorker
@@ -52,9 +55,7 @@ async def fitted(kind: str, model: str) -> AsyncGenerator[tuple[Fitting, WireSer
     accepts = known(kind, model)
     async with serving(wire()) as server:
         server.respond = respond
-        worker = worker_of(
-            Account("w", model, "key", server.url + path, output_limit_field=accepts.output_limit_field)
-        )
+        worker = worker_of(Account("w", model, "key", server.url + path, accepts=accepts))
         yield Fitting(worker, model, accepts), server
         await worker.aclose()
 
@@ -205,6 +206,38 @@ async def test_an_answer_that_was_cut_is_whole_although_its_stream_breaks_later(
     ]
     with pytest.raises(WorkerUnavailable):
         [d async for d in cut_at(["STOP"], broken())]
+
+
+async def endless() -> AsyncGenerator[Delta]:
+    """An answer that goes on long after its stop sequence."""
+    yield Delta("four. END of")
+    while True:
+        await asyncio.sleep(0.01)
+        yield Delta("more")
+
+
+async def test_an_answer_that_was_cut_does_not_wait_for_its_cost_until_the_deadline():
+    deadline_at_s = time.monotonic() + 0.5
+    deltas = [d async for d in cut_at(["END"], endless(), deadline_at_s)]
+    assert time.monotonic() < deadline_at_s
+    assert "".join(d.text for d in deltas) == "four. "
+    assert deltas[-1].finish is FinishReason.STOP
+    assert [d.notes for d in deltas if d.billed_at_bound] == [UNREAD.notes]
+
+
+async def test_without_a_deadline_the_rest_is_read_for_seconds_only(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(stop_sequences, "REST_S", 0.1)
+    async with asyncio.timeout(5):
+        deltas = [d async for d in cut_at(["END"], endless())]
+    assert any(d.billed_at_bound for d in deltas)
+
+
+async def test_a_stop_sequence_as_long_as_a_book_takes_no_time():
+    began_s = time.process_time()
+    stops = ["E" * 1_000_000] * 4
+    shown = [delta.text async for delta in cut_at(stops, pieces(["one", "two", "three"] * 10))]
+    assert "".join(shown) == "onetwothree" * 10
+    assert time.process_time() - began_s < 1
 
 
 async def test_a_broken_off_call_leaves_nothing_open():

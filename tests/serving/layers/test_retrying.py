@@ -2,12 +2,14 @@
 
 import asyncio
 import time
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
 from conductor.worker import Call, Message, Reply, Worker
+from serving.layers.failing_over import FailingOver
 from serving.layers.limited import Limited
 from serving.layers.retrying import Retrying
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
@@ -132,6 +134,26 @@ async def test_cancelling_a_call_that_is_opening_is_not_a_failure_to_retry():
     opening.cancel()
     await asyncio.wait([opening])
     assert (opening.cancelled(), len(inner.calls), inner.open_calls) == (True, 1, 0)
+
+
+async def test_a_wait_leaves_half_of_the_callers_time_to_a_fallback():
+    inner, other = ScriptedWorker("w", [busy(2), "Here."]), ScriptedWorker("b", ["Instead."])
+    call = replace(CALL, deadline_at_s=time.monotonic() + 2.2)
+    async with (
+        asyncio.timeout(1),
+        FailingOver([quick(inner, longest_wait_s=60), other]).open(call) as reply,
+    ):
+        assert "".join([delta.text async for delta in reply]) == "Instead."
+    assert len(inner.calls) == 1
+
+
+async def test_a_wait_of_its_own_leaves_half_of_the_callers_time_too():
+    for _ in range(20):  # a wait is drawn at random
+        inner = ScriptedWorker("w", [DOWN, "Here."])
+        call = replace(CALL, deadline_at_s=time.monotonic() + 0.1)
+        with suppress(WorkerUnavailable):
+            async with Retrying(inner, 2, 0.1, 0.1).open(call) as reply:
+                assert reply.attempts[0].waited_s <= 0.05
 
 
 @pytest.mark.parametrize("retry_after_s", [30.0, None])

@@ -10,17 +10,25 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from email.utils import formatdate
 
+import httpx2
 import pytest
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
 from conductor.worker import Call, FinishReason, Image, Message, Reply
+from conductor.worker import Worker as AnyWorker
+from serving.api.errors import headers
+from serving.known_models import known
+from serving.layers.failing_over import FailingOver
+from serving.layers.retrying import Retrying
 from serving.workers.account import Account
 from serving.workers.anthropic import AnthropicWorker
 from serving.workers.faults import Faults, retry_after_s
 from serving.workers.gemini import GeminiWorker
 from serving.workers.openai import OpenAIWorker
+from serving.workers.scripted import ScriptedWorker
 from tests.serving.workers.subjects import MODEL, SECRET
 from tests.wires.anthropic import AnthropicWire
+from tests.wires.faults import SILENT, faulty
 from tests.wires.gemini import GeminiWire
 from tests.wires.openai import OpenAIWire
 from tests.wires.server import Answer, WireServer, serving, sse
@@ -61,12 +69,12 @@ def provider(request: pytest.FixtureRequest) -> Provider:
     return request.param
 
 
-async def ask(worker: Worker, call: Call = CALL) -> tuple[str, Reply]:
+async def ask(worker: AnyWorker, call: Call = CALL) -> tuple[str, Reply]:
     async with worker.open(call) as reply:
         return "".join([delta.text async for delta in reply]), reply
 
 
-async def failing(worker: Worker, call: Call = CALL) -> WorkerError:
+async def failing(worker: AnyWorker, call: Call = CALL) -> WorkerError:
     with pytest.raises(WorkerError) as caught:
         await ask(worker, call)
     assert caught.value.worker == "w"
@@ -174,6 +182,40 @@ async def test_silence_is_unavailable_after_the_stall_timeout(provider: Provider
         await asyncio.wait_for(server.requests[-1].hung_up.wait(), 5)
     assert type(exc) is WorkerUnavailable
     assert "stall_timeout_s" in exc.detail
+
+
+async def test_a_model_that_was_at_work_is_not_asked_again_when_it_falls_silent(provider: Provider):
+    silent = Answer(text="four", stall_after=provider.first_word)
+    async with provider(silent, Answer(), stall_timeout_s=1.5) as (worker, server):
+        exc = await failing(Retrying(worker, 3, 0.001, 0.001))
+        fallback = ScriptedWorker("b", ["Instead."])
+        assert (len(server.requests), exc.attempts) == (1, ())
+        server.answers.insert(0, silent)
+        text, _ = await ask(FailingOver([Retrying(worker, 3, 0.001, 0.001), fallback]))
+    assert headers(exc)["x-should-retry"] == "false"
+    assert (text, len(server.requests)) == ("Instead.", 2)
+
+
+async def test_a_server_that_never_began_to_answer_is_asked_again(provider: Provider):
+    async with faulty(next(iter(SILENT.values())), b"") as server:
+        worker = provider.make(server.url, stall_timeout_s=0.5)
+        exc = await failing(Retrying(worker, 2, 0.001, 0.001))
+        await worker.aclose()
+    assert len(exc.attempts) == 1
+    assert headers(exc)["x-should-retry"] == "true"
+
+
+@pytest.mark.parametrize(
+    ("model", "effort", "stall_timeout_s", "expected_s"),
+    [("gpt-5", None, None, 600), ("gpt-5.1", None, None, 120), ("gpt-5.1", "high", None, 600), ("llama", None, None, 120),
+     ("gpt-5", "high", 30.0, 30)],
+)  # fmt: skip
+def test_a_call_that_thinks_may_be_silent_for_longer(
+    model: str, effort: str | None, stall_timeout_s: float | None, expected_s: float
+):
+    account = Account("w", model, "k", stall_timeout_s=stall_timeout_s, accepts=known("openai", model))
+    faults = account.faults("OpenAI", "OPENAI_API_KEY", httpx2.URL("http://127.0.0.1"))
+    assert account.timer(faults, effort).limit_s == expected_s
 
 
 async def test_a_chunk_that_is_not_json_is_unavailable_whenever_it_comes(provider: Provider):

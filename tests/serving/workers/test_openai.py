@@ -6,6 +6,7 @@ import pytest
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
 from conductor.worker import Call, Delta, FinishReason, Grammar, Image, Message, Text
+from serving.accepts import Accepts
 from serving.workers.account import Account
 from serving.workers.openai import OpenAIWorker
 from tests.wires.openai import OpenAIWire
@@ -75,7 +76,7 @@ def test_only_openai_itself_gets_max_completion_tokens():
 async def test_a_model_that_is_known_to_accept_nothing_else_gets_max_completion_tokens_anywhere():
     call = Call(messages=(USER,), max_output_tokens=5)
     async with serving(OpenAIWire()) as server:
-        await ask(server, call, output_limit_field="max_completion_tokens")
+        await ask(server, call, accepts=Accepts(output_limit_field="max_completion_tokens"))
     assert (server.body.get("max_tokens"), server.body["max_completion_tokens"]) == (None, 5)
 
 

@@ -79,9 +79,36 @@ async def test_a_count_is_read_however_it_is_spelled(provider: Provider, tokens:
 
 
 async def test_what_a_provider_adds_to_a_prompt_is_believed(provider: Provider):
-    got = await paid(provider, Answer(input_tokens=10_000, output_tokens=150))
-    assert (got.reply.usage, got.reply.notes) == (Usage(10_000, 150), ())
-    assert got.cost_usd == got.ledger.spent_usd == PRICE.of(Usage(10_000, 150)), "what was spent was spent"
+    got = await paid(provider, Answer(input_tokens=10_000, output_tokens=7))
+    assert (got.reply.usage, got.reply.notes) == (Usage(10_000, 7), ())
+    assert got.cost_usd == got.ledger.spent_usd == PRICE.of(Usage(10_000, 7)), "what was spent was spent"
+
+
+def beside(events: list[bytes]) -> tuple[bytes, ...]:
+    """A stream whose usage comes in one packet with the words."""
+    return (b"".join(events),)
+
+
+@pytest.mark.parametrize("together", [False, True])
+async def test_an_answer_far_over_its_limit_is_not_believed_whatever_packet_says_so(
+    provider: Provider, together: bool
+):
+    events = provider.wire.events(Answer(text="It is four.", input_tokens=12, output_tokens=16_000))
+    got = await paid(provider, Answer(instead=beside(events) if together else tuple(events)))
+    assert (got.text, got.reply.finish, got.reply.usage) == ("It is four.", FinishReason.STOP, None)
+    assert got.cost_usd == got.ledger.spent_usd == BOUND_USD
+    assert ["16000 output tokens" in note for note in got.reply.notes] == [True]
+
+
+@pytest.mark.parametrize("together", [False, True])
+async def test_an_answer_a_little_over_its_limit_is_billed_as_told_and_noted(
+    provider: Provider, together: bool
+):
+    events = provider.wire.events(Answer(text="It is four.", input_tokens=12, output_tokens=240))
+    got = await paid(provider, Answer(instead=beside(events) if together else tuple(events)))
+    assert (got.text, got.reply.finish, got.reply.usage) == ("It is four.", FinishReason.STOP, Usage(12, 240))
+    assert got.cost_usd == got.ledger.spent_usd == PRICE.of(Usage(12, 240))
+    assert ["passes max_output_tokens" in note for note in got.reply.notes] == [True]
 
 
 @pytest.mark.parametrize("part", ["cached_tokens", "reasoning_tokens"])
