@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from conductor.worker import Call, Message
+from serving.edge import HOOK
 from serving.settings import SettingsError, load, parse
 from serving.worker_settings import VllmSettings
 from tests.conftest import ROOT
@@ -78,7 +79,7 @@ def test_what_ray_writes_of_a_deployment_has_nothing_of_the_environment_in_it(
         written = deployment.ray_actor_options["runtime_env"]["env_vars"]
         assert written.keys() - owner.scale.env.keys() <= {
             "OTEL_SERVICE_NAME", "RAY_SERVE_TRACING_EXPORTER_IMPORT_PATH", "RAY_SERVE_TRACING_SAMPLING_RATIO",
-            "VLLM_MEDIA_URL_ALLOW_REDIRECTS",
+            "VLLM_MEDIA_URL_ALLOW_REDIRECTS", HOOK,
         }  # fmt: skip
         assert "planted" not in repr((written, deployment.init_args, deployment.init_kwargs))
 
