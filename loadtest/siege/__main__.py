@@ -62,6 +62,7 @@ async def attacking(case: Case, url: str, connections: int) -> AsyncIterator[Non
         "--addresses",
         str(case.addresses),
     ]
+    BUILD.mkdir(parents=True, exist_ok=True)
     with (BUILD / "siege-attack.log").open("ab") as log:
         log.write(f"{case.name}\n".encode())
         log.flush()
