@@ -26,11 +26,11 @@ def read_key(worker: ApiSettings, environment: Mapping[str, str]) -> str | None:
     """
     if worker.api_key_env is not None:
         place = f"Worker {worker.name!r}: the variable {worker.api_key_env}"
-        return _checked(place, environment.get(worker.api_key_env, "").strip())
+        return _validate(place, environment.get(worker.api_key_env, "").strip())
     return _read_file(worker.name, Path(worker.api_key_file).expanduser()) if worker.api_key_file else None
 
 
-def _checked(place: str, key: str) -> str | None:
+def _validate(place: str, key: str) -> str | None:
     """`key`, if it can stand in a header; None where it is empty.
 
     Raises:
@@ -56,7 +56,7 @@ def _read_file(name: str, path: Path) -> str | None:
                     f"{place} can be read by every account of the machine (mode {stat.S_IMODE(mode):03o}). "
                     f"Run `chmod 600 {path}`; in Kubernetes, mount the Secret with `defaultMode: 0400`."
                 )
-            return _checked(place, file.read(MAX_KEY_BYTES).decode("utf-8-sig").strip())
+            return _validate(place, file.read(MAX_KEY_BYTES).decode("utf-8-sig").strip())
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as exc:

@@ -45,7 +45,7 @@ def guarded(policy: Policy, room: WaitingRoom) -> type[HttpToolsProtocol]:
     return type("EdgeProtocol", (EdgeProtocol,), {"policy": policy, "room": room, **answers})
 
 
-def _scattered(seconds: float) -> float:
+def _jitter(seconds: float) -> float:
     """Up to a quarter more: thousands that came together are not to end in one turn of the loop."""
     return seconds * random.uniform(1, 1.25)
 
@@ -180,14 +180,14 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def _start_timer(self) -> None:
         if self._timer is None:
-            self._timer = self.loop.call_later(_scattered(self.policy.header_s), self._time_is_up)
+            self._timer = self.loop.call_later(_jitter(self.policy.header_s), self._time_is_up)
 
     def _start_body_timer(self) -> None:
         """From one piece to the next, while there is time for the whole."""
         left_s = self._held_s + self.policy.body_s - self.loop.time()
         self._stop_timer()
         self._timer = self.loop.call_later(
-            max(0.0, min(_scattered(self.policy.stall_s), left_s)), self._time_is_up
+            max(0.0, min(_jitter(self.policy.stall_s), left_s)), self._time_is_up
         )
 
     def _stop_timer(self) -> None:
