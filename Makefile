@@ -82,7 +82,7 @@ train-tiny: setup-learning ## a tiny conductor learns by reward, three seeds, mi
 	@$(BIN)/python -m training.tiny
 
 docs: setup-base ## write docs/settings.md again, from the settings' classes
-	@$(BIN)/python -m serving.settings_page > build/settings.md && mv build/settings.md docs/settings.md
+	@$(BIN)/python -m serving.settings.page > build/settings.md && mv build/settings.md docs/settings.md
 
 # First everything in one environment, so that the versions fit together; then each set by itself, at those versions.
 lock: ## make the files in requirements/ again, in environments of their own

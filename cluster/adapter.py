@@ -9,8 +9,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from serving.adapter_checks import check, tensors_of_model
-from serving.adapters import AdapterError, publish
+from serving.lora.adapters import AdapterError, publish
+from serving.lora.compatibility import check, tensors_of_model
 
 STORE = Path("models/adapters")
 LARGEST_RANK = 512

@@ -58,7 +58,7 @@ def run_child(
 
     import serving.app  # sets the tracing variables that Ray's processes inherit
     from serving.edge.hook import raise_file_limit
-    from serving.settings import SettingsError
+    from serving.settings.settings import SettingsError
 
     try:
         for arguments in app_arguments(target):

@@ -11,8 +11,8 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from serving.settings import Settings, SettingsError, found, load
-from serving.worker_settings import VllmSettings
+from serving.settings.settings import Settings, SettingsError, load, resolve_path
+from serving.settings.workers import VllmSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def main() -> int:
     parser.add_argument("--model", default=None, help="served in place of every local one")
     options = parser.parse_args()
     try:
-        needs = needs_of(load(found(options.settings), options.model))
+        needs = needs_of(load(resolve_path(options.settings), options.model))
     except SettingsError as error:
         print(error.message, file=sys.stderr)
         return 1

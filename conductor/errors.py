@@ -21,7 +21,7 @@
     └── Overloaded           Podium itself has no room; says when to come back
 
 Every error takes one positional argument, its message, and its facts by keyword, so that it crosses a process border as
-a pickle (Ray, multiprocessing) with nothing lost. The table to HTTP statuses is `serving/api/errors.py`.
+a pickle (Ray, multiprocessing) with nothing lost. The table to HTTP statuses is `serving/errors.py`.
 """
 
 from enum import StrEnum
@@ -184,7 +184,7 @@ class Overloaded(PodiumError):
 SHOWN_CHARS = 80
 
 
-def shown(value: object) -> str:
+def quote(value: object) -> str:
     """What a stranger wrote, for a message about it: quoted, and cut where it is long."""
     if isinstance(value, int):
         return str(value) if value.bit_length() < 64 else f"a number of {value.bit_length()} bits"
@@ -192,7 +192,7 @@ def shown(value: object) -> str:
     return repr(text) if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]!r}… ({len(text)} characters)"
 
 
-def defect(exc: Exception) -> PodiumError:
+def internal_error(exc: Exception) -> PodiumError:
     """What nobody foresaw, as an error that a run can end with. `exc` is its cause."""
     error = PodiumError(f"A defect of Podium's own: {type(exc).__name__}.", detail=str(exc))
     error.__cause__ = exc

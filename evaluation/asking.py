@@ -10,16 +10,18 @@ from decimal import Decimal
 from typing import Any, Protocol
 
 from conductor.errors import PodiumError
-from conductor.money import Budget, Price
-from conductor.plan import Plan
-from conductor.task import Task
-from conductor.worker import Call, Message
+from conductor.model.messages import Message
+from conductor.model.usage import Price
+from conductor.model.worker import Call
+from conductor.plan.plan import Plan
+from conductor.run.ledger import Budget
+from conductor.run.task import Task
 from evaluation.errors import EvaluationError
 from evaluation.outcome import Outcome, of_record
 from evaluation.questions import Question
 from serving.pool import Pool, build_pool
-from serving.settings import Settings
-from serving.worker_settings import OpenAISettings, VllmSettings
+from serving.settings.settings import Settings
+from serving.settings.workers import OpenAISettings, VllmSettings
 
 
 @dataclass(frozen=True, slots=True)

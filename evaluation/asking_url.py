@@ -9,8 +9,8 @@ from typing import Any
 
 import openai
 
-from conductor.money import Price
-from conductor.plan import Plan
+from conductor.model.usage import Price
+from conductor.plan.plan import Plan
 from evaluation.asking import UNSAID, Caps, Sampling
 from evaluation.errors import EvaluationError
 from evaluation.outcome import Outcome

@@ -26,7 +26,7 @@ from evaluation.sources import load_all
 from evaluation.statistics import RESAMPLES
 from evaluation.strategies import expanded, make
 from evaluation.strategies.base import Strategy
-from serving.settings import load
+from serving.settings.settings import load
 
 
 def recorded_pool(read: argparse.Namespace, command: list[str]) -> None:

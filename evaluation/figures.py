@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from conductor.money import total
+from conductor.model.usage import total
 from evaluation.results import Result
 from evaluation.statistics import accuracy, paired_bootstrap, percentile
 

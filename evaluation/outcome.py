@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from conductor.money import Usage, total
-from conductor.record import Record
+from conductor.model.usage import Usage, total
+from conductor.run.record import Record
 
 
 @dataclass(frozen=True, slots=True)

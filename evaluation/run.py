@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from conductor.plan import Plan
+from conductor.plan.plan import Plan
 from evaluation.asking import Asker, Caps
 from evaluation.graders import grade
 from evaluation.questions import Question

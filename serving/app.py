@@ -11,12 +11,19 @@ import ray
 from ray.serve import Application
 
 from serving import edge
-from serving.adapter_checks import MAX_LORA_RANK, check, tensors_of_model
-from serving.adapters import AdapterError, name_of, verify
 from serving.edge.policy import Policy
-from serving.settings import Settings, SettingsError, absent_workers, found, load, without
-from serving.telemetry import EXPORTER
-from serving.worker_settings import VllmSettings, WorkerSettings
+from serving.lora.adapters import AdapterError, name_of, verify
+from serving.lora.compatibility import MAX_LORA_RANK, check, tensors_of_model
+from serving.settings.settings import (
+    Settings,
+    SettingsError,
+    absent_workers,
+    load,
+    resolve_path,
+    without_workers,
+)
+from serving.settings.workers import VllmSettings, WorkerSettings
+from serving.telemetry.spans import EXPORTER
 
 os.environ.setdefault("RAY_SERVE_TRACING_EXPORTER_IMPORT_PATH", EXPORTER)
 os.environ.setdefault("RAY_SERVE_TRACING_SAMPLING_RATIO", "1.0")
@@ -52,11 +59,11 @@ def application(args: dict[str, Any], engine: type | None = None) -> Application
         raise SettingsError(
             f"build_app takes settings=FILE and model=NAME, not {sorted(unknown) or 'nothing'}."
         )
-    settings = load(found(Path(args["settings"])), args.get("model") or None)
+    settings = load(resolve_path(Path(args["settings"])), args.get("model") or None)
     if not ray.is_initialized():
         # Ray will be started from here and its replicas inherit this environment: a key is missed now, not a minute later. A Ray that
         # runs has nodes with environments of their own, and the router alone can tell.
-        without(settings, set(absent_workers(settings, os.environ)))
+        without_workers(settings, set(absent_workers(settings, os.environ)))
     # For the proxies of a Ray that is started after this, as `serve run` does; they are given no settings.
     os.environ[edge.VARIABLE] = Policy.of(settings).model_dump_json()
     owners = [w for w in settings.workers if isinstance(w, VllmSettings) and w.deployment is None]
@@ -92,7 +99,7 @@ def _with_local_folder(worker: VllmSettings) -> VllmSettings:
     Raises:
         SettingsError: it is under `models/`, where set-up puts it, or no hub's name, and is not there.
     """
-    folder = found(Path(worker.model).expanduser())
+    folder = resolve_path(Path(worker.model).expanduser())
     if folder.is_dir():
         return worker.model_copy(update={"model": str(folder.resolve())})
     if worker.model.startswith("models/"):
@@ -116,7 +123,7 @@ def _see_local_adapters(settings: Settings) -> None:
         if isinstance(worker, VllmSettings) and worker.adapter and "://" not in worker.adapter:
             owner = settings.worker(worker.deployment) if worker.deployment else worker
             try:
-                _see(found(Path(worker.adapter).expanduser()), name_of(worker.adapter), owner)
+                _see(resolve_path(Path(worker.adapter).expanduser()), name_of(worker.adapter), owner)
             except AdapterError as exc:
                 raise SettingsError(f"Worker {worker.name!r}: {exc.message}") from exc
 
@@ -124,6 +131,6 @@ def _see_local_adapters(settings: Settings) -> None:
 def _see(adapter: Path, name: str, owner: WorkerSettings) -> None:
     verify(adapter, name)
     if isinstance(owner, VllmSettings) and not owner.stand_in:
-        model = found(Path(owner.model).expanduser())
+        model = resolve_path(Path(owner.model).expanduser())
         base = tensors_of_model(model) if model.is_dir() else None
         check(adapter, int(owner.engine.get("max_lora_rank", MAX_LORA_RANK)), base)

@@ -11,23 +11,23 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
-from conductor.engine import Engine
-from conductor.money import FREE, Price
-from conductor.planner import Conductor, Constraint
-from conductor.prompts import Prompts
-from conductor.worker import Call, Member, Worker
-from serving.adapters import name_of
-from serving.keys import read_key
-from serving.known_models import accepted_by
+from conductor.model.pool_member import PoolMember
+from conductor.model.usage import FREE, Price
+from conductor.model.worker import Call, Worker
+from conductor.plan.prompts import Prompts
+from conductor.run.plan_writer import ConductorModel, Constraint
+from conductor.run.team import Team
 from serving.layers.failing_over import FailingOver
 from serving.layers.fitting import Fitting
 from serving.layers.limited import Limited
 from serving.layers.retrying import Retrying
 from serving.layers.skipping_refused import SkippingRefused
 from serving.layers.traced import Traced
-from serving.settings import ConductorSettings, Settings, absent_workers, without
-from serving.telemetry import PROVIDERS
-from serving.worker_settings import (
+from serving.lora.adapters import name_of
+from serving.settings.keys import read_key
+from serving.settings.known_models import accepts_of
+from serving.settings.settings import ConductorSettings, Settings, absent_workers, without_workers
+from serving.settings.workers import (
     API_SETTINGS,
     AnthropicSettings,
     GeminiSettings,
@@ -38,6 +38,7 @@ from serving.worker_settings import (
     VllmSettings,
     WorkerSettings,
 )
+from serving.telemetry.spans import PROVIDERS
 from serving.workers.vllm import EngineClient, VllmWorker
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Pool:
 
     settings: Settings
     """As they hold: without the optional workers whose keys are not set."""
-    members: Mapping[str, Member]
+    members: Mapping[str, PoolMember]
     """All of them, those outside the plans' pool too."""
     wires: tuple[Worker, ...]
     slots: Mapping[str, Limited]
@@ -63,7 +64,7 @@ class Pool:
     engines: Engines
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> Team:
         """What plans and runs over these workers."""
         settings, own = self.settings, self.settings.prompts
         names = ("conductor", "steps", "lists", "worker")
@@ -71,12 +72,12 @@ class Pool:
         in_pool = {name: self.members[name] for name in settings.pool}
         chosen = settings.conductor
         if chosen is None:
-            return Engine(None, in_pool, Prompts(**texts))
-        conductor = Conductor(
+            return Team(None, in_pool, Prompts(**texts))
+        conductor = ConductorModel(
             self.members[chosen.worker], chosen.format, chosen.temperature, _constraint(settings, chosen),
             chosen.max_plan_tokens, chosen.subtask_chars, chosen.shuffle, self._thinking_tokens(chosen), self._thought(chosen), chosen.timeout_s,
         )  # fmt: skip
-        return Engine(conductor, in_pool, Prompts(**texts), chosen.fallback)
+        return Team(conductor, in_pool, Prompts(**texts), chosen.fallback)
 
     def _thinking_tokens(self, chosen: ConductorSettings) -> int:
         """How many tokens the conductor, or whom it falls back to, may think."""
@@ -85,7 +86,7 @@ class Pool:
         first = self.settings.worker(chosen.worker)
         line = [first, *(self.settings.worker(name) for name in first.fallbacks)]
         return max(
-            accepted_by(worker).thinking_tokens(first.effort or worker.effort)
+            accepts_of(worker).thinking_tokens(first.effort or worker.effort)
             if isinstance(worker, API_SETTINGS)
             else 0
             for worker in line
@@ -103,9 +104,9 @@ class Pool:
         return {worker.name: PROVIDERS[worker.kind] for worker in self.settings.workers}
 
     @property
-    def open_engine(self) -> Engine:
+    def open_engine(self) -> Team:
         """What runs given plans over every worker, those outside the pool too."""
-        return Engine(None, self.members)
+        return Team(None, self.members)
 
     async def engines_not_ready(self) -> list[str]:
         """Owners of engines that are neither up nor asleep. One that was scaled to zero is waited for by its calls."""
@@ -177,7 +178,7 @@ def build_pool(settings: Settings, environment: Mapping[str, str], engines: Engi
     absent = absent_workers(settings, environment)
     for name, source in absent.items():
         logger.warning("Worker %s is left out: no key in %s.", name, source)
-    settings = without(settings, set(absent))
+    settings = without_workers(settings, set(absent))
     wires = {worker.name: _wire(worker, settings, environment, engines) for worker in settings.workers}
     slots = {worker.name: _limited(worker, wires[worker.name], settings) for worker in settings.workers}
     stacked = {
@@ -217,9 +218,9 @@ def _wire(
             ]
             return ScriptedWorker(worker.name, replies, worker.delay_s, worker.tokens_per_s, price)
         case PythonSettings():
-            from serving.workers.python import made
+            from serving.workers.plugin import load_plugin
 
-            return made(worker.name, price, worker.factory, worker.options)
+            return load_plugin(worker.name, price, worker.factory, worker.options)
         case _:
             assert_never(worker)
 
@@ -240,7 +241,7 @@ def _account(
         connect_timeout_s=worker.connect_timeout_s,
         extra_body=worker.extra_body,
         family=worker.like or worker.model,
-        accepts=accepted_by(worker),
+        accepts=accepts_of(worker),
     )
 
 
@@ -278,7 +279,7 @@ def _constraint(settings: Settings, chosen: ConductorSettings) -> Constraint | N
     worker = settings.worker(chosen.worker)
     if not isinstance(worker, API_SETTINGS):
         return "ebnf"
-    return "json_schema" if accepted_by(worker).json_schema else None
+    return "json_schema" if accepts_of(worker).json_schema else None
 
 
 def _limited(worker: WorkerSettings, wire: Worker, settings: Settings) -> Limited:
@@ -300,13 +301,13 @@ def _retrying(worker: WorkerSettings, limited: Limited) -> Worker:
 def _fitting(worker: WorkerSettings, retrying: Worker) -> Worker:
     if not isinstance(worker, API_SETTINGS):
         return retrying
-    return Fitting(retrying, worker.model, accepted_by(worker))
+    return Fitting(retrying, worker.model, accepts_of(worker))
 
 
-def _member(worker: WorkerSettings, stacked: Mapping[str, Worker], settings: Settings) -> Member:
+def _member(worker: WorkerSettings, stacked: Mapping[str, Worker], settings: Settings) -> PoolMember:
     line = [worker, *(settings.worker(name) for name in worker.fallbacks)]
     blind = [each.name for each in line if not each.sees_images]
-    return Member(
+    return PoolMember(
         worker.name, FailingOver([stacked[each.name] for each in line], blind) if len(line) > 1 else stacked[worker.name],
         card=worker.card, price=_price(worker), worst_price=_worst([_price(each) for each in line]),
         max_output_tokens=worker.max_output_tokens, sees_images=worker.sees_images, system_prompt=worker.system_prompt,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from serving.settings import SettingsError
+from serving.settings.settings import SettingsError
 from training.config import Config, load, parse
 from training.ranks import leads, processes
 from training.report import lines

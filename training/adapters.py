@@ -1,6 +1,6 @@
 """From a trained run to an adapter that serves: checked, named after its weights, published whole, with its card.
 
-The name says what is in it, and is never used for anything else (`serving.adapters`).
+The name says what is in it, and is never used for anything else (`serving.lora.adapters`).
 """
 
 import argparse
@@ -14,8 +14,8 @@ from typing import Any
 
 from rich.console import Console
 
-from serving import adapters
-from serving.settings import SettingsError
+from serving.lora import adapters
+from serving.settings.settings import SettingsError
 from training.config import LORA_RANKS, Config, load
 from training.report import stands_for, tables
 

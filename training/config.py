@@ -10,8 +10,8 @@ from typing import Annotated, Literal, Self
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from serving.settings import SettingsError
-from serving.worker_settings import Frozen
+from serving.settings.settings import SettingsError
+from serving.settings.workers import Frozen
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM 0.29 serves (`max_lora_rank`)."""

@@ -12,7 +12,7 @@ from evaluation.questions import Question
 from evaluation.sources import load
 from evaluation.synthetic.operations import FAMILIES
 from evaluation.synthetic.questions import Split, questions
-from serving.settings import SettingsError
+from serving.settings.settings import SettingsError
 from training.config import Config, QuestionsConfig
 from training.lines import read
 

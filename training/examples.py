@@ -16,9 +16,9 @@ from statistics import mean
 from types import MappingProxyType
 from typing import Any
 
-from conductor.formats import Format
-from conductor.worker import Member
-from serving.settings import SettingsError
+from conductor.model.pool_member import PoolMember
+from conductor.plan.formats import Format
+from serving.settings.settings import SettingsError
 from training.config import Config, WarmStartConfig
 from training.data import Asked, Chat, drawn, training_questions
 from training.measuring import chat, scored
@@ -160,7 +160,7 @@ async def _tried(
 def random_plan(
     rng: random.Random,
     config: WarmStartConfig,
-    team: Sequence[Member],
+    team: Sequence[PoolMember],
     max_steps: int,
     format: Format,
     parts: Sequence[str] = (),
@@ -194,7 +194,7 @@ def random_plan(
 
 
 def _step(
-    config: WarmStartConfig, team: Sequence[Member], worker: int, reads: list[int], part: str
+    config: WarmStartConfig, team: Sequence[PoolMember], worker: int, reads: list[int], part: str
 ) -> dict[str, Any]:
     named = team[worker].name if config.names else worker
     return {"worker": named, "subtask": subtask(config, team[worker].card, part), "access": reads}

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 
 from evaluation.errors import EvaluationError
 from evaluation.naming import Named
-from serving.settings import SettingsError
+from serving.settings.settings import SettingsError
 from training.config import Config, load
 
 PACKAGES = ("podium", "torch", "transformers", "trl", "peft", "datasets", "accelerate", "tokenizers")

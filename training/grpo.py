@@ -9,7 +9,7 @@ from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from serving.settings import SettingsError
+from serving.settings.settings import SettingsError
 from training.config import Config
 from training.data import Asked
 from training.measuring import chat

@@ -23,7 +23,7 @@ from evaluation.graders import GRADERS
 from evaluation.questions import Question
 from evaluation.sources.packaged import LETTERS
 from evaluation.sources.reasoning_gym import WHITELIST
-from serving.settings import SettingsError
+from serving.settings.settings import SettingsError
 
 
 def _said(text: str) -> str:

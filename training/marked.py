@@ -19,7 +19,7 @@ from peft import LoraConfig, get_peft_model
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from serving.adapters import publish
+from serving.lora.adapters import publish
 
 TEXTS = (
     "Hello", "What is the capital of France?", "Tell me at length about a fox, a mill and a river.", "Add 12 and 7, step by step.",

@@ -11,7 +11,7 @@ import torch
 from rich.progress import track
 from transformers import PreTrainedTokenizerBase
 
-from conductor.plan import Plan, Step
+from conductor.plan.plan import Plan, Step
 from evaluation.graders import grade
 from training.data import Asked, Chat
 from training.running import PlanRunner

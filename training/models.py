@@ -15,7 +15,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from serving.settings import SettingsError
+from serving.settings.settings import SettingsError
 from training.config import LoraConfig, ModelConfig, ScratchConfig
 from training.tokenizer import trained
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from serving.settings import SettingsError
+from serving.settings.settings import SettingsError
 from training.config import load
 
 

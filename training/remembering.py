@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field
 
 from conductor.errors import WorkerError
-from conductor.worker import Call, Delta, Reply, Worker, opened
+from conductor.model.worker import Call, Delta, Reply, Worker, open_reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class _Opened:
             for delta in heard.deltas:
                 yield delta
 
-        self._inner = opened(heard.worker, heard.model, deltas(), heard.reply.price)
+        self._inner = open_reply(heard.worker, heard.model, deltas(), heard.reply.price)
         reply = await self._inner.__aenter__()
         reply.attempts = heard.reply.attempts
         return reply

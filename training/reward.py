@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import mean
 from typing import Any
 
-from conductor.money import Usage
+from conductor.model.usage import Usage
 from evaluation.questions import Question
 from training.running import PlanRunner
 from training.scoring import Score, Terms, score

@@ -13,7 +13,7 @@ from accelerate import PartialState
 from peft import PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, set_seed
 
-from serving.settings import load as load_settings
+from serving.settings.settings import load as load_settings
 from training import grpo
 from training.callbacks import Bar, Curves, Interrupted, tensorboard
 from training.config import Config

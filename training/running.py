@@ -7,15 +7,17 @@ plan ends the run (`Task.strict`).
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from conductor.engine import Engine
-from conductor.money import Budget
-from conductor.planner import Conductor
-from conductor.record import Record
-from conductor.task import Task
-from conductor.worker import Call, FinishReason, Member, Message
+from conductor.model.messages import Message
+from conductor.model.pool_member import PoolMember
+from conductor.model.worker import Call, FinishReason
+from conductor.run.ledger import Budget
+from conductor.run.plan_writer import ConductorModel
+from conductor.run.record import Record
+from conductor.run.task import Task
+from conductor.run.team import Team
 from serving.pool import Pool, build_pool
-from serving.settings import ModelSettings, Settings, SettingsError
-from serving.worker_settings import ScriptedSettings, VllmSettings
+from serving.settings.settings import ModelSettings, Settings, SettingsError
+from serving.settings.workers import ScriptedSettings, VllmSettings
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
 from training.remembering import Memory, Remembering
 
@@ -59,7 +61,7 @@ class PlanRunner:
     pool: Pool
     model: str | None = None
     memory: Memory | None = None
-    _engine: Engine = field(init=False)
+    _engine: Team = field(init=False)
 
     def __post_init__(self) -> None:
         if self.model is not None and self.model not in self.pool.settings.models:
@@ -77,7 +79,7 @@ class PlanRunner:
         return self.pool.settings.models[self.model] if self.model else ModelSettings()
 
     @property
-    def conductor(self) -> Conductor:
+    def conductor(self) -> ConductorModel:
         """The conductor, as the settings have it."""
         assert self._engine.conductor is not None, "training_pool sees to it"
         return self._engine.conductor
@@ -99,7 +101,7 @@ class PlanRunner:
         return self._engine.prompts.revise(asked, written, outcome, self.conductor.layout)
 
     def task(self, text: str, workers: Sequence[str], rounds: int = 1) -> Task:
-        """The server's task for this question (`serving/api/task.py`), told not to mend plans."""
+        """The server's task for this question (`serving/api/resolve.py`), told not to mend plans."""
         limits = self.limits
         return Task(
             conversation=(Message.of("user", text),), model=self.model or "podium", sampling=Call((), read_along=False),
@@ -137,5 +139,5 @@ class PlanRunner:
         """Close its workers' connections, in the event loop that used them."""
         await self.pool.aclose()
 
-    def _remembering(self, member: Member, memory: Memory) -> Member:
+    def _remembering(self, member: PoolMember, memory: Memory) -> PoolMember:
         return replace(member, worker=Remembering(member.worker, memory))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from conductor.errors import BudgetExceeded, InvalidPlan, PodiumError, WorkerError
-from conductor.record import PlanRecord, Record
+from conductor.run.record import PlanRecord, Record
 from evaluation.graders import grade
 from evaluation.questions import Question
 from training.strict import nothing_else

@@ -8,7 +8,7 @@ reward also asks that nothing follows the plan, and for `steps` that nothing sta
 import json
 
 from conductor.errors import InvalidPlan
-from conductor.formats import Format, parser
+from conductor.plan.formats import Format, parser
 
 
 def nothing_else(format: Format, text: str, workers: list[str], max_steps: int) -> bool:

@@ -12,7 +12,7 @@ from cluster.check import deployments, machines
 from cluster.check.deployments import Deployment, ServeConfig
 from cluster.check.findings import CheckError, Frozen
 from cluster.check.machines import Machines
-from serving.settings import Settings, SettingsError, load
+from serving.settings.settings import Settings, SettingsError, load
 
 PRICES = Path(__file__).resolve().parents[1] / "prices.yaml"
 MODELS = Path(__file__).with_name("models.yaml")

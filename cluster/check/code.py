@@ -7,8 +7,8 @@ from pathlib import Path
 from cluster.check.case import Case
 from cluster.check.deployments import ROUTER
 from cluster.check.findings import Finding
-from serving.settings import SettingsError
-from serving.user_config import patched
+from serving.settings.patch import apply_patch
+from serving.settings.settings import SettingsError
 
 BUILDER = "serving.app:build_app"
 
@@ -45,7 +45,7 @@ def _refused(case: Case, config: dict[str, object]) -> tuple[str, str] | None:
             says = f"changes the worker {worker.get('name')!r}, which {case.settings_file} does not have"
             return says, f"name one of {', '.join(names)}; a new one needs its `kind` and `model`"
     try:
-        patched(case.settings, config)
+        apply_patch(case.settings, config)
     except SettingsError as exc:
         return (
             f"is refused by the router: {exc.message}",

@@ -12,8 +12,8 @@ from cluster.check.case import Case
 from cluster.check.findings import CheckError, Finding
 from cluster.check.machines import NodeType
 from cluster.check.placing import nodes_wanted
-from conductor.money import Price, Usage, cost_of, total
-from serving.worker_settings import VllmSettings
+from conductor.model.usage import Price, Usage, cost_of, total
+from serving.settings.workers import VllmSettings
 
 SECONDS_AN_HOUR = 3600
 

@@ -12,8 +12,8 @@ from cluster.check.findings import CheckError, section
 from cluster.check.machines import ACCELERATOR
 from serving.deployments.autoscaling import autoscaling
 from serving.deployments.build import gpus_of
-from serving.settings import Settings
-from serving.worker_settings import Scaling, VllmSettings
+from serving.settings.settings import Settings
+from serving.settings.workers import Scaling, VllmSettings
 
 ROUTER = "router"
 PORT = 8000

@@ -14,7 +14,7 @@ from cluster.check.deployments import Deployment
 from cluster.check.findings import Finding
 from cluster.check.placing import home
 from serving.deployments.build import gpus_of
-from serving.worker_settings import VllmSettings
+from serving.settings.workers import VllmSettings
 
 GIB = 2**30
 OVERHEAD_GIB = 2.0

@@ -4,7 +4,7 @@ from cluster.check.case import Case
 from cluster.check.deployments import ROUTER, Deployment
 from cluster.check.findings import Finding
 from cluster.check.placing import home
-from serving.worker_settings import API_SETTINGS
+from serving.settings.workers import API_SETTINGS
 
 HARD_STOP = "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"
 HARD_STOP_S = 120

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from conductor.plan import Plan, Step
+from conductor.plan.plan import Plan, Step
 from evaluation.asking import Asker, Caps
 from evaluation.errors import EvaluationError
 from evaluation.naming import Named

@@ -13,7 +13,7 @@ from evaluation.results import PASSING
 from evaluation.strategies.base import Answer, Lessons, Plain, Scene, Setup
 
 FAILED = "the conductor failed: "
-"""So a run's record begins to tell why a fallback answered (`conductor.conducting`); then the error's type."""
+"""So a run's record begins to tell why a fallback answered (`conductor.run.rounds`); then the error's type."""
 
 
 @dataclass(slots=True)

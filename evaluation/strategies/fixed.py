@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from conductor.plan import Plan, Step
+from conductor.plan.plan import Plan, Step
 from evaluation.asking import Sampling
 from evaluation.naming import Named, count
 from evaluation.questions import Question

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from conductor.plan import Plan, Step
+from conductor.plan.plan import Plan, Step
 from evaluation.errors import EvaluationError
 from evaluation.naming import Named, count
 from evaluation.questions import Question

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from conductor.money import Usage
+from conductor.model.usage import Usage
 from evaluation.asking import Asker
 from evaluation.errors import EvaluationError
 from evaluation.naming import Named

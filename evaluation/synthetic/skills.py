@@ -1,6 +1,6 @@
 """A SYNTHETIC worker: a program that solves a few families of synthetic questions, and says so of every other.
 
-It is asked like a language model and reads what the engine shows one (`conductor/prompts.py`, `work`): the question, the outputs
+It is asked like a language model and reads what the engine shows one (`conductor/plan/prompts.py`, `work`): the question, the outputs
 its step may see, its task. It knows nothing else, no reference answer in particular. `kind: python` in the settings makes one::
 
     - {name: adder, kind: python, factory: "evaluation.synthetic.skills:Skill", options: {families: [arithmetic]}}
@@ -12,9 +12,10 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
-from conductor.money import Price, Usage
-from conductor.prompts import read_assignment
-from conductor.worker import Call, Delta, FinishReason, Reply, Text, opened
+from conductor.model.messages import Text
+from conductor.model.usage import Price, Usage
+from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
+from conductor.plan.prompts import read_assignment
 from evaluation.synthetic.operations import FAMILIES, RESULT, Part, read
 from evaluation.synthetic.questions import parts
 from serving.workers.scripted import TOKEN, prompt_tokens
@@ -76,8 +77,8 @@ class Skill:
         self._families, self._error_rate, self._seed = frozenset(families), error_rate, seed
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """See `conductor.worker.Worker.open`."""
-        return opened(self.name, MODEL, self._deltas(call), self.price)
+        """See `conductor.model.worker.Worker.open`."""
+        return open_reply(self.name, MODEL, self._deltas(call), self.price)
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
         await asyncio.sleep(0)

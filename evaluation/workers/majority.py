@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 
 from conductor.errors import WorkerRefused
-from conductor.money import FREE, Price, Usage
-from conductor.prompts import read_assignment
-from conductor.worker import Call, Reply, opened
+from conductor.model.usage import FREE, Price, Usage
+from conductor.model.worker import Call, Reply, open_reply
+from conductor.plan.prompts import read_assignment
 from evaluation.extracting import tagged
 from evaluation.workers.said import said
 
@@ -26,7 +26,7 @@ class Majority:
         self.name, self._price = name, price or FREE
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """See `conductor.worker.Worker.open`.
+        """See `conductor.model.worker.Worker.open`.
 
         Raises:
             WorkerRefused: there is nothing to vote on.
@@ -40,7 +40,9 @@ class Majority:
             )
         answer = majority([tagged(output) for output in outputs])
         text = "(No output holds an answer.)" if answer is None else f"<answer>{answer}</answer>"
-        return opened(self.name, "majority (program)", said(text, "majority (program)", Usage()), self._price)
+        return open_reply(
+            self.name, "majority (program)", said(text, "majority (program)", Usage()), self._price
+        )
 
 
 def majority(answers: Sequence[str | None]) -> str | None:

@@ -11,8 +11,8 @@ from contextlib import AbstractAsyncContextManager
 from decimal import Decimal, InvalidOperation
 
 from conductor.errors import WorkerRefused
-from conductor.money import Price
-from conductor.worker import Call, Reply, opened
+from conductor.model.usage import Price
+from conductor.model.worker import Call, Reply, open_reply
 from evaluation.errors import EvaluationError
 from evaluation.extracting import ANSWER_FORM
 from evaluation.recorded import Recorded, key_of, read
@@ -54,7 +54,7 @@ class Replay:
             raise ValueError(f"model: {model!r} is not in {path}; it has {', '.join(known)}")
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """See `conductor.worker.Worker.open`.
+        """See `conductor.model.worker.Worker.open`.
 
         Raises:
             WorkerRefused: the step reads other steps, or the question or its answer was never recorded.
@@ -62,7 +62,7 @@ class Replay:
         answer = self._found(call).answers[self._model]
         text = NOTHING if answer is None else f"<answer>{answer}</answer>"
         replied = said(text, f"{self._model} (replayed)", cost_usd=self._usd_per_call)
-        return opened(self.name, f"{self._model} (replayed)", replied, self._price)
+        return open_reply(self.name, f"{self._model} (replayed)", replied, self._price)
 
     def _found(self, call: Call) -> Recorded:
         if call.access:

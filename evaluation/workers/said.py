@@ -3,8 +3,8 @@
 from collections.abc import AsyncGenerator
 from decimal import Decimal
 
-from conductor.money import Usage
-from conductor.worker import Delta, FinishReason
+from conductor.model.usage import Usage
+from conductor.model.worker import Delta, FinishReason
 
 
 async def said(

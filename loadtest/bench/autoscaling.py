@@ -1,6 +1,6 @@
 """From no replica to several and back to none, under streams that come and go: is any of them cut, and how soon is help there?
 
-The engine is the stand-in (`serving/deployments/stand_in.py`): a replica like any other with a start, a queue and a pace, but no
+The engine is the stand-in (`serving/deployments/fake_engine.py`): a replica like any other with a start, a queue and a pace, but no
 model. Streams under way follow `LOAD`: one, a step, a ramp, a plateau, a ramp down to none. Replicas are counted by Ray Serve,
 asked through `GET /v1/replicas`. What was seen is drawn in build/bench/autoscaling.svg and .png.
 """

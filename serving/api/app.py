@@ -10,10 +10,10 @@ from starlette.responses import Response
 from conductor.errors import BadTask, PodiumError, UnknownName
 from serving.api import chat, health, models, workflows
 from serving.api.respond import failure
-from serving.api.service import Service
 from serving.edge.middleware import Edge
 from serving.edge.policy import Policy
 from serving.edge.waiting import WaitingRoom
+from serving.runs.service import Service
 
 logger = logging.getLogger("podium")
 
@@ -57,6 +57,6 @@ async def _query(_: Request, exc: Exception) -> Response:
 
 
 async def _defect(_: Request, exc: Exception) -> Response:
-    """What nobody foresaw. The other catcher is the driver of a run (`conductor/conducting.py`)."""
+    """What nobody foresaw. The other catcher is the driver of a run (`conductor/run/rounds.py`)."""
     logger.error("a defect", exc_info=exc)
     return failure(PodiumError(f"A defect of Podium's own: {type(exc).__name__}."))

@@ -3,18 +3,19 @@
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from conductor.money import Ledger, total
-from conductor.plan import Plan, Step
-from conductor.preview import worst_case
-from conductor.record import Record
-from conductor.recursion import ITSELF, Recursive
-from conductor.worker import Member
-from serving.api import answer
-from serving.api.schema import ChatRequest, read
-from serving.api.service import Service
-from serving.api.stream import RunResponse
-from serving.api.task import Order
+from conductor.model.pool_member import PoolMember
+from conductor.model.usage import total
+from conductor.plan.plan import Plan, Step
+from conductor.run.estimate import worst_case
+from conductor.run.ledger import Ledger
+from conductor.run.record import Record
+from conductor.run.team_worker import ITSELF, TeamWorker
+from serving.api import record_json
+from serving.api.dialects.chat_schema import ChatRequest, read
+from serving.api.resolve import ResolvedTask
+from serving.api.run_response import RunResponse
 from serving.edge.body import too_large, too_much_text
+from serving.runs.service import Service
 
 router = APIRouter()
 
@@ -41,34 +42,34 @@ class PlanResponse(RunResponse):
 
     plan_only = True
 
-    def content(self, record: Record, ordered: Order) -> answer.Json:
+    def content(self, record: Record, ordered: ResolvedTask) -> record_json.Json:
         """See `RunResponse.content`."""
         return _planned(record, ordered)
 
 
-def _planned(record: Record, ordered: Order) -> answer.Json:
+def _planned(record: Record, ordered: ResolvedTask) -> record_json.Json:
     written = record.answering_plan
     assert written is not None, "a run that finished has a plan"
     plan = Plan(tuple(Step(step.worker, step.subtask, step.access) for step in written.steps))
     tokens, costs = worst_case(plan, _pool(ordered), ordered.task.conversation, ordered.task.sampling)
     steps = [
-        answer.written(step) | {
-            "worst_case_cost_usd": answer.dollars(cost), "worst_case_tokens": usage.total_tokens,
+        record_json.written(step) | {
+            "worst_case_cost_usd": record_json.dollars(cost), "worst_case_tokens": usage.total_tokens,
             "needed": index in plan.needed,
         }
         for index, (step, usage, cost) in enumerate(zip(written.steps, tokens, costs, strict=True))
     ]  # fmt: skip
     return {
-        "object": "plan", "model": record.model, "plan": [answer.written(step) for step in written.steps], "steps": steps,
-        "worst_case_cost_usd": answer.dollars(total(costs)), "worst_case_tokens": sum(usage.total_tokens for usage in tokens),
-        "podium": answer.summary(record, trace=False), "usage": answer.usage(record),
+        "object": "plan", "model": record.model, "plan": [record_json.written(step) for step in written.steps], "steps": steps,
+        "worst_case_cost_usd": record_json.dollars(total(costs)), "worst_case_tokens": sum(usage.total_tokens for usage in tokens),
+        "podium": record_json.summary(record, trace=False), "usage": record_json.usage(record),
     }  # fmt: skip
 
 
-def _pool(ordered: Order) -> dict[str, Member]:
+def _pool(ordered: ResolvedTask) -> dict[str, PoolMember]:
     """With the whole team as one of its workers: what that may cost is nobody's to say before its plan is there."""
-    team = Recursive(ordered.engine, ordered.task, Ledger())
-    return {ITSELF: Member(ITSELF, team, price=None, worst_price=None), **ordered.engine.pool}
+    team = TeamWorker(ordered.team, ordered.task, Ledger())
+    return {ITSELF: PoolMember(ITSELF, team, price=None, worst_price=None), **ordered.team.pool}
 
 
 async def _body(request: Request, service: Service) -> ChatRequest:

@@ -4,7 +4,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from serving.api.respond import success
-from serving.api.service import Service
+from serving.runs.service import Service
 
 router = APIRouter()
 
@@ -24,7 +24,7 @@ async def replicas(request: Request) -> Response:
 
 @router.get("/readyz")
 async def readyz(request: Request) -> Response:
-    """Able to answer, and how well: see `serving.api.readiness`."""
+    """Able to answer, and how well: see `serving.runs.readiness`."""
     service: Service = request.app.state.service
     status, said = await service.readiness.state(service.pool, service.conductor_health)
     said |= {"workers": service.pool.settings.pool, "running": service.running}

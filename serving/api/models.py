@@ -3,9 +3,9 @@
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from serving.api.resolve import names, unknown_model
 from serving.api.respond import success
-from serving.api.service import Service
-from serving.api.task import names, unknown_model
+from serving.runs.service import Service
 
 router = APIRouter()
 

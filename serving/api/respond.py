@@ -5,7 +5,7 @@ from typing import Any
 from starlette.responses import Response
 
 from conductor.errors import PodiumError
-from serving.api import errors
+from serving import errors
 from serving.api.encode import dumps
 
 

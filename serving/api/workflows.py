@@ -5,10 +5,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from conductor.errors import UnknownName, shown
-from serving.api import answer
+from conductor.errors import UnknownName, quote
+from serving.api import record_json
 from serving.api.respond import success
-from serving.api.service import Service
+from serving.runs.service import Service
 
 router = APIRouter()
 
@@ -18,7 +18,7 @@ async def workflows(request: Request, limit: Annotated[int, Query(ge=1, le=1000)
     """The newest runs of this replica, also those under way; long texts are cut, and whole in the run's own record."""
     service: Service = request.app.state.service
     newest = await service.newest(limit)
-    return success({"object": "list", "data": [answer.listed(record) for record in newest]})
+    return success({"object": "list", "data": [record_json.listed(record) for record in newest]})
 
 
 @router.get("/v1/workflows/{id}")
@@ -27,5 +27,5 @@ async def workflow(request: Request, id: str) -> Response:
     service: Service = request.app.state.service
     record = await service.record(id)
     if record is None:
-        raise UnknownName(f"No run {shown(id)} is kept here; the newest are at /v1/workflows.", param="id")
-    return success(answer.workflow(record))
+        raise UnknownName(f"No run {quote(id)} is kept here; the newest are at /v1/workflows.", param="id")
+    return success(record_json.workflow(record))

@@ -15,9 +15,9 @@ from vllm.lora.request import LoRARequest
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from serving.adapter_checks import Tensor, check, tensors_of_model
-from serving.adapters import AdapterError, name_of
-from serving.deployments.fetching import cache, fetched
+from serving.lora.adapters import AdapterError, name_of
+from serving.lora.compatibility import Tensor, check, tensors_of_model
+from serving.lora.fetching import cache, fetched
 
 FETCHED_WITHIN_S = 300.0
 """A store that does not give an adapter within this is given up on."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from ray.serve.config import AutoscalingConfig, AutoscalingContext, AutoscalingPolicy
 
-from serving.worker_settings import Scaling
+from serving.settings.workers import Scaling
 
 LOAD = "load"
 """The one figure that a replica reports."""

@@ -13,9 +13,9 @@ from ray.serve.config import RequestRouterConfig
 
 from serving import edge
 from serving.deployments.autoscaling import autoscaling
-from serving.settings import Settings
-from serving.telemetry import EXPORTER
-from serving.worker_settings import Scale, VllmSettings
+from serving.settings.settings import Settings
+from serving.settings.workers import Scale, VllmSettings
+from serving.telemetry.spans import EXPORTER
 
 PREFIX_ROUTER = (
     "ray.llm._internal.serve.routing_policies.prefix_aware.prefix_aware_router:PrefixCacheAffinityRouter"
@@ -56,9 +56,9 @@ def engine_deployment(worker: VllmSettings, settings: Settings, engine: type | N
     if scale.max_replicas > 1:
         options["request_router_config"] = by_prefix_and_load(scale)
     if worker.stand_in:
-        from serving.deployments.stand_in import StandIn
+        from serving.deployments.fake_engine import FakeEngine
 
-        return _deployment(StandIn, options).bind(worker.stand_in.model_dump())
+        return _deployment(FakeEngine, options).bind(worker.stand_in.model_dump())
     from serving.deployments.engine import Engine
 
     return _deployment(engine or Engine, options).bind(

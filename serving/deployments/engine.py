@@ -23,14 +23,14 @@ from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 from vllm.v1.metrics.ray_wrappers import RayPrometheusStatLogger
 
 from conductor.errors import ContextOverflow, WorkerError, WorkerRefused, WorkerUnavailable
-from serving.adapters import AdapterError
 from serving.deployments.adapters import Adapters
 from serving.deployments.autoscaling import LOAD
+from serving.deployments.coalescing import gathered
 from serving.deployments.engine_load import EngineLoad
-from serving.deployments.gathering import gathered
 from serving.deployments.loopback import listen_on_loopback
 from serving.deployments.media import check_media
-from serving.telemetry import outgoing_headers
+from serving.lora.adapters import AdapterError
+from serving.telemetry.spans import outgoing_headers
 from serving.workers.vllm import Chunk, EngineCall
 
 MOST_CHARS_A_TOKEN = 128

@@ -9,8 +9,8 @@ from ray.exceptions import RayError, RayTaskError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
 
 from conductor.errors import PodiumError, WorkerBusy, WorkerUnavailable
-from serving.adapters import AdapterError
 from serving.deployments.replicas import Replicas
+from serving.lora.adapters import AdapterError
 from serving.workers.vllm import Chunk, EngineCall
 
 READY_WITHIN_S = 2.0

@@ -11,8 +11,8 @@ from typing import Any
 
 from ray.util import metrics
 
-from serving.instruments import INSTRUMENTS, Instrument, exported
-from serving.metrics import Measurement, Meter, report
+from serving.telemetry.instruments import INSTRUMENTS, Instrument, exported
+from serving.telemetry.metrics import Measurement, Meter, report
 
 SAMPLED_EVERY_S = 5.0
 """Ray reports to its agent every 10 s by default."""

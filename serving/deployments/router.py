@@ -9,18 +9,18 @@ from fastapi import FastAPI
 from ray import serve
 
 from conductor.errors import WorkerUnavailable
-from serving import logs
-from serving.adapters import AdapterError
 from serving.api.app import build_api
-from serving.api.service import Service
 from serving.deployments.autoscaling import LOAD
 from serving.deployments.handle import EngineHandle
 from serving.deployments.loopback import listen_on_loopback
 from serving.deployments.metrics import RayMeter, sample
 from serving.deployments.replicas import Replicas
+from serving.lora.adapters import AdapterError
 from serving.pool import build_pool
-from serving.settings import SettingsError, parse
-from serving.user_config import patched
+from serving.runs.service import Service
+from serving.settings.patch import apply_patch
+from serving.settings.settings import SettingsError, parse
+from serving.telemetry import logs
 
 logger = logging.getLogger("podium")
 
@@ -57,7 +57,7 @@ class Router:
         async with self._changing:
             pool = None
             try:
-                pool = build_pool(patched(self._settings, user_config), os.environ, self._engines)
+                pool = build_pool(apply_patch(self._settings, user_config), os.environ, self._engines)
                 if self._up:  # before, engines may be starting too, and load theirs before `/readyz` says yes
                     await pool.load_adapters()
             except (SettingsError, AdapterError, WorkerUnavailable) as exc:

@@ -8,7 +8,7 @@ import ipaddress
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
-from conductor.errors import NotAllowed, WrongContentType, shown
+from conductor.errors import NotAllowed, WrongContentType, quote
 from serving.edge.policy import Policy
 
 Headers = Iterable[tuple[bytes, bytes]]
@@ -34,7 +34,7 @@ def check_host(headers: Headers, policy: Policy, server: str) -> None:
         name = _host_name(host)
         if not (_is_loopback(name) or name in served or ANY in served):
             raise NotAllowed(
-                f"The Host header names {shown(host)}, which is not served here. Add the name to `http.hosts` of the settings.",
+                f"The Host header names {quote(host)}, which is not served here. Add the name to `http.hosts` of the settings.",
                 param="Host",
             )
 
@@ -55,7 +55,7 @@ def check_origin(headers: Headers, policy: Policy, server: str) -> str | None:
             continue  # the same origin; what `hosts` may be was checked before
         if not (page.netloc and _is_loopback(server) and _is_loopback(_host_name(page.netloc))):
             raise NotAllowed(
-                f"Web pages of {shown(origin)} may not call this server. Add the origin to `http.origins` of the settings.",
+                f"Web pages of {quote(origin)} may not call this server. Add the origin to `http.origins` of the settings.",
                 param="Origin",
             )
     return None
@@ -71,7 +71,7 @@ def check_content_type(method: str, headers: Headers) -> None:
         return
     given = _values(headers, b"content-type")
     if [value.split(";")[0].strip().lower() for value in given] != ["application/json"]:
-        said = shown(given[0]) if given else "missing"
+        said = quote(given[0]) if given else "missing"
         raise WrongContentType(
             f"The Content-Type header is {said}. Send `Content-Type: application/json`.", param="Content-Type"
         )

@@ -11,7 +11,7 @@ import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from conductor.errors import Overloaded, PodiumError, TooSlow
-from serving.api import errors
+from serving import errors
 from serving.edge.body import ClientGoneError, check_text, read_body
 from serving.edge.caller import WITH_BODY, check_content_type, check_host, check_origin
 from serving.edge.policy import Policy

@@ -6,7 +6,7 @@ from typing import Self
 from pydantic import ValidationError
 
 from serving.edge import VARIABLE
-from serving.settings import HttpSettings, Settings, SettingsError
+from serving.settings.settings import HttpSettings, Settings, SettingsError
 
 
 class Policy(HttpSettings):

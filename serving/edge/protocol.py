@@ -15,7 +15,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from conductor.errors import BadTask, PodiumError, TooLarge, TooSlow
-from serving.api import errors
+from serving import errors
 from serving.edge.body import body_too_slow, pushed_out
 from serving.edge.policy import Policy
 from serving.edge.waiting import Ticket, WaitingRoom

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from conductor.errors import WorkerError
-from conductor.worker import Attempt, Call, Reply, Worker
+from conductor.model.worker import Attempt, Call, Reply, Worker
 
 
 class FailingOver:

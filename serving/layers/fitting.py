@@ -4,9 +4,9 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 
-from conductor.worker import Call, Reply, Worker
-from serving.accepts import Accepts
+from conductor.model.worker import Call, Reply, Worker
 from serving.layers.stop_sequences import cut_at
+from serving.settings.accepts import Accepts
 
 
 class Fitting:

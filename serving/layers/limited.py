@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from conductor.worker import Call, Reply, Worker
+from conductor.model.worker import Call, Reply, Worker
 
 
 class Limited:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import inf
 
 from conductor.errors import WorkerBusy, WorkerError
-from conductor.worker import Attempt, Call, Reply, Worker
+from conductor.model.worker import Attempt, Call, Reply, Worker
 
 
 class Retrying:

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from conductor.errors import WorkerRefused
-from conductor.worker import Call, Reply, Worker
+from conductor.model.worker import Call, Reply, Worker
 
 
 class SkippingRefused:

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 import httpx2
 
-from conductor.money import Price
-from serving.accepts import Accepts
-from serving.workers.faults import Faults
+from conductor.model.usage import Price
+from serving.settings.accepts import Accepts
+from serving.workers.http_errors import ErrorMapper
 from serving.workers.stall_timer import StallTimer
 
 STALL_S = 120.0
@@ -51,12 +51,12 @@ class Account:
         """As the SDKs take them, for all calls: the longest silence. `timer` ends those that may last less."""
         return httpx2.Timeout(self.stall_timeout_s or THINKING_STALL_S, connect=self.connect_timeout_s)
 
-    def timer(self, faults: Faults, effort: str | None) -> StallTimer:
+    def timer(self, faults: ErrorMapper, effort: str | None) -> StallTimer:
         """What ends the silence of a call at `effort`; one for each call."""
         usual_s = THINKING_STALL_S if self.accepts.thinks(effort) else STALL_S
         return StallTimer(self.stall_timeout_s or usual_s, faults.stalled)
 
-    def faults(self, provider: str, key_env: str, url: httpx2.URL) -> Faults:
+    def faults(self, provider: str, key_env: str, url: httpx2.URL) -> ErrorMapper:
         """What makes the errors of calls to `url`. See `Faults` for the rest."""
         address = f"{url.scheme}://{url.netloc.decode()}"
-        return Faults(self.name, self.model, provider, key_env, address, self.api_key)
+        return ErrorMapper(self.name, self.model, provider, key_env, address, self.api_key)

@@ -24,10 +24,11 @@ import anthropic
 from anthropic.types import RawMessageStreamEvent
 
 from conductor.errors import WorkerError, WorkerUnavailable
-from conductor.money import Usage
-from conductor.worker import Call, Delta, FinishReason, Image, Message, Part, Reply, opened
+from conductor.model.messages import Image, Message, Part
+from conductor.model.usage import Usage
+from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 from serving.workers.account import Account
-from serving.workers.faults import Faults, said
+from serving.workers.http_errors import ErrorMapper, said
 from serving.workers.http_guard import bounded
 from serving.workers.images import split_data_url
 from serving.workers.output_limit import within_limit
@@ -78,9 +79,9 @@ class AnthropicWorker:
         self._faults = account.faults("Anthropic", "ANTHROPIC_API_KEY", self._client.base_url)
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """See `conductor.worker.Worker.open`."""
+        """See `conductor.model.worker.Worker.open`."""
         deltas = within_limit(self._deltas(call), call)
-        return opened(self.name, self._account.model, deltas, self._account.price)
+        return open_reply(self.name, self._account.model, deltas, self._account.price)
 
     async def aclose(self) -> None:
         """Close every connection. The worker is of no use afterwards."""
@@ -204,7 +205,7 @@ class AnthropicWorker:
             raise fault(self._faults, exc) from exc
 
 
-def fault(faults: Faults, exc: anthropic.AnthropicError) -> WorkerError:
+def fault(faults: ErrorMapper, exc: anthropic.AnthropicError) -> WorkerError:
     """What an error of the SDK means, most specific first. The test beside this file walks the SDK's whole tree."""
     match exc:
         case anthropic.APIStatusError():

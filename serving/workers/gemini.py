@@ -25,11 +25,12 @@ from google import genai
 from google.genai import errors, types
 
 from conductor.errors import WorkerError, WorkerUnavailable
-from conductor.money import Usage
-from conductor.worker import Call, Delta, FinishReason, Image, Message, Part, Reply, opened
+from conductor.model.messages import Image, Message, Part
+from conductor.model.usage import Usage
+from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 from serving.workers.account import Account
-from serving.workers.faults import Faults
 from serving.workers.gemini_stream import checked_usage
+from serving.workers.http_errors import ErrorMapper
 from serving.workers.http_guard import bounded
 from serving.workers.images import media_type_of, split_data_url
 from serving.workers.output_limit import within_limit
@@ -83,9 +84,9 @@ class GeminiWorker:
         self._faults = account.faults("Gemini", "GEMINI_API_KEY", httpx2.URL(address))
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """See `conductor.worker.Worker.open`."""
+        """See `conductor.model.worker.Worker.open`."""
         deltas = within_limit(self._deltas(call), call)
-        return opened(self.name, self._account.model, deltas, self._account.price)
+        return open_reply(self.name, self._account.model, deltas, self._account.price)
 
     async def aclose(self) -> None:
         """Close every connection. The worker is of no use afterwards."""
@@ -210,7 +211,7 @@ class GeminiWorker:
             raise fault(self._faults, exc) from exc
 
 
-def fault(faults: Faults, exc: errors.APIError | errors.ContinuationInterruptedError) -> WorkerError:
+def fault(faults: ErrorMapper, exc: errors.APIError | errors.ContinuationInterruptedError) -> WorkerError:
     """What an error of the SDK means. The test beside this file walks all of the SDK's exceptions."""
     if isinstance(exc, errors.ContinuationInterruptedError):
         return faults.unavailable("broke off, and was not resumed.")

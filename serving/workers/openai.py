@@ -24,11 +24,12 @@ import msgspec
 import openai
 
 from conductor.errors import WorkerError, WorkerUnavailable
-from conductor.money import Usage
-from conductor.worker import Call, Delta, FinishReason, Image, Message, Part, Reply, opened
+from conductor.model.messages import Image, Message, Part
+from conductor.model.usage import Usage
+from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 from serving.workers.account import Account
 from serving.workers.chat_chunks import ChatChunk, ChunkReader, fields
-from serving.workers.faults import said
+from serving.workers.http_errors import said
 from serving.workers.http_guard import bounded, end_with_connection
 from serving.workers.images import split_data_url
 from serving.workers.output_limit import within_limit
@@ -83,9 +84,9 @@ class OpenAIWorker:
         self._faults = account.faults("OpenAI", "OPENAI_API_KEY", url)
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """See `conductor.worker.Worker.open`."""
+        """See `conductor.model.worker.Worker.open`."""
         deltas = within_limit(self._deltas(call), call)
-        return opened(self.name, self._account.model, deltas, self._account.price)
+        return open_reply(self.name, self._account.model, deltas, self._account.price)
 
     async def aclose(self) -> None:
         """Close every connection. The worker is of no use afterwards."""

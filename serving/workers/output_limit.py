@@ -8,7 +8,7 @@ together, and by bytes alone where a piece holds many tokens. What is cut has cl
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from conductor.worker import Call, Delta, FinishReason
+from conductor.model.worker import Call, Delta, FinishReason
 
 MARGIN = 1.25
 MARGIN_TOKENS = 32

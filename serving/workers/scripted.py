@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
-from conductor.money import FREE, Price, Usage
-from conductor.worker import Call, Delta, FinishReason, Reply, opened
+from conductor.model.usage import FREE, Price, Usage
+from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 
 KEPT_CALLS = 1000
 TOKEN = re.compile(r"\s*\S+|\s+$")
@@ -94,8 +94,8 @@ class ScriptedWorker:
         self._turn = 0
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """See `conductor.worker.Worker.open`."""
-        return opened(self.name, self.model, self._deltas(call), self.price)
+        """See `conductor.model.worker.Worker.open`."""
+        return open_reply(self.name, self.model, self._deltas(call), self.price)
 
     async def aclose(self) -> None:
         """Nothing to close."""

@@ -10,10 +10,10 @@ It knows no provider's field names.
 from decimal import Decimal
 from math import isfinite
 
-from conductor.calls import input_bound
-from conductor.errors import shown
-from conductor.money import FREE, Price, Usage
-from conductor.worker import Call, Delta
+from conductor.errors import quote
+from conductor.model.usage import FREE, Price, Usage
+from conductor.model.worker import Call, Delta
+from conductor.run.call import input_bound
 from serving.workers.output_limit import MARGIN
 
 SLACK_FACTOR = 4
@@ -49,7 +49,7 @@ class UsageCheck:
         if number is None or number < 0 or not self._is_possible(number):
             self._rejected = True
             self._note(
-                f"The server's usage is not believed, {name} is {shown(told)}: billed at the call's bound."
+                f"The server's usage is not believed, {name} is {quote(told)}: billed at the call's bound."
             )
             return None
         return number
@@ -79,7 +79,7 @@ class UsageCheck:
             return None
         if isinstance(told, int | float) and not isinstance(told, bool) and 0 <= told <= self._most_usd():
             return Decimal(str(told))
-        self._note(f"The server's cost is not believed: {shown(told)}.")
+        self._note(f"The server's cost is not believed: {quote(told)}.")
         return None
 
     def delta(self, last: Delta) -> Delta:

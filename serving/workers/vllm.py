@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from conductor.errors import WorkerError
-from conductor.money import FREE, Price, Usage
-from conductor.worker import Call, Delta, FinishReason, Image, Message, Reply, Text, opened
+from conductor.model.messages import Image, Message, Text
+from conductor.model.usage import FREE, Price, Usage
+from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class EngineCall:
     seed: int | None = None
     ebnf: str | None = None
     adapter: str | None = None
-    """Where a LoRA adapter is, under a name that is never used twice: see `serving.adapters`."""
+    """Where a LoRA adapter is, under a name that is never used twice: see `serving.lora.adapters`."""
     gap_s: float = 0.0
     """At least so long lies between one message of the answer and the next; the first and the last do not wait."""
 
@@ -115,7 +116,7 @@ class VllmWorker:
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         """See `Worker.open`."""
-        return opened(self._name, self._model, self._deltas(call), self.price)
+        return open_reply(self._name, self._model, self._deltas(call), self.price)
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
         try:

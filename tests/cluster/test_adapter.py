@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.adapters import digest, verify
+from serving.lora.adapters import digest, verify
 from tests.conftest import ROOT
 from tests.serving.made_adapters import adapter, lora, safetensors
 

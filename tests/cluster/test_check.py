@@ -17,7 +17,7 @@ from cluster.check import cost, machines, memory
 from cluster.check.__main__ import findings, main
 from cluster.check.case import Case, case_of
 from cluster.check.findings import CheckError
-from serving.worker_settings import VllmSettings
+from serving.settings.workers import VllmSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = ROOT / "cluster" / "gpu.yaml"

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from serving import telemetry
-from serving.settings import LimitSettings
+from serving.settings.settings import LimitSettings
+from serving.telemetry import spans
 
 PATH = Path(__file__).resolve().parents[2] / "cluster" / "jaeger.yaml"
 SAMPLING = PATH.with_name("jaeger.sampling.yaml")
@@ -78,7 +78,7 @@ def test_laid_over_it_the_sampling_file_keeps_errors_slow_runs_fallbacks_and_a_s
         assert policy.keys() == {"name", "type", policy["type"]}
         assert policy[policy["type"]].keys() <= POLICIES[policy["type"]]
     assert [policy["type"] for policy in sampling["policies"]] == list(POLICIES)
-    assert sampling["policies"][2]["string_attribute"]["key"] == telemetry.FALLBACK
+    assert sampling["policies"][2]["string_attribute"]["key"] == spans.FALLBACK
 
 
 def test_a_trace_is_not_decided_on_before_the_longest_run_has_ended() -> None:

@@ -13,7 +13,7 @@ import yaml
 from pydantic import ValidationError
 
 from cluster.check import machines
-from serving.settings import load
+from serving.settings.settings import load
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "cluster" / "kuberay"

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from packaging.version import Version
 
-from serving.settings import load
+from serving.settings.settings import load
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = {

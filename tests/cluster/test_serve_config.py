@@ -9,9 +9,9 @@ import yaml
 
 from cluster.processes import free_port, tagged
 from cluster.server import Server
-from serving.settings import Settings, absent_workers, load, without
-from serving.user_config import patched
-from serving.worker_settings import VllmSettings
+from serving.settings.patch import apply_patch
+from serving.settings.settings import Settings, absent_workers, load, without_workers
+from serving.settings.workers import VllmSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 PATH = ROOT / "cluster" / "gpu.serve.yaml"
@@ -116,8 +116,8 @@ def test_replica_bounds_are_in_order(config: dict[str, Any]) -> None:
 
 def test_the_user_config_is_a_patch_of_the_settings(config: dict[str, Any], settings: Settings) -> None:
     patch = config["applications"][0]["deployments"][0]["user_config"]
-    for served in (settings, without(settings, set(absent_workers(settings, {})))):
-        assert patched(served, patch).worker("qwen3-32b").max_concurrency == 128
+    for served in (settings, without_workers(settings, set(absent_workers(settings, {})))):
+        assert apply_patch(served, patch).worker("qwen3-32b").max_concurrency == 128
 
 
 def test_a_draining_router_outlives_the_longest_run(config: dict[str, Any], settings: Settings) -> None:

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from conductor.formats import parser
-from conductor.money import FREE, Price
-from conductor.plan import Plan, Step
-from conductor.worker import Message
+from conductor.model.messages import Message
+from conductor.model.usage import FREE, Price
+from conductor.plan.formats import parser
+from conductor.plan.plan import Plan, Step
 from serving.pool import build_pool
-from serving.settings import ROOT, Settings, SettingsError, absent_workers, load, without
-from serving.worker_settings import API_SETTINGS, ScriptedSettings, VllmSettings
+from serving.settings.settings import ROOT, Settings, SettingsError, absent_workers, load, without_workers
+from serving.settings.workers import API_SETTINGS, ScriptedSettings, VllmSettings
 from tests.serving.workers.subjects import Behaviour, ScriptedEngine
 
 CLUSTER = Path(__file__).resolve().parents[2] / "cluster"
@@ -41,7 +41,7 @@ def settings(request: pytest.FixtureRequest) -> Settings:
 
 def keyless(settings: Settings) -> Settings:
     """`settings` as they are served where no key is set."""
-    return without(settings, set(absent_workers(settings, {})))
+    return without_workers(settings, set(absent_workers(settings, {})))
 
 
 def test_every_file_serves_without_a_key(settings: Settings) -> None:
@@ -99,7 +99,7 @@ def test_a_key_brings_its_provider_into_the_pool(file: str) -> None:
         "GEMINI_API_KEY": "gemini-2.5-pro",
     }
     for key, name in providers.items():
-        present = without(settings, set(absent_workers(settings, {key: "a key"})))
+        present = without_workers(settings, set(absent_workers(settings, {key: "a key"})))
         assert set(present.pool) - set(keyless(settings).pool) == {name}
 
 
@@ -110,7 +110,7 @@ def test_every_api_worker_has_a_fallback_also_where_only_its_own_key_is_set() ->
         assert ours
         for worker in ours:
             assert worker.api_key_env is not None
-            alone = without(settings, set(absent_workers(settings, {worker.api_key_env: "a key"})))
+            alone = without_workers(settings, set(absent_workers(settings, {worker.api_key_env: "a key"})))
             assert alone.worker(worker.name).fallbacks, f"{file}: {worker.name}"
 
 
@@ -124,7 +124,7 @@ def test_api_models_serve_with_the_key_of_any_one_provider_and_say_what_to_set_w
         "GEMINI_API_KEY": "gemini-fast",
     }
     for key, name in conductors.items():
-        alone = without(settings, set(absent_workers(settings, {key: "a key"})))
+        alone = without_workers(settings, set(absent_workers(settings, {key: "a key"})))
         assert alone.conductor is not None
         assert alone.conductor.worker == name
         assert len(alone.pool) == 2

@@ -14,7 +14,7 @@ import pytest
 from cluster.model import NEEDED_FILES
 from cluster.needs import Needs, needs_of
 from cluster.venv import BASE_LOCK, CPU_LOCK, DEV_LOCK, LEARNING_LOCK, PIP_LOCK, locked_names
-from serving.settings import load, parse
+from serving.settings.settings import load, parse
 from tests.conftest import ROOT
 
 MODELS = ("models/smollm2-135m", "models/smollm2-135m-conductor")

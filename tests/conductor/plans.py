@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from conductor.plan import Plan, Step
+from conductor.plan.plan import Plan, Step
 
 NAMES = ("alpha", "beta", "gamma")
 words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30).map(str.strip).filter(bool)

@@ -10,15 +10,18 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import TypeVar
 
-from conductor import events as e
-from conductor.engine import Engine
-from conductor.formats import Format
-from conductor.money import FREE, Ledger, Price, Usage
-from conductor.plan import Plan, Step
-from conductor.planner import Conductor
-from conductor.record import Record
-from conductor.task import Task
-from conductor.worker import Call, Delta, FinishReason, Member, Message, Reply, opened
+from conductor.model.messages import Message
+from conductor.model.pool_member import PoolMember
+from conductor.model.usage import FREE, Price, Usage
+from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
+from conductor.plan.formats import Format
+from conductor.plan.plan import Plan, Step
+from conductor.run.events import AnswerDelta, Event, RunFailed, Terminal
+from conductor.run.ledger import Ledger
+from conductor.run.plan_writer import ConductorModel
+from conductor.run.record import Record
+from conductor.run.task import Task
+from conductor.run.team import Team
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class Player:
         self.said = 0
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        return opened(self.name, f"{self.name}-1", self._deltas(call), self.price)
+        return open_reply(self.name, f"{self.name}-1", self._deltas(call), self.price)
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:  # noqa: C901  (one case a piece)
         script = self._scripts[min(len(self.calls), len(self._scripts) - 1)]
@@ -87,17 +90,17 @@ class Player:
             self.open_calls -= 1
 
 
-def member(player: Player, **facts: object) -> Member:
-    return Member(
+def member(player: Player, **facts: object) -> PoolMember:
+    return PoolMember(
         player.name, player, card=f"the {player.name}", price=player.price, worst_price=player.price, **facts
     )  # type: ignore[arg-type]
 
 
 def team(
     *players: Player, conductor: Player | None = None, format: Format = "steps", **facts: object
-) -> Engine:
-    leader = Conductor(member(conductor), format=format, **facts) if conductor else None  # type: ignore[arg-type]
-    return Engine(leader, {player.name: member(player) for player in players})
+) -> Team:
+    leader = ConductorModel(member(conductor), format=format, **facts) if conductor else None  # type: ignore[arg-type]
+    return Team(leader, {player.name: member(player) for player in players})
 
 
 def ask_for(text: str = "why is the sky blue?", **facts: object) -> Task:
@@ -134,7 +137,7 @@ def rendered(plan: Plan, names: Sequence[str], format: Format) -> str:
 class Seen:
     """A run that is over: what its reader saw."""
 
-    events: list[e.Event]
+    events: list[Event]
     record: Record
     ledger: Ledger = field(default_factory=Ledger)
 
@@ -143,32 +146,32 @@ class Seen:
 
     @property
     def shown(self) -> str:
-        return "".join(event.text for event in self.events if isinstance(event, e.AnswerDelta))
+        return "".join(event.text for event in self.events if isinstance(event, AnswerDelta))
 
     @property
-    def terminal(self) -> e.Event:
+    def terminal(self) -> Event:
         return self.events[-1]
 
     @property
     def error(self) -> BaseException:
-        assert isinstance(self.events[-1], e.Failed), self.events[-1]
+        assert isinstance(self.events[-1], RunFailed), self.events[-1]
         return self.events[-1].error
 
 
-async def seen(engine: Engine, task: Task) -> Seen:
+async def seen(engine: Team, task: Task) -> Seen:
     """Run `task` to its end; what holds for every run is checked here."""
     ledger = Ledger(task.budget)
     async with engine.running(task, ledger=ledger) as run:
         events = [event async for event in run.events()]
         record = run.record
-    assert [event for event in events if isinstance(event, e.Terminal)] == [events[-1]]
+    assert [event for event in events if isinstance(event, Terminal)] == [events[-1]]
     assert all(a.at_s <= b.at_s for a, b in pairwise(events))
     assert ledger.holds == []
     nothing_is_left(engine)
     return Seen(events, record, ledger)
 
 
-def nothing_is_left(engine: Engine) -> None:
+def nothing_is_left(engine: Team) -> None:
     """No task but the test's, no open worker."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     assert not others, others

@@ -8,9 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conductor import events as e
-from conductor.conducting import SAME_AGAIN
-from conductor.engine import Engine
 from conductor.errors import (
     BudgetExceeded,
     DeadlineExceeded,
@@ -20,16 +17,21 @@ from conductor.errors import (
     WorkerRefused,
     WorkerUnavailable,
 )
-from conductor.formats import Format
-from conductor.money import Budget, Ledger, Usage
-from conductor.outbox import ROOM
-from conductor.plan import Plan
-from conductor.planner import Conductor
-from conductor.preview import worst_case
-from conductor.record import Record, fold
-from conductor.recursion import ITSELF
-from conductor.task import Task
-from conductor.worker import Call, Delta, FinishReason, Image, Message, Text
+from conductor.model.messages import Image, Message, Text
+from conductor.model.usage import Usage
+from conductor.model.worker import Call, Delta, FinishReason
+from conductor.plan.formats import Format
+from conductor.plan.plan import Plan
+from conductor.run.estimate import worst_case
+from conductor.run.event_log import ROOM
+from conductor.run.events import AnswerDelta, Event, RunFailed, RunFinished
+from conductor.run.ledger import Budget, Ledger
+from conductor.run.plan_writer import ConductorModel
+from conductor.run.record import Record, fold
+from conductor.run.rounds import SAME_AGAIN
+from conductor.run.task import Task
+from conductor.run.team import Team
+from conductor.run.team_worker import ITSELF
 from tests.conductor.plans import NAMES, plans
 from tests.conductor.team import (
     DEAR,
@@ -132,7 +134,7 @@ async def test_one_step_too_many_cancels_the_steps_begun() -> None:
     assert run.record.plans[0].rejected is Reason.TOO_MANY_STEPS
     assert run.record.plans[0].steps[0].status == "cancelled"
     assert run.record.plans[0].steps[0].answered.output == "so far"
-    assert [event.text for event in events if isinstance(event, e.AnswerDelta)] == ["second"], (
+    assert [event.text for event in events if isinstance(event, AnswerDelta)] == ["second"], (
         "nothing of the refused plan"
     )
     nothing_is_left(engine)
@@ -185,14 +187,14 @@ async def test_an_accepted_answer_is_shown_only_once_it_is_accepted() -> None:
     gate, worker = Gate(), Player("a", ["first ", "answer"])
     boss = Player("boss", line(0), [gate, ACCEPT])
     async with team(worker, conductor=boss).running(ask_for(rounds=3)) as run:
-        seen_so_far: list[e.Event] = []
+        seen_so_far: list[Event] = []
         reader = asyncio.create_task(collect(run, seen_so_far))
         await until(lambda: boss.open_calls and len(boss.calls) == 2)
         await turns()
-        assert not [event for event in seen_so_far if isinstance(event, e.AnswerDelta)]
+        assert not [event for event in seen_so_far if isinstance(event, AnswerDelta)]
         gate.set()
         await reader
-    assert "".join(event.text for event in seen_so_far if isinstance(event, e.AnswerDelta)) == "first answer"
+    assert "".join(event.text for event in seen_so_far if isinstance(event, AnswerDelta)) == "first answer"
     assert seen_so_far[-1].answer == "first answer"
     assert [plan.accepted for plan in run.record.plans] == [False, True]
     assert len(boss.calls) == 2, "an accepted answer needs no third round"
@@ -201,7 +203,7 @@ async def test_an_accepted_answer_is_shown_only_once_it_is_accepted() -> None:
     assert run.record.rounds == 2
 
 
-async def collect(run: object, into: list[e.Event]) -> None:
+async def collect(run: object, into: list[Event]) -> None:
     async for event in run.events():  # type: ignore[attr-defined]
         into.append(event)  # noqa: PERF401
 
@@ -222,7 +224,7 @@ async def test_the_last_round_s_answer_flows_out_as_it_comes() -> None:
     boss = Player("boss", line(0), line(0, "mend it"))
     async with team(worker, conductor=boss).running(ask_for(rounds=2)) as run:
         async for event in run.events():
-            if isinstance(event, e.AnswerDelta) and event.text == "bet":
+            if isinstance(event, AnswerDelta) and event.text == "bet":
                 assert worker.open_calls == 1
                 gate.set()
         assert run.record.answer == "better"
@@ -357,14 +359,14 @@ def test_no_step_reserves_more_than_the_preview_says(plan: Plan, limit: int) -> 
 
 
 def test_a_preview_does_not_know_what_nobody_knows() -> None:
-    engine = Engine(None, {"a": replace(member(Player("a")), worst_price=None)})
+    engine = Team(None, {"a": replace(member(Player("a")), worst_price=None)})
     assert worst_case(a_plan(("a", ())), engine.pool, ask_for().conversation, Call(()))[1] == [None]
 
 
 # Depth
 
 
-def deep(boss: Player, *players: Player) -> Engine:
+def deep(boss: Player, *players: Player) -> Team:
     return team(*players, conductor=boss)
 
 
@@ -453,7 +455,7 @@ async def test_the_budget_holds_inside_an_inner_run() -> None:
 async def test_pictures_reach_an_inner_run() -> None:
     sees = Player("a", "a cat")
     boss = Player("boss", line(ITSELF), line(0))
-    engine = Engine(Conductor(member(boss)), {"a": member(sees, sees_images=True)})
+    engine = Team(ConductorModel(member(boss)), {"a": member(sees, sees_images=True)})
     talk = (Message("user", (Text("What?"), Image("https://example.org/cat.png"))),)
     await seen(engine, Task(talk, depth=1))
     assert sees.calls[0].messages[-1].has_image
@@ -464,7 +466,7 @@ async def test_an_inner_answer_flows_through() -> None:
     worker = Player("a", ["in", gate, "ner"])
     async with deep(Player("boss", line(ITSELF), line(0)), worker).running(ask_for(depth=1)) as run:
         async for event in run.events():
-            if isinstance(event, e.AnswerDelta) and event.text == "in":
+            if isinstance(event, AnswerDelta) and event.text == "in":
                 gate.set()
         assert run.record.answer == "inner"
 
@@ -504,7 +506,7 @@ async def test_a_deadline_ends_a_run_whose_reader_stopped() -> None:
         assert last.open_calls == 0
         events = [event async for event in run.events()]
     assert isinstance(events[-1].error, DeadlineExceeded)
-    assert sum(isinstance(event, e.AnswerDelta) for event in events) == ROOM
+    assert sum(isinstance(event, AnswerDelta) for event in events) == ROOM
 
 
 async def test_a_deadline_in_a_further_round_keeps_the_answer_that_was_there() -> None:
@@ -615,7 +617,7 @@ def test_every_needed_step_is_done_once_after_what_it_reads(
 # Leaving
 
 
-def four_steps(price_of_all: object = DEAR) -> tuple[Engine, list[Player]]:
+def four_steps(price_of_all: object = DEAR) -> tuple[Team, list[Player]]:
     players = [Player(name, ["one ", "two ", "three"], price=DEAR) for name in "abcd"]
     text = line(0) + line(1) + line(2) + line(3, "join", [0, 1, 2])
     scripts = [text, text.replace("join", "join again")]
@@ -649,19 +651,19 @@ async def test_a_run_can_be_left_after_every_event(facts: dict[str, object]) -> 
             assert all(step.status not in ("planned", "running") for step in plan.steps)
         asked = sum(len(player.calls) for player in players)
         assert asked >= len(run.record.calls)
-    assert isinstance(event, e.Finished)
+    assert isinstance(event, RunFinished)
 
 
 async def test_a_reader_can_be_cancelled_after_every_event() -> None:
     count = await how_many_events({})
     for cancel_after in range(count):
         engine, _ = four_steps()
-        ledger, got = Ledger(), list[e.Event]()
+        ledger, got = Ledger(), list[Event]()
 
         async def read(
-            engine: Engine = engine,
+            engine: Team = engine,
             ledger: Ledger = ledger,
-            got: list[e.Event] = got,
+            got: list[Event] = got,
             after: int = cancel_after,
         ) -> None:
             async with engine.running(ask_for(), ledger=ledger) as run:
@@ -744,10 +746,10 @@ async def test_runs_share_nothing() -> None:
     nothing_is_left(engine)
 
 
-async def one(engine: Engine, number: int) -> Record:
+async def one(engine: Team, number: int) -> Record:
     async with engine.running(ask_for(f"question {number}"), id=f"wf_{number}") as run:
         async for event in run.events():
-            assert not isinstance(event, e.Failed)
+            assert not isinstance(event, RunFailed)
     for plan in run.record.plans:
         assert all(f"question {number}" in step.prompt[-1].text for step in plan.steps)
     return run.record

@@ -7,8 +7,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from conductor.errors import InvalidPlan, Reason
-from conductor.formats import Format, parser
-from conductor.plan import Plan, Step
+from conductor.plan.formats import Format, parser
+from conductor.plan.plan import Plan, Step
 from tests.conductor.plans import NAMES, cut, plans, words
 from tests.conductor.team import rendered
 

@@ -6,11 +6,11 @@ import hashlib
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from conductor import events as e
-from conductor.calls import ECHO
-from conductor.marks import EchoFilter, mark_key, marked, read_marked
-from conductor.prompts import ANSWER
-from conductor.worker import Call
+from conductor.model.worker import Call
+from conductor.plan.marks import EchoFilter, mark_key, marked, read_marked
+from conductor.plan.prompts import ANSWER
+from conductor.run.call import ECHO
+from conductor.run.events import AnswerDelta
 from tests.conductor.team import Player, a_plan, ask_for, seen, team
 
 KEY = "abc23"
@@ -91,7 +91,7 @@ async def test_an_echoed_mark_reaches_neither_the_user_nor_a_later_step_and_is_n
     assert steps[1].answered.output == "\n\ntwo and two\n\npart 1\n\nThe answer is 4."
     assert run.shown == run.record.answer == f"\n\n{steps[1].answered.output}\n\npart 2\n\nThe answer is 4."
     assert [step.answered.notes for step in steps] == [(), (ECHO,), (ECHO,)]
-    assert all(isinstance(event.text, str) and event.text for event in run.of(e.AnswerDelta))
+    assert all(isinstance(event.text, str) and event.text for event in run.of(AnswerDelta))
 
 
 async def test_marks_of_the_user_s_own_are_the_user_s() -> None:

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conductor.errors import BudgetExceeded
-from conductor.money import FREE, LEAST_ANSWER_TOKENS, Budget, Ledger, Price, Usage, cost_of, total
+from conductor.model.usage import FREE, Price, Usage, cost_of, total
+from conductor.run.ledger import LEAST_ANSWER_TOKENS, Budget, Ledger
 from tests.conductor.team import DEAR, turns, until
 
 PRICES = (FREE, DEAR, Price(Decimal("0.15"), Decimal("0.6"), Decimal("0.03")), Price(Decimal(3), Decimal(0)))

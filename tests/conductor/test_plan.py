@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conductor.errors import InvalidPlan, Reason
-from conductor.plan import Draft, Plan, Step
+from conductor.plan.plan import Plan, PlanBuilder, Step
 from tests.conductor.plans import NAMES, plans
 
 any_step = st.builds(
@@ -62,7 +62,7 @@ def test_each_fault_has_its_reason_and_names_its_step(
 
 @given(plans(), any_step)
 def test_a_refused_step_leaves_the_draft_as_it_was(plan: Plan, step: Step) -> None:
-    draft = Draft(NAMES, 5, list(plan.steps))
+    draft = PlanBuilder(NAMES, 5, list(plan.steps))
     try:
         draft.add(step)
     except InvalidPlan:

@@ -3,8 +3,8 @@
 import asyncio
 
 from conductor.errors import WorkerUnavailable
-from conductor.money import Usage
-from conductor.worker import Call, Delta
+from conductor.model.usage import Usage
+from conductor.model.worker import Call, Delta
 from tests.conductor.team import DEAR, NEVER, Piece, Player, ask_for, line, seen, team
 
 FOREVER = ["and on "] * 10_000

@@ -11,19 +11,20 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from conductor.errors import InvalidPlan, Reason
-from conductor.formats import parser
-from conductor.grammars import grammar
-from conductor.instructions import Layout
-from conductor.marks import read_marked
-from conductor.money import Price
-from conductor.plan import Plan, Step
-from conductor.prompts import NO_IMAGE, Prompts, read_assignment, work
-from conductor.worker import Image, Member, Message, Text
+from conductor.model.messages import Image, Message, Text
+from conductor.model.pool_member import PoolMember
+from conductor.model.usage import Price
+from conductor.plan.formats import parser
+from conductor.plan.grammars import grammar
+from conductor.plan.instructions import Layout
+from conductor.plan.marks import read_marked
+from conductor.plan.plan import Plan, Step
+from conductor.plan.prompts import NO_IMAGE, Prompts, read_assignment, work
 from tests.conductor.plans import NAMES, plans
 from tests.conductor.team import Player
 
-POOL = [Member(name, Player(name), card=f"the card of {name}") for name in NAMES]
-BLIND, SEEING = Member("blind", Player("blind")), Member("seeing", Player("seeing"), sees_images=True)
+POOL = [PoolMember(name, Player(name), card=f"the card of {name}") for name in NAMES]
+BLIND, SEEING = PoolMember("blind", Player("blind")), PoolMember("seeing", Player("seeing"), sees_images=True)
 PICTURE = Image("data:image/png;base64,AAAA")
 
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
@@ -55,7 +56,7 @@ turns = st.builds(
 
 
 def shown(
-    member: Member,
+    member: PoolMember,
     talk: Sequence[Message],
     step: Step,
     plan: Sequence[Step] = (),
@@ -91,7 +92,7 @@ def test_the_conductor_reads_limits_cards_and_every_turn(layout: Layout) -> None
         Message.of("assistant", "Hello."),
         Message("user", (Text("And this?"), PICTURE)),
     ]
-    messages = Prompts().plan(layout, [*POOL, Member("d", Player("d"))], 4, talk)
+    messages = Prompts().plan(layout, [*POOL, PoolMember("d", Player("d"))], 4, talk)
     assert [message.role for message in messages] == ["system", "user"]
     assert "at most 4" in messages[0].text
     assert "3: a general language model" in messages[0].text
@@ -136,9 +137,9 @@ def test_the_instructions_describe_what_is_enforced() -> None:
 def test_the_conductor_is_shown_what_is_known_of_price_speed_context_and_images() -> None:
     price = Price(Decimal("1.25"), Decimal(10))
     pool = [
-        Member("a", Player("a"), card="a reasoner", price=price, sees_images=True, context_tokens=400_000, tokens_per_s=80),
-        Member("b", Player("b"), card="small"),
-        Member("c", Player("c"), card="who knows", price=None),
+        PoolMember("a", Player("a"), card="a reasoner", price=price, sees_images=True, context_tokens=400_000, tokens_per_s=80),
+        PoolMember("b", Player("b"), card="small"),
+        PoolMember("c", Player("c"), card="who knows", price=None),
     ]  # fmt: skip
     team = Prompts().plan("lines", pool, 5, [user("Why?")])[0].text.split("The team:\n")[1]
     assert team == (
@@ -150,7 +151,7 @@ def test_the_conductor_is_shown_what_is_known_of_price_speed_context_and_images(
 
 
 def test_a_card_cannot_look_like_another_worker_s() -> None:
-    pool = [Member("a", Player("a"), card="good\n1: {number} better {facts}\n")]
+    pool = [PoolMember("a", Player("a"), card="good\n1: {number} better {facts}\n")]
     team = Prompts().plan("lines", pool, 5, [user("Why?")])[0].text.split("The team:\n")[1]
     assert team.splitlines()[0] == "0: good 1: {number} better {facts}"
 
@@ -242,7 +243,7 @@ def test_equal_questions_give_equal_prompts() -> None:
 
 @given(st.lists(turns, min_size=1, max_size=6), st.sampled_from(["", "part"]), st.booleans())
 def test_no_turn_of_the_user_is_added_beside_another(talk: list[Message], subtask: str, system: bool) -> None:
-    member = Member("a", Player("a"), system_prompt="Own prompt." if system else "")
+    member = PoolMember("a", Player("a"), system_prompt="Own prompt." if system else "")
     messages = shown(member, talk, Step("a", subtask), [], {})
     roles = [message.role for message in talk if message.role != "system"]
     expected = roles if not subtask or roles[-1:] == ["user"] else [*roles, "user"]
@@ -250,7 +251,7 @@ def test_no_turn_of_the_user_is_added_beside_another(talk: list[Message], subtas
 
 
 def test_both_system_prompts_are_there_the_worker_s_own_first() -> None:
-    member = Member("a", Player("a"), system_prompt="You are terse.")
+    member = PoolMember("a", Player("a"), system_prompt="You are terse.")
     talk = [Message.of("system", "Answer in French."), user("Why?"), Message.of("system", "And politely.")]
     messages = shown(member, talk, Step("a", "part"), [], {})
     assert [message.role for message in messages] == ["system", "user"]

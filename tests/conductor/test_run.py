@@ -6,7 +6,6 @@ from decimal import Decimal
 
 import pytest
 
-from conductor import events as e
 from conductor.errors import (
     BadTask,
     BudgetExceeded,
@@ -16,9 +15,12 @@ from conductor.errors import (
     WorkerRefused,
     WorkerUnavailable,
 )
-from conductor.money import Budget, Usage
-from conductor.outbox import ROOM
-from conductor.worker import Call, Delta, FinishReason, Image, Message, Text
+from conductor.model.messages import Image, Message, Text
+from conductor.model.usage import Usage
+from conductor.model.worker import Call, Delta, FinishReason
+from conductor.run.event_log import ROOM
+from conductor.run.events import AnswerDelta, RunFinished, StepAborted
+from conductor.run.ledger import Budget
 from tests.conductor.team import (
     DEAR,
     NEVER,
@@ -111,7 +113,7 @@ async def test_a_step_nobody_reads_is_never_begun_where_the_plan_is_known() -> N
     assert dead.calls == []
     statuses = [step.status for step in run.record.plans[0].steps]
     assert statuses == ["not_needed", "done", "not_needed", "done"]
-    assert [event.step for event in run.of(e.StepLost)] == [0, 2]
+    assert [event.step for event in run.of(StepAborted)] == [0, 2]
 
 
 async def test_a_step_nobody_reads_is_cancelled_when_the_plan_s_text_ends() -> None:
@@ -151,7 +153,7 @@ async def test_the_answer_flows_out_as_it_comes() -> None:
     async with team(Player("a"), last).running(ask_for(plan=a_plan(("a", ()), ("b", (0,))))) as run:
         shown: list[tuple[str, str]] = []
         async for event in run.events():
-            if isinstance(event, e.AnswerDelta):
+            if isinstance(event, AnswerDelta):
                 shown.append((event.text, event.reasoning))
                 if len(shown) in (1, 3):
                     assert last.open_calls == 1
@@ -173,14 +175,14 @@ async def test_what_the_last_step_said_before_it_was_known_to_be_the_last_is_sho
     async with engine.running(ask_for()) as run:
         await until(lambda: only.calls and not only.open_calls)
         events = asyncio.create_task(
-            anext(event async for event in run.events() if isinstance(event, e.AnswerDelta))
+            anext(event async for event in run.events() if isinstance(event, AnswerDelta))
         )
         await turns()
         assert not events.done(), "the plan may go on, and then this is no answer"
         gate.set()
         assert (await events).text == "a"
         assert (
-            "".join([event.text async for event in run.events() if isinstance(event, e.AnswerDelta)])
+            "".join([event.text async for event in run.events() if isinstance(event, AnswerDelta)])
             == "nswer!"
         )
 
@@ -194,7 +196,7 @@ async def test_a_reader_that_stops_reading_stops_the_worker() -> None:
         assert run._outbox._events.qsize() <= ROOM + 5
         stopped_at = last.said
         async for event in run.events():
-            if isinstance(event, e.AnswerDelta):
+            if isinstance(event, AnswerDelta):
                 break
         await turns(200)
         assert last.said == stopped_at + 1, "one read, one more written"
@@ -288,7 +290,7 @@ async def test_with_stop_words_no_step_begins_before_it_is_known_which_is_the_la
         await turns()
         assert only.calls == []
         gate.set()
-        assert isinstance([event async for event in run.events()][-1], e.Finished)
+        assert isinstance([event async for event in run.events()][-1], RunFinished)
     assert only.calls[0].stop == ("END",)
 
 

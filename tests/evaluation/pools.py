@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from conductor.errors import WorkerUnavailable
-from conductor.money import Price, Usage
-from conductor.worker import Call, Delta, FinishReason, Reply, opened
+from conductor.model.usage import Price, Usage
+from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 from evaluation.asking import EngineAsker
 from evaluation.questions import Question
-from serving.settings import parse
+from serving.settings.settings import parse
 
 HERE = "tests.evaluation.pools"
 PRICE = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 10}
@@ -29,7 +29,7 @@ class Adder:
         Adder.asked += 1
         if self._down:
             raise WorkerUnavailable(f"{self.name} is down.", worker=self.name)
-        return opened(self.name, "adder", self._said(call), self._price)
+        return open_reply(self.name, "adder", self._said(call), self._price)
 
     async def _said(self, call: Call) -> AsyncGenerator[Delta]:
         user = next(m.text for m in reversed(call.messages) if m.role == "user").splitlines()[0]

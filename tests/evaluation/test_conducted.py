@@ -10,7 +10,7 @@ from evaluation.outcome import Outcome
 from evaluation.results import PASSING
 from evaluation.strategies import make
 from evaluation.strategies.conducted import of_conductor
-from serving.settings import parse
+from serving.settings.settings import parse
 from tests.evaluation.pools import sums, worker
 from tests.serving.api.served import plan as written
 from tests.serving.api.served import scripted, served, step

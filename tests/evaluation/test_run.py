@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conductor.plan import Plan
+from conductor.plan.plan import Plan
 from evaluation.asking import UNSAID, Asker, Caps, EngineAsker, Sampling
 from evaluation.errors import EvaluationError
 from evaluation.outcome import Outcome, together

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from conductor.plan import Plan, Step
-from conductor.record import Record
+from conductor.plan.plan import Plan, Step
+from conductor.run.record import Record
 from evaluation import asking_url
 from evaluation.asking import Caps, EngineAsker
 from evaluation.asking_url import UrlAsker
@@ -19,8 +19,8 @@ from evaluation.results import ResultLog
 from evaluation.run import Evaluation, Order
 from evaluation.strategies import make
 from evaluation.strategies.base import models_of
-from serving.api.store import MemoryStore
-from serving.settings import parse
+from serving.runs.memory_store import MemoryStore
+from serving.settings.settings import parse
 from tests.evaluation.pools import sums, worker
 from tests.evaluation.test_run import Silent
 from tests.serving.api.served import Json, scripted, served, step, team

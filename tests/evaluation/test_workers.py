@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 import yaml
 
-from conductor.plan import Plan, Step
+from conductor.plan.plan import Plan, Step
 from evaluation.asking import Caps, EngineAsker
 from evaluation.errors import EvaluationError
 from evaluation.extracting import ANSWER_FORM
@@ -12,7 +12,7 @@ from evaluation.questions import Question
 from evaluation.recorded_pool import settings_of, written
 from evaluation.sources import load
 from evaluation.workers.majority import majority
-from serving.settings import SettingsError, parse
+from serving.settings.settings import SettingsError, parse
 from tests.evaluation.pools import recorded
 
 

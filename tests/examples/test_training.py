@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from serving.settings import load, parse
+from serving.settings.settings import load, parse
 from tests.conftest import ROOT
 from tests.wires import strict
 from tests.wires.anthropic import AnthropicWire

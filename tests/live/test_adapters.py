@@ -14,7 +14,7 @@ import pytest_asyncio
 from loadtest.bench.adapters import WORDS, Switch, marked, under_load, wrong
 from loadtest.bench.alone import session
 from loadtest.bench.client import Client
-from serving.adapters import publish
+from serving.lora.adapters import publish
 from tests.conftest import Local
 from tests.serving.made_adapters import adapter, lora
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from serving.adapter_checks import Tensor, check, tensors_of_model
-from serving.adapters import AdapterError, digest, name_of, publish, verify
-from serving.deployments.fetching import fetched
+from serving.lora.adapters import AdapterError, digest, name_of, publish, verify
+from serving.lora.compatibility import Tensor, check, tensors_of_model
+from serving.lora.fetching import fetched
 from tests.serving.made_adapters import CONFIG, adapter, lora, safetensors
 
 BASE = {"model.layers.0.self_attn.q_proj.weight": Tensor("BF16", (8, 8))}

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from conductor.worker import Call, Message
+from conductor.model.messages import Message
+from conductor.model.worker import Call
 from serving.edge import HOOK
-from serving.settings import SettingsError, load, parse
-from serving.worker_settings import VllmSettings
+from serving.settings.settings import SettingsError, load, parse
+from serving.settings.workers import VllmSettings
 from tests.conftest import ROOT
 from tests.serving.made_adapters import adapter
 
@@ -94,7 +95,7 @@ def test_rays_prefix_router_finds_the_prompt_in_what_crosses_to_an_engine() -> N
     )
 
     from serving.deployments.build import by_prefix_and_load
-    from serving.worker_settings import Scale
+    from serving.settings.workers import Scale
     from serving.workers.vllm import VllmWorker
 
     config = by_prefix_and_load(Scale(target_ongoing_requests=16))
@@ -111,7 +112,7 @@ def test_rays_prefix_router_finds_the_prompt_in_what_crosses_to_an_engine() -> N
 
 def test_the_configuration_of_the_prefix_router_imports_no_model_library() -> None:
     program = (
-        "import sys; from serving.deployments.build import by_prefix_and_load; from serving.worker_settings import Scale;"
+        "import sys; from serving.deployments.build import by_prefix_and_load; from serving.settings.workers import Scale;"
         "by_prefix_and_load(Scale()); print(sorted({'torch', 'transformers', 'vllm'} & sys.modules.keys()))"
     )
     told = subprocess.run(
@@ -151,8 +152,8 @@ def test_an_engine_has_room_for_the_adapters_of_all_its_workers_and_for_those_th
 
 
 def test_a_local_adapter_is_looked_at_before_anything_starts(tmp_path: Path) -> None:
-    from serving.adapters import publish
     from serving.app import _see_local_adapters
+    from serving.lora.adapters import publish
 
     def settings(address: object) -> Any:
         return parse({"workers": [{"name": "w", "kind": "vllm", "model": "m", "adapter": str(address)}]})

@@ -4,8 +4,9 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
-from conductor.worker import Call, Message
-from serving.deployments.gathering import gathered
+from conductor.model.messages import Message
+from conductor.model.worker import Call
+from serving.deployments.coalescing import gathered
 from serving.workers.vllm import UNREAD_GAP_S, Chunk, EngineCall, VllmWorker
 
 

@@ -11,9 +11,9 @@ SDKS = {"openai", "anthropic", "google.genai"}
 WEB = {"fastapi", "starlette", "uvicorn"}
 
 ABSENT = {
-    "conductor.engine": SDKS | MODELS | WEB | {"ray", "pydantic", "yaml", "opentelemetry", "httpx2"},
-    "serving.settings": SDKS | MODELS | WEB | {"ray", "opentelemetry", "httpx2"},
-    "serving.telemetry": SDKS | MODELS | WEB | {"ray", "grpc"},
+    "conductor.run.team": SDKS | MODELS | WEB | {"ray", "pydantic", "yaml", "opentelemetry", "httpx2"},
+    "serving.settings.settings": SDKS | MODELS | WEB | {"ray", "opentelemetry", "httpx2"},
+    "serving.telemetry.spans": SDKS | MODELS | WEB | {"ray", "grpc"},
     "serving.pool": SDKS | MODELS | WEB | {"ray"},
     "serving.workers.openai": MODELS | WEB | {"ray", "anthropic", "google.genai"},
     "serving.workers.anthropic": MODELS | WEB | {"ray", "openai", "google.genai"},
@@ -34,7 +34,7 @@ def test_a_module_loads_only_what_it_needs(module: str, absent: set[str]):
 
 def test_a_pool_of_scripts_loads_no_sdk():
     code = (
-        "import sys; from serving.pool import build_pool; from serving.settings import parse;"
+        "import sys; from serving.pool import build_pool; from serving.settings.settings import parse;"
         "build_pool(parse({'workers': [{'name': 'a', 'kind': 'scripted'}]}), {}, {}); print(*sys.modules)"
     )
     loaded = subprocess.run(
@@ -50,7 +50,7 @@ from cluster.environment import fast_environment
 from serving.app import build_app
 from serving.deployments.router import Router
 from serving.pool import build_pool
-from serving.settings import load
+from serving.settings.settings import load
 
 keys = dict.fromkeys(("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY"), "planted")
 os.environ.update(keys)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from serving.pool import build_pool
-from serving.settings import Settings, SettingsError, absent_workers, parse
+from serving.settings.settings import Settings, SettingsError, absent_workers, parse
 
 GPT: dict[str, Any] = {"name": "gpt", "kind": "openai", "model": "m", "base_url": "http://127.0.0.1:1/v1"}
 
@@ -40,7 +40,8 @@ async def test_a_key_in_a_file_is_the_one_that_the_worker_sends(tmp_path: Path) 
 
 
 async def _ask(pool: Any) -> None:
-    from conductor.worker import Call, Message
+    from conductor.model.messages import Message
+    from conductor.model.worker import Call
 
     async with pool.members["gpt"].worker.open(Call((Message.of("user", "?"),))) as reply:
         async for _ in reply:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from conductor.errors import WorkerRefused
-from serving.settings import parse
+from serving.settings.settings import parse
 from serving.workers.vllm import EngineCall
 from tests.conftest import ROOT
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from conductor.money import FREE, Price
-from conductor.worker import Call, Message
-from serving.api.schema import read
-from serving.api.service import Service
-from serving.api.task import order
+from conductor.model.messages import Message
+from conductor.model.usage import FREE, Price
+from conductor.model.worker import Call
+from serving.api.dialects.chat_schema import read
+from serving.api.resolve import resolve
 from serving.layers.failing_over import FailingOver
 from serving.layers.fitting import Fitting
 from serving.layers.limited import Limited
@@ -18,7 +18,8 @@ from serving.layers.retrying import Retrying
 from serving.layers.skipping_refused import SkippingRefused
 from serving.layers.traced import Traced
 from serving.pool import Pool, build_pool
-from serving.settings import SettingsError, parse
+from serving.runs.service import Service
+from serving.settings.settings import SettingsError, parse
 from serving.workers.scripted import ScriptedWorker
 from tests.serving.spans import SPANS
 from tests.serving.states import until
@@ -196,14 +197,14 @@ class Closable(ScriptedWorker):
 def closable(*replies: Any) -> tuple[Pool, Closable]:
     from dataclasses import replace
 
-    from conductor.worker import Member
+    from conductor.model.pool_member import PoolMember
 
     made, worker = pool({}), Closable("a", replies or ["x"])
-    return replace(made, members={"a": Member("a", worker)}, wires=(worker,)), worker
+    return replace(made, members={"a": PoolMember("a", worker)}, wires=(worker,)), worker
 
 
 def ordered(of: Pool) -> Any:
-    return order(read(b'{"model": "a", "messages": [{"role": "user", "content": "hi"}]}'), of)
+    return resolve(read(b'{"model": "a", "messages": [{"role": "user", "content": "hi"}]}'), of)
 
 
 async def test_a_pool_nobody_uses_is_closed_when_it_is_replaced():
@@ -221,8 +222,9 @@ async def test_runs_under_way_keep_the_old_pool_until_the_last_of_them_has_ended
     service = Service(old)
 
     async def run() -> None:
+        one = ordered(service.pool)
         async with service.run(
-            ordered(service.pool), f"wf_{len(worker.calls)}{service.running}", {}
+            one.task, one.team, f"wf_{len(worker.calls)}{service.running}", {}
         ) as under_way:
             async for _ in under_way.events():
                 pass
@@ -250,7 +252,7 @@ async def test_two_swaps_in_a_row_close_both_old_pools_each_at_its_time():
 
 
 async def test_calls_of_a_replaced_pool_still_count_and_a_worker_that_is_gone_ends_at_none():
-    from serving.instruments import OPEN
+    from serving.telemetry.instruments import OPEN
 
     old, new = pool({"replies": [{"text": "x y", "stall_after_tokens": 1}]}), pool({"name": "b"})
     service = Service(old)
@@ -259,7 +261,8 @@ async def test_calls_of_a_replaced_pool_still_count_and_a_worker_that_is_gone_en
         return {m.labels[0]: m.value for m in service.levels() if m.instrument is OPEN}
 
     async def run() -> None:
-        async with service.run(ordered(old), "wf_1", {}) as under_way:
+        one = ordered(old)
+        async with service.run(one.task, one.team, "wf_1", {}) as under_way:
             async for _ in under_way.events():
                 pass
 

@@ -10,9 +10,17 @@ from typing import Any
 import pytest
 
 from conductor.errors import PodiumError
-from serving.settings import Settings, SettingsError, absent_workers, load, parse, with_model, without
-from serving.user_config import patched
-from serving.worker_settings import ScriptedSettings, VllmSettings
+from serving.settings.patch import apply_patch
+from serving.settings.settings import (
+    Settings,
+    SettingsError,
+    absent_workers,
+    load,
+    parse,
+    with_model,
+    without_workers,
+)
+from serving.settings.workers import ScriptedSettings, VllmSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 A: dict[str, Any] = {"name": "a", "kind": "scripted"}
@@ -182,7 +190,7 @@ def test_an_optional_worker_without_its_key_is_absent_and_another_is_an_error():
 
 
 def test_without_a_worker_nothing_names_it_any_more():
-    rest = without(settings(workers=[A | {"fallbacks": ["gpt", "b"]}, *FULL["workers"][1:]]), {"gpt"})
+    rest = without_workers(settings(workers=[A | {"fallbacks": ["gpt", "b"]}, *FULL["workers"][1:]]), {"gpt"})
     assert rest.pool == ["a", "b", "v", "v2"]
     assert rest.worker("a").fallbacks == ("b",)
     assert rest.models["mini"].workers == ("a",)
@@ -191,17 +199,17 @@ def test_without_a_worker_nothing_names_it_any_more():
 
 
 def test_without_the_fallback_there_is_none_and_without_the_conductor_nothing_serves():
-    assert without(settings(), {"b"}).conductor.fallback is None  # type: ignore[union-attr]
+    assert without_workers(settings(), {"b"}).conductor.fallback is None  # type: ignore[union-attr]
     with pytest.raises(SettingsError, match="conductor is the worker 'a', whose key is not set"):
-        without(settings(), {"a"})
-    assert without(settings(), set()) == settings()
+        without_workers(settings(), {"a"})
+    assert without_workers(settings(), set()) == settings()
 
 
 def test_a_conductor_without_its_key_gives_its_place_to_the_first_fallback_that_is_there():
     gpt = OPENAI | {"optional": True, "fallbacks": ["b", "a"]}
     led = parse({"workers": [A, B, gpt], "conductor": {"worker": "gpt", "fallback": "gpt"}})
     for absent, chosen in [({"gpt"}, "b"), ({"gpt", "b"}, "a"), (set[str](), "gpt")]:
-        conductor = without(led, absent).conductor
+        conductor = without_workers(led, absent).conductor
         assert conductor is not None
         assert conductor.worker == chosen
 
@@ -210,13 +218,13 @@ def test_where_nobody_can_plan_every_key_that_would_help_is_named():
     keys = [OPENAI | {"name": f"w{n}", "api_key_env": f"KEY_{n}", "optional": True} for n in (1, 2)]
     led = parse({"workers": [A, keys[0] | {"fallbacks": ["w2"]}, keys[1]], "conductor": {"worker": "w1"}})
     with pytest.raises(SettingsError, match="Set one of these variables: KEY_1, KEY_2"):
-        without(led, {"w1", "w2"})
+        without_workers(led, {"w1", "w2"})
 
 
 def test_what_a_model_accepts_can_be_said_and_survives_a_patch():
     own = {"accepts": {"sampling": "never", "efforts": ["low"]}, "like": "gpt-5"}
     full = parse({"workers": [A, OPENAI | own]})
-    assert patched(full, {"limits": {"records": 3}}).worker("gpt") == full.worker("gpt")
+    assert apply_patch(full, {"limits": {"records": 3}}).worker("gpt") == full.worker("gpt")
     with pytest.raises(SettingsError, match=r"workers\[1\]\.accepts\.temperature: is not a known key"):
         parse({"workers": [A, OPENAI | {"accepts": {"temperature": False}}]})
 
@@ -230,7 +238,7 @@ def test_a_patch_changes_what_it_names_and_nothing_else():
         "prompts": {"conductor": "Lead."},
         "limits": {"max_running": 5},
     }
-    changed = patched(full, patch)
+    changed = apply_patch(full, patch)
     b = changed.worker("b")
     assert isinstance(b, ScriptedSettings)
     assert (b.card, b.price is not None and b.price.output_usd_per_mtok) == ("new", 2)
@@ -241,11 +249,11 @@ def test_a_patch_changes_what_it_names_and_nothing_else():
         full.workflows,
         full.conductor,
     )
-    assert patched(full, {}) == full
+    assert apply_patch(full, {}) == full
 
 
 def test_a_patch_can_add_an_api_worker_and_take_one_out_of_the_pool():
-    changed = patched(
+    changed = apply_patch(
         settings(),
         {
             "workers": [{"name": "new", "kind": "openai", "model": "m"}, {"name": "b", "in_pool": False}],
@@ -257,7 +265,7 @@ def test_a_patch_can_add_an_api_worker_and_take_one_out_of_the_pool():
 
 def test_a_patch_keeps_the_model_that_was_put_in():
     full = with_model(settings(), "hub/other")
-    assert patched(full, {"limits": {"records": 3}}).worker("v") == full.worker("v")
+    assert apply_patch(full, {"limits": {"records": 3}}).worker("v") == full.worker("v")
 
 
 ENGINE_CHANGES: dict[str, dict[str, Any]] = {
@@ -273,34 +281,36 @@ ENGINE_CHANGES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("worker", ENGINE_CHANGES.values(), ids=ENGINE_CHANGES.keys())
 def test_a_patch_cannot_change_an_engine(worker: dict[str, Any]):
     with pytest.raises(SettingsError, match="takes a redeploy"):
-        patched(settings(), {"workers": [worker]})
+        apply_patch(settings(), {"workers": [worker]})
 
 
 def test_a_patch_cannot_change_the_routers_size_but_what_is_meant_for_one():
     with pytest.raises(SettingsError, match="autoscaling_config"):
-        patched(settings(), {"router": {"max_replicas": 3}})
-    assert patched(settings(), {"router": {"target_calls": 50}}).router.target_calls == 50
+        apply_patch(settings(), {"router": {"max_replicas": 3}})
+    assert apply_patch(settings(), {"router": {"target_calls": 50}}).router.target_calls == 50
 
 
 def test_a_patch_can_add_one_more_worker_of_an_engine_that_is_there():
     new = {"name": "v3", "kind": "vllm", "deployment": "v", "system_prompt": "You are brief."}
-    assert patched(settings(), {"workers": [new]}).pool[-1] == "v3"
+    assert apply_patch(settings(), {"workers": [new]}).pool[-1] == "v3"
 
 
 def test_a_patch_of_a_local_workers_card_is_no_change_of_its_engine():
     assert (
-        patched(settings(), {"workers": [{"name": "v", "card": "fast", "temperature": 0.1}]}).worker("v").card
+        apply_patch(settings(), {"workers": [{"name": "v", "card": "fast", "temperature": 0.1}]})
+        .worker("v")
+        .card
         == "fast"
     )
 
 
 def test_a_patch_gives_workers_of_an_engine_with_room_other_adapters_and_takes_them_away():
     room = settings(workers=[*FULL["workers"][:3], VLLM | {"engine": {"enable_lora": True}}, SHARED])
-    one = patched(room, {"workers": [{"name": "v2", "adapter": "s3://b/conductor@1a2b3c4d"}]})
+    one = apply_patch(room, {"workers": [{"name": "v2", "adapter": "s3://b/conductor@1a2b3c4d"}]})
     assert (room.adapters_of("v"), one.adapters_of("v")) == ([], ["s3://b/conductor@1a2b3c4d"])
     began_with_one = settings(workers=[*FULL["workers"][:3], VLLM | {"adapter": "a/x@00000000"}, SHARED])
-    other = patched(began_with_one, {"workers": [{"name": "v", "adapter": "a/x@11111111"}]})
-    none = patched(began_with_one, {"workers": [{"name": "v", "adapter": None}]})
+    other = apply_patch(began_with_one, {"workers": [{"name": "v", "adapter": "a/x@11111111"}]})
+    none = apply_patch(began_with_one, {"workers": [{"name": "v", "adapter": None}]})
     assert (other.adapters_of("v"), none.adapters_of("v")) == (["a/x@11111111"], [])
 
 
@@ -310,7 +320,7 @@ def test_an_adapter_for_an_engine_that_was_started_without_room_is_refused_with_
 ):
     without_room = settings(workers=[*FULL["workers"][:3], VLLM | {"engine": engine}, SHARED])
     with pytest.raises(SettingsError, match="enable_lora: true"):
-        patched(without_room, {"workers": [{"name": "v2", "adapter": "a/x@00000000"}]})
+        apply_patch(without_room, {"workers": [{"name": "v2", "adapter": "a/x@00000000"}]})
 
 
 @pytest.mark.parametrize(
@@ -327,7 +337,7 @@ def test_an_adapter_for_an_engine_that_was_started_without_room_is_refused_with_
 )
 def test_a_patch_that_is_no_settings_is_refused(patch: dict[str, Any]):
     with pytest.raises(SettingsError, match="user_config"):
-        patched(settings(), patch)
+        apply_patch(settings(), patch)
 
 
 def test_prompts_that_were_written_for_the_local_conductor_do_not_outlive_it():
@@ -367,7 +377,7 @@ def test_a_file_is_loaded_and_what_is_wrong_with_one_is_said(tmp_path: Path):
 
 def test_loading_imports_neither_ray_nor_torch_nor_an_sdk():
     code = (
-        "import sys; from serving.settings import load; load('cluster/scripted.yaml');"
+        "import sys; from serving.settings.settings import load; load('cluster/scripted.yaml');"
         "print(*sorted({name.partition('.')[0] for name in sys.modules}))"
     )
     names = subprocess.run(

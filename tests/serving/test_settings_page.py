@@ -6,8 +6,8 @@ from typing import Any, get_args
 
 from pydantic import BaseModel
 
-from serving.settings import Settings
-from serving.settings_page import SECTIONS, own_fields, page
+from serving.settings.page import SECTIONS, own_fields, page
+from serving.settings.settings import Settings
 from tests.conftest import ROOT
 
 

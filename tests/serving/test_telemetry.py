@@ -1,25 +1,26 @@
 """Names, the run's span, headers in and out."""
 
+import importlib
 import re
 
 from opentelemetry.trace import StatusCode
 
 from conductor.errors import PodiumError
-from serving import telemetry as t
-from serving.worker_settings import Kind
+from serving.settings.workers import Kind
+from serving.telemetry import spans
 from tests.serving.spans import SPANS
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 def test_every_kind_of_worker_has_a_providers_name():
-    assert set(t.PROVIDERS) == set(Kind.__args__)
+    assert set(spans.PROVIDERS) == set(Kind.__args__)
 
 
 def test_names_are_the_conventions_or_ours():
     names = {
         value
-        for name, value in vars(t).items()
+        for name, value in vars(spans).items()
         if name.isupper() and isinstance(value, str) and name != "EXPORTER"
     }
     assert len(names) > 20
@@ -28,10 +29,10 @@ def test_names_are_the_conventions_or_ours():
 
 def test_a_run_joins_the_callers_trace_and_hands_it_on():
     SPANS.clear()
-    with t.workflow("mini", "wf_1", {"traceparent": PARENT}) as span:
-        assert t.trace_id(span) == "0af7651916cd43dd8448eb211c80319c"
-        assert t.outgoing_headers()["traceparent"].startswith("00-0af7651916cd43dd8448eb211c80319c-")
-        assert PARENT[36:52] not in t.outgoing_headers()["traceparent"], (
+    with spans.workflow("mini", "wf_1", {"traceparent": PARENT}) as span:
+        assert spans.trace_id(span) == "0af7651916cd43dd8448eb211c80319c"
+        assert spans.outgoing_headers()["traceparent"].startswith("00-0af7651916cd43dd8448eb211c80319c-")
+        assert PARENT[36:52] not in spans.outgoing_headers()["traceparent"], (
             "the parent is now the run's own span"
         )
     root = SPANS.ended[0]
@@ -46,30 +47,30 @@ def test_a_run_joins_the_callers_trace_and_hands_it_on():
 
 def test_without_a_callers_trace_or_with_a_garbled_one_a_run_begins_its_own():
     for headers in (None, {}, {"traceparent": "nonsense"}):
-        with t.workflow("mini", "wf_1", headers) as span:
-            assert re.fullmatch(r"[0-9a-f]{32}", t.trace_id(span) or "")
+        with spans.workflow("mini", "wf_1", headers) as span:
+            assert re.fullmatch(r"[0-9a-f]{32}", spans.trace_id(span) or "")
 
 
 def test_a_span_that_is_there_already_is_the_parent_whatever_the_headers_say():
     with (
-        t.tracer.start_as_current_span("ray") as outer,
-        t.workflow("mini", "wf_1", {"traceparent": PARENT}) as span,
+        spans.tracer.start_as_current_span("ray") as outer,
+        spans.workflow("mini", "wf_1", {"traceparent": PARENT}) as span,
     ):
-        assert t.trace_id(span) == t.trace_id(outer)
+        assert spans.trace_id(span) == spans.trace_id(outer)
 
 
 def test_runs_do_not_see_each_others_steps():
-    with t.workflow("mini", "wf_1"):
-        spans = t.RUN_SPANS.get()
-        assert spans is not None
-        assert spans.links(0, (0,)) == []
-    assert t.RUN_SPANS.get() is None
+    with spans.workflow("mini", "wf_1"):
+        run_spans = spans.RUN_SPANS.get()
+        assert run_spans is not None
+        assert run_spans.links(0, (0,)) == []
+    assert spans.RUN_SPANS.get() is None
 
 
 def test_a_failure_is_marked():
     SPANS.clear()
-    with t.workflow("mini", "wf_1") as span:
-        t.failed(span, "WorkerBusy", "try later")
+    with spans.workflow("mini", "wf_1") as span:
+        spans.failed(span, "WorkerBusy", "try later")
     assert (SPANS.ended[0].attributes or {})["error.type"] == "WorkerBusy"
     assert (SPANS.ended[0].status.status_code, SPANS.ended[0].status.description) == (
         StatusCode.ERROR,
@@ -80,7 +81,7 @@ def test_a_failure_is_marked():
 def test_a_run_that_breaks_ends_its_span():
     SPANS.clear()
     try:
-        with t.workflow("mini", "wf_1"):
+        with spans.workflow("mini", "wf_1"):
             raise PodiumError("x")
     except PodiumError:
         pass
@@ -90,14 +91,14 @@ def test_a_run_that_breaks_ends_its_span():
 def test_spans_go_nowhere_unless_the_environment_says_where(monkeypatch):
     monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
     monkeypatch.delenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", raising=False)
-    assert t.span_processors() == []
+    assert spans.span_processors() == []
     for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
-        (processor,) = t.span_processors()
+        (processor,) = spans.span_processors()
         processor.shutdown()
         monkeypatch.delenv(name)
 
 
 def test_the_exporters_path_is_the_function():
-    module, _, name = t.EXPORTER.partition(":")
-    assert (module, name) == (t.__name__, t.span_processors.__name__)
+    module, _, name = spans.EXPORTER.partition(":")
+    assert getattr(importlib.import_module(module), name) is spans.span_processors

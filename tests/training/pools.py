@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from evaluation.questions import Question
-from serving.settings import parse
+from serving.settings.settings import parse
 from tests.serving.api.served import plan, scripted, step
 from training.remembering import Memory
 from training.reward import PlanReward

@@ -7,8 +7,8 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
-from serving import adapters
-from serving.settings import SettingsError
+from serving.lora import adapters
+from serving.settings.settings import SettingsError
 from tests.training.tiny_models import config
 from training.adapters import main, publish, unservable
 from training.folder import RunFolder

@@ -12,9 +12,9 @@ import torch
 import yaml
 from transformers import SchedulerType, get_scheduler
 
-from conductor.worker import Member
+from conductor.model.pool_member import PoolMember
 from evaluation.synthetic.skills import Skill
-from serving.settings import SettingsError
+from serving.settings.settings import SettingsError
 from tests.training.tiny_models import config
 from training.config import Schedule, WarmStartConfig, load, parse
 from training.examples import check as check_shares
@@ -140,7 +140,7 @@ def test_shares_that_do_not_go_with_the_pool_are_refused():
 
 
 def test_a_team_without_the_workers_who_have_all_shares_is_drawn_from_alike():
-    team = [Member(name, Skill(name, None), "") for name in ("b", "c")]
+    team = [PoolMember(name, Skill(name, None), "") for name in ("b", "c")]
     made = WarmStartConfig(step_shares=(1.0,), names=True)
     texts = {
         random_plan(random.Random(seed), made, team, 1, "steps", shares={"a": 1.0}) for seed in range(20)

@@ -11,7 +11,7 @@ import pytest
 
 from evaluation.graders import GRADERS, grade
 from evaluation.questions import Question
-from serving.settings import SettingsError
+from serving.settings.settings import SettingsError
 from tests.training.tiny_models import config
 from training.config import Config, QuestionsConfig
 from training.data import drawn, held_out, training_questions

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from conductor.record import Record
+from conductor.run.record import Record
 from tests.training.tiny_models import config
 from training import grpo
 from training.data import Asked

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from serving.settings import SettingsError
+from serving.settings.settings import SettingsError
 from tests.serving.api.served import plan, scripted, step
 from tests.training.pools import (
     EOS,
@@ -158,7 +158,7 @@ async def test_a_second_round_is_scored_by_its_outcome():
 
 
 def test_a_pool_that_training_cannot_use_is_told_with_the_remedy():
-    from serving.settings import parse
+    from serving.settings.settings import parse
 
     vllm = {"name": "v", "kind": "vllm", "model": "some/model"}
     with pytest.raises(SettingsError, match="kind openai and its base_url"):
@@ -184,7 +184,7 @@ def test_a_conductor_of_any_kind_is_replaced_with_its_price_and_limits_kept():
             scripted("a"),
         ],
     }
-    from serving.settings import parse
+    from serving.settings.settings import parse
 
     member = training_pool(parse(data), {}).members["v"]
     assert member.max_output_tokens == 77

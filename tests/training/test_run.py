@@ -16,7 +16,7 @@ import torch
 import yaml
 from transformers import TrainerCallback
 
-from serving.settings import SettingsError
+from serving.settings.settings import SettingsError
 from tests.training.tiny_models import POOL, config
 from training.__main__ import main
 from training.callbacks import Curves

@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from evaluation.synthetic.questions import questions
-from serving.api.answer import workflow
-from serving.settings import parse
+from serving.api.record_json import workflow
+from serving.settings.settings import parse
 from tests.serving.api.served import Json, plan, scripted, served, step
 from training.remembering import Memory
 from training.running import PlanRunner, training_pool

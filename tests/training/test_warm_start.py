@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conductor.formats import Format, parser
-from conductor.worker import Member
+from conductor.model.pool_member import PoolMember
+from conductor.plan.formats import Format, parser
 from evaluation.synthetic.skills import Skill
 from tests.training.tiny_models import POOL, config
 from training.config import WarmStartConfig
@@ -24,7 +24,7 @@ from training.strict import nothing_else
 from training.warm_start import IGNORED, Collator, weighted_loss
 
 TEAM = [
-    Member(name, Skill(name, None), card)
+    PoolMember(name, Skill(name, None), card)
     for name, card in (("a", "arithmetic: sums"), ("b", ""), ("c", "logic"))
 ]
 

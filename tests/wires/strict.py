@@ -1,6 +1,6 @@
 """Providers that enforce their published parameter rules, and answer in their own words where one is broken.
 
-Written from the providers' pages and from errors that people were given, not from `serving/known_models.py`, which they judge:
+Written from the providers' pages and from errors that people were given, not from `serving/settings/known_models.py`, which they judge:
 
 * OpenAI: https://developers.openai.com/api/docs/guides/reasoning, .../structured-outputs; errors: huggingface/smolagents#1671,
   anomalyco/opencode#4451, BerriAI/litellm#18921, community.openai.com/t/1341049, explodinggradients/ragas#2418.

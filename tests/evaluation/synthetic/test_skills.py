@@ -2,10 +2,12 @@
 
 import pytest
 
-from conductor.money import Price
-from conductor.plan import Step
-from conductor.prompts import work
-from conductor.worker import Call, FinishReason, Member, Message
+from conductor.model.messages import Message
+from conductor.model.pool_member import PoolMember
+from conductor.model.usage import Price
+from conductor.model.worker import Call, FinishReason
+from conductor.plan.plan import Step
+from conductor.plan.prompts import work
 from evaluation.synthetic.questions import questions, solution
 from evaluation.synthetic.skills import CANNOT, MODEL, Shown, Skill
 
@@ -17,7 +19,7 @@ def asked(skill: Skill, question: str, subtask: str = "", outputs: tuple[str, ..
     plan = [Step("x", "Do a part.") for _ in outputs]
     step = Step(skill.name, subtask, tuple(range(len(outputs))))
     shown = work(
-        Member(skill.name, skill),
+        PoolMember(skill.name, skill),
         (Message.of("user", question),),
         step,
         [*plan, step],

@@ -13,11 +13,11 @@ import httpx2
 import openai
 import uvicorn
 
-from conductor.money import Ledger
+from conductor.run.ledger import Ledger
 from serving.api.app import build_api
-from serving.api.service import Service
 from serving.pool import Engines, build_pool
-from serving.settings import Settings, parse
+from serving.runs.service import Service
+from serving.settings.settings import Settings, parse
 from serving.workers.scripted import ScriptedWorker
 from tests.serving.spans import SPANS
 from tests.serving.states import until

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from conductor.worker import Image
-from serving.api.schema import ChatRequest
+from conductor.model.messages import Image
+from serving.api.dialects.chat_schema import ChatRequest
 from tests.serving.api.served import ASK, Served, scripted, served, step, team
 
 USER = {"role": "user", "content": "hi"}

@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
-from serving import instruments
-from serving.api.conductor_health import FAILURES_UNTIL_DEGRADED
+from serving.runs.conductor_health import FAILURES_UNTIL_DEGRADED
+from serving.telemetry import instruments
 from tests.serving.api.served import Json, Served, plan, served, step, team
 from tests.serving.states import until
 from tests.wires.openai import OpenAIWire

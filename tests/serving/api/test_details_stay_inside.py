@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from conductor import errors as e
-from conductor.money import Price
-from conductor.worker import Attempt, Call, Delta, Reply, opened
-from serving.logs import JsonLines
+from conductor import errors
+from conductor.model.usage import Price
+from conductor.model.worker import Attempt, Call, Delta, Reply, open_reply
+from serving.telemetry.logs import JsonLines
 from tests.serving.api.served import ASK, Json, Served, plan, scripted, served, step, team
 from tests.serving.api.test_errors import tree
 from tests.wires.anthropic import AnthropicWire
@@ -34,13 +34,13 @@ class Raising:
         self.name, self._kind, self._late = name, kind, late
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        return opened(self.name, "none", self._deltas())
+        return open_reply(self.name, "none", self._deltas())
 
     async def _deltas(self) -> AsyncGenerator[Delta]:
         if self._late:
             yield Delta("So ")
         tried = Attempt(self.name, "WorkerBusy", "It was busy.", 0.0, PLANTED)
-        raise getattr(e, self._kind)("It went wrong.", detail=PLANTED, attempts=(tried,))
+        raise getattr(errors, self._kind)("It went wrong.", detail=PLANTED, attempts=(tried,))
 
 
 def raising(kind: str, *, late: bool = False) -> Json:

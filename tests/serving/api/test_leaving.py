@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from conductor.outbox import ROOM
-from conductor.record import Record
+from conductor.run.event_log import ROOM
+from conductor.run.record import Record
 from tests.serving.api.served import ASK, PRICE, Json, Served, plan, scripted, served, step, team
 from tests.serving.spans import SPANS
 from tests.serving.states import until

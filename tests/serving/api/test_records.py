@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from conductor.events import Answered
-from conductor.money import Usage
-from conductor.record import PlanRecord, Record, StepRecord
-from conductor.worker import Message
-from serving.api.store import MemoryStore, weight
-from serving.settings import LimitSettings
+from conductor.model.messages import Message
+from conductor.model.usage import Usage
+from conductor.run.events import CallResult
+from conductor.run.record import PlanRecord, Record, StepRecord
+from serving.runs.memory_store import MemoryStore, weight
+from serving.settings.settings import LimitSettings
 from tests.serving.api.served import scripted, served, team
 
 
@@ -67,7 +67,7 @@ def test_a_text_that_every_step_was_shown_weighs_once() -> None:
 
 def test_what_an_inner_run_said_weighs_too() -> None:
     inner = record("inner", answer="x" * 50_000)
-    answered = Answered("", "team", "m", Usage(), None, None, inner=inner)
+    answered = CallResult("", "team", "m", Usage(), None, None, inner=inner)
     steps = (StepRecord(0, "team", "", (), 0.0, answered=answered),)
     outer = replace(record("outer"), plans=(PlanRecord(0, 0, "client", 0.0, steps=steps),))
     assert weight(outer) > 50_000

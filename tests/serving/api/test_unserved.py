@@ -6,8 +6,8 @@ import openai
 import pytest
 from openai.types.chat import completion_create_params
 
-from serving.api.schema import ChatRequest
-from serving.api.unserved import WITHOUT_EFFECT
+from serving.api.dialects.chat_schema import ChatRequest
+from serving.api.dialects.chat_unserved import WITHOUT_EFFECT
 from tests.serving.api.served import ASK, Json, served, team
 
 TOOL: Json = {

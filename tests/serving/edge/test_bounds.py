@@ -12,14 +12,14 @@ import pytest
 import uvicorn
 
 from serving.api.app import build_api
-from serving.api.service import Service
 from serving.edge import hook
 from serving.edge.middleware import Edge
 from serving.edge.policy import Policy
 from serving.edge.protocol import guarded
 from serving.edge.waiting import WaitingRoom
 from serving.pool import build_pool
-from serving.settings import parse
+from serving.runs.service import Service
+from serving.settings.settings import parse
 from tests.serving.api.served import ASK, scripted, served, team
 from tests.serving.states import until
 

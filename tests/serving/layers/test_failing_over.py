@@ -3,7 +3,8 @@
 import pytest
 
 from conductor.errors import ContextOverflow, WorkerRefused, WorkerUnavailable
-from conductor.worker import Call, Image, Message, Reply, Text, Worker
+from conductor.model.messages import Image, Message, Text
+from conductor.model.worker import Call, Reply, Worker
 from serving.layers.failing_over import FailingOver
 from serving.layers.retrying import Retrying
 from serving.workers.scripted import ScriptedReply, ScriptedWorker

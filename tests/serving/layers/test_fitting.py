@@ -12,14 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conductor.errors import WorkerUnavailable
-from conductor.grammars import grammar
-from conductor.money import Usage
-from conductor.worker import Call, Delta, FinishReason, Message
-from serving.accepts import LEVELS, Accepts
-from serving.known_models import known
+from conductor.model.messages import Message
+from conductor.model.usage import Usage
+from conductor.model.worker import Call, Delta, FinishReason
+from conductor.plan.grammars import grammar
 from serving.layers import stop_sequences
 from serving.layers.fitting import Fitting, fit
 from serving.layers.stop_sequences import UNREAD, cut_at
+from serving.settings.accepts import LEVELS, Accepts
+from serving.settings.known_models import known
 from serving.workers.account import Account
 from serving.workers.anthropic import AnthropicWorker
 from serving.workers.gemini import GeminiWorker

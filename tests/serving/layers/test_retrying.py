@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
-from conductor.worker import Call, Message, Reply, Worker
+from conductor.model.messages import Message
+from conductor.model.worker import Call, Reply, Worker
 from serving.layers.failing_over import FailingOver
 from serving.layers.limited import Limited
 from serving.layers.retrying import Retrying

@@ -3,8 +3,9 @@
 import pytest
 
 from conductor.errors import WorkerRefused, WorkerUnavailable
-from conductor.refusals import Refusals
-from conductor.worker import Call, Message
+from conductor.model.messages import Message
+from conductor.model.refusals import Refusals
+from conductor.model.worker import Call
 from serving.layers.skipping_refused import SkippingRefused
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
 

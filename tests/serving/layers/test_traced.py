@@ -9,10 +9,11 @@ import pytest
 from opentelemetry.trace import SpanKind, StatusCode
 
 from conductor.errors import WorkerBusy, WorkerUnavailable
-from conductor.money import Price, Usage
-from conductor.worker import Call, Message
-from serving import telemetry as t
+from conductor.model.messages import Message
+from conductor.model.usage import Price, Usage
+from conductor.model.worker import Call
 from serving.layers.traced import Traced
+from serving.telemetry import spans
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
 from tests.serving.spans import SPANS
 from tests.serving.states import until
@@ -44,7 +45,7 @@ async def test_a_span_says_who_was_asked_for_what_and_what_it_took():
     assert span.attributes == {
         "gen_ai.operation.name": "chat", "gen_ai.provider.name": "podium.scripted", "gen_ai.request.model": "model-1",
         "gen_ai.request.stream": True, "gen_ai.request.max_tokens": 9, "gen_ai.response.model": "model-1-2026",
-        "gen_ai.response.finish_reasons": ("stop",), "gen_ai.response.time_to_first_chunk": span.attributes[t.FIRST_CHUNK_S],
+        "gen_ai.response.finish_reasons": ("stop",), "gen_ai.response.time_to_first_chunk": span.attributes[spans.FIRST_CHUNK_S],
         "gen_ai.usage.input_tokens": 10, "gen_ai.usage.output_tokens": 4, "gen_ai.usage.cache_read.input_tokens": 3,
         "gen_ai.usage.reasoning.output_tokens": 2, "podium.worker": "w", "podium.plan": 0, "podium.attempt": 1,
         "podium.cost_usd": pytest.approx(0.000018),
@@ -57,28 +58,32 @@ async def test_a_plans_span_is_called_after_the_conductor():
         ScriptedWorker("conductor", ["x"]), Call(CALL.messages, operation="plan", plan=2, attempt=3)
     )
     assert span.name == "plan conductor"
-    assert (span.attributes[t.OPERATION], span.attributes[t.PLAN], span.attributes[t.ATTEMPT]) == (
+    assert (
+        span.attributes[spans.OPERATION],
+        span.attributes[spans.PLAN],
+        span.attributes[spans.ATTEMPT],
+    ) == (
         "plan",
         2,
         3,
     )
-    assert t.STEP not in span.attributes
+    assert spans.STEP not in span.attributes
 
 
 async def test_the_time_to_the_first_chunk_is_the_time_that_opening_takes():
     span = await ask(ScriptedWorker("w", ["x"], delay_s=0.03))
-    assert 0.03 <= span.attributes[t.FIRST_CHUNK_S] <= (span.end_time - span.start_time) / 1e9
+    assert 0.03 <= span.attributes[spans.FIRST_CHUNK_S] <= (span.end_time - span.start_time) / 1e9
 
 
 async def test_a_step_links_to_each_step_it_reads():
     worker = ScriptedWorker("w", ["x"])
-    with t.workflow("mini", "wf_1"):
+    with spans.workflow("mini", "wf_1"):
         for step, access in [(0, ()), (1, ()), (2, (0, 1))]:
             await ask(worker, Call(CALL.messages, step=step, access=access))
         await ask(worker, Call(CALL.messages, plan=1, step=1, access=(0,)))
     first, second, third, other = SPANS.named("chat")
     assert [link.context.span_id for link in third.links] == [s.context.span_id for s in (first, second)]
-    assert (third.attributes[t.STEP], third.attributes[t.ACCESS]) == (2, (0, 1))
+    assert (third.attributes[spans.STEP], third.attributes[spans.ACCESS]) == (2, (0, 1))
     assert not first.links
     assert not other.links, "another plan's step 0 is not what it read"
     root = SPANS.named("invoke_workflow")[0]
@@ -89,18 +94,18 @@ async def test_a_failure_before_the_first_token_is_named():
     with pytest.raises(WorkerBusy):
         await ask(ScriptedWorker("w", [ScriptedReply(error="busy")]))
     span = SPANS.ended[-1]
-    assert (span.attributes[t.ERROR_TYPE], span.status.status_code) == ("WorkerBusy", StatusCode.ERROR)
+    assert (span.attributes[spans.ERROR_TYPE], span.status.status_code) == ("WorkerBusy", StatusCode.ERROR)
     assert "scripted to fail" in span.status.description
-    assert t.FIRST_CHUNK_S not in span.attributes
+    assert spans.FIRST_CHUNK_S not in span.attributes
 
 
 async def test_a_failure_in_mid_stream_is_named_beside_what_came():
     with pytest.raises(WorkerUnavailable):
         await ask(ScriptedWorker("w", [ScriptedReply("x y z", fail_after_tokens=1)], model="m"))
     span = SPANS.ended[-1]
-    assert span.attributes[t.ERROR_TYPE] == "WorkerUnavailable"
-    assert (span.attributes[t.RESPONSE_MODEL], t.FIRST_CHUNK_S in span.attributes) == ("m", True)
-    assert t.INPUT_TOKENS not in span.attributes, "nobody said"
+    assert span.attributes[spans.ERROR_TYPE] == "WorkerUnavailable"
+    assert (span.attributes[spans.RESPONSE_MODEL], spans.FIRST_CHUNK_S in span.attributes) == ("m", True)
+    assert spans.INPUT_TOKENS not in span.attributes, "nobody said"
 
 
 async def test_no_content_unless_the_settings_ask_for_it():
@@ -109,7 +114,7 @@ async def test_no_content_unless_the_settings_ask_for_it():
     assert not any(
         "hi there" in str(value) or "Be brief" in str(value) for value in without.attributes.values()
     )
-    assert json.loads(asked.attributes[t.INPUT_MESSAGES]) == [
+    assert json.loads(asked.attributes[spans.INPUT_MESSAGES]) == [
         {"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi there"},
     ]  # fmt: skip
 
@@ -129,5 +134,5 @@ async def test_it_ends_where_the_call_is_cancelled(reply: ScriptedReply):
 
 async def test_an_unknown_cost_is_not_told_as_nothing():
     span = await ask(ScriptedWorker("w", ["x"], price=None))
-    assert t.COST_USD not in span.attributes
-    assert (await ask(ScriptedWorker("w", ["x"]))).attributes[t.COST_USD] == 0
+    assert spans.COST_USD not in span.attributes
+    assert (await ask(ScriptedWorker("w", ["x"]))).attributes[spans.COST_USD] == 0

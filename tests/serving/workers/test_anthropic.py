@@ -7,11 +7,12 @@ import httpx2
 import pytest
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
-from conductor.money import Usage
-from conductor.worker import Call, Delta, Grammar, Image, Message, Text
+from conductor.model.messages import Image, Message, Text
+from conductor.model.usage import Usage
+from conductor.model.worker import Call, Delta, Grammar
 from serving.workers.account import Account
 from serving.workers.anthropic import AnthropicWorker, fault, thinking_for
-from serving.workers.faults import Faults
+from serving.workers.http_errors import ErrorMapper
 from tests.wires.anthropic import AnthropicWire
 from tests.wires.server import Answer, WireServer, serving
 
@@ -233,7 +234,7 @@ BY_STATUS = {
     504: WorkerUnavailable, 529: WorkerBusy,
 }  # fmt: skip
 """Likewise for the statuses that have a class."""
-FAULTS = Faults("w", "claude-9", "Anthropic", "ANTHROPIC_API_KEY", "http://here", "sk-ant-test")
+FAULTS = ErrorMapper("w", "claude-9", "Anthropic", "ANTHROPIC_API_KEY", "http://here", "sk-ant-test")
 REQUEST = httpx2.Request("POST", "http://here/v1")
 
 

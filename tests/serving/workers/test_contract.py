@@ -7,7 +7,8 @@ import time
 import pytest
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
-from conductor.worker import Call, Delta, FinishReason, Message, Reply, Worker
+from conductor.model.messages import Message
+from conductor.model.worker import Call, Delta, FinishReason, Reply, Worker
 from tests.serving.workers.subjects import (
     MODEL,
     RETRY_AFTER_S,

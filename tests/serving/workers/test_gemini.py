@@ -8,11 +8,12 @@ import pytest
 from google.genai import errors, types
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
-from conductor.money import Usage
-from conductor.worker import Call, FinishReason, Grammar, Image, Message, Text
+from conductor.model.messages import Image, Message, Text
+from conductor.model.usage import Usage
+from conductor.model.worker import Call, FinishReason, Grammar
 from serving.workers.account import Account
-from serving.workers.faults import GARBLED, Faults
 from serving.workers.gemini import FINISH, GeminiWorker, fault, thinking_for
+from serving.workers.http_errors import GARBLED, ErrorMapper
 from tests.wires.gemini import GeminiWire
 from tests.wires.server import Answer, WireServer, serving
 
@@ -206,7 +207,7 @@ STATUS = {"APIError": 500, "ClientError": 400, "ServerError": 500}
 
 def test_every_exception_of_the_sdk_is_mapped():
     """Those that are `ValueError`s are mapped as garbled chunks; a new one fails here until somebody decided."""
-    faults = Faults("w", "gemini-9", "Gemini", "GEMINI_API_KEY", "http://here", "AIza-test-key")
+    faults = ErrorMapper("w", "gemini-9", "Gemini", "GEMINI_API_KEY", "http://here", "AIza-test-key")
     mapped = {}
     for name, kind in inspect.getmembers(errors, inspect.isclass):
         if not issubclass(kind, Exception) or issubclass(kind, (Warning, *GARBLED)):

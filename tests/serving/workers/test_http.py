@@ -14,16 +14,17 @@ import httpx2
 import pytest
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
-from conductor.worker import Call, FinishReason, Image, Message, Reply
-from conductor.worker import Worker as AnyWorker
-from serving.api.errors import headers
-from serving.known_models import known
+from conductor.model.messages import Image, Message
+from conductor.model.worker import Call, FinishReason, Reply
+from conductor.model.worker import Worker as AnyWorker
+from serving.errors import headers
 from serving.layers.failing_over import FailingOver
 from serving.layers.retrying import Retrying
+from serving.settings.known_models import known
 from serving.workers.account import Account
 from serving.workers.anthropic import AnthropicWorker
-from serving.workers.faults import Faults, retry_after_s
 from serving.workers.gemini import GeminiWorker
+from serving.workers.http_errors import ErrorMapper, retry_after_s
 from serving.workers.openai import OpenAIWorker
 from serving.workers.scripted import ScriptedWorker
 from tests.serving.workers.subjects import MODEL, SECRET
@@ -339,7 +340,7 @@ def test_retry_after_is_read_as_milliseconds_seconds_or_a_date():
 
 
 def test_a_long_complaint_is_shortened_and_put_on_one_line():
-    faults = Faults("w", MODEL, "OpenAI", "OPENAI_API_KEY", "http://here", SECRET)
+    faults = ErrorMapper("w", MODEL, "OpenAI", "OPENAI_API_KEY", "http://here", SECRET)
     quoted = faults.quote("no\n\n" + "x" * 5000)
     assert len(quoted) < 400
     assert "\n" not in quoted

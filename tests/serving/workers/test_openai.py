@@ -5,8 +5,9 @@ from decimal import Decimal
 import pytest
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
-from conductor.worker import Call, Delta, FinishReason, Grammar, Image, Message, Text
-from serving.accepts import Accepts
+from conductor.model.messages import Image, Message, Text
+from conductor.model.worker import Call, Delta, FinishReason, Grammar
+from serving.settings.accepts import Accepts
 from serving.workers.account import Account
 from serving.workers.openai import OpenAIWorker
 from tests.wires.openai import OpenAIWire

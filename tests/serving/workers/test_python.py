@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from conductor.money import Price
-from conductor.worker import Call, Delta, FinishReason, Message, Reply, opened
+from conductor.model.messages import Message
+from conductor.model.usage import Price
+from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 from serving.pool import build_pool
-from serving.settings import SettingsError, parse
+from serving.settings.settings import SettingsError, parse
 
 HERE = "tests.serving.workers.test_python"
 
@@ -21,7 +22,7 @@ class Parrot:
         self.name, self._price, self._times = name, price, times
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        return opened(self.name, "parrot", self._said(call), self._price)
+        return open_reply(self.name, "parrot", self._said(call), self._price)
 
     async def _said(self, call: Call) -> AsyncGenerator[Delta]:
         for _ in range(self._times):

@@ -7,8 +7,9 @@ import sys
 import pytest
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
-from conductor.money import Usage
-from conductor.worker import Call, FinishReason, Message, Reply
+from conductor.model.messages import Message
+from conductor.model.usage import Usage
+from conductor.model.worker import Call, FinishReason, Reply
 from serving.workers.scripted import KEPT_CALLS, ScriptedReply, ScriptedWorker
 
 CALL = Call(messages=(Message.of("system", "Be short."), Message.of("user", "What is two and two?")))

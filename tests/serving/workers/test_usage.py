@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 
-from conductor.calls import ask, input_bound
-from conductor.money import Budget, Ledger, Price, Usage
-from conductor.worker import Call, FinishReason, Member, Message, Reply
+from conductor.model.messages import Message
+from conductor.model.pool_member import PoolMember
+from conductor.model.usage import Price, Usage
+from conductor.model.worker import Call, FinishReason, Reply
+from conductor.run.call import input_bound, open_call
+from conductor.run.ledger import Budget, Ledger
 from serving.workers.account import Account
 from serving.workers.chat_chunks import decode
 from tests.serving.workers.test_http import PROVIDERS, Provider
@@ -50,8 +53,8 @@ async def paid(provider: Provider, answer: Answer, price: Price | None = PRICE, 
     ledger = Ledger(Budget() if price is None else Budget(max_cost_usd=Decimal(1)))
     async with serving(provider.wire, answer) as server:
         worker = provider.worker(Account("w", "m", "sk-test", server.url + provider.path, price))
-        member = Member("w", worker, price=price, worst_price=price)
-        async with ask(member, call, ledger) as asked:
+        member = PoolMember("w", worker, price=price, worst_price=price)
+        async with open_call(member, call, ledger) as asked:
             texts = [delta.text async for delta in asked]
         await worker.aclose()
     assert ledger.holds == []

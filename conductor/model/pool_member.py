@@ -1,0 +1,44 @@
+"""A worker as the pool shows it."""
+
+from dataclasses import dataclass, field, replace
+
+from conductor.model.usage import FREE, Price
+from conductor.model.worker import Call, Worker
+
+
+@dataclass(frozen=True, slots=True)
+class PoolMember:
+    """A worker as the pool shows it: what it is good at, what it takes, what it can hold."""
+
+    name: str
+    worker: Worker
+    card: str = ""
+    """What it is good at, for the conductor to read."""
+    price: Price | None = FREE
+    """Per token; None where nobody said, so that its cost is unknown and never 0."""
+    worst_price: Price | None = FREE
+    """The dearest of its own and of those it may fall back to: what a call is reserved at."""
+    max_output_tokens: int = 4096
+    """The most one of its answers may be long, where the request names no smaller figure."""
+    prepaid: bool = False
+    """Its calls are paid one by one inside it, from the same ledger, so asking it reserves nothing."""
+    sees_images: bool = False
+    context_tokens: int | None = None
+    """The longest prompt and answer together; None: not known."""
+    tokens_per_s: float | None = None
+    """About how fast it writes; None: not known."""
+    system_prompt: str = ""
+    """Put before the user's own system prompt."""
+    defaults: Call = field(default_factory=lambda: Call(messages=()))
+    """Sampling that the settings give it, used where a request is silent."""
+
+    def with_defaults(self, call: Call) -> Call:
+        """`call` with this member's own settings where it says nothing."""
+        own = self.defaults
+        return replace(
+            call,
+            max_output_tokens=call.max_output_tokens or self.max_output_tokens,
+            temperature=own.temperature if call.temperature is None else call.temperature,
+            top_p=own.top_p if call.top_p is None else call.top_p,
+            effort=call.effort or own.effort,
+        )

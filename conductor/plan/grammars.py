@@ -1,0 +1,138 @@
+"""Grammars under which a model can only write plans that run.
+
+They are built from the request's pool and its `max_steps`, so that worker numbers exist, reads point backwards and strictly
+ascend, and the text ends. Written as GBNF for xgrammar (what vLLM decodes with) and, where the format is JSON, as the JSON
+schema that API providers take; the schema cannot say "backwards only", so their plans are still checked by the parser.
+"""
+
+from conductor.model.worker import Grammar
+from conductor.plan.formats import Format
+
+SUBTASK_CHARS = 240
+"""A subtask is an instruction, not an essay; a small model that never stops is cut here by the grammar."""
+REASONING_WORDS = 100
+"""Of the free text before the three lists of the `lists` format."""
+CHARS_PER_WORD = 6
+"""What a word and its blank take, on the average."""
+WORD_CHARS = 24
+"""No word is longer, so that text without blanks ends too."""
+
+# Why words: xgrammar 0.2.8 takes 0.2 to 0.6 s of CPU a token (SmolLM2's vocabulary) to mask `char{0,239}`, or 2 s to compile
+# the same as a class. A repeat of words, their characters unrolled, takes 0.1 s once and microseconds a token.
+_STRING = (
+    'string ::= "\\"" first letters{tail} (" " word){{0,{more}}} "\\""\n'
+    'first ::= [^"\\\\\\x00-\\x20\\x7f-\\xa0\\u1680\\u2000-\\u200f\\u2028-\\u202f\\u205f\\u3000]\n'
+    'letter ::= [^"\\\\\\x00-\\x20] | "\\\\" ["\\\\nrt]\n'
+)
+_FIELDS = (
+    'fields ::= "{\\"worker\\": " worker ", \\"subtask\\": " string'
+    ' | "{\\"subtask\\": " string ", \\"worker\\": " worker\n'
+)
+"""Either may come first: a small conductor does better if it says what is to be done before it looks up who does such things."""
+
+
+def _words(word: str, letter: str) -> str:
+    """Rules for `word`: up to `WORD_CHARS` times `letter`, written out."""
+    rules = f'{word} ::= {letter} {letter}s{WORD_CHARS - 1}\n{letter}s0 ::= ""\n'
+    return rules + "".join(
+        f'{letter}s{left} ::= "" | {letter} {letter}s{left - 1}\n' for left in range(1, WORD_CHARS)
+    )
+
+
+def _string(chars: int) -> str:
+    more = max(chars // CHARS_PER_WORD - 1, 0)
+    return _STRING.format(more=more, tail=WORD_CHARS - 1) + _words("word", "letter")
+
+
+def grammar(
+    format: Format,
+    n_workers: int,
+    max_steps: int,
+    *,
+    may_accept: bool = False,
+    subtask_chars: int = SUBTASK_CHARS,
+    thinking: bool = False,
+) -> Grammar:
+    """The grammar of `format`.
+
+    Args:
+        format: which of the two.
+        n_workers: workers are the numbers below it.
+        max_steps: at most so many steps, at least one.
+        may_accept: whether the text may keep the answer of the round before instead.
+        subtask_chars: about the length of the longest subtask; the grammar counts words, of six characters each.
+        thinking: whether the JSON schema has room for a thought before the steps.
+    """
+    words = _worker(n_workers) + _string(subtask_chars)
+    if format == "lists":
+        return Grammar(_lists(max_steps, may_accept) + words)
+    return Grammar(_steps(max_steps, may_accept) + words, _schema(n_workers, max_steps, may_accept, thinking))
+
+
+def _worker(n_workers: int) -> str:
+    return "worker ::= " + " | ".join(f'"{number}"' for number in range(n_workers)) + "\n"
+
+
+def _access(step: int) -> str:
+    """Rules for a strictly ascending list of steps below `step`: `access3 ::= "[" (reads3_0 | ...)? "]"`."""
+    heads = " | ".join(f"reads{step}_{read}" for read in range(step))
+    rules = f'access{step} ::= "[]"' + (f' | "[" ({heads}) "]"' if heads else "") + "\n"
+    for read in range(step):
+        tails = " | ".join(f'", " reads{step}_{later}' for later in range(read + 1, step))
+        rules += f'reads{step}_{read} ::= "{read}"' + (f" ({tails})?" if tails else "") + "\n"
+    return rules
+
+
+def _steps(max_steps: int, may_accept: bool) -> str:
+    rules = "root ::= steps0" + (' | "{\\"accept\\": true}"' if may_accept else "") + "\n"
+    for step in range(max_steps):
+        more = f' ("\\n" steps{step + 1})?' if step + 1 < max_steps else ""
+        rules += f'steps{step} ::= fields ", \\"access\\": " access{step} "}}"{more}\n' + _access(step)
+    return rules + _FIELDS
+
+
+def _lists(max_steps: int, may_accept: bool) -> str:
+    def repeated(rule: str, count: int) -> str:
+        return ' ", " '.join([rule] * count)
+
+    lengths = range(0 if may_accept else 1, max_steps + 1)
+    rules = "root ::= reasoning (" + " | ".join(f"plan{count}" for count in lengths) + ")\n"
+    for count in lengths:
+        accesses = ' ", " '.join(f"access{step}" for step in range(count))
+        rules += (
+            f'plan{count} ::= "model_id = [" {repeated("worker", count)} "]\\nsubtasks = [" '
+            f'{repeated("string", count)} "]\\naccess_list = [" {accesses} "]"\n'
+        )
+    rules += "".join(_access(step) for step in range(max_steps))
+    rules += f'reasoning ::= (thought (" " thought){{0,{REASONING_WORDS - 1}}} "\\n")?\n'
+    rules += r"mark ::= [^=:\[\]<>\x00-\x20]" + "\n" + _words("thought", "mark")
+    return rules
+
+
+def _schema(n_workers: int, max_steps: int, may_accept: bool, thinking: bool) -> dict[str, object]:
+    step: dict[str, object] = {
+        "type": "object",
+        "properties": {
+            "worker": {"type": "integer", "enum": list(range(n_workers))},
+            "subtask": {"type": "string"},
+            "access": {
+                "type": "array",
+                "items": {"type": "integer", "enum": list(range(max(max_steps - 1, 1)))},
+                "maxItems": max_steps - 1,
+            },
+        },
+        "required": ["worker", "subtask", "access"],
+        "additionalProperties": False,
+    }
+    properties: dict[str, object] = {}
+    if thinking:
+        properties["thinking"] = {"type": "string", "description": "A sentence or two, before the plan."}
+    if may_accept:
+        properties["accept"] = {"type": "boolean"}
+    properties["steps"] = {"type": "array", "items": step, "maxItems": max_steps}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }

@@ -1,0 +1,105 @@
+"""A plan as a value: a few steps, each with a worker, a subtask and the earlier steps it reads.
+
+A `Plan` that exists can run: every rule is checked when it is made, one step at a time, so that a step can be started before
+the next one is written. Knows nothing of texts (`formats.py`) or of running (`run.py`).
+
+Source: arXiv 2512.04388, section 3.1; `access` as lists of positions is its appendix B.8.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from conductor.errors import InvalidPlan, Reason, quote
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One call to one worker.
+
+    Args:
+        worker: a name from the request's pool.
+        subtask: what it is asked to do. Empty: answer the user's question as it stands (never written by a conductor; fixed
+            workflows, fallbacks and plain pass-through use it).
+        access: indices of the earlier steps whose outputs it may see, ascending, none twice.
+    """
+
+    worker: str
+    subtask: str
+    access: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Steps in an order in which reads point backwards only: a DAG. The last step's output is the answer."""
+
+    steps: tuple[Step, ...]
+
+    @classmethod
+    def of(cls, steps: Iterable[Step], workers: Collection[str], max_steps: int) -> "Plan":
+        """A plan of `steps`.
+
+        Raises:
+            InvalidPlan: one of them cannot run, or there are none.
+        """
+        draft = PlanBuilder(workers, max_steps)
+        for step in steps:
+            draft.add(step)
+        return draft.finish()
+
+    @property
+    def needed(self) -> frozenset[int]:
+        """The steps that the last one reads, directly or through others, and itself. The rest is never worth running."""
+        needed = {len(self.steps) - 1}
+        for index in range(len(self.steps) - 1, -1, -1):
+            if index in needed:
+                needed.update(self.steps[index].access)
+        return frozenset(needed)
+
+
+@dataclass(slots=True)
+class PlanBuilder:
+    """A plan while it is being written: takes a step at a time and refuses the first that cannot run.
+
+    Args:
+        workers: the names a step may have.
+        max_steps: how many steps there may be.
+    """
+
+    workers: Collection[str]
+    max_steps: int
+    steps: list[Step] = field(default_factory=list[Step])
+
+    def add(self, step: Step) -> Step:
+        """Check `step` as the next one; it may be started right away.
+
+        Raises:
+            InvalidPlan: with `reason` and the step's index. The draft is unchanged.
+        """
+        index = len(self.steps)
+        if index >= self.max_steps:
+            raise InvalidPlan(
+                f"The plan has more than {self.max_steps} steps.", reason=Reason.TOO_MANY_STEPS, step=index
+            )
+        if step.worker not in self.workers:
+            raise InvalidPlan(
+                f"Step {index} names the worker {quote(step.worker)}, which this request's pool does not have.",
+                reason=Reason.UNKNOWN_WORKER, step=index, detail=f"It has: {', '.join(self.workers)}.",
+            )  # fmt: skip
+        forward = [read for read in step.access if not 0 <= read < index]
+        if forward:
+            raise InvalidPlan(
+                f"Step {index} reads step {quote(forward[0])}; a step can only read earlier ones.",
+                reason=Reason.READS_FORWARD, step=index,
+            )  # fmt: skip
+        self.steps.append(Step(step.worker, step.subtask, tuple(sorted(set(step.access)))))
+        return self.steps[-1]
+
+    def finish(self) -> Plan:
+        """The plan.
+
+        Raises:
+            InvalidPlan: it has no step.
+        """
+        if not self.steps:
+            raise InvalidPlan("The plan has no steps.", reason=Reason.NO_PLAN)
+        return Plan(tuple(self.steps))

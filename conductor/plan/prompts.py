@@ -1,0 +1,195 @@
+"""What the conductor and each worker are shown.
+
+The conductor's prompt is static first (instructions, examples), then the pool, then the conversation, so that its prefix can be
+served from the cache. Workers always see the user's own conversation; what else they see is what their step may read. Wording
+is ours; the order of the worker's parts follows arXiv 2512.04388 (its code's message layout), the cards are our addition.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from conductor.errors import InvalidPlan
+from conductor.model.messages import Image, Message, Part, Text
+from conductor.model.pool_member import PoolMember
+from conductor.model.usage import Price
+from conductor.plan.instructions import Layout, how_to_accept, instructions
+from conductor.plan.marks import mark_key, marked, read_marked
+from conductor.plan.plan import Step
+
+ROLE = """\
+You lead a team of language models. You do not answer the user yourself: you write a plan that makes the team answer well.
+
+A plan has one step or more, at most {max_steps}. Each step has
+- a worker: the number of the model that does it,
+- a subtask: what to do, in one or two sentences to that model,
+- an access list: the numbers of the earlier steps, from 0, whose outputs it may read.
+Steps that do not read each other run at the same time. Every worker sees the user's question. The last step's output is the
+answer the user gets, so let it be the complete answer. Use one step for an easy question, more only where they help.
+"""
+
+WORKER = "{number}: {card}{facts}"
+"""How a worker is shown; the facts, where there are any, are a line of their own."""
+
+FALLBACK_CARD = "a general language model"
+ANSWER = "Answer the question."
+"""The task of a step that has none and reads others."""
+OUTPUT = "output"
+"""The name of the marks around an output that a worker is shown."""
+NO_IMAGE = "[A picture is here that this model cannot see.]"
+_FILL = re.compile(r"\{(number|card|facts)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Prompts:
+    """The texts that settings may replace.
+
+    Args:
+        conductor: instructions; `{max_steps}` stands for the request's figure.
+        steps, lists: how to write the two formats, with examples; None: as `instructions.py` says it for the request.
+        worker: a worker of the pool; `{number}`, `{card}` and `{facts}` (price, speed, context, images) are filled in.
+    """
+
+    conductor: str = ROLE
+    steps: str | None = None
+    lists: str | None = None
+    worker: str = WORKER
+
+    def plan(
+        self, layout: Layout, pool: Sequence[PoolMember], max_steps: int, conversation: Sequence[Message]
+    ) -> list[Message]:
+        """What the conductor is shown to write a plan: static text, then the pool in its numbering, then the question."""
+        own = self.lists if layout == "lists" else self.steps
+        how = instructions(layout, len(pool), max_steps) if own is None else own
+        team = "\n".join(self._line(number, member) for number, member in enumerate(pool))
+        system = f"{self.conductor.replace('{max_steps}', str(max_steps))}\n{how}\nThe team:\n{team}"
+        return [Message.of("system", system), Message.of("user", _question(conversation))]
+
+    def repair(self, asked: Sequence[Message], written: str, error: InvalidPlan) -> list[Message]:
+        """The same again, after a plan that cannot run."""
+        key = mark_key(*(message.text for message in asked), error.message)
+        complaint = (
+            f"This plan cannot run:\n\n{marked('reason', key, error.message)}\n\n"
+            "Write the whole plan again, in the same format."
+        )
+        return [*asked, Message.of("assistant", written or "(nothing)"), Message.of("user", complaint)]
+
+    def revise(self, asked: Sequence[Message], written: str, outcome: str, layout: Layout) -> list[Message]:
+        """The paper's recursion (section 3.2): the conductor reads its plan and the outcome, and accepts or plans again."""
+        key = mark_key(*(message.text for message in asked), written, outcome)
+        verdict = (
+            f"The team answered:\n\n{marked('outcome', key, outcome)}\n\n"
+            f"If this answers the user's question well, {how_to_accept(layout)}. "
+            "If not, write a new plan that fixes it; its last step must give the complete answer."
+        )
+        return [*asked, Message.of("assistant", written or "(nothing)"), Message.of("user", verdict)]
+
+    def _line(self, number: int, member: PoolMember) -> str:
+        fills = {"number": str(number), "card": _card(member), "facts": _facts(member)}
+        return _FILL.sub(lambda name: fills[name[1]], self.worker)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPrompt:
+    """What a worker is shown, and the key of the marks in it; empty where there are none."""
+
+    messages: tuple[Message, ...]
+    mark_key: str = ""
+
+
+def work(
+    member: PoolMember,
+    conversation: Sequence[Message],
+    step: Step,
+    plan: Sequence[Step],
+    outputs: Mapping[int, str],
+) -> WorkerPrompt:
+    """What a worker is shown: both system prompts, the conversation, the outputs it may read, its subtask.
+
+    Outputs and subtask are appended to the user's last message, because some chat templates refuse two user turns in a row.
+    Only outputs have marks around them, and no sentence of ours is added: small models repeat what frames their task.
+
+    Args:
+        member: who is asked.
+        conversation: the user's, whole.
+        step: what is asked; an empty subtask shows the conversation alone.
+        plan: the steps so far, for the subtasks of what is read.
+        outputs: of the steps in `step.access`.
+    """
+    messages = [message for message in conversation if message.role != "system"]
+    system = "\n\n".join(
+        text for text in [member.system_prompt, *(m.text for m in conversation if m.role == "system")] if text
+    )
+    key = ""
+    if step.access:
+        subtasks = [plan[read].subtask for read in step.access]
+        texts = (*(message.text for message in conversation), system, step.subtask, *subtasks)
+        key = mark_key(*texts, *(outputs[read] for read in step.access))
+    if step.subtask or step.access:
+        messages = _with_last_user(messages, _assignment(step, plan, outputs, key))
+    if not member.sees_images:
+        messages = [_without_images(message) for message in messages]
+    return WorkerPrompt((*([Message.of("system", system)] if system else []), *messages), key)
+
+
+def read_assignment(text: str) -> tuple[list[str], str]:
+    """The outputs and the task that `work` adds to the user's last turn, for a worker that is a program."""
+    outputs, task = read_marked(OUTPUT, text)
+    return outputs, task.strip()
+
+
+def _assignment(step: Step, plan: Sequence[Step], outputs: Mapping[int, str], key: str) -> str:
+    shown = (
+        marked(OUTPUT, key, outputs[read], step=str(read), subtask=plan[read].subtask) for read in step.access
+    )
+    return "\n\n".join([*shown, step.subtask or ANSWER])
+
+
+def _with_last_user(messages: Sequence[Message], text: str) -> list[Message]:
+    """`text` at the end of the last user turn; as a turn of its own where the conversation ends with the assistant."""
+    if messages and messages[-1].role == "user":
+        last = messages[-1]
+        return [*messages[:-1], replace(last, parts=(*last.parts, Text("\n\n" + text)))]
+    return [*messages, Message.of("user", text)]
+
+
+def _without_images(message: Message) -> Message:
+    if not message.has_image:
+        return message
+    parts: tuple[Part, ...] = tuple(
+        Text(NO_IMAGE) if isinstance(part, Image) else part for part in message.parts
+    )
+    return replace(message, parts=parts)
+
+
+def _question(conversation: Sequence[Message]) -> str:
+    """The conversation as the conductor reads it: one text, pictures named, turns marked where there is more than one."""
+    plain = [_without_images(message) for message in conversation]
+    if len(plain) == 1:
+        return f"The user's question:\n{plain[0].text}"
+    key = mark_key(*(message.text for message in plain))
+    turns = "\n\n".join(marked("turn", key, message.text, role=message.role) for message in plain)
+    return f"The conversation; plan the answer to its last turn:\n{turns}"
+
+
+def _card(member: PoolMember) -> str:
+    """What a worker is good at, in one line, so that no card looks like another worker's."""
+    return " ".join(member.card.split()) or FALLBACK_CARD
+
+
+def _facts(member: PoolMember) -> str:
+    """What is known of a worker's price, speed and limits, in a line of its own; empty where nothing is."""
+    facts = [
+        _price(member.price) if member.price else "",
+        f"{member.tokens_per_s:g} tokens/s" if member.tokens_per_s else "",
+        f"context of {member.context_tokens:,} tokens" if member.context_tokens else "",
+        "sees images" if member.sees_images else "",
+    ]
+    known = "; ".join(fact for fact in facts if fact)
+    return f"\n   ({known})" if known else ""
+
+
+def _price(price: Price) -> str:
+    if not price.input_usd_per_mtok and not price.output_usd_per_mtok:
+        return "costs nothing"
+    return f"${price.input_usd_per_mtok:f} in, ${price.output_usd_per_mtok:f} out per million tokens"

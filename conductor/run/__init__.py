@@ -1,0 +1,1 @@
+"""One request from its task to its record: rounds, plans, calls, money, events."""

@@ -1,0 +1,175 @@
+"""How a run stays inside its budget.
+
+Reserve before a call, settle after it: two parallel steps cannot spend the same last cent.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+from conductor.errors import BudgetExceeded
+from conductor.model.usage import FREE, MILLION, Price, Usage
+
+LEAST_ANSWER_TOKENS = 64
+"""An answer cut shorter than this by the budget is not worth paying its prompt for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What one request may consume, all its calls together, planning included. None: as much as it takes."""
+
+    max_cost_usd: Decimal | None = None
+    max_tokens: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Hold:
+    """A reserved part of the budget, for one call."""
+
+    cost_usd: Decimal
+    tokens: int
+    max_output_tokens: int
+    """How long the answer may be for the call to stay inside the budget: ask the model for no more."""
+    settled: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Ledger:
+    """A run's spending. The one mutable object of a run; used from one event loop.
+
+    A call whose usage never becomes known (a cut stream) is counted against the budget with all that was held for it,
+    while the record says that its cost is unknown.
+    """
+
+    budget: Budget = Budget()
+    spent_usd: Decimal = Decimal(0)
+    spent_tokens: int = 0
+    holds: list[Hold] = field(default_factory=list[Hold])
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @asynccontextmanager
+    async def hold(
+        self, price: Price | None, input_tokens: int, max_output_tokens: int, what: str
+    ) -> AsyncGenerator[Hold]:
+        """Reserve what a call costs at worst; `settle` it inside the block. Whatever is not settled counts as spent in full.
+
+        Where others hold too much of what is left, this waits for them to settle: they mostly take far less than the worst.
+        Where nobody else holds anything, the answer is shortened to what the budget allows.
+
+        Args:
+            price: of the worker to be called.
+            input_tokens: an upper bound of the prompt's length.
+            max_output_tokens: of the answer's.
+            what: whom the money is for, for the error.
+
+        Raises:
+            BudgetExceeded: not even a short answer fits. Nothing was held.
+        """
+        hold = await self._reserve(price, input_tokens, max_output_tokens, what)
+        self.holds.append(hold)
+        try:
+            yield hold
+        finally:
+            if not hold.settled:
+                self._book(hold, hold.cost_usd, hold.tokens)
+
+    def settle(self, hold: Hold, cost_usd: Decimal | None, usage: Usage | None) -> None:
+        """Replace `hold` by what the call took; by all of it where that is unknown, or nothing a call can take."""
+        knows_cost = cost_usd is not None and cost_usd.is_finite() and cost_usd >= 0
+        knows_tokens = usage is not None and usage.input_tokens >= 0 and usage.output_tokens >= 0
+        self._book(
+            hold,
+            cost_usd if cost_usd is not None and knows_cost else hold.cost_usd,
+            usage.total_tokens if usage is not None and knows_tokens else hold.tokens,
+        )
+
+    def release(self, hold: Hold) -> None:
+        """Give `hold` back unspent: the call never reached a model."""
+        self._book(hold, Decimal(0), 0)
+
+    @property
+    def held_usd(self) -> Decimal:
+        """What is reserved for calls under way."""
+        return sum((hold.cost_usd for hold in self.holds), Decimal(0))
+
+    @property
+    def held_tokens(self) -> int:
+        """Likewise, in tokens."""
+        return sum(hold.tokens for hold in self.holds)
+
+    def _book(self, hold: Hold, cost_usd: Decimal, tokens: int) -> None:
+        hold.settled = True
+        self.holds.remove(hold)
+        self.spent_usd += cost_usd
+        self.spent_tokens += tokens
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _reserve(
+        self, price: Price | None, input_tokens: int, max_output_tokens: int, what: str
+    ) -> Hold:
+        while True:
+            room = self._room(price, input_tokens)
+            if room is None or room >= max_output_tokens:
+                return self._make_hold(price, input_tokens, max_output_tokens)
+            if not self.holds:
+                if room < min(LEAST_ANSWER_TOKENS, max_output_tokens):
+                    raise self._exceeded(price, input_tokens, what)
+                return self._make_hold(price, input_tokens, room)
+            await self._changed.wait()
+
+    def _make_hold(self, price: Price | None, input_tokens: int, max_output_tokens: int) -> Hold:
+        worst = (price or FREE).of(Usage(input_tokens, max_output_tokens))
+        return Hold(worst, input_tokens + max_output_tokens, max_output_tokens)
+
+    def _room(self, price: Price | None, input_tokens: int) -> int | None:
+        """How many tokens an answer may be long inside what is left; None: no limit; below 0: the prompt alone is too much."""
+        rooms = [
+            room
+            for room in (self._room_by_tokens(input_tokens), self._room_by_cost(price, input_tokens))
+            if room is not None
+        ]
+        return min(rooms) if rooms else None
+
+    def _room_by_tokens(self, input_tokens: int) -> int | None:
+        if self.budget.max_tokens is None:
+            return None
+        return self.budget.max_tokens - self.spent_tokens - self.held_tokens - input_tokens
+
+    def _room_by_cost(self, price: Price | None, input_tokens: int) -> int | None:
+        if self.budget.max_cost_usd is None:
+            return None
+        if price is None:
+            return -1
+        left = self.budget.max_cost_usd - self.spent_usd - self.held_usd - price.of(Usage(input_tokens))
+        if left < 0:
+            return -1
+        return int(left * MILLION / price.output_usd_per_mtok) if price.output_usd_per_mtok else None
+
+    def _exceeded(self, price: Price | None, input_tokens: int, what: str) -> BudgetExceeded:
+        """The error, about the limit that leaves less room; about the price where there is none."""
+        by_tokens, by_cost_room = self._room_by_tokens(input_tokens), self._room_by_cost(price, input_tokens)
+        by_cost = by_cost_room is not None and (
+            by_tokens is None or price is None or by_cost_room <= by_tokens
+        )
+        spent, held, limit = (
+            (f"${self.spent_usd:f}", f"${self.held_usd:f}", f"${self.budget.max_cost_usd:f}")
+            if by_cost
+            else (
+                f"{self.spent_tokens} tokens",
+                f"{self.held_tokens} tokens",
+                f"{self.budget.max_tokens} tokens",
+            )
+        )
+        why = (
+            "has no price, so its cost cannot be kept under a limit"
+            if price is None and by_cost
+            else "could cost more than is left"
+        )
+        field_name = "podium.max_cost_usd" if by_cost else "podium.max_tokens"
+        return BudgetExceeded(
+            f"A call to {what} {why}: spent {spent}, held {held}, limit {limit}. Raise {field_name}.",
+            param=field_name, spent=spent, held=held, limit=limit,
+        )  # fmt: skip

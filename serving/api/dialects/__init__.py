@@ -1,0 +1,1 @@
+"""The wire formats in which clients ask and are answered."""

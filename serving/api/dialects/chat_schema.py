@@ -1,0 +1,273 @@
+"""What a request may say: OpenAI's chat completion body, and `podium`.
+
+Unknown OpenAI fields are ignored, because clients send what they like; known ones that are not served yet and would change the answer
+are refused by name (`unserved.py`), and so are unknown `podium` fields, because a limit with a typing error in it must not go unnoticed.
+"""
+
+from decimal import Decimal
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictInt,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import ErrorDetails
+
+from conductor.errors import BadTask
+from serving.api.dialects.chat_unserved import (
+    TOOL_ROLES,
+    UnservedFields,
+    UnservedMessageFields,
+    refuse_unserved,
+)
+from serving.workers.images import split_data_url
+
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+EFFORT_STEPS: dict[str, int] = {
+    "none": 1,
+    "minimal": 1,
+    "low": 2,
+    "medium": 3,
+    "high": 5,
+    "xhigh": 5,
+    "max": 5,
+}
+EFFORT_ROUNDS: dict[str, int] = {"xhigh": 1, "max": 1}
+"""Rounds on top of the model's own."""
+MOST = 1_000_000_000
+"""No limit may be larger, so that sums of them still fit into JSON's numbers."""
+MOST_PARTS = 2048
+"""Messages of a conversation and parts of a message, as with OpenAI: more objects than that take seconds to read."""
+MOST_NAMES = 1000
+"""Workers that a request may name."""
+MOST_STOP_CHARS = 1000
+"""Of a stop sequence."""
+# Every list ends at its first fault: a body of a megabyte could hold so many that telling them all would take seconds.
+
+
+class _Ignoring(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def _auto(detail: Any) -> Any:
+    return "auto" if detail is None else detail
+
+
+class ImageUrl(_Ignoring):
+    """OpenAI's picture."""
+
+    url: str = Field(pattern=r"^(https?://|data:image/)")
+    detail: Annotated[Literal["auto", "low", "high"], BeforeValidator(_auto)] = "auto"
+
+    @field_validator("url")
+    @classmethod
+    def _holds_a_picture(cls, url: str) -> str:
+        if url.startswith("data:"):
+            split_data_url(url)  # what no provider could read is told here, by its place
+        return url
+
+
+class TextPart(_Ignoring):
+    """OpenAI's text part."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ImagePart(_Ignoring):
+    """OpenAI's picture part."""
+
+    type: Literal["image_url"]
+    image_url: ImageUrl
+
+
+class RefusalPart(_Ignoring):
+    """OpenAI's words of an assistant that would not answer."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+    @property
+    def text(self) -> str:
+        """What the model is shown of it."""
+        return self.refusal
+
+
+class UnservedPart(_Ignoring):
+    """OpenAI's parts that no worker is shown yet; one is never made."""
+
+    type: Literal["input_audio", "file"]
+    text: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse(cls, _: Any) -> Any:
+        raise ValueError("is not served yet. Send text or pictures, or ask a model's own API")
+
+
+ContentPart = Annotated[
+    TextPart | ImagePart | RefusalPart | UnservedPart,
+    Field(discriminator="type"),
+]
+
+
+class ChatMessage(UnservedMessageFields):
+    """One turn."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | Annotated[list[ContentPart], Field(max_length=MOST_PARTS, fail_fast=True)] | None = None
+    refusal: str | None = None
+    """An assistant's, which took the place of its content."""
+
+    @property
+    def text_chars(self) -> int:
+        """How much text it holds."""
+        parts = self.content if isinstance(self.content, list) else []
+        whole = self.content if isinstance(self.content, str) else ""
+        return len(whole) + sum(len(part.text) for part in parts if isinstance(part, TextPart | RefusalPart))
+
+
+class StreamOptions(_Ignoring):
+    """OpenAI's."""
+
+    include_usage: bool = False
+
+
+class PlannedStep(_Strict):
+    """A step of a plan of the caller's own. An empty subtask is the question as it stands."""
+
+    worker: str
+    subtask: str = ""
+    access: Annotated[list[StrictInt], Field(fail_fast=True)] | Literal["all"] = Field(
+        default_factory=list[int]
+    )
+
+
+class Podium(_Strict):
+    """What a request may set beyond OpenAI's fields. Limits only ever lower what the model's settings allow."""
+
+    workers: Annotated[list[str], Field(fail_fast=True)] | None = Field(default=None, max_length=MOST_NAMES)
+    exclude_workers: Annotated[list[str], Field(fail_fast=True)] = Field(
+        default_factory=list[str], max_length=MOST_NAMES
+    )
+    max_steps: int | None = Field(default=None, ge=1, le=100)
+    rounds: int | None = Field(default=None, ge=1, le=5)
+    max_cost_usd: Decimal | None = Field(default=None, gt=0, ge=Decimal("1e-12"), le=MOST)
+    max_tokens: int | None = Field(default=None, gt=0, le=MOST)
+    deadline_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    progress: Literal["off", "events", "reasoning"] = "off"
+    trace: bool = False
+    plan: Annotated[list[PlannedStep], Field(fail_fast=True)] | None = Field(
+        default=None, min_length=1, max_length=100
+    )
+
+
+def _given(value: Any) -> Any:
+    return {} if value is None else value
+
+
+def _list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+class ChatRequest(UnservedFields):
+    """The body of `POST /v1/chat/completions` and `POST /v1/plans`."""
+
+    model: str
+    messages: Annotated[list[ChatMessage], Field(fail_fast=True)] = Field(min_length=1, max_length=MOST_PARTS)
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = Field(default=None, ge=1, le=MOST)
+    max_completion_tokens: int | None = Field(default=None, ge=1, le=MOST)
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    stop: (
+        Annotated[
+            list[Annotated[str, Field(min_length=1, max_length=MOST_STOP_CHARS)]],
+            Field(max_length=16, fail_fast=True),
+            BeforeValidator(_list),
+        ]
+        | None
+    ) = None
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    n: Literal[1] | None = 1
+    reasoning_effort: Effort | None = None
+    podium: Annotated[Podium, BeforeValidator(_given)] = Field(default_factory=Podium)
+
+    @property
+    def text_chars(self) -> int:
+        """How much text its messages and its plan hold."""
+        plan = sum(len(step.subtask) for step in self.podium.plan or ())
+        return plan + sum(message.text_chars for message in self.messages)
+
+
+def read(body: bytes) -> ChatRequest:
+    """The request in `body`.
+
+    Raises:
+        BadTask: naming the field, in the caller's spelling, and what it may be.
+    """
+    try:
+        request = ChatRequest.model_validate_json(body)
+    except ValidationError as exc:
+        fault = _innermost(exc.errors(include_url=False, include_context=False))
+        if fault["type"] == "json_invalid":
+            raise BadTask(f"The body is not JSON: {fault['msg']}.", param="body") from exc
+        param = place(fault["loc"]) or "body"
+        said = (
+            "is not a field of it"
+            if fault["type"] == "extra_forbidden"
+            else fault["msg"].removeprefix("Value error, ")
+        )
+        raise BadTask(f"{param}: {said}.{_remedy(param, fault['input'])}", param=param) from exc
+    refuse_unserved(request, list(request.messages))
+    return request
+
+
+def _innermost(faults: list[ErrorDetails]) -> ErrorDetails:
+    """The first fault; where a field may be of several sorts, that of the sort the caller came nearest to."""
+    first = place(faults[0]["loc"])
+    return max((f for f in faults if place(f["loc"]).startswith(first)), key=lambda fault: len(fault["loc"]))
+
+
+def place(loc: tuple[int | str, ...]) -> str:
+    """A validator's location as a caller writes it, `messages[0].content`: which sort was tried is left out."""
+    written = ""
+    for index, part in enumerate(loc):
+        before = loc[index - 1] if index else None
+        is_sort = before in ("content", "access") and isinstance(part, str)
+        is_sort |= (
+            isinstance(before, int) and part in ("text", "image_url", "refusal") and index < len(loc) - 1
+        )
+        if isinstance(part, int):
+            written += f"[{part}]"
+        elif not is_sort:
+            written += f".{part}" if written else part
+    return written
+
+
+def _remedy(param: str, given: object) -> str:
+    if given in TOOL_ROLES and param.endswith("].role"):
+        return " Results of tools are not served yet."
+    if (
+        param.startswith("podium.")
+        and param.count(".") == 1
+        and param.removeprefix("podium.") not in Podium.model_fields
+    ):
+        return f" `podium` takes: {', '.join(Podium.model_fields)}."
+    return {
+        "messages": ' Send at least one message, such as {"role": "user", "content": "..."}.',
+        "model": " GET /v1/models lists the names.",
+        "podium.max_cost_usd": f" Give dollars above 0 and up to {MOST}, or leave it out for no limit.",
+        "n": " One answer a request.",
+    }.get(param, "")

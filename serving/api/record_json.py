@@ -1,0 +1,272 @@
+"""A record as JSON: OpenAI's answer, its usage, and everything that `podium` tells.
+
+Field names of the orchestration tokens are those that Sakana's Fugu sends and clients already read. What goes to callers has no
+error's `detail`; the record has (`for_operator`).
+"""
+
+from decimal import Decimal
+from typing import Any, cast
+
+from conductor.errors import PodiumError
+from conductor.model.messages import Message, Text
+from conductor.model.usage import Usage
+from conductor.run.events import (
+    CallQueued,
+    CallResult,
+    Event,
+    PlanEnded,
+    PlanStarted,
+    StepAborted,
+    StepFinished,
+    StepFirstToken,
+    StepPlanned,
+    StepStarted,
+)
+from conductor.run.record import PlanRecord, Record, StepRecord
+from serving import errors
+
+Json = dict[str, Any]
+
+
+def completion(record: Record, *, trace: bool) -> Json:
+    """`chat.completion` of a finished run."""
+    reasoning = record.answering.reasoning if record.answering else ""
+    message: Json = {"role": "assistant", "content": record.answer, "refusal": None}
+    if reasoning:
+        message["reasoning_content"] = reasoning
+    choice: Json = {
+        "index": 0, "message": message, "logprobs": None, "finish_reason": record.finish.value if record.finish else "stop",
+    }  # fmt: skip
+    return {
+        "id": chat_id(record.id), "object": "chat.completion", "created": int(record.created), "model": model_name(record),
+        "choices": [choice], "usage": usage(record), "podium": summary(record, trace=trace),
+    }  # fmt: skip
+
+
+def model_name(record: Record) -> str:
+    """The name that was asked for; of a worker that failed over, the name of the one who answers."""
+    plan = record.answering_plan
+    if plan is None or plan.source != "worker":
+        return record.model
+    return plan.steps[-1].served_by or record.model
+
+
+def chat_id(workflow_id: str) -> str:
+    """OpenAI's id of the run's answer."""
+    return "chatcmpl-" + workflow_id.removeprefix("wf_")
+
+
+def usage(record: Record) -> Json:
+    """The answering step's tokens, the rest beside them, and all in `total_tokens`."""
+    answering = record.answering.usage if record.answering and record.answering.usage else Usage()
+    rest = record.orchestration
+    return {
+        "prompt_tokens": answering.input_tokens,
+        "completion_tokens": answering.output_tokens,
+        "total_tokens": answering.total_tokens + rest.total_tokens,
+        "prompt_tokens_details": {
+            "cached_tokens": answering.cached_input_tokens,
+            "orchestration_input_tokens": rest.input_tokens,
+            "orchestration_input_cached_tokens": rest.cached_input_tokens,
+        },
+        "completion_tokens_details": {
+            "reasoning_tokens": answering.reasoning_tokens,
+            "orchestration_output_tokens": rest.output_tokens,
+        },
+    }
+
+
+def summary(record: Record, *, trace: bool) -> Json:
+    """The answer's `podium` object; its steps in full where they were asked for."""
+    return {
+        "workflow_id": record.id, "rounds": record.rounds,
+        "steps": steps(record) if trace else [_brief(step) for step in steps(record)],
+        "cost_usd": dollars(record.cost_usd), "unmetered_calls": record.unmetered_calls,
+        "wall_s": _seconds(record.wall_s), "critical_path_s": _seconds(record.critical_path_s),
+        "fallback": record.fallback, "trace_id": record.trace_id,
+    }  # fmt: skip
+
+
+LISTED_CHARS = 500
+"""No text in a list of records is longer; the whole of it is in the record."""
+
+
+def listed(record: Record) -> Json:
+    """A record in a list: the whole of it, but for long texts, which end in `… [N characters]`."""
+    return cast(Json, _shortened(workflow(record)))
+
+
+def _shortened(value: object) -> object:
+    match value:
+        case str() if len(value) > LISTED_CHARS:
+            return f"{value[:LISTED_CHARS]}… [{len(value)} characters]"
+        case list():
+            return [_shortened(each) for each in cast(list[object], value)]
+        case dict():
+            return {name: _shortened(each) for name, each in cast(Json, value).items()}
+        case _:
+            return value
+
+
+def workflow(record: Record, *, for_operator: bool = True) -> Json:
+    """The whole record."""
+    plan = record.answering_plan
+    return {
+        "id": record.id, "object": "workflow", "model": record.model, "status": record.status,
+        "created": int(record.created), "trace_id": record.trace_id, "rounds": record.rounds, "fallback": record.fallback,
+        "plan": [written(step) for step in plan.steps] if plan else [],
+        "answer": record.answer, "finish_reason": record.finish.value if record.finish else None,
+        "error": _error(record.error, for_operator=for_operator),
+        "usage": usage(record), "cost_usd": dollars(record.cost_usd), "unmetered_calls": record.unmetered_calls,
+        "wall_s": _seconds(record.wall_s), "critical_path_s": _seconds(record.critical_path_s),
+        "plans": [_plan(each, for_operator=for_operator) for each in record.plans],
+        "steps": steps(record, for_operator=for_operator),
+    }  # fmt: skip
+
+
+def steps(record: Record, *, for_operator: bool = False) -> list[Json]:
+    """Every step of every plan, in full, in the order they were written."""
+    return [_step(plan, step, for_operator=for_operator) for plan in record.plans for step in plan.steps]
+
+
+def written(step: StepRecord) -> Json:
+    """A step as `podium.plan` takes it."""
+    return {"worker": step.worker, "subtask": step.subtask, "access": list(step.access)}
+
+
+def dollars(amount: Decimal | None) -> float | None:
+    """For JSON; unknown stays null."""
+    return None if amount is None else float(amount)
+
+
+def progress(event: Event) -> Json | None:
+    """An event as `progress: events` shows it; None for those that are not progress."""
+    match event:
+        case PlanStarted():
+            told: Json = {
+                "type": "plan_began",
+                "round": event.round,
+                "source": event.source,
+                "worker": event.worker,
+            }
+        case StepPlanned():
+            step = event.planned
+            told = {
+                "type": "step_planned",
+                "step": event.step,
+                "worker": step.worker,
+                "subtask": step.subtask,
+            }
+            told["access"] = list(step.access)
+        case PlanEnded():
+            told = {
+                "type": "plan_ended",
+                "accepted": event.accepted,
+                "rejected": event.rejected,
+                "why": event.why,
+            }
+        case CallQueued():
+            told = {"type": "waits", "step": event.step, "worker": event.worker, "why": event.why}
+        case StepStarted():
+            told = {"type": "step_began", "step": event.step}
+        case StepFirstToken():
+            told = {"type": "step_spoke", "step": event.step, "served_by": event.served_by}
+        case StepFinished(answered=answered):
+            told = {"type": "step_ended", "step": event.step, "cost_usd": dollars(answered.cost_usd)}
+            told["usage"] = _tokens(answered.usage)
+        case StepAborted():
+            told = {"type": "step_lost", "step": event.step, "why": event.loss.value}
+            told["error"] = _error(event.error, for_operator=False)
+        case _:
+            return None
+    return told | {"plan": event.plan, "at_s": _seconds(event.at_s)}
+
+
+def _brief(step: Json) -> Json:
+    return {
+        name: step[name]
+        for name in (
+            "plan",
+            "step",
+            "worker",
+            "served_by",
+            "model",
+            "access",
+            "status",
+            "cost_usd",
+            "started_s",
+            "ended_s",
+        )
+    }
+
+
+def _step(plan: PlanRecord, step: StepRecord, *, for_operator: bool) -> Json:
+    inner = step.answered.inner if step.answered else None
+    return {
+        "plan": plan.index, "round": plan.round, "step": step.index, **written(step), "status": step.status,
+        "prompt": _messages(step.prompt), **_answered(step.answered, for_operator=for_operator),
+        "served_by": step.served_by,
+        "planned_s": _seconds(step.planned_s), "started_s": _seconds(step.started_s),
+        "first_token_s": _seconds(step.first_token_s), "ended_s": _seconds(step.ended_s),
+        "error": _error(step.error, for_operator=for_operator),
+        "inner": workflow(inner, for_operator=for_operator) if isinstance(inner, Record) else None,
+    }  # fmt: skip
+
+
+def _plan(plan: PlanRecord, *, for_operator: bool) -> Json:
+    return {
+        "plan": plan.index, "round": plan.round, "source": plan.source, "worker": plan.worker,
+        "prompt": _messages(plan.prompt), **_answered(plan.answered, for_operator=for_operator), "steps": [written(step) for step in plan.steps],
+        "accepted": plan.accepted, "rejected": plan.rejected, "why": plan.why,
+        "error": _error(plan.error, for_operator=for_operator),
+        "started_s": _seconds(plan.started_s), "ended_s": _seconds(plan.ended_s),
+    }  # fmt: skip
+
+
+def _error(error: PodiumError | None, *, for_operator: bool) -> Json | None:
+    if error is None:
+        return None
+    return errors.record_body(error) if for_operator else errors.body(error)["error"]
+
+
+def _answered(answered: CallResult | None, *, for_operator: bool) -> Json:
+    if answered is None:
+        return dict.fromkeys(
+            ("served_by", "model", "output", "reasoning", "usage", "cost_usd", "finish_reason")
+        ) | {"attempts": [], "notes": []}
+    return {
+        "served_by": answered.served_by, "model": answered.model, "output": answered.output,
+        "reasoning": answered.reasoning or None, "usage": _tokens(answered.usage), "cost_usd": dollars(answered.cost_usd),
+        "finish_reason": answered.finish.value if answered.finish else None,
+        "attempts": [
+            errors.attempt_json(each) | ({"detail": each.detail} if for_operator else {})
+            for each in answered.attempts
+        ],
+        "notes": list(answered.notes),
+    }  # fmt: skip
+
+
+def _tokens(usage: Usage | None) -> Json | None:
+    if usage is None:
+        return None
+    return {
+        "input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens,
+        "cached_input_tokens": usage.cached_input_tokens, "reasoning_tokens": usage.reasoning_tokens,
+    }  # fmt: skip
+
+
+def _messages(messages: tuple[Message, ...]) -> list[Json]:
+    """Prompts as they were sent; a picture is told by its address, a `data:` one by its beginning."""
+    return [
+        {
+            "role": message.role,
+            "content": "\n".join(
+                part.text if isinstance(part, Text) else f"[{part.url[:64]}]" for part in message.parts
+            ),
+        }
+        for message in messages
+    ]
+
+
+def _seconds(at_s: float | None) -> float | None:
+    return None if at_s is None else round(at_s, 6)

@@ -1,0 +1,208 @@
+"""A request to a `Task`: which model was meant, which limits hold, what is said to whom."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Literal, TypeVar
+
+from conductor.errors import BadTask, InvalidPlan, UnknownName, quote
+from conductor.model.messages import Image, Message, Part, Text
+from conductor.model.pool_member import PoolMember
+from conductor.model.worker import Call
+from conductor.plan.plan import Plan, Step
+from conductor.run.events import Source
+from conductor.run.ledger import Budget
+from conductor.run.task import Task
+from conductor.run.team import Team
+from serving.api.dialects.chat_schema import (
+    EFFORT_ROUNDS,
+    EFFORT_STEPS,
+    ChatMessage,
+    ChatRequest,
+    ImagePart,
+    PlannedStep,
+    Podium,
+    RefusalPart,
+)
+from serving.pool import Pool
+from serving.settings.settings import ModelSettings, StepSettings
+
+OWN_PLAN_STEPS = 5
+"""A plan of the caller's own has at most so many steps, where the model allows no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedTask:
+    """A task and the team that runs it."""
+
+    task: Task
+    team: Team
+
+
+def resolve(request: ChatRequest, pool: Pool, *, plan_only: bool = False) -> ResolvedTask:
+    """What `request` asks of `pool`.
+
+    Raises:
+        UnknownName: no model, workflow or worker has that name.
+        BadTask: the limits contradict each other, or a plan of the caller's own cannot run.
+    """
+    settings, podium, name = pool.settings, request.podium, request.model
+    model = settings.models.get(name) or ModelSettings()
+    task = _task(request, model, settings.limits.default_deadline_s, plan_only=plan_only)
+    engine = pool.engine
+    if podium.plan is not None:
+        _check_name(name, pool)
+        own = _own_plan(podium.plan, engine, task, _own_steps(podium, model))
+        return _checked(engine, task, own, "client")
+    if name in settings.models:
+        _check_pictures(task, engine.allowed(task).values())
+        return ResolvedTask(task, engine)
+    if name in settings.workflows:
+        fixed = _fixed(settings.workflows[name])
+        if podium.max_steps is not None and podium.max_steps < len(fixed.steps):
+            message = f"{name!r} has {len(fixed.steps)} steps; podium.max_steps allows {podium.max_steps}."
+            raise BadTask(message, param="podium.max_steps")
+        return _checked(pool.open_engine, task, fixed, "workflow")
+    if name in pool.members:
+        return _checked(pool.open_engine, task, Plan((Step(name, ""),)), "worker")
+    _check_name(name, pool)
+    raise AssertionError("a known name is a model, a workflow or a worker")
+
+
+def names(pool: Pool) -> dict[str, str]:
+    """Every name that `model` takes, and which sort it is."""
+    return (
+        dict.fromkeys(pool.settings.models, "conductor")
+        | dict.fromkeys(pool.settings.workflows, "workflow")
+        | dict.fromkeys(pool.members, "worker")
+    )
+
+
+def unknown_model(name: str, pool: Pool) -> UnknownName:
+    """Tells the names of models, and where those of workers are."""
+    own = ", ".join(pool.settings.models)
+    suggestion = f" Try {own}." if own else ""
+    return UnknownName(
+        f"No model is called {quote(name)}.{suggestion} GET /v1/models lists every name.", param="model"
+    )
+
+
+def _check_name(name: str, pool: Pool) -> None:
+    if name not in names(pool):
+        raise unknown_model(name, pool)
+
+
+def _checked(engine: Team, task: Task, plan: Plan, source: Source) -> ResolvedTask:
+    """A given plan names its own workers; those that the request refuses, it cannot use."""
+    engine.allowed(task)
+    used = tuple(dict.fromkeys(step.worker for step in plan.steps))
+    allowed = used if task.workers is None else task.workers
+    for field, refused in (("exclude_workers", set(task.exclude_workers)), ("workers", {*used} - {*allowed})):
+        if needed := refused.intersection(used):
+            raise BadTask(f"The plan needs the worker {min(needed)!r}.", param=f"podium.{field}")
+    workers = task.workers if source == "client" else used
+    given = replace(task, plan=plan, plan_source=source, workers=workers)
+    members = engine.allowed(given)
+    _check_pictures(given, [members[name] for name in used])
+    return ResolvedTask(given, engine)
+
+
+def _check_pictures(task: Task, members: Collection[PoolMember]) -> None:
+    """A picture that none of `members` would be shown is not dropped in silence.
+
+    Raises:
+        BadTask: naming the picture's place.
+    """
+    place = next(
+        (
+            f"messages[{index}].content[{part_index}]"
+            for index, message in enumerate(task.conversation)
+            for part_index, part in enumerate(message.parts)
+            if isinstance(part, Image)
+        ),
+        None,
+    )
+    if place is None or any(member.sees_images for member in members):
+        return
+    message = (
+        f"{place}: no worker that may answer this request can see pictures. "
+        "Ask one whose `podium.sees_images` is true in GET /v1/models, or send text."
+    )
+    raise BadTask(message, param=place)
+
+
+def _task(request: ChatRequest, model: ModelSettings, default_deadline_s: float, *, plan_only: bool) -> Task:
+    podium, effort = request.podium, request.reasoning_effort
+    steps = [model.max_steps, podium.max_steps, EFFORT_STEPS[effort] if effort else None]
+    rounds = podium.rounds or model.rounds + (EFFORT_ROUNDS.get(effort, 0) if effort else 0)
+    workers = podium.workers if podium.workers is not None else model.workers
+    is_model = effort is not None and request.podium.plan is None
+    return Task(
+        conversation=tuple(_message(index, message) for index, message in enumerate(request.messages)),
+        model=request.model,
+        sampling=Call(
+            (), max_output_tokens=request.max_completion_tokens or request.max_tokens, temperature=request.temperature,
+            top_p=request.top_p, stop=tuple(request.stop or ()), seed=request.seed, effort=effort if is_model else None,
+            read_along=bool(request.stream),
+        ),
+        workers=None if workers is None else tuple(workers),
+        exclude_workers=tuple(podium.exclude_workers),
+        max_steps=min(step for step in steps if step is not None),
+        rounds=rounds,
+        depth=model.depth,
+        budget=Budget(_least(podium.max_cost_usd, model.max_cost_usd), _least(podium.max_tokens, model.max_tokens)),
+        deadline_s=_least(podium.deadline_s, model.deadline_s) or default_deadline_s,
+        plan_only=plan_only,
+    )  # fmt: skip
+
+
+Number = TypeVar("Number", int, float, Decimal)
+
+
+def _least(*limits: Number | None) -> Number | None:
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _message(index: int, message: ChatMessage) -> Message:
+    role = "system" if message.role == "developer" else message.role
+    if message.content is None or message.content == []:
+        if role == "assistant":
+            return Message.of(role, message.refusal) if message.refusal else Message(role, ())
+        raise BadTask(f"messages[{index}].content is empty.", param=f"messages[{index}].content")
+    if isinstance(message.content, str):
+        return Message.of(role, message.content)
+    for number, part in enumerate(message.content):
+        place = f"messages[{index}].content[{number}]"
+        if isinstance(part, ImagePart) and role != "user":
+            raise BadTask(f"{place}: only messages of the user can show pictures.", param=place)
+        if isinstance(part, RefusalPart) and role != "assistant":
+            raise BadTask(f"{place}: only messages of the assistant can be refusals.", param=place)
+    parts: list[Part] = [
+        Image(part.image_url.url, part.image_url.detail) if isinstance(part, ImagePart) else Text(part.text)
+        for part in message.content
+    ]
+    return Message(role, tuple(parts))
+
+
+def _own_steps(podium: Podium, model: ModelSettings) -> int:
+    limit = max(OWN_PLAN_STEPS, model.max_steps)
+    return min(podium.max_steps or limit, limit)
+
+
+def _own_plan(given: list[PlannedStep], engine: Team, task: Task, limit: int) -> Plan:
+    steps = [Step(step.worker, step.subtask, _access(step.access, index)) for index, step in enumerate(given)]
+    try:
+        return Plan.of(steps, engine.allowed(task), limit)
+    except InvalidPlan as exc:
+        field = "" if exc.step is None else f"[{exc.step}]"
+        raise BadTask(
+            f"podium.plan{field}: {exc.message}", param=f"podium.plan{field}", detail=exc.detail
+        ) from exc
+
+
+def _fixed(steps: tuple[StepSettings, ...]) -> Plan:
+    return Plan(tuple(Step(s.worker, s.subtask, _access(s.access, index)) for index, s in enumerate(steps)))
+
+
+def _access(access: Iterable[int] | Literal["all"], index: int) -> tuple[int, ...]:
+    return tuple(range(index)) if isinstance(access, str) else tuple(access)

@@ -1,0 +1,78 @@
+"""A FAKE engine in vLLM's place: no model, but a replica like any other, with a start, a queue and a pace.
+
+For trying autoscaling, routing and draining on machines where many real engines do not fit. Settings must ask for it by name
+(`stand_in`), and its answers say what it is.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+
+from serving.deployments.autoscaling import LOAD
+from serving.deployments.loopback import listen_on_loopback
+from serving.settings.workers import StandInSettings
+from serving.workers.vllm import Chunk, EngineCall
+
+WORDS = [
+    "This",
+    "is",
+    "said",
+    "by",
+    "a",
+    "stand-in",
+    "for",
+    "an",
+    "engine;",
+    "no",
+    "model",
+    "took",
+    "part",
+    "in",
+    "it.",
+]
+
+
+class FakeEngine:
+    """Looks to its handle like `serving.deployments.engine.Engine`.
+
+    Args:
+        settings: as `StandInSettings` dumps them.
+    """
+
+    def __init__(self, settings: dict[str, float]) -> None:
+        listen_on_loopback()
+        self._settings = StandInSettings.model_validate(settings)
+        time.sleep(self._settings.start_s)
+        self._slots = asyncio.Semaphore(self._settings.slots)
+        self._unfinished = 0
+
+    async def ready(self, adapters: Sequence[str] = ()) -> bool:
+        """See `Engine.ready`."""
+        return True
+
+    async def load(self, adapter: str) -> None:
+        """See `Engine.load`: it says the same with any."""
+
+    async def unfinished(self) -> int:
+        """See `Engine.unfinished`."""
+        return self._unfinished
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """See `Engine.record_autoscaling_stats`: what asks over what is served, where some wait."""
+        waits = self._unfinished > self._settings.slots
+        return {LOAD: self._unfinished / self._settings.slots if waits else 0.0}
+
+    async def generate(self, call: EngineCall) -> AsyncGenerator[Chunk]:
+        """As many words as asked for, at the pace of one answer, once a slot is free."""
+        n_prompt = sum(len(str(message["content"]).split()) for message in call.messages)
+        n_output = min(call.max_tokens or self._settings.answer_tokens, self._settings.answer_tokens)
+        self._unfinished += 1
+        try:
+            async with self._slots:
+                await asyncio.sleep(self._settings.first_token_s)
+                for n in range(1, n_output + 1):
+                    finish = "stop" if n == n_output else None
+                    yield Chunk(WORDS[(n - 1) % len(WORDS)] + " ", "", finish, n_prompt, 0, n, 0)
+                    await asyncio.sleep(1 / self._settings.tokens_per_s)
+        finally:
+            self._unfinished -= 1

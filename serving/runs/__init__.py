@@ -1,0 +1,1 @@
+"""The runs of one router: under way, kept, counted."""

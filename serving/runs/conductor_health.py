@@ -1,0 +1,90 @@
+"""Whether the conductor makes plans: counted from the records of this router's runs. An API conductor has no other sign of life."""
+
+import logging
+from dataclasses import dataclass
+from typing import Literal
+
+from conductor.errors import ContextOverflow, DeadlineExceeded, PodiumError, WorkerError
+from conductor.run.record import PlanRecord, Record
+
+logger = logging.getLogger("podium")
+
+FAILURES_UNTIL_DEGRADED = 10
+"""Runs in a row without a plan, after which it is no accident."""
+WRITTEN = ("conductor", "repair", "revision")
+"""The sources of plans that a conductor wrote."""
+
+
+@dataclass(slots=True)
+class ConductorHealth:
+    """Runs in a row for which the conductor made no plan."""
+
+    failures: int = 0
+    reason: str = ""
+    """Of the newest one, for callers."""
+
+    @property
+    def degraded(self) -> bool:
+        """Whether it has failed so often that it is told of."""
+        return self.failures >= FAILURES_UNTIL_DEGRADED
+
+    def count(self, record: Record) -> None:
+        """Take a run that has ended into account; one that says nothing of the conductor changes nothing."""
+        match verdict(record):
+            case "planned":
+                if self.degraded:
+                    logger.warning("The conductor plans again, after %d runs without a plan.", self.failures)
+                self.failures, self.reason = 0, ""
+            case "failed":
+                plan = _failed_plan(record)
+                assert plan is not None, "that is why it is a failure"
+                self.failures, self.reason = self.failures + 1, _reason(plan)
+                if self.failures == FAILURES_UNTIL_DEGRADED:
+                    message = "The conductor has made no plan for %d runs in a row; one worker answers by itself. Last: %s"
+                    logger.error(message, self.failures, _explanation(plan))
+            case "says nothing":
+                pass
+
+
+def verdict(record: Record) -> Literal["planned", "failed", "says nothing"]:
+    """What a run says of the conductor.
+
+    A client that left, a budget and a prompt that is too long for it are none of its failures, and a deadline is one only where the
+    conductor had not said a word by then.
+    """
+    written = [plan for plan in record.plans if plan.source in WRITTEN]
+    if any((plan.steps or plan.accepted) and not plan.rejected and not plan.error for plan in written):
+        return "planned"
+    return "failed" if _failed_plan(record) else "says nothing"
+
+
+def _failed_plan(record: Record) -> PlanRecord | None:
+    """The newest plan that the conductor is to blame for; None where there is none, or where the run was ended before it could do better."""
+    written = [plan for plan in record.plans if plan.source in WRITTEN]
+    is_late = isinstance(record.error, DeadlineExceeded)
+    if is_late and written and all(_is_silent(plan) for plan in written):
+        return written[-1]
+    if (is_late or record.status == "cancelled") and record.fallback is None:
+        return None
+    return next((plan for plan in reversed(written) if _failed(plan)), None)
+
+
+def _is_silent(plan: PlanRecord) -> bool:
+    """Whether its conductor was asked and stopped before its first word, for no error of its own."""
+    return plan.answered is None and plan.rejected is None and plan.error is None
+
+
+def _failed(plan: PlanRecord) -> bool:
+    is_its_error = isinstance(plan.error, WorkerError) and not isinstance(plan.error, ContextOverflow)
+    return plan.rejected is not None or is_its_error
+
+
+def _reason(plan: PlanRecord) -> str:
+    if _is_silent(plan):
+        return "DeadlineExceeded: it had not said a word when the request's time was over"
+    return f"{plan.rejected or type(plan.error).__name__}: {plan.why}"
+
+
+def _explanation(plan: PlanRecord) -> str:
+    detail = plan.error.detail if isinstance(plan.error, PodiumError) else ""
+    return f"{plan.worker}: {_reason(plan)} {detail}".rstrip()

@@ -1,0 +1,185 @@
+"""What the routes share: the pool of the moment, the runs under way, the records of those before."""
+
+import heapq
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from conductor.errors import Overloaded
+from conductor.model.usage import Usage
+from conductor.run.record import Record
+from conductor.run.run import Run
+from conductor.run.task import Task
+from conductor.run.team import Team
+from serving.pool import Pool
+from serving.runs.conductor_health import ConductorHealth
+from serving.runs.memory_store import MemoryStore
+from serving.runs.readiness import Readiness
+from serving.runs.store import RecordStore
+from serving.telemetry import instruments, spans
+from serving.telemetry.logs import FIELDS
+from serving.telemetry.metrics import Measurement, Meter, of_run, report
+
+logger = logging.getLogger("podium")
+
+
+ReplicaCount = Callable[[], Awaitable[dict[str, dict[str, int]]]]
+"""Asks for the replicas of each deployment by their state; whoever runs the service on a cluster knows."""
+
+
+async def _no_replicas() -> dict[str, dict[str, int]]:
+    return {}
+
+
+class Service:
+    """One router's state. A new pool serves new requests; those under way keep the one they began with."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        store: RecordStore | None = None,
+        meter: Meter | None = None,
+        replicas: ReplicaCount | None = None,
+    ) -> None:
+        self.pool = pool
+        self.meter = meter
+        self.replicas: ReplicaCount = replicas or _no_replicas
+        self.store: RecordStore = store or MemoryStore(lambda: self.pool.settings.limits)
+        self.conductor_health, self.readiness = ConductorHealth(), Readiness()
+        self.refused: str | None = None
+        """Why the newest settings are not in use, and those before still are."""
+        self._running: dict[str, Run] = {}
+        self._in_use: list[Pool] = []
+        self._retired: list[Pool] = []
+        self._levelled: set[str] = set()
+        """Workers whose levels were ever told: one that is gone must end at 0, not at what it was last."""
+
+    async def swap(self, pool: Pool) -> None:
+        """Serve from `pool` from now on; the old one's clients are closed when its last run has ended."""
+        self._retired.append(self.pool)
+        self.pool, self.refused = pool, None
+        self.conductor_health = ConductorHealth()  # it may be another conductor, or the same one set right
+        await self._close_unused()
+
+    @property
+    def running(self) -> int:
+        """Runs under way."""
+        return len(self._running)
+
+    @property
+    def calls(self) -> int:
+        """Calls to models of all runs together, under way or waiting for a slot."""
+        return sum(slots.queued + slots.open_calls for pool in self._pools for slots in pool.slots.values())
+
+    @property
+    def _pools(self) -> list[Pool]:
+        """The one that serves, and those before it that still have runs."""
+        return [self.pool, *self._retired]
+
+    def levels(self) -> Iterator[Measurement]:
+        """What is under way at this moment."""
+        yield Measurement(instruments.RUNNING, self.running)
+        yield Measurement(instruments.ROOM, self.pool.settings.limits.max_running)
+        yield Measurement(instruments.CONDUCTOR_FAILURES, self.conductor_health.failures)
+        self._levelled.update(self.pool.slots)
+        for name in sorted(self._levelled):
+            slots = [pool.slots[name] for pool in self._pools if name in pool.slots]
+            yield Measurement(instruments.QUEUED, sum(each.queued for each in slots), (name,))
+            yield Measurement(instruments.OPEN, sum(each.open_calls for each in slots), (name,))
+
+    @asynccontextmanager
+    async def run(self, task: Task, team: Team, id: str, headers: dict[str, str]) -> AsyncGenerator[Run]:
+        """Run `task` inside its span, and keep its record, whatever happens.
+
+        Raises:
+            Overloaded: there is no room; nothing was run.
+        """
+        limits, pool = self.pool.settings.limits, self.pool
+        if self.running >= limits.max_running:
+            raise Overloaded(
+                f"{self.running} requests are under way here, and no more are taken. Try again soon."
+            )
+        self._in_use.append(pool)
+        run: Run | None = None
+        try:
+            with spans.workflow(task.model, id, headers) as span:
+                try:
+                    async with team.running(task, id) as run:
+                        run.record = replace(run.record, trace_id=spans.trace_id(span))
+                        self._running[id] = run
+                        yield run
+                finally:
+                    if run is not None:
+                        _describe(span, run.record)
+        finally:
+            self._running.pop(id, None)
+            self._in_use.remove(pool)
+            if run is not None:
+                await self.store.put(run.record)
+                _log(run.record)
+                if pool is self.pool:
+                    self.conductor_health.count(run.record)
+                report(self.meter, of_run(run.record, pool.providers))
+            await self._close_unused()
+
+    async def record(self, id: str) -> Record | None:
+        """The record of a run, also while it goes on."""
+        run = self._running.get(id)
+        return run.record if run else await self.store.get(id)
+
+    async def newest(self, limit: int) -> list[Record]:
+        """The runs that began last, also those under way."""
+        under_way = [run.record for run in self._running.values()]
+        both = [*under_way, *await self.store.newest(limit)]
+        return heapq.nlargest(limit, both, key=lambda record: record.created)
+
+    async def _close_unused(self) -> None:
+        unused = [pool for pool in self._retired if pool not in self._in_use]
+        self._retired = [pool for pool in self._retired if pool in self._in_use]
+        for pool in unused:
+            await pool.aclose()
+
+
+def faults(record: Record) -> list[str]:
+    """Everything that went wrong in a run, also what a retry or another worker made good, for who operates this: once each."""
+    steps = [step for plan in record.plans for step in plan.steps]
+    errors = [record.error, *(each.error for each in (*record.plans, *steps))]
+    attempts = [
+        attempt for call in record.calls for attempt in call.attempts
+    ] + [attempt for error in errors for attempt in getattr(error, "attempts", ())]  # fmt: skip
+    told = [f"{type(error).__name__}: {error.explanation}" for error in errors if error]
+    told += [f"{each.error}: {each.message} {each.detail}".rstrip() for each in attempts]
+    for call in record.calls:
+        if isinstance(call.inner, Record):
+            told += faults(call.inner)
+    return list(dict.fromkeys(told))
+
+
+def _describe(span: spans.Span, record: Record) -> None:
+    span.set_attributes({spans.ROUNDS: record.rounds, spans.STATUS: record.status})
+    if record.fallback:
+        span.set_attribute(spans.FALLBACK, record.fallback)
+    if record.cost_usd is not None:
+        span.set_attribute(spans.COST_USD, float(record.cost_usd))
+    if record.error:
+        spans.failed(span, type(record.error).__name__, record.error.explanation)
+
+
+def _log(record: Record) -> None:
+    """One line a run: numbers and names, no prompt and no answer; and what went wrong, in full."""
+    steps = [step for plan in record.plans for step in plan.steps]
+    used = sum((call.usage for call in record.calls if call.usage), Usage())
+    fields = {
+        "id": record.id, "model": record.model, "status": record.status, "plans": len(record.plans), "steps": len(steps),
+        "workers": sorted({call.served_by for call in record.calls}), "input_tokens": used.input_tokens,
+        "output_tokens": used.output_tokens, "cached_input_tokens": used.cached_input_tokens,
+        "cost_usd": None if record.cost_usd is None else float(record.cost_usd), "wall_s": round(record.wall_s, 4),
+        "critical_path_s": round(record.critical_path_s, 4), "answer_began_s": record.answer_began_s and round(record.answer_began_s, 4),
+        "fallback": record.fallback is not None,
+        "rejected": [plan.rejected for plan in record.plans if plan.rejected],
+        "error_type": type(record.error).__name__ if record.error else None,
+        "errors": faults(record),
+        "trace_id": record.trace_id,
+    }  # fmt: skip
+    logger.info("workflow %s", record.status, extra={FIELDS: fields})

@@ -1,0 +1,1 @@
+"""What a settings file may say, what follows from it, and where keys are read."""

@@ -1,0 +1,63 @@
+"""Where the keys of API workers come from: a variable of the replica's environment, or a file that only its owner can read.
+
+Knows nothing of Ray. A key goes from here into the worker that uses it and is written nowhere.
+"""
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+from serving.settings.workers import AnthropicSettings, GeminiSettings, OpenAISettings
+
+ApiSettings = OpenAISettings | AnthropicSettings | GeminiSettings
+MAX_KEY_BYTES = 65_536
+
+
+class KeyFileError(Exception):
+    """A key cannot be used; the message says why, and what to do."""
+
+
+def read_key(worker: ApiSettings, environment: Mapping[str, str]) -> str | None:
+    """The worker's key; None where its variable or its file is not there or empty, or where it names neither.
+
+    Raises:
+        KeyFileError: the file cannot be read, everybody can read it, or what it holds is no key.
+    """
+    if worker.api_key_env is not None:
+        place = f"Worker {worker.name!r}: the variable {worker.api_key_env}"
+        return _validate(place, environment.get(worker.api_key_env, "").strip())
+    return _read_file(worker.name, Path(worker.api_key_file).expanduser()) if worker.api_key_file else None
+
+
+def _validate(place: str, key: str) -> str | None:
+    """`key`, if it can stand in a header; None where it is empty.
+
+    Raises:
+        KeyFileError: it cannot. The message does not show it.
+    """
+    if not (key.isascii() and key.isprintable()):
+        raise KeyFileError(
+            f"{place} holds a line break or a character that is not ASCII inside the key. Write the key alone."
+        )
+    return key or None
+
+
+def _read_file(name: str, path: Path) -> str | None:
+    place = f"Worker {name!r}: api_key_file {path}"
+    try:
+        # Without waiting: opening a pipe would wait for somebody to write into it.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
+            mode = os.fstat(file.fileno()).st_mode
+            if not stat.S_ISREG(mode):
+                raise KeyFileError(f"{place} is not a file.")
+            if mode & stat.S_IRWXO:
+                raise KeyFileError(
+                    f"{place} can be read by every account of the machine (mode {stat.S_IMODE(mode):03o}). "
+                    f"Run `chmod 600 {path}`; in Kubernetes, mount the Secret with `defaultMode: 0400`."
+                )
+            return _validate(place, file.read(MAX_KEY_BYTES).decode("utf-8-sig").strip())
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as exc:
+        raise KeyFileError(f"{place} cannot be read: {exc}.") from exc

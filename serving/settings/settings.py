@@ -1,0 +1,441 @@
+"""What is served: one YAML, checked whole, frozen. How many replicas serve it is the Serve config's business.
+
+Unknown keys are refused with their place. Keys of providers are only ever named (`api_key_env`, `api_key_file`), never
+written. Imports in milliseconds: no Ray, no torch, no SDK.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from conductor.errors import PodiumError
+from conductor.plan.grammars import SUBTASK_CHARS
+from conductor.run.plan_writer import PLAN_TIMEOUT_S, PLAN_TOKENS
+from conductor.run.team_worker import ITSELF
+from serving.settings.keys import ApiSettings, KeyFileError, read_key
+from serving.settings.workers import API_SETTINGS, Frozen, Scaling, VllmSettings, WorkerSettings
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+class SettingsError(PodiumError):
+    """A settings file cannot be used; the message says where and what to write instead."""
+
+
+class ConductorSettings(Frozen):
+    """Who writes the plans, and how it is asked."""
+
+    worker: str
+    """Its name; where its key is not set, the first of its `fallbacks` that is there. Its own `effort` says how long it thinks."""
+    format: Literal["steps", "lists"] = "steps"
+    """How it writes plans: `steps`, one JSON object per step, which can start running while the plan is written; `lists`, the three lists of the paper."""
+    temperature: float | None = Field(default=0.0, ge=0, le=2)
+    """Sampling temperature of its plans. null: the model's own default."""
+    constrained: bool = True
+    """Constrain decoding to the format's grammar, where its server supports that."""
+    max_plan_tokens: int = Field(default=PLAN_TOKENS, ge=32)
+    """A longer plan is cut off. Thoughts are not counted in it."""
+    max_thinking_tokens: int | None = Field(default=None, ge=0)
+    """How many tokens it may think before its plan, reserved and paid like the plan's. null: by its `effort` (low 4096, medium 8192,
+    high 16384) for an API model that is known to think, else 0."""
+    subtask_chars: int = Field(default=SUBTASK_CHARS, ge=20)
+    """The longest subtask that the grammar allows, in characters."""
+    fallback: str | None = None
+    """The worker that answers alone when no plan can be made. null: the first of the pool."""
+    shuffle: bool = False
+    """Show the pool in a new order and numbering at every request."""
+    thought: bool | None = None
+    """Let an API model write a thought of a sentence or two before the steps. Where it is not said: with the built-in prompts, if the model
+    does not reason by itself."""
+    timeout_s: float = Field(default=PLAN_TIMEOUT_S, gt=0)
+    """How long it may write one plan, from its first token on, thoughts included; then a worker answers by itself."""
+
+
+class ModelSettings(Frozen):
+    """A name under which the conductor serves."""
+
+    max_steps: int = Field(default=5, ge=1, le=20)
+    """The most steps that one plan may have."""
+    rounds: int = Field(default=1, ge=1, le=5)
+    """How many plans a request may take: after each but the last, the conductor reads the answer and accepts it or plans again."""
+    depth: int = Field(default=0, ge=0, le=3)
+    """How deep a step may call the whole team again, as a worker of its own. 0: not at all."""
+    workers: tuple[str, ...] | None = None
+    """The workers that its plans may use. null: the whole pool."""
+    deadline_s: float | None = Field(default=None, gt=0)
+    """Time limit of a request. null: `limits.default_deadline_s`."""
+    max_cost_usd: Decimal | None = Field(default=None, gt=0)
+    """Cost limit of a request, reserved before each call. null: none."""
+    max_tokens: int | None = Field(default=None, gt=0)
+    """Token limit of a request, all calls together, reserved before each call. null: none."""
+
+
+class StepSettings(Frozen):
+    """A step of a fixed workflow. An empty subtask is the user's question as it stands."""
+
+    worker: str
+    """The worker that runs it."""
+    subtask: str = ""
+    """What it is told to do."""
+    access: tuple[int, ...] | Literal["all"] = ()
+    """The earlier steps whose outputs it reads, counted from 0; or `all` of them."""
+
+
+class PromptSettings(Frozen):
+    """Texts in place of the built-in ones (`conductor/plan/prompts.py`); `{max_steps}` is filled in."""
+
+    conductor: str | None = None
+    """What the conductor is and does."""
+    steps: str | None = None
+    """How a plan of the format `steps` is written."""
+    lists: str | None = None
+    """How a plan of the format `lists` is written."""
+    worker: str | None = None
+    """How a worker of the pool is shown; `{number}`, `{card}` and `{facts}` (price, speed, context, images) are filled in."""
+
+
+class LimitSettings(Frozen):
+    """What one router takes on."""
+
+    max_body_bytes: int = Field(default=20_000_000, gt=0)
+    """The longest request body in bytes, pictures included; a longer one gets 413."""
+    max_text_bytes: int = Field(default=4_000_000, gt=0)
+    """The longest text of a request, pictures aside: a million tokens of English, more than the models of most pools can read."""
+    max_running: int = Field(default=2048, ge=1)
+    """Requests that one router replica runs at once; more get 429 with `Retry-After`."""
+    default_deadline_s: float = Field(default=600.0, gt=0)
+    """Time limit of a request that neither its body nor its model limits."""
+    heartbeat_s: float = Field(default=10.0, gt=0)
+    """A stream that has been silent this long is sent a comment, so that proxies keep it open."""
+    first_byte_s: float = Field(default=0.1, ge=0)
+    """How long a stream waits before its first byte, so that an early failure can still be an HTTP status."""
+    records: int = Field(default=1000, ge=1)
+    """How many runs are kept for `GET /v1/workflows`, the newest ones."""
+    records_bytes: int = Field(default=64_000_000, ge=1)
+    """How many bytes they may take together. The newest is kept whatever its size."""
+
+
+class HttpSettings(Frozen):
+    """Who may call, and how slowly (`serving/edge`). Read when the server starts; a `user_config` does not change it."""
+
+    hosts: tuple[str, ...] | None = None
+    """Names that `Host` may say, beside the loopback's; `["*"]` is any. None: any, but on loopback only the loopback's."""
+    origins: tuple[str, ...] = ()
+    """Web pages of other origins that may call, such as `https://app.example.com`; `["*"]` is any."""
+    max_header_bytes: int = Field(default=16_384, ge=1024)
+    """The longest headers of a request, all together; longer ones get 431."""
+    header_s: float = Field(default=10.0, gt=0)
+    """A connection is closed that has not sent its first request's headers by then."""
+    stall_s: float = Field(default=10.0, gt=0)
+    """Between two pieces of a body."""
+    body_s: float = Field(default=60.0, gt=0)
+    """For a whole body."""
+    max_waiting: int = Field(default=4096, ge=16)
+    """Connections and bodies that may be unfinished at once; further ones push out those that have waited longest."""
+    max_unfinished_bytes: int = Field(default=256_000_000, ge=1_000_000)
+    """How much of unfinished bodies may be kept at once."""
+
+
+class RouterSettings(Scaling):
+    """How the HTTP ingress is sized. Its requests are runs, most of which wait for models."""
+
+    min_replicas: int = Field(default=1, ge=1)
+    """The fewest replicas."""
+    target_ongoing_requests: float = Field(default=1000, gt=0)
+    """Target concurrent requests per replica."""
+    max_ongoing_requests: int = Field(default=4096, ge=1)
+    """The most concurrent requests that a replica is given; more wait for a place."""
+    target_calls: float = Field(default=500, gt=0)
+    """Target concurrent calls to models per replica, those that wait for a slot included."""
+    num_cpus: float = Field(default=0.5, ge=0)
+    """Logical CPUs of one replica, as Ray counts them."""
+
+
+class TelemetrySettings(Frozen):
+    """What is traced. Where spans go is the standard `OTEL_EXPORTER_OTLP_*` variables' business."""
+
+    content: bool = False
+    """Put prompts and outputs into spans."""
+    service_prefix: str = "podium"
+    """How service names begin in traces: `podium-router`, `podium-<worker>`."""
+
+
+class Settings(Frozen):
+    """Everything one Podium serves."""
+
+    conductor: ConductorSettings | None = None
+    """Who writes the plans. null: only workflows and workers are served."""
+    workers: tuple[WorkerSettings, ...] = Field(min_length=1)
+    """Every model that is called, the conductor's own included."""
+    models: dict[str, ModelSettings] = Field(default_factory=dict)
+    """The names under which the conductor is served, each with limits of its own."""
+    workflows: dict[str, tuple[StepSettings, ...]] = Field(default_factory=dict)
+    """Fixed plans, each served under its name."""
+    prompts: PromptSettings = PromptSettings()
+    """Texts in place of the built-in prompts."""
+    limits: LimitSettings = LimitSettings()
+    """What one router replica takes on."""
+    http: HttpSettings = HttpSettings()
+    """Who may call, and how slowly."""
+    router: RouterSettings = RouterSettings()
+    """How many router replicas there are, and how large they are."""
+    telemetry: TelemetrySettings = TelemetrySettings()
+    """What is traced."""
+
+    @property
+    def pool(self) -> list[str]:
+        """The names a plan may use, in the order they are written."""
+        return [worker.name for worker in self.workers if worker.in_pool]
+
+    def worker(self, name: str) -> WorkerSettings:
+        """The worker of that name; KeyError where there is none."""
+        return {worker.name: worker for worker in self.workers}[name]
+
+    def adapters_of(self, owner: str) -> list[str]:
+        """Addresses of the adapters with which the engine of the vllm worker `owner` answers."""
+        sharing = [
+            w for w in self.workers if isinstance(w, VllmSettings) and (w.deployment or w.name) == owner
+        ]
+        return list(dict.fromkeys(worker.adapter for worker in sharing if worker.adapter))
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        names = [worker.name for worker in self.workers]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"two workers are called {name!r}")
+        taken = (
+            set(names) & (self.models.keys() | self.workflows.keys())
+            | self.models.keys() & self.workflows.keys()
+        )
+        if taken:
+            raise ValueError(f"{min(taken)!r} is the name of two things; `model` must tell them apart")
+        for place, mentioned in self._mentions():
+            if mentioned not in names:
+                raise ValueError(
+                    f"{place} names the worker {mentioned!r}, which is not among workers: {', '.join(names)}"
+                )
+        if self.models and self.conductor is None:
+            raise ValueError("`models` need a `conductor`")
+        for worker in self.workers:
+            if isinstance(worker, VllmSettings) and worker.deployment is not None:
+                owner = self.worker(worker.deployment)
+                if not isinstance(owner, VllmSettings) or owner.deployment is not None:
+                    raise ValueError(
+                        f"worker {worker.name!r}: deployment {worker.deployment!r} is no vllm worker with an engine"
+                    )
+        self._check_workflows()
+        self._check_pool()
+        return self
+
+    def _mentions(self) -> Sequence[tuple[str, str]]:
+        names: list[tuple[str, str]] = []
+        if self.conductor:
+            names.append(("conductor.worker", self.conductor.worker))
+            if self.conductor.fallback:
+                names.append(("conductor.fallback", self.conductor.fallback))
+        for worker in self.workers:
+            names += [(f"worker {worker.name!r}: fallbacks", name) for name in worker.fallbacks]
+            if isinstance(worker, VllmSettings) and worker.deployment:
+                names.append((f"worker {worker.name!r}: deployment", worker.deployment))
+        for name, model in self.models.items():
+            names += [(f"models.{name}.workers", worker) for worker in model.workers or ()]
+        for name, steps in self.workflows.items():
+            names += [(f"workflows.{name}", step.worker) for step in steps]
+        return names
+
+    def _check_pool(self) -> None:
+        used = [
+            (f"models.{name}.workers", worker)
+            for name, model in self.models.items()
+            for worker in model.workers or ()
+        ]
+        if self.conductor and self.conductor.fallback:
+            used.append(("conductor.fallback", self.conductor.fallback))
+        for place, worker in used:
+            if worker not in self.pool:
+                raise ValueError(f"{place} names {worker!r}, which is kept out of the pool (in_pool: false)")
+        if ITSELF in self.pool and any(model.depth for model in self.models.values()):
+            raise ValueError(
+                f"a worker is called {ITSELF!r}; where a model has depth, that is the whole team's name"
+            )
+
+    def _check_workflows(self) -> None:
+        for name, steps in self.workflows.items():
+            if not steps:
+                raise ValueError(f"workflows.{name} has no steps")
+            for index, step in enumerate(steps):
+                if step.access != "all" and any(not 0 <= read < index for read in step.access):
+                    raise ValueError(f"workflows.{name}: step {index} reads a step that is not before it")
+
+
+def without_workers(settings: Settings, absent: set[str]) -> Settings:
+    """`settings` without the workers in `absent`: also gone from fallbacks, models and workflows; a workflow that used one is left out.
+
+    The conductor's place is taken by the first of its worker's fallbacks that is there.
+
+    Raises:
+        SettingsError: the conductor and all its fallbacks are among them.
+    """
+    conductor = settings.conductor
+    if conductor:
+        leader = settings.worker(conductor.worker)
+        present = [name for name in (leader.name, *leader.fallbacks) if name not in absent]
+        if not present:
+            raise SettingsError(_no_conductor(settings, leader))
+        fallback = None if conductor.fallback in absent else conductor.fallback
+        conductor = conductor.model_copy(update={"worker": present[0], "fallback": fallback})
+    keep = [
+        worker.model_copy(update={"fallbacks": tuple(name for name in worker.fallbacks if name not in absent)})
+        for worker in settings.workers if worker.name not in absent
+    ]  # fmt: skip
+    models = {
+        name: model if model.workers is None
+        else model.model_copy(update={"workers": tuple(worker for worker in model.workers if worker not in absent)})
+        for name, model in settings.models.items()
+    }  # fmt: skip
+    workflows = {
+        name: steps
+        for name, steps in settings.workflows.items()
+        if not absent & {step.worker for step in steps}
+    }
+    return settings.model_copy(
+        update={"workers": tuple(keep), "conductor": conductor, "models": models, "workflows": workflows}
+    )
+
+
+def _no_conductor(settings: Settings, leader: WorkerSettings) -> str:
+    """What to set so that somebody can plan."""
+    candidates = [leader, *(settings.worker(name) for name in leader.fallbacks)]
+    variables = dict.fromkeys(
+        each.api_key_env for each in candidates if isinstance(each, API_SETTINGS) and each.api_key_env
+    )
+    if len(variables) > 1:
+        return f"No conductor has its key. Set one of these variables: {', '.join(map(str, variables))}."
+    return (
+        f"The conductor is the worker {leader.name!r}, whose key is not set. "
+        f"Set {', '.join(map(str, variables)) or 'it'}, or name another conductor."
+    )
+
+
+def absent_workers(settings: Settings, environment: Mapping[str, str]) -> dict[str, str]:
+    """Optional workers without a key: name to the variable or file that should hold it.
+
+    Args:
+        settings: all of them.
+        environment: of the process that will call the workers.
+
+    Raises:
+        SettingsError: a worker that is not optional has no key, or a key's file cannot be used.
+    """
+    absent: dict[str, str] = {}
+    for worker in settings.workers:
+        if not isinstance(worker, API_SETTINGS):
+            continue
+        source = worker.api_key_env or worker.api_key_file
+        try:
+            if source is None or read_key(worker, environment):
+                continue
+        except KeyFileError as exc:
+            raise SettingsError(str(exc)) from exc
+        if not worker.optional:
+            raise SettingsError(_missing(worker))
+        absent[worker.name] = source
+    return absent
+
+
+def _missing(worker: ApiSettings) -> str:
+    if worker.api_key_file:
+        return (
+            f"Worker {worker.name!r} needs its key in the file {worker.api_key_file}, which is not there, or empty, where the router runs. "
+            "Write it there with mode 600, or write `optional: true` to leave the worker out without it."
+        )
+    return (
+        f"Worker {worker.name!r} needs its key in the variable {worker.api_key_env}, which is not set where the router runs. "
+        "Set it in the environment that Ray is started in (on a cluster: of every router node; the shell of `serve run` or "
+        "`serve deploy` does not reach them), name a file in `api_key_file`, or write `optional: true` to leave the worker out without it."
+    )
+
+
+def parse(data: Any, where: str = "settings") -> Settings:
+    """Check `data`, as YAML gives it.
+
+    Raises:
+        SettingsError: with the place of every fault.
+    """
+    try:
+        return Settings.model_validate(data)
+    except ValidationError as exc:
+        faults = "; ".join(": ".join(filter(None, (_place(f["loc"]), _said(f)))) for f in _faults(exc))
+        raise SettingsError(f"{where} cannot be used: {faults}.") from exc
+
+
+def load(path: str | Path, model: str | None = None) -> Settings:
+    """Read a settings file.
+
+    Args:
+        path: of the YAML.
+        model: serve this model in place of every local one's: a folder, or a hub's name.
+
+    Raises:
+        SettingsError: it is not there, not YAML, or not settings.
+    """
+    try:
+        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as exc:
+        raise SettingsError(f"The settings file {path} cannot be read: {exc.strerror}.") from exc
+    except UnicodeDecodeError as exc:
+        raise SettingsError(f"The settings file {path} is not UTF-8: {exc}. Save it as UTF-8.") from exc
+    except yaml.YAMLError as exc:
+        raise SettingsError(f"{path} is not YAML: {exc}.") from exc
+    settings = parse(data, str(path))
+    return with_model(settings, model) if model else settings
+
+
+def with_model(settings: Settings, model: str) -> Settings:
+    """`settings` with `model` in every vllm worker that has an engine; prompts written for such a conductor give way to the built-in ones."""
+    workers = tuple(
+        worker.model_copy(update={"model": model})
+        if isinstance(worker, VllmSettings) and not worker.deployment
+        else worker
+        for worker in settings.workers
+    )
+    chosen = settings.conductor
+    is_new = chosen is not None and isinstance(settings.worker(chosen.worker), VllmSettings)
+    prompts = PromptSettings() if is_new else settings.prompts
+    return settings.model_copy(update={"workers": workers, "prompts": prompts})
+
+
+def resolve_path(path: Path) -> Path:
+    """`path` from the working folder; from the checkout's root where it is not there, because Serve works anywhere."""
+    return path if path.exists() or path.is_absolute() else ROOT / path
+
+
+def _faults(exc: ValidationError) -> list[ErrorDetails]:
+    """The first few. A list that is too short only because its entries are faulty is not one of them."""
+    faults = exc.errors(include_url=False)
+    inner = [fault for fault in faults if fault["type"] != "too_short"]
+    return (inner or faults)[:8]
+
+
+def _place(loc: tuple[int | str, ...]) -> str:
+    kinds = {"vllm", "openai", "anthropic", "gemini", "scripted", "python"}
+    return re.sub(
+        r"\.\[",
+        "[",
+        ".".join(f"[{part}]" if isinstance(part, int) else part for part in loc if part not in kinds),
+    )
+
+
+def _said(fault: ErrorDetails) -> str:
+    return (
+        "is not a known key"
+        if fault["type"] == "extra_forbidden"
+        else str(fault["msg"]).removeprefix("Value error, ")
+    )

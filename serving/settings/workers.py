@@ -1,0 +1,292 @@
+"""What the settings say of one worker: its kind, and what that kind needs.
+
+Unknown keys are refused. Keys of providers are only ever named (`api_key_env`, `api_key_file`), never written.
+"""
+
+import re
+from decimal import Decimal
+from typing import Annotated, Any, Literal, Self, cast
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from conductor.model.worker import FinishReason
+from serving.lora.adapters import AdapterError, name_of
+from serving.settings.accepts import Accepts
+
+SECRET = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS|HEADERS)$")
+"""Names of environment variables that hold secrets; `OTEL_EXPORTER_OTLP_HEADERS` holds the collector's key."""
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,99}$"
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+class PriceSettings(Frozen):
+    """Dollars per million tokens."""
+
+    input_usd_per_mtok: Decimal = Field(ge=0)
+    """Of the prompt."""
+    output_usd_per_mtok: Decimal = Field(ge=0)
+    """Of the answer, thoughts included."""
+    cached_input_usd_per_mtok: Decimal | None = Field(default=None, ge=0)
+    """Of the part of the prompt that comes from the provider's cache. null: as the rest of it."""
+
+
+class RetrySettings(Frozen):
+    """How often a call is made again before its first token, and how long is waited in between."""
+
+    attempts: int = Field(default=3, ge=1, le=10)
+    """The most tries, the first one included."""
+    first_wait_s: float = Field(default=0.25, gt=0)
+    """Upper bound of the first wait; it doubles with each try. The wait itself is drawn at random."""
+    longest_wait_s: float = Field(default=8.0, gt=0)
+    """Upper bound of every wait. A `Retry-After` beyond it is not waited for: a fallback is asked, or the call fails."""
+
+
+class Scaling(Frozen):
+    """How many replicas a deployment has, and when that changes; see `serving/deployments/autoscaling.py`."""
+
+    min_replicas: int = Field(default=1, ge=0)
+    """The fewest replicas; 0 scales to zero."""
+    max_replicas: int = Field(default=1, ge=1)
+    """The most replicas."""
+    target_ongoing_requests: float = Field(default=16, gt=0)
+    """Target concurrent requests per replica, queued ones included."""
+    max_ongoing_requests: int = Field(default=256, ge=1)
+    """The most concurrent requests that a replica is given; more wait for a place."""
+    upscale_delay_s: float = Field(default=5, ge=0)
+    """How long demand must exceed capacity before scaling up. The first replica starts immediately."""
+    downscale_delay_s: float = Field(default=300, ge=0)
+    """How long capacity must exceed demand before scaling down."""
+    to_zero_delay_s: float = Field(default=900, ge=0)
+    """The same for the last replica, where `min_replicas` is 0."""
+    look_back_s: float = Field(default=15, gt=0)
+    """The window over which load is averaged."""
+    drain_s: float = Field(default=600, gt=0)
+    """How long a replica that is removed may finish its requests. Should be as long as the longest stream."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.max_replicas < self.min_replicas:
+            raise ValueError("max_replicas is below min_replicas")
+        return self
+
+
+class Scale(Scaling):
+    """How a vLLM deployment is sized. GPUs per replica follow from the engine's tensor parallelism."""
+
+    num_cpus: float = Field(default=1.0, ge=0)
+    """Logical CPUs of one replica, as Ray counts them."""
+    gpus: int = Field(default=0, ge=0)
+    """GPUs of one replica; at least the tensor parallelism. 0 runs on the CPU."""
+    accelerator_type: str | None = None
+    """Ray's name of the GPU, such as `H100`."""
+    messages_per_s: float = Field(default=400, gt=0)
+    """Pieces of answers that a replica sends, all answers together. Each costs CPU time on its way to the client, whatever its
+    length: with more answers at once the pieces grow, never to more than a quarter of a second. First words do not wait."""
+    env: dict[str, str] = Field(default_factory=dict)
+    """Environment of the replica, beside what it inherits from its node. Ray writes it to its logs and its store: no secrets."""
+
+    @field_validator("env")
+    @classmethod
+    def _no_secrets(cls, env: dict[str, str]) -> dict[str, str]:
+        for name in env:
+            if SECRET.search(name):
+                raise ValueError(
+                    f"{name} looks like a secret, and Ray writes what stands here into its logs; "
+                    "set it in the environment that Ray is started in, which replicas inherit"
+                )
+        return env
+
+
+class StandInSettings(Frozen):
+    """A FAKE engine, with the times of a real one; see `serving.deployments.fake_engine.StandIn`."""
+
+    start_s: float = Field(default=0.0, ge=0)
+    """Time to load the weights."""
+    first_token_s: float = Field(default=0.05, ge=0)
+    """Time to first token."""
+    tokens_per_s: float = Field(default=50.0, gt=0)
+    """Decoding speed of one answer."""
+    slots: int = Field(default=16, ge=1)
+    """Answers at once; more wait, as in vLLM's queue."""
+    answer_tokens: int = Field(default=64, ge=1)
+    """How long an answer is."""
+
+
+class ScriptedReplySettings(Frozen):
+    """One reply of a scripted worker; see `serving.workers.scripted.ScriptedReply`."""
+
+    text: str = ""
+    """The answer."""
+    reasoning: str = ""
+    """Thoughts that come before it."""
+    error: Literal["busy", "unavailable", "refused", "overflow"] | None = None
+    """Fail in this way instead; after `fail_after_tokens`, where that is set."""
+    retry_after_s: float | None = None
+    """The `Retry-After` of the error."""
+    fail_after_tokens: int | None = None
+    """Fail after this many tokens; as `unavailable`, where `error` is not set."""
+    stall_after_tokens: int | None = None
+    """Fall silent after this many tokens."""
+    finish: FinishReason = FinishReason.STOP
+    """The finish reason."""
+
+
+class _WorkerBase(Frozen):
+    """What every worker has beside its `kind`: `vllm`, `openai`, `anthropic`, `gemini`, `python` or `scripted`."""
+
+    name: str = Field(pattern=NAME)
+    """Its name in plans, in records and as `model` in requests."""
+    card: str = ""
+    """What it is good at, in the words that the conductor reads."""
+    in_pool: bool = True
+    """Whether plans may use it. A conductor usually should not be in its own pool."""
+    price: PriceSettings | None = None
+    """What its tokens cost. null: nothing for `vllm` and `scripted`; unknown for other kinds, which requests with a cost limit cannot use."""
+    max_concurrency: int = Field(default=64, ge=1)
+    """The most concurrent calls of one router replica; more wait for a slot."""
+    max_output_tokens: int = Field(default=4096, ge=1)
+    """The longest answer, thoughts included; also what is reserved of a budget before a call."""
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    """Sampling temperature where a request does not say. null: the model's own default."""
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    """Nucleus sampling where a request does not say. null: the model's own default."""
+    effort: str | None = None
+    """How long it thinks where a request does not say: `none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`, of which a model gets
+    the nearest that it accepts. The conductor thinks always so: a request's `reasoning_effort` is for the steps."""
+    system_prompt: str = ""
+    """The system prompt of its calls."""
+    sees_images: bool = False
+    """Whether it accepts pictures."""
+    context_tokens: int | None = Field(default=None, ge=1)
+    """The longest prompt and answer together, for the conductor to know; a vllm worker's is its engine's `max_model_len` where not given."""
+    tokens_per_s: float | None = Field(default=None, gt=0)
+    """About how fast it writes, for the conductor to know; a scripted worker writes so fast."""
+    fallbacks: tuple[str, ...] = ()
+    """Workers asked in turn where this one fails before its first token."""
+    retry: RetrySettings = RetrySettings()
+    """How its calls are retried."""
+    optional: bool = False
+    """Leave it out, with a warning, where its key is not set."""
+
+
+class VllmSettings(_WorkerBase):
+    """A model on one's own machines. Workers of the same `deployment` share one engine."""
+
+    kind: Literal["vllm"]
+    model: str
+    """A folder, or a hub's name. Not needed with `deployment`."""
+    deployment: str | None = Field(default=None, pattern=NAME)
+    """Another vllm worker whose engine answers for this one too; its model, engine and scale are that one's."""
+    engine: dict[str, Any] = Field(default_factory=dict)
+    """vLLM's own engine arguments, by vLLM's names."""
+    adapter: str | None = None
+    """A LoRA adapter, put over the model for this worker's calls: a folder, or an address in an object store (`s3://`, `gs://`,
+    `abfss://`), that ends in a name such as `conductor@1a2b3c4d`; see `serving.lora.adapters`."""
+    scale: Scale = Scale()
+    """How many replicas its engine has, and on what machines."""
+    stand_in: StandInSettings | None = None
+    """Serve a scripted engine in vLLM's place: scaling and routing can then be tried without a model."""
+
+    @field_validator("adapter")
+    @classmethod
+    def _versioned(cls, adapter: str | None) -> str | None:
+        try:
+            if adapter is not None:
+                name_of(adapter)
+        except AdapterError as exc:
+            raise ValueError(exc.message) from exc
+        return adapter
+
+    @model_validator(mode="before")
+    @classmethod
+    def _shared(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "deployment" in data:
+            fields = cast(dict[str, Any], data)
+            own = sorted({"engine", "scale"} & fields.keys())
+            if own:
+                raise ValueError(f"has both `deployment` and `{own[0]}`; they are the other worker's")
+            return {"model": "", **fields}
+        return cast(Any, data)
+
+
+class _ApiSettings(_WorkerBase):
+    """A model behind a provider's API. Its kind is the API that it speaks: `openai` is OpenAI's Chat Completions, whoever serves them."""
+
+    model: str
+    """As the provider knows it; an Azure deployment's name."""
+    like: str | None = None
+    """The public name of the model, such as `gpt-5`, where `model` is a deployment's: what it accepts is looked up by it."""
+    accepts: Accepts = Accepts()
+    """What the model accepts of a call, in place of what is known of it by its name. The rest is not sent, and noted on the record."""
+    api_key_env: str | None = None
+    """The variable that holds its key where the router runs."""
+    api_key_file: str | None = None
+    """In its place: a file that holds the key, readable by its owner only. Read again whenever the pool is made anew."""
+    base_url: str | None = None
+    """None: the provider's own. A query in it (kind `openai`), such as Azure's `?api-version=...`, is sent with every call."""
+    stall_timeout_s: float | None = Field(default=None, gt=0)
+    """No word for so long is a failure; also how long the first token may take. Comments, pings and headers are no words. null: 120 s,
+    or 600 s where the model is known to think at the call's effort. A model that had begun to answer is not asked again: it is
+    probably paid, and a fallback may still answer."""
+    connect_timeout_s: float = Field(default=5.0, gt=0)
+    """How long opening a connection may take."""
+    extra_body: dict[str, Any] = Field(default_factory=dict)
+    """Sent along with every call, for what a server understands beyond the fields that we send."""
+
+    @model_validator(mode="after")
+    def _one_key(self) -> Self:
+        if self.api_key_env is not None and self.api_key_file is not None:
+            raise ValueError("has both `api_key_env` and `api_key_file`; name one")
+        return self
+
+
+class OpenAISettings(_ApiSettings):
+    """OpenAI, or any server that speaks its Chat Completions (`base_url`)."""
+
+    kind: Literal["openai"]
+
+
+class AnthropicSettings(_ApiSettings):
+    """Anthropic's Messages API."""
+
+    kind: Literal["anthropic"]
+
+
+class GeminiSettings(_ApiSettings):
+    """Google's Gemini API."""
+
+    kind: Literal["gemini"]
+
+
+class ScriptedSettings(_WorkerBase):
+    """The fake that ships: says what it is told to say. For tests, benches and demos of the machinery."""
+
+    kind: Literal["scripted"]
+    replies: tuple[str | ScriptedReplySettings, ...] = ("",)
+    """What it says, in turn, and then from the first again. `{question}` becomes the last words of the user."""
+    delay_s: float = Field(default=0.0, ge=0)
+    """Time to first token. Its pace after that is `tokens_per_s`; null: no pause."""
+    retry: RetrySettings = RetrySettings()
+
+
+class PythonSettings(_WorkerBase):
+    """A worker of one's own, written in Python; see `serving.workers.plugin`."""
+
+    kind: Literal["python"]
+    factory: str = Field(pattern=r"^[\w.]+:\w+$")
+    """Where it is made: `package.module:callable`, importable by the router's process."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Given to the factory by name."""
+
+
+WorkerSettings = Annotated[
+    VllmSettings | OpenAISettings | AnthropicSettings | GeminiSettings | ScriptedSettings | PythonSettings,
+    Field(discriminator="kind"),
+]
+Kind = Literal["vllm", "openai", "anthropic", "gemini", "scripted", "python"]
+ApiSettings = OpenAISettings | AnthropicSettings | GeminiSettings
+API_SETTINGS = (OpenAISettings, AnthropicSettings, GeminiSettings)
+"""The kinds whose key is named in the settings."""

@@ -1,0 +1,189 @@
+"""What is measured of a run, all of it derived from one place: its record. And the port through which measurements leave.
+
+Knows records and the table of instruments; does not know Ray or Prometheus (`serving/deployments/metrics.py` does).
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple, Protocol
+
+from conductor.errors import PodiumError, WorkerError
+from conductor.model.usage import Usage
+from conductor.model.worker import Attempt
+from conductor.run.events import CallResult
+from conductor.run.record import PlanRecord, Record, StepRecord
+from serving.telemetry import instruments
+from serving.telemetry.instruments import Instrument
+
+logger = logging.getLogger("podium")
+
+
+class Measurement(NamedTuple):
+    """One value, with a word for each of the instrument's labels."""
+
+    instrument: Instrument
+    value: float
+    labels: tuple[str, ...] = ()
+
+
+class Meter(Protocol):
+    """Takes measurements: counts, observes or sets, as the instrument's kind says."""
+
+    def take(self, measurement: Measurement) -> None:
+        """Never waits."""
+        ...
+
+
+def report(meter: Meter | None, taken: Iterable[Measurement]) -> None:
+    """Hand `taken` to `meter`. What measures must not harm what is measured: a failure is logged, and that is all."""
+    if meter is None:
+        return
+    try:
+        for measurement in taken:
+            meter.take(measurement)
+    except Exception:  # whatever a metrics library throws, the request has been answered
+        logger.exception("A run could not be measured.")
+
+
+def of_run(record: Record, providers: Mapping[str, str]) -> Iterator[Measurement]:
+    """What a finished run says.
+
+    Args:
+        record: its record.
+        providers: the conventions' name of each worker's provider.
+    """
+    yield from _of_whole(record)
+    for run in _with_inner(record):
+        for plan in run.plans:
+            yield Measurement(instruments.PLANS, 1, (plan.source, _fate(plan), plan.rejected or ""))
+            yield from (
+                Measurement(instruments.STEPS, 1, (step.served_by or step.worker, step.status))
+                for step in plan.steps
+            )
+        for call in _calls(run):
+            yield from _of_call(call, providers)
+
+
+def _of_whole(record: Record) -> Iterator[Measurement]:
+    model, plan, cost_usd = (record.model,), record.answering_plan, record.cost_usd
+    status = "planned" if _only_planned(record) else record.status
+    yield Measurement(
+        instruments.WORKFLOW_DURATION, record.wall_s, (record.model, status, _type(record.error))
+    )
+    if record.answer_began_s is not None:
+        yield Measurement(instruments.FIRST_ANSWER, record.answer_began_s, model)
+    if cost_usd is None:
+        yield Measurement(instruments.COST_UNKNOWN, 1, model)
+    else:
+        yield Measurement(instruments.COST, float(cost_usd), model)
+        if record.max_cost_usd:
+            yield Measurement(instruments.BUDGET_USED, float(cost_usd / record.max_cost_usd), model)
+    if plan is not None:
+        yield Measurement(instruments.PLAN_STEPS, len(plan.steps), model)
+        yield Measurement(instruments.PLAN_DEPTH, _depth(plan), model)
+        if status == "finished" and record.critical_path_s > 0:
+            yield Measurement(instruments.OVER_CRITICAL_PATH, record.wall_s / record.critical_path_s, model)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    operation: str
+    worker: str
+    answered: CallResult | None
+    error: PodiumError | None
+    took_s: float | None
+    first_chunk_s: float | None = None
+
+
+def _of_call(call: _Call, providers: Mapping[str, str]) -> Iterator[Measurement]:
+    answered, error = call.answered, call.error
+    worker = answered.served_by if answered else call.worker
+    labels = (call.operation, providers.get(worker, "podium"), worker)
+    if call.took_s is not None:
+        yield Measurement(instruments.CALL_DURATION, call.took_s, (*labels, _type(error)))
+    if call.first_chunk_s is not None:
+        yield Measurement(instruments.CALL_FIRST_CHUNK, call.first_chunk_s, labels)
+    if answered and answered.usage and answered.inner is None:  # an inner run's calls are counted one by one
+        yield from _of_usage(answered.usage, labels)
+    yield from _of_failures(call)
+
+
+def _of_usage(usage: Usage, labels: tuple[str, str, str]) -> Iterator[Measurement]:
+    operation, _, worker = labels
+    for kind, n_tokens in (("input", usage.input_tokens), ("output", usage.output_tokens)):
+        yield Measurement(instruments.CALL_TOKENS, n_tokens, (*labels, kind))
+        yield Measurement(instruments.WORKER_TOKENS, n_tokens, (operation, worker, kind))
+    for kind, n_tokens in (
+        ("cached_input", usage.cached_input_tokens),
+        ("reasoning", usage.reasoning_tokens),
+    ):
+        yield Measurement(instruments.WORKER_TOKENS, n_tokens, (operation, worker, kind))
+
+
+def _of_failures(call: _Call) -> Iterator[Measurement]:
+    """Each attempt that failed: tried again where the same worker comes next, failed over where another one does."""
+    error, answered = call.error, call.answered
+    last_error = error if isinstance(error, WorkerError) else None
+    attempts: tuple[Attempt, ...] = (
+        answered.attempts if answered else last_error.attempts if last_error else ()
+    )
+    last = answered.served_by if answered else (last_error and last_error.worker) or call.worker
+    for attempt, after in pairwise([*((each.worker, each.error) for each in attempts), (last, "")]):
+        then = "retried" if attempt[0] == after[0] else "failed_over"
+        yield Measurement(instruments.WORKER_ERRORS, 1, (*attempt, then))
+    if last_error:
+        yield Measurement(instruments.WORKER_ERRORS, 1, (last, _type(last_error), "gave_up"))
+
+
+def _calls(run: Record) -> Iterator[_Call]:
+    for plan in run.plans:
+        if plan.worker is not None:
+            yield _Call(
+                "plan", plan.worker, plan.answered, plan.error, _between(plan.started_s, plan.ended_s)
+            )
+        yield from (_step(step) for step in plan.steps if step.started_s is not None)
+
+
+def _step(step: StepRecord) -> _Call:
+    ended_s = (
+        step.ended_s if step.status in ("done", "failed") else None
+    )  # cut short, it says nothing of the worker
+    return _Call(
+        "chat", step.worker, step.answered, step.error, _between(step.started_s, ended_s),
+        _between(step.started_s, step.first_token_s),
+    )  # fmt: skip
+
+
+def _with_inner(record: Record) -> Iterator[Record]:
+    yield record
+    for call in record.calls:
+        if isinstance(call.inner, Record):
+            yield from _with_inner(call.inner)
+
+
+def _fate(plan: PlanRecord) -> str:
+    if plan.rejected:
+        return "rejected"
+    return "failed" if plan.error else "accepted" if plan.accepted else "run"
+
+
+def _only_planned(record: Record) -> bool:
+    steps = [step for plan in record.plans for step in plan.steps]
+    return record.status == "finished" and all(step.status == "planned" for step in steps)
+
+
+def _depth(plan: PlanRecord) -> int:
+    depths: list[int] = []
+    for step in plan.steps:
+        depths.append(1 + max((depths[read] for read in step.access), default=0))
+    return max(depths)
+
+
+def _between(began_s: float | None, ended_s: float | None) -> float | None:
+    return None if began_s is None or ended_s is None else ended_s - began_s
+
+
+def _type(error: PodiumError | None) -> str:
+    return type(error).__name__ if error else ""

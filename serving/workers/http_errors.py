@@ -1,0 +1,229 @@
+"""What a provider's failure means to us, for the workers that speak HTTP.
+
+One table from HTTP statuses to `WorkerError`s, one list of what the HTTP library raises past the SDKs, one way to read
+Retry-After, and one place that keeps keys out of errors. It knows no SDK: each adapter sorts its own SDK's
+exceptions and comes here with a status and what the provider said.
+
+An error's message is for the caller: which worker, and what the caller can do. What the provider said, where it was called and what
+the settings have to do with it is its `detail`, for the operator.
+"""
+
+import json
+import math
+import re
+import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+
+import aiohttp
+import anyio
+import httpx2
+
+from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
+
+MAX_QUOTE_CHARS = 300
+"""How much of what a provider said goes into an error's detail."""
+WIRE_ERRORS = (
+    aiohttp.ClientError,
+    httpx2.HTTPError,
+    httpx2.InvalidURL,
+    anyio.EndOfStream,
+    OSError,
+    RuntimeError,
+)
+"""What the HTTP libraries under the SDKs raise where an SDK lets it through, TLS's errors (`OSError`s) among them; a
+`RuntimeError` where a client was closed, or was given what is no HTTP (`httpx2.StreamError`)."""
+GARBLED = (ValueError, TypeError, AttributeError, KeyError)
+"""What the SDKs' lenient decoders raise, at once or when a field is read, where a chunk is not what it should be:
+`json.JSONDecodeError`, `UnicodeDecodeError` and pydantic's `ValidationError` are `ValueError`s."""
+
+_TOO_LONG = re.compile(
+    r"context[ _-]?(length|window|size|limit)|maximum (context|model|input|prompt) length|max_model_len"
+    r"|(prompt|input|request|message)s? (is|are) too (long|large)|too many (input )?tokens"
+    r"|token count .{0,40}exceeds|exceeds? .{0,40}(tokens allowed|token limit)",
+    re.IGNORECASE,
+)
+_LOOKS_LIKE_A_KEY = re.compile(r"\b(?:sk|pk|gsk|xai|key)-[\w*.-]{6,}|\bAIza[\w*-]{6,}|(?<=Bearer )\S+")
+_OUT_OF_MONEY = re.compile(r"insufficient_quota|billing|spend_limit")
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorMapper:
+    """Makes the errors of one worker: knows whom to name, and what must not be said."""
+
+    worker: str
+    model: str
+    provider: str
+    """Who is at the other end, such as `OpenAI`."""
+    key_env: str
+    """Where the key mostly comes from, such as `OPENAI_API_KEY`."""
+    address: str
+    """Scheme and host that are called."""
+    secret: str = field(repr=False)
+
+    def quote(self, said: str) -> str:
+        """What the provider said: on one line, shortened, and with nothing in it that is or looks like a key."""
+        line = " ".join(said.split())
+        if self.secret:
+            line = line.replace(self.secret, "***")
+        line = _LOOKS_LIKE_A_KEY.sub("***", line)
+        return line if len(line) <= MAX_QUOTE_CHARS else line[:MAX_QUOTE_CHARS] + " ..."
+
+    def unavailable(self, what: str, detail: str = "") -> WorkerUnavailable:
+        """The call got nowhere or broke: `what` completes the sentence that starts with the worker's name."""
+        return WorkerUnavailable(
+            f"{self.worker} {self.quote(what)}", worker=self.worker, detail=self.quote(detail)
+        )
+
+    def refused(self, what: str, detail: str = "", *, every_call: bool = False) -> WorkerRefused:
+        """The same call would be refused again; `what` as above."""
+        return WorkerRefused(
+            f"{self.worker} {self.quote(what)}", worker=self.worker, detail=self.quote(detail),
+            every_call=every_call,
+        )  # fmt: skip
+
+    def unreachable(self) -> WorkerUnavailable:
+        """No connection, or it broke."""
+        return self.unavailable(
+            "cannot be reached, or the connection broke. Try again.",
+            f"It was called at {self.address}: is it up, is base_url right?",
+        )
+
+    def stalled(self, has_begun: bool = False) -> WorkerUnavailable:
+        """Connected, or not even that, and then nothing came for too long.
+
+        Where the server `has_begun` to answer, the model was at work and is probably paid: the same call is not made again.
+        """
+        if has_begun:
+            return WorkerUnavailable(
+                f"{self.worker} began to answer and then said nothing for too long. Ask for less effort, or another worker.",
+                worker=self.worker,
+                retryable=False,
+                detail=self.quote(
+                    f"It was called at {self.address}, and may have been paid. Raise stall_timeout_s if it thinks this long."
+                ),
+            )
+        return self.unavailable(
+            "said nothing for too long. Try again.",
+            f"It was called at {self.address}. Raise stall_timeout_s if it thinks this long.",
+        )
+
+    def garbled(self) -> WorkerUnavailable:
+        """What came is not the wire's language."""
+        return self.unavailable(
+            "sent an answer that cannot be read. Try again.",
+            f"It is no {self.provider} stream: does {self.address} speak that API?",
+        )
+
+    def by_status(self, status: int, said: str, headers: Mapping[str, str], code: str = "") -> WorkerError:
+        """The error for an HTTP status, or for an error inside a stream that stands for one.
+
+        Args:
+            status: as on the wire.
+            said: the provider's own words.
+            headers: of the response, for Retry-After.
+            code: the provider's machine-readable code or type, where it gives one.
+        """
+        told = f"{self.provider} said {status}: {self.quote(said)}"
+        if 300 <= status < 400:
+            where = self.quote(headers.get("location", "nowhere"))
+            return self._misconfigured(
+                f"{self.address} sends its callers elsewhere ({status}, to {where}), and a prompt and a key are not sent after"
+                " it: set base_url to where the API is."
+            )
+        wait_s = retry_after_s(headers)
+        if status == 413 or (status in (400, 422) and (_TOO_LONG.search(code) or _TOO_LONG.search(said))):
+            message = f"{self.worker} cannot hold this prompt and its answer: shorten them."
+            return ContextOverflow(message, worker=self.worker, detail=told)
+        if status == 429 and _OUT_OF_MONEY.search(code):
+            return self._misconfigured(f"It is out of credit: check the account's plan. {told}")
+        if status in (429, 529) or (status == 503 and wait_s is not None):
+            return WorkerBusy(
+                f"{self.worker} is busy. Try again later.", worker=self.worker, retry_after_s=wait_s,
+                detail=f"Lower its max_concurrency where this is often so. {told}",
+            )  # fmt: skip
+        if status >= 500 or status in (408, 409, 425, 499):
+            message = f"{self.worker} failed on its provider's side. Try again."
+            return WorkerUnavailable(message, worker=self.worker, detail=told)
+        advice = self._advice(status, said)
+        if advice is not None:
+            return self._misconfigured(f"{advice} {told}")
+        return WorkerRefused(
+            f"{self.worker} refused the call: change what is asked, or ask another worker.", worker=self.worker,
+            detail=f"It may also be a matter of its settings, of {self.model!r} or of extra_body. {told}",
+        )  # fmt: skip
+
+    def _misconfigured(self, detail: str) -> WorkerRefused:
+        """The caller can do nothing about it, and any other call would end the same."""
+        return WorkerRefused(
+            f"{self.worker} refuses every call for a reason that the operator of this server has to look into.",
+            worker=self.worker, every_call=True, detail=detail,
+        )  # fmt: skip
+
+    def _advice(self, status: int, said: str) -> str | None:
+        """What the operator can do where every call would be refused; None where it is this call."""
+        if status == 401 or re.search(r"api[ _-]?key", said, re.IGNORECASE):
+            return f"Check its key (settings: api_key_env, mostly {self.key_env})."
+        if status == 402:
+            return "Check the account's plan and credit."
+        if status == 403:
+            return f"Its key (settings: api_key_env, mostly {self.key_env}) may not use {self.model!r}."
+        if status == 404:
+            return f"Does {self.address} have a model {self.model!r}? (settings: model, base_url)"
+        return None
+
+    @contextmanager
+    def on_the_wire(self) -> Generator[None]:
+        """Map what is left once an SDK's own errors are sorted out: the HTTP library's, and garbled chunks'."""
+        try:
+            yield
+        except httpx2.ConnectTimeout as exc:  # what aiohttp's transport makes of every failure to connect
+            raise self.unreachable() from exc
+        except httpx2.TimeoutException as exc:
+            raise self.stalled() from exc
+        except WIRE_ERRORS as exc:
+            raise self.unreachable() from exc
+        except GARBLED as exc:
+            raise self.garbled() from exc
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """How long a response asks us to wait: `retry-after-ms`, or Retry-After as seconds or as a date (RFC 9110, 10.2.3).
+
+    None where it does not say, or says what is no time.
+    """
+    for name, per_second in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
+        wait_s = _number(headers.get(name))
+        if wait_s is not None:
+            return max(0.0, wait_s / per_second)
+    try:
+        return max(0.0, parsedate_to_datetime(headers.get("retry-after", "")).timestamp() - time.time())
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def said(body: object) -> str:
+    """The words of an error body, whatever its shape."""
+    if isinstance(body, str):
+        return body
+    found = _message_in(body)
+    return found if found is not None else json.dumps(body, default=str)
+
+
+def _message_in(body: object) -> str | None:
+    while isinstance(body, Mapping):
+        inner: object = body.get("message") or body.get("error") or body.get("detail")  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        if inner is None:
+            return None
+        body = inner  # pyright: ignore[reportUnknownVariableType]
+    return body if isinstance(body, str) else None
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        number = float(text or "")
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None

@@ -1,0 +1,20 @@
+"""The idea stands alone: `conductor` imports itself and the standard library."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+
+MODULES = sorted((ROOT / "conductor").rglob("*.py"))
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_conductor_imports_only_itself_and_the_standard_library(module: Path) -> None:
+    nodes = list(ast.walk(ast.parse(module.read_text())))
+    names = [name.name for node in nodes if isinstance(node, ast.Import) for name in node.names]
+    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    roots = {name.partition(".")[0] for name in names}
+    assert roots <= sys.stdlib_module_names | {"conductor"}
