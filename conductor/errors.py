@@ -18,7 +18,8 @@
     │   └── ContextOverflow      the prompt is longer than the model can read
     ├── BudgetExceeded       the next call could cost more than is left; says spent, held, limit
     ├── DeadlineExceeded     the caller's time is over
-    └── Overloaded           Podium itself has no room; says when to come back
+    ├── Overloaded           Podium itself has no room; says when to come back
+    └── Interrupted          the process that did it ended
 
 Every error takes one positional argument, its message, and its facts by keyword, so that it crosses a process border as
 a pickle (Ray, multiprocessing) with nothing lost. The table to HTTP statuses is `serving/errors.py`.
@@ -131,7 +132,10 @@ class WorkerError(PodiumError):
     step: int | None = None
     """The step that asked, from 0; None while planning."""
     attempts: tuple[Any, ...] = ()
-    """What was tried before giving up, as `worker.Attempt`s, oldest first."""
+    """What was tried before giving up, as `conductor.model.failure.Attempt`s, oldest first."""
+    usage: Any = None
+    cost_usd: Any = None
+    """What the failed call took, as `Usage` and `Decimal`, where its server said so before it failed."""
 
 
 class WorkerUnavailable(WorkerError):
@@ -181,11 +185,17 @@ class Overloaded(PodiumError):
     retry_after_s: float = 1.0
 
 
+class Interrupted(PodiumError):
+    """The process that did it ended before it was done. It can be done again."""
+
+    retryable = True
+
+
 SHOWN_CHARS = 80
 
 
 def quote(value: object) -> str:
-    """What a stranger wrote, for a message about it: quoted, and cut where it is long."""
+    """Untrusted text for a message about it: quoted, and cut where it is long."""
     if isinstance(value, int):
         return str(value) if value.bit_length() < 64 else f"a number of {value.bit_length()} bits"
     text = str(value)
@@ -193,7 +203,7 @@ def quote(value: object) -> str:
 
 
 def internal_error(exc: Exception) -> PodiumError:
-    """What nobody foresaw, as an error that a run can end with. `exc` is its cause."""
-    error = PodiumError(f"A defect of Podium's own: {type(exc).__name__}.", detail=str(exc))
+    """An unexpected exception as an error that a run can end with. `exc` is its cause."""
+    error = PodiumError(f"Internal error: {type(exc).__name__}.", detail=str(exc))
     error.__cause__ = exc
     return error

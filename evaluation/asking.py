@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from conductor.errors import PodiumError
 from conductor.model.messages import Message
 from conductor.model.usage import Price
-from conductor.model.worker import Call
+from conductor.model.worker import Sampling
 from conductor.plan.plan import Plan
 from conductor.run.ledger import Budget
 from conductor.run.task import Task
@@ -190,9 +190,7 @@ class EngineAsker:
         task = Task(
             conversation=(Message.of("user", question.text),),
             model=model or "evaluation",
-            sampling=Call(
-                (), max_output_tokens=caps.max_output_tokens, temperature=temperature, seed=sampling.seed, read_along=False
-            ),
+            sampling=Sampling(max_output_tokens=caps.max_output_tokens, temperature=temperature, seed=sampling.seed),
             plan=plan, workers=self._team, max_steps=caps.max_steps, rounds=caps.rounds,
             budget=Budget(caps.max_cost_usd, caps.max_tokens), deadline_s=caps.deadline_s,
         )  # fmt: skip

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from conductor.model.pool_member import PoolMember
 from conductor.model.usage import FREE, Price
-from conductor.model.worker import Call, Worker
+from conductor.model.worker import Sampling, Worker
 from conductor.plan.prompts import Prompts
 from conductor.run.plan_writer import ConductorModel, Constraint
 from conductor.run.team import Team
@@ -312,7 +312,7 @@ def _member(worker: WorkerSettings, stacked: Mapping[str, Worker], settings: Set
         card=worker.card, price=_price(worker), worst_price=_worst([_price(each) for each in line]),
         max_output_tokens=worker.max_output_tokens, sees_images=worker.sees_images, system_prompt=worker.system_prompt,
         context_tokens=worker.context_tokens or _engine_context(worker, settings), tokens_per_s=worker.tokens_per_s,
-        defaults=Call((), temperature=worker.temperature, top_p=worker.top_p, effort=worker.effort),
+        defaults=Sampling(temperature=worker.temperature, top_p=worker.top_p, effort=worker.effort),
     )  # fmt: skip
 
 

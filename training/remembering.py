@@ -79,8 +79,8 @@ class Remembering:
         Raises:
             WorkerError: of whoever asked; the next one asks anew.
         """
-        key = (self.name, call.messages, call.max_output_tokens, call.temperature, call.top_p, call.stop, call.seed,
-               call.effort)  # fmt: skip
+        key = (self.name, call.messages, call.sampling.max_output_tokens, call.sampling.temperature, call.sampling.top_p, call.sampling.stop, call.sampling.seed,
+               call.sampling.effort)  # fmt: skip
         while (known := self._memory.get(key)) is not None:
             try:
                 return await asyncio.shield(known)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from conductor.model.messages import Message
 from conductor.model.pool_member import PoolMember
-from conductor.model.worker import Call, FinishReason
+from conductor.model.worker import FinishReason, Sampling
 from conductor.run.ledger import Budget
 from conductor.run.plan_writer import ConductorModel
 from conductor.run.record import Record
@@ -104,7 +104,7 @@ class PlanRunner:
         """The server's task for this question (`serving/api/resolve.py`), told not to mend plans."""
         limits = self.limits
         return Task(
-            conversation=(Message.of("user", text),), model=self.model or "podium", sampling=Call((), read_along=False),
+            conversation=(Message.of("user", text),), model=self.model or "podium", sampling=Sampling(),
             workers=tuple(workers), max_steps=limits.max_steps, rounds=rounds, depth=limits.depth,
             budget=Budget(limits.max_cost_usd, limits.max_tokens),
             deadline_s=limits.deadline_s or self.pool.settings.limits.default_deadline_s, strict=True,

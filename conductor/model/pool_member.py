@@ -1,9 +1,9 @@
 """A worker as the pool shows it."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from conductor.model.usage import FREE, Price
-from conductor.model.worker import Call, Worker
+from conductor.model.worker import Sampling, Worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +17,10 @@ class PoolMember:
     price: Price | None = FREE
     """Per token; None where nobody said, so that its cost is unknown and never 0."""
     worst_price: Price | None = FREE
-    """The dearest of its own and of those it may fall back to: what a call is reserved at."""
+    """The highest of its own and of those it may fall back to: what a call is reserved at."""
     max_output_tokens: int = 4096
-    """The most one of its answers may be long, where the request names no smaller figure."""
-    prepaid: bool = False
+    """The longest answer, where the request names no smaller figure."""
+    bills_inner_calls: bool = False
     """Its calls are paid one by one inside it, from the same ledger, so asking it reserves nothing."""
     sees_images: bool = False
     context_tokens: int | None = None
@@ -29,16 +29,16 @@ class PoolMember:
     """About how fast it writes; None: not known."""
     system_prompt: str = ""
     """Put before the user's own system prompt."""
-    defaults: Call = field(default_factory=lambda: Call(messages=()))
-    """Sampling that the settings give it, used where a request is silent."""
+    defaults: Sampling = Sampling()
+    """Used where a request says nothing."""
 
-    def with_defaults(self, call: Call) -> Call:
-        """`call` with this member's own settings where it says nothing."""
+    def with_defaults(self, sampling: Sampling) -> Sampling:
+        """`sampling` with this member's own settings where it says nothing."""
         own = self.defaults
         return replace(
-            call,
-            max_output_tokens=call.max_output_tokens or self.max_output_tokens,
-            temperature=own.temperature if call.temperature is None else call.temperature,
-            top_p=own.top_p if call.top_p is None else call.top_p,
-            effort=call.effort or own.effort,
+            sampling,
+            max_output_tokens=sampling.max_output_tokens or self.max_output_tokens,
+            temperature=own.temperature if sampling.temperature is None else sampling.temperature,
+            top_p=own.top_p if sampling.top_p is None else sampling.top_p,
+            effort=sampling.effort or own.effort,
         )

@@ -4,20 +4,21 @@ A vLLM replica, a provider's API and a script look the same from here. So does a
 slots, spans): a layer is a `Worker` that holds a `Worker`. This file knows no model and no wire.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
 from typing import Literal, Protocol
 
-from conductor.errors import WorkerUnavailable
+from conductor.errors import WorkerError, WorkerUnavailable
+from conductor.model.failure import Attempt
 from conductor.model.messages import Message
 from conductor.model.refusals import Refusals
-from conductor.model.usage import FREE, Price, Usage
+from conductor.model.usage import FREE, Price, Usage, cost_of
 
 MODEL_CHARS = 200
-"""No model's name is longer; what a server tells beyond is not kept."""
+"""A longer model name that a server reports is cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class Grammar:
     """What the answer must look like, in the two languages that servers understand.
 
     `ebnf` is GBNF as xgrammar reads it (vLLM); `json_schema` is what API providers take (None where the text is not JSON).
-    Both accept only texts that `formats.py` parses into a plan that can run.
+    Both accept only texts that `conductor.plan.formats` parses into a plan that can run.
     """
 
     ebnf: str
@@ -33,34 +34,48 @@ class Grammar:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """One question to one model. None always means: the worker's own default."""
+class Sampling:
+    """How an answer is decoded. None always means: the worker's own default."""
 
-    messages: tuple[Message, ...]
     max_output_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
     stop: tuple[str, ...] = ()
     seed: int | None = None
     effort: str | None = None
-    """OpenAI's `reasoning_effort`, passed on to models that reason."""
-    grammar: Grammar | None = None
-    read_along: bool = True
-    """Somebody reads the answer while it is written; where nobody does, it may come in larger pieces."""
-    operation: Literal["chat", "plan"] = "chat"
-    """What the call is for: a step of a plan, or the plan itself."""
+    """OpenAI's `reasoning_effort`, for models that reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallSite:
+    """Which call of which run this is: unique, also among the runs inside a run. For spans, errors and records; never sent."""
+
+    run: str = ""
     plan: int = 0
-    """The plan of the run that it belongs to. This and what follows is for spans, errors and records; it is never sent."""
     step: int | None = None
     """The step that asks, from 0; None for the plan itself."""
     access: tuple[int, ...] = ()
     """The steps that it reads."""
     attempt: int = 1
-    """Counts up as the call is made again."""
+    """Counts up as the call is repeated."""
+    operation: Literal["chat", "plan"] = "chat"
+    """What the call is for: a step of a plan, or the plan itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One question to one model."""
+
+    messages: tuple[Message, ...]
+    sampling: Sampling = Sampling()
+    grammar: Grammar | None = None
+    coalesce: bool = False
+    """Nobody reads the answer while it is written, so it may come in larger pieces."""
+    site: CallSite = CallSite()
     deadline_at_s: float | None = field(default=None, compare=False)
     """When the caller's time is over, by `time.monotonic`: nothing that takes longer is waited for. None: no deadline."""
-    waiting: Callable[[str], None] | None = field(default=None, compare=False)
-    """Told why, once it is known that the first token will be long in coming, such as a replica that must be started."""
+    on_queued: Callable[[str], None] | None = field(default=None, compare=False)
+    """Called with a reason when the first token will be delayed, e.g. by a cold start."""
     refusals: Refusals | None = field(default=None, compare=False)
     """What has been refused in the run so far; never sent."""
 
@@ -75,7 +90,7 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """The next piece of an answer. The last one carries `finish`, and `usage` where the server tells it.
+    """The next piece of an answer. The last one carries `finish`, and `usage` where the server reports it.
 
     `usage` is a running total, so a later one replaces an earlier one.
     """
@@ -86,34 +101,41 @@ class Delta:
     finish: FinishReason | None = None
     usage: Usage | None = None
     cost_usd: Decimal | None = None
-    """What the server says the call cost so far; counts more than a price list."""
+    """What the server says the call cost so far; it takes precedence over a price list."""
     model: str | None = None
     """The model's name as the server reports it."""
-    inner: object | None = None
-    """The record of the run that answered, where the worker is a team itself."""
+    inner_run: str | None = None
+    """The id of the run that answered, where the worker is a team itself."""
     notes: tuple[str, ...] = ()
-    """New remarks for the record; see `Reply.notes`."""
+    """New remarks for the record; see `CallResult.notes`."""
     billed_at_bound: bool = False
-    """What the call took cannot be known, or what the server says of it cannot be true; `notes` say why."""
+    """What the call took is unknown, or what the server says of it cannot be true; `notes` say why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
-    """A call that failed and was followed by another."""
+class CallResult:
+    """What one call gave and took."""
 
+    output: str
     worker: str
-    error: str
-    """The error's type, such as `WorkerBusy`."""
-    message: str
-    waited_s: float
-    """How long was waited after it."""
-    detail: str = ""
-    """What only the operator needs; see `PodiumError.detail`."""
+    """Who answered: the worker asked, or the one it failed over to."""
+    model: str
+    usage: Usage | None
+    cost_usd: Decimal | None
+    """None: unknown."""
+    finish: FinishReason | None
+    attempts: tuple[Attempt, ...] = ()
+    """The calls that failed before this one, oldest first."""
+    reasoning: str = ""
+    inner_run: str | None = None
+    """The id of the run that answered, where the worker is a team itself. Its record is one of its own."""
+    notes: tuple[str, ...] = ()
+    """What was changed in the call or not believed of the answer, one sentence each: for the record, never for the answer."""
 
 
 @dataclass(slots=True)
 class Reply:
-    """An answer from its first token on. Iterate once; what it learnt on the way is in its fields afterwards.
+    """An answer from its first token on. Iterate once; `result` says at any time what it gave and took so far.
 
     Raises (while iterating):
         WorkerUnavailable: the stream broke, or ended without saying why it ended. What came before was received, and is
@@ -122,38 +144,65 @@ class Reply:
 
     worker: str
     """Who answers: the worker asked, or the one it fell back to."""
-    deltas: AsyncIterator[Delta]
+    deltas: AsyncGenerator[Delta]
     model: str
     """The model's name as the server reports it; the one asked for until it does."""
     price: Price | None = FREE
     """What the one who answers takes; None where nobody said."""
     attempts: tuple[Attempt, ...] = ()
+    bound: Usage | None = None
+    """The most that the call can take, where it is known."""
     usage: Usage | None = None
     """What was consumed so far, as the server says; None until it says so."""
     finish: FinishReason | None = None
     cost_usd: Decimal | None = None
-    """What the server says it cost; None: reckon it from price and usage."""
-    inner: object | None = None
-    """The record of the run that answered, where the worker is a team itself."""
+    """What the server says it cost; None: it follows from price and usage."""
+    inner_run: str | None = None
     notes: tuple[str, ...] = ()
-    """What was changed in the call or not believed of the answer, one sentence each: for the record, never for the answer."""
     billed_at_bound: bool = False
     """Bill the most that the call could take: `usage` is unknown and stays so."""
+    texts: list[str] = field(default_factory=list[str])
+    thoughts: list[str] = field(default_factory=list[str])
 
     async def __aiter__(self) -> AsyncGenerator[Delta]:
-        async for delta in self.deltas:
-            self.model = (delta.model or self.model)[:MODEL_CHARS]
-            self.billed_at_bound |= delta.billed_at_bound
-            self.usage = None if self.billed_at_bound else delta.usage or self.usage
-            self.finish = delta.finish or self.finish
-            self.inner = delta.inner or self.inner
-            self.notes += delta.notes
-            self.cost_usd = self.cost_usd if delta.cost_usd is None else delta.cost_usd
-            yield delta
+        async with aclosing(self.deltas) as deltas:
+            async for delta in deltas:
+                self._fold(delta)
+                yield delta
         if self.finish is None:
             raise WorkerUnavailable(
                 f"{self.worker} was cut off: its stream ended without a finish reason.", worker=self.worker
             )
+
+    def _fold(self, delta: Delta) -> None:
+        """Take `delta` into account: a later value replaces an earlier one."""
+        if delta.text:
+            self.texts.append(delta.text)
+        if delta.reasoning:
+            self.thoughts.append(delta.reasoning)
+        self.model = (delta.model or self.model)[:MODEL_CHARS]
+        self.billed_at_bound |= delta.billed_at_bound
+        self.usage = None if self.billed_at_bound else delta.usage or self.usage
+        self.finish = delta.finish or self.finish
+        self.inner_run = delta.inner_run or self.inner_run
+        self.notes += delta.notes
+        self.cost_usd = self.cost_usd if delta.cost_usd is None else delta.cost_usd
+
+    def cut(self, note: str) -> None:
+        """Its reader breaks it off: it is billed at its bound."""
+        self.usage, self.billed_at_bound, self.finish = None, True, FinishReason.LENGTH
+        self.notes += (note,)
+
+    @property
+    def result(self) -> CallResult:
+        """As far as it got. The cost is the server's own where it says one, else price times usage."""
+        used = self.bound if self.billed_at_bound else self.usage
+        return CallResult(
+            output="".join(self.texts), worker=self.worker, model=self.model, usage=self.usage,
+            cost_usd=cost_of(self.price, used) if self.cost_usd is None else self.cost_usd,
+            finish=self.finish, attempts=self.attempts, reasoning="".join(self.thoughts),
+            inner_run=self.inner_run, notes=self.notes,
+        )  # fmt: skip
 
 
 class Worker(Protocol):
@@ -171,7 +220,8 @@ class Worker(Protocol):
         block closes the socket or aborts the local request, whatever was read by then.
 
         Raises:
-            WorkerError: nothing was shown. A provider that had begun to work may still count what it read.
+            WorkerError: nothing was shown. A provider that had begun to work may still count what it read; where it said
+                so, `usage` and `cost_usd` of the error have it.
         """
         ...
 
@@ -192,19 +242,32 @@ async def open_reply(
         WorkerError: whatever `deltas` raises before its first token, or `WorkerUnavailable` where it has none.
     """
     async with aclosing(deltas):
-        held: list[Delta] = []
-        async for delta in deltas:
-            held.append(delta)
-            if delta.text or delta.reasoning or delta.finish or delta.inner:
-                break
-        if not held:
+        early: list[Delta] = []
+        try:
+            async for delta in deltas:
+                early.append(delta)
+                if delta.text or delta.reasoning or delta.finish or delta.inner_run:
+                    break
+        except WorkerError as exc:
+            _bill(exc, early, price)
+            raise
+        if not early:
             raise WorkerUnavailable(f"{worker} closed the stream without a word.", worker=worker)
 
         async def all_of_it() -> AsyncGenerator[Delta]:
-            for delta in held:
+            for delta in early:
                 yield delta
             async for delta in deltas:
                 yield delta
 
         async with aclosing(all_of_it()) as whole:
             yield Reply(worker, whole, model, price)
+
+
+def _bill(error: WorkerError, early: list[Delta], price: Price | None) -> None:
+    """Put what the server said of its cost, before the first token, into `error`."""
+    usages = [delta.usage for delta in early if delta.usage]
+    costs = [delta.cost_usd for delta in early if delta.cost_usd is not None]
+    if usages or costs:
+        error.usage = usages[-1] if usages else None
+        error.cost_usd = costs[-1] if costs else cost_of(price, error.usage)

@@ -8,7 +8,10 @@ its key and the prefix before it. A mark in an answer can only be an echo of the
 import base64
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import replace
+
+from conductor.model.worker import Delta
 
 KEY_CHARS = 5
 MARK_CHARS = 1000
@@ -74,6 +77,13 @@ class EchoFilter:
         self._mark_chars = 0
         self.removed = 0
         """How many marks were removed."""
+
+    async def filter(self, deltas: AsyncIterator[Delta]) -> AsyncGenerator[Delta]:
+        """`deltas` without the marks."""
+        async for delta in deltas:
+            yield replace(delta, text=self.feed(delta.text)) if delta.text else delta
+        if rest := self.finish():
+            yield Delta(rest)
 
     def feed(self, text: str) -> str:
         """What may be shown once `text` has come."""

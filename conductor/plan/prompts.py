@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from conductor.errors import InvalidPlan
 from conductor.model.messages import Image, Message, Part, Text
 from conductor.model.pool_member import PoolMember
 from conductor.model.usage import Price
@@ -65,11 +64,11 @@ class Prompts:
         system = f"{self.conductor.replace('{max_steps}', str(max_steps))}\n{how}\nThe team:\n{team}"
         return [Message.of("system", system), Message.of("user", _question(conversation))]
 
-    def repair(self, asked: Sequence[Message], written: str, error: InvalidPlan) -> list[Message]:
-        """The same again, after a plan that cannot run."""
-        key = mark_key(*(message.text for message in asked), error.message)
+    def repair(self, asked: Sequence[Message], written: str, fault: str) -> list[Message]:
+        """The same again, after a plan that cannot run for `fault`."""
+        key = mark_key(*(message.text for message in asked), fault)
         complaint = (
-            f"This plan cannot run:\n\n{marked('reason', key, error.message)}\n\n"
+            f"This plan cannot run:\n\n{marked('reason', key, fault)}\n\n"
             "Write the whole plan again, in the same format."
         )
         return [*asked, Message.of("assistant", written or "(nothing)"), Message.of("user", complaint)]

@@ -1,25 +1,23 @@
 """One call, paid for: reserve, open, read, settle. The only place that opens a worker."""
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from decimal import Decimal
 
 from conductor.errors import WorkerError, WorkerUnavailable
+from conductor.model.failure import Attempt, Failure, charges
 from conductor.model.messages import Image, Text
 from conductor.model.pool_member import PoolMember
-from conductor.model.usage import Usage, cost_of
-from conductor.model.worker import Call, Delta, FinishReason, Reply
-from conductor.plan.marks import EchoFilter
-from conductor.run.events import CallResult
-from conductor.run.ledger import Ledger
+from conductor.model.usage import Usage, total
+from conductor.model.worker import Call, CallResult, Reply
+from conductor.run.ledger import BudgetLedger, Ledger
 
 TOKENS_PER_IMAGE = 2_048
 """Upper bound of what a picture costs with the pool's providers at automatic detail."""
 TOKENS_PER_MESSAGE = 16
 """Upper bound of a chat template's marks around a message."""
-
-ECHO = "The answer repeated marks of its prompt; they were removed."
 
 
 def input_bound(call: Call) -> int:
@@ -36,88 +34,59 @@ def input_bound(call: Call) -> int:
     return tokens
 
 
-@dataclass(slots=True)
-class OpenCall:
-    """A call under way: iterate it for the answer's pieces; `answered` says what it gave and took so far."""
-
-    reply: Reply
-    bound: Usage
-    """The most that the call can take."""
-    echo: EchoFilter | None = None
-    """Removes the marks of the prompt where the answer repeats them."""
-    texts: list[str] = field(default_factory=list[str])
-    thoughts: list[str] = field(default_factory=list[str])
-
-    async def __aiter__(self) -> AsyncGenerator[Delta]:
-        async with aclosing(aiter(self.reply)) as deltas:
-            async for delta in deltas:
-                if self.echo and delta.text:
-                    delta = replace(delta, text=self.echo.feed(delta.text))
-                if delta.text:
-                    self.texts.append(delta.text)
-                if delta.reasoning:
-                    self.thoughts.append(delta.reasoning)
-                yield delta
-        if self.echo and (rest := self.echo.finish()):
-            self.texts.append(rest)
-            yield Delta(rest)
-
-    def cut(self, note: str) -> None:
-        """It is broken off by who reads it, and billed at its bound."""
-        self.reply.usage, self.reply.billed_at_bound, self.reply.finish = None, True, FinishReason.LENGTH
-        self.reply.notes += (note,)
-
-    @property
-    def answered(self) -> CallResult:
-        """As far as it got."""
-        reply = self.reply
-        used = self.bound if reply.billed_at_bound else reply.usage
-        return CallResult(
-            output="".join(self.texts), served_by=reply.worker, model=reply.model, usage=reply.usage,
-            cost_usd=reply.cost_usd if reply.cost_usd is not None else cost_of(reply.price, used), finish=reply.finish, attempts=reply.attempts,
-            reasoning="".join(self.thoughts), inner=reply.inner,
-            notes=reply.notes + ((ECHO,) if self.echo and self.echo.removed else ()),
-        )  # fmt: skip
+def call_bound(member: PoolMember, call: Call) -> Usage:
+    """The most that `call` can take at `member`; its settings are already in `call`."""
+    return Usage(input_bound(call), call.sampling.max_output_tokens or member.max_output_tokens)
 
 
 @asynccontextmanager
-async def open_call(
-    member: PoolMember, call: Call, ledger: Ledger, echo: EchoFilter | None = None
-) -> AsyncGenerator[OpenCall]:
-    """Call `member` inside the budget; entered at the first token. What `echo` removes is in no answer.
+async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGenerator[Reply]:
+    """Call `member` inside the budget; entered at the first token.
 
-    Leaving the block closes the call and settles it. A call that never reached its first token for an error of the worker
-    gives its reservation back; one that was broken off counts with what the server said by then, or with all that was held.
-    One whose server says what cannot be true counts with the most it could take.
+    Leaving the block closes the call and settles it, with the calls that failed before it. One that never reached its first
+    token for an error of the worker costs what its server said, which mostly is nothing; one that was broken off counts with
+    what the server said by then, or with all that was held. One whose server says what cannot be true counts with the most it
+    could take.
 
     Raises:
         BudgetExceeded: nothing was called.
         WorkerError: with the step that asked.
     """
-    call = member.with_defaults(call)
-    if member.prepaid:
-        ledger = Ledger()
-    tokens, input_tokens = call.max_output_tokens or member.max_output_tokens, input_bound(call)
-    async with ledger.hold(member.worst_price, input_tokens, tokens, member.name) as hold:
-        call = replace(call, max_output_tokens=hold.max_output_tokens)
-        asked: OpenCall | None = None
+    call = replace(call, sampling=member.with_defaults(call.sampling))
+    if member.bills_inner_calls:
+        ledger = BudgetLedger()
+    bound = call_bound(member, call)
+    async with ledger.hold(member.worst_price, bound.input_tokens, bound.output_tokens, member.name) as hold:
+        call = replace(call, sampling=replace(call.sampling, max_output_tokens=hold.max_output_tokens))
+        reply: Reply | None = None
         try:
             async with member.worker.open(call) as reply:
-                asked = OpenCall(reply, Usage(input_tokens, hold.max_output_tokens), echo)
-                yield asked
+                reply.bound = replace(bound, output_tokens=hold.max_output_tokens)
+                yield reply
         except WorkerError as exc:
-            exc.step = call.step
-            if asked is None:
-                ledger.release(hold)
+            exc.step = call.site.step
+            if reply is None:
+                await ledger.settle(hold, *_sum(charges(Failure.of(exc))))
             raise
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task and task.cancelling():
                 raise
-            name = asked.reply.worker if asked else member.name
+            name = reply.worker if reply else member.name
             message = f"{name} broke off its own call."  # so that nobody mistakes it for a caller who left
-            raise WorkerUnavailable(message, worker=name, step=call.step) from None
+            raise WorkerUnavailable(message, worker=name, step=call.site.step) from None
         finally:
-            if asked is not None:
-                answered = asked.answered
-                ledger.settle(hold, answered.cost_usd, answered.usage)
+            if reply is not None:
+                await ledger.settle(hold, *_all_of(reply.result))
+
+
+def _all_of(result: CallResult) -> tuple[Decimal | None, Usage | None]:
+    """What a call and the failed ones before it took; None where its own part is unknown."""
+    cost_usd, usage = _sum(charges(None, result.attempts))
+    return total([result.cost_usd, cost_usd]), None if result.usage is None else result.usage + usage
+
+
+def _sum(failed: Iterable[Failure | Attempt]) -> tuple[Decimal, Usage]:
+    known = list(failed)
+    cost_usd = sum((each.cost_usd for each in known if each.cost_usd is not None), Decimal(0))
+    return cost_usd, sum((each.usage for each in known if each.usage is not None), Usage())

@@ -1,23 +1,22 @@
 """What a plan may cost at worst, before any of it runs."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from decimal import Decimal
 
 from conductor.model.messages import Message
 from conductor.model.pool_member import PoolMember
 from conductor.model.usage import Usage
-from conductor.model.worker import Call
+from conductor.model.worker import Call, Sampling
 from conductor.plan.plan import Plan
 from conductor.plan.prompts import work
-from conductor.run.call import input_bound
+from conductor.run.call import call_bound
 
 BYTES_PER_OUTPUT_TOKEN = 4
 """What an output token becomes when another worker reads it: prompts are bounded by their bytes, outputs by their tokens."""
 
 
 def worst_case(
-    plan: Plan, pool: Mapping[str, PoolMember], conversation: tuple[Message, ...], sampling: Call
+    plan: Plan, pool: Mapping[str, PoolMember], conversation: tuple[Message, ...], sampling: Sampling
 ) -> tuple[list[Usage], list[Decimal | None]]:
     """Each step's tokens and dollars at most; 0 for a step that would never run, None where a price is unknown.
 
@@ -27,9 +26,9 @@ def worst_case(
     for index, step in enumerate(plan.steps):
         member = pool[step.worker]
         prompt = work(member, conversation, step, plan.steps[:index], dict.fromkeys(step.access, ""))
-        call = member.with_defaults(replace(sampling, messages=prompt.messages))
+        bound = call_bound(member, Call(prompt.messages, member.with_defaults(sampling)))
         read = sum(tokens[earlier].output_tokens for earlier in step.access) * BYTES_PER_OUTPUT_TOKEN
-        tokens.append(Usage(input_bound(call) + read, call.max_output_tokens or member.max_output_tokens))
+        tokens.append(Usage(bound.input_tokens + read, bound.output_tokens))
     needed = plan.needed
     tokens = [usage if index in needed else Usage() for index, usage in enumerate(tokens)]
     prices = [pool[step.worker].worst_price for step in plan.steps]

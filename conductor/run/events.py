@@ -1,42 +1,23 @@
 """What happens during a run, as it happens.
 
 Events are numbered by the plan and the step they belong to: every plan text that was written is a plan of its own, so a repair
-and each further round count up. Exactly one terminal event ends a run: `Finished` or `Failed`. `record.py` folds events into
-the record. Times are seconds since the run began.
+and each further round count up. Exactly one terminal event ends a run. `record.py` folds events into the record. Times are
+seconds since the run began, without the time between its end in one process and its continuation in another.
 """
 
 from dataclasses import dataclass
-from decimal import Decimal
 from enum import StrEnum
 from typing import Literal
 
-from conductor.errors import PodiumError, Reason
+from conductor.errors import Reason
+from conductor.model.failure import Failure
 from conductor.model.messages import Message
-from conductor.model.usage import Usage
-from conductor.model.worker import Attempt, FinishReason
+from conductor.model.worker import CallResult, FinishReason
 from conductor.plan.plan import Step
 
 Source = Literal["conductor", "repair", "revision", "client", "workflow", "worker", "fallback"]
 """Who wrote a plan: the conductor (at first, after a complaint, after reading the outcome), the caller, the settings, nobody
 (plain pass-through to a worker), or nobody because no plan could be had."""
-
-
-@dataclass(frozen=True, slots=True)
-class CallResult:
-    """What one call to a model gave and took."""
-
-    output: str
-    served_by: str
-    model: str
-    usage: Usage | None
-    cost_usd: Decimal | None
-    finish: FinishReason | None
-    attempts: tuple[Attempt, ...] = ()
-    reasoning: str = ""
-    inner: object | None = None
-    """The record of the run that answered, where the worker is a team itself."""
-    notes: tuple[str, ...] = ()
-    """What was changed in the call or not believed of the answer, one sentence each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +44,30 @@ class StepPlanned:
 
 @dataclass(frozen=True, slots=True)
 class PlanEnded:
-    """A plan's text has ended: it runs, it accepts the answer before, or it is refused and says why."""
+    """A plan's text has ended: it runs, it accepts the answer before, or it is rejected and says why."""
 
     at_s: float
     plan: int
-    answered: CallResult | None = None
+    result: CallResult | None = None
+    """The conductor's call; None where no model wrote the plan."""
     accepted: bool = False
-    rejected: Reason | None = None
-    error: PodiumError | None = None
+    rejection: Failure | None = None
+    """Why it cannot run; its code is `InvalidPlan`."""
+    failure: Failure | None = None
     """The conductor failed while it wrote."""
     why: str = ""
+    stopped: bool = False
+    """The run ended while it was written."""
+
+    @property
+    def rejected(self) -> Reason | None:
+        """The reason of the rejection."""
+        return reason_of(self.rejection)
 
 
 @dataclass(frozen=True, slots=True)
 class CallQueued:
-    """A call will be long in coming, for a reason that is nobody's failure."""
+    """A call's first token will be delayed, for a reason that is nobody's failure."""
 
     at_s: float
     plan: int
@@ -105,7 +95,7 @@ class StepFirstToken:
     plan: int
     step: int
     served_by: str
-    """Who speaks: the worker that was planned, or the one it failed over to."""
+    """Who answers: the worker that was planned, or the one it failed over to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +105,17 @@ class StepFinished:
     at_s: float
     plan: int
     step: int
-    answered: CallResult
+    result: CallResult
+
+
+@dataclass(frozen=True, slots=True)
+class StepReused:
+    """A step has the output of an equal step, of a plan whose writing was interrupted. No worker was called."""
+
+    at_s: float
+    plan: int
+    step: int
+    from_plan: int
 
 
 class StepOutcome(StrEnum):
@@ -125,19 +125,19 @@ class StepOutcome(StrEnum):
     NOT_NEEDED = "not_needed"
     """The last step does not reach it."""
     CANCELLED = "cancelled"
-    """Its plan was refused, another step failed, or the caller left."""
+    """Its plan was rejected, another step failed, or the caller left."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepAborted:
-    """A step ended without an output. `answered` holds what was consumed by then, where something was."""
+    """A step ended without an output. `result` holds what was consumed by then, where something was."""
 
     at_s: float
     plan: int
     step: int
-    loss: StepOutcome
-    error: PodiumError | None = None
-    answered: CallResult | None = None
+    outcome: StepOutcome
+    failure: Failure | None = None
+    result: CallResult | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +147,14 @@ class AnswerDelta:
     at_s: float
     text: str
     reasoning: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunResumed:
+    """Another process continues the run. Calls that were open are lost; what had ended stays as it is."""
+
+    at_s: float
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +171,14 @@ class RunFailed:
     """There is no answer, or not all of it. Terminal."""
 
     at_s: float
-    error: PodiumError
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class RunCancelled:
+    """The caller left, and everything under way was closed. Terminal."""
+
+    at_s: float
 
 
 Event = (
@@ -174,9 +189,17 @@ Event = (
     | StepStarted
     | StepFirstToken
     | StepFinished
+    | StepReused
     | StepAborted
     | AnswerDelta
+    | RunResumed
     | RunFinished
     | RunFailed
+    | RunCancelled
 )
-Terminal = RunFinished | RunFailed
+Terminal = RunFinished | RunFailed | RunCancelled
+
+
+def reason_of(rejection: Failure | None) -> Reason | None:
+    """Why a plan was rejected; None where it was not."""
+    return None if rejection is None else Reason(str(rejection.facts["reason"]))

@@ -1,13 +1,15 @@
 """How a run stays inside its budget.
 
-Reserve before a call, settle after it: two parallel steps cannot spend the same last cent.
+Reserve before a call, settle after it: two parallel steps cannot spend the same last cent. A run's ledger may draw on
+another one, such as an account's.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
+from typing import Protocol
 
 from conductor.errors import BudgetExceeded
 from conductor.model.usage import FREE, MILLION, Price, Usage
@@ -26,37 +28,24 @@ class Budget:
 
 @dataclass(slots=True, eq=False)
 class Hold:
-    """A reserved part of the budget, for one call."""
+    """A reserved part of a budget, for one call."""
 
     cost_usd: Decimal
     tokens: int
     max_output_tokens: int
     """How long the answer may be for the call to stay inside the budget: ask the model for no more."""
     settled: bool = False
+    upper: "Hold | None" = None
+    """The same part of the ledger that this one draws on."""
 
 
-@dataclass(slots=True, eq=False)
-class Ledger:
-    """A run's spending. The one mutable object of a run; used from one event loop.
+class Ledger(Protocol):
+    """What reserves and counts money and tokens. Its methods may wait, so that one can be kept in a database."""
 
-    A call whose usage never becomes known (a cut stream) is counted against the budget with all that was held for it,
-    while the record says that its cost is unknown.
-    """
-
-    budget: Budget = Budget()
-    spent_usd: Decimal = Decimal(0)
-    spent_tokens: int = 0
-    holds: list[Hold] = field(default_factory=list[Hold])
-    _changed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @asynccontextmanager
-    async def hold(
+    def hold(
         self, price: Price | None, input_tokens: int, max_output_tokens: int, what: str
-    ) -> AsyncGenerator[Hold]:
+    ) -> AbstractAsyncContextManager[Hold]:
         """Reserve what a call costs at worst; `settle` it inside the block. Whatever is not settled counts as spent in full.
-
-        Where others hold too much of what is left, this waits for them to settle: they mostly take far less than the worst.
-        Where nobody else holds anything, the answer is shortened to what the budget allows.
 
         Args:
             price: of the worker to be called.
@@ -67,16 +56,57 @@ class Ledger:
         Raises:
             BudgetExceeded: not even a short answer fits. Nothing was held.
         """
+        ...
+
+    async def settle(self, hold: Hold, cost_usd: Decimal | None, usage: Usage | None) -> None:
+        """Replace `hold` by what the call took; by all of it where that is unknown, or nothing a call can take."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class BudgetLedger:
+    """Spending under one budget, in memory. Used from one event loop.
+
+    A call whose usage never becomes known (a cut stream) is counted against the budget with all that was held for it,
+    while the record says that its cost is unknown.
+    """
+
+    budget: Budget = Budget()
+    spent_usd: Decimal = Decimal(0)
+    spent_tokens: int = 0
+    parent: Ledger | None = None
+    """Every hold here is held there too."""
+    holds: list[Hold] = field(default_factory=list[Hold])
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @asynccontextmanager
+    async def hold(
+        self, price: Price | None, input_tokens: int, max_output_tokens: int, what: str
+    ) -> AsyncGenerator[Hold]:
+        """See `Ledger.hold`.
+
+        Where others hold too much of what is left, this waits for them to settle: they mostly take far less than the worst.
+        Where nobody else holds anything, the answer is shortened to what the budget allows.
+        """
         hold = await self._reserve(price, input_tokens, max_output_tokens, what)
         self.holds.append(hold)
-        try:
-            yield hold
-        finally:
-            if not hold.settled:
-                self._book(hold, hold.cost_usd, hold.tokens)
+        async with AsyncExitStack() as stack:
+            if self.parent is not None:
+                drawn = self.parent.hold(price, input_tokens, hold.max_output_tokens, what)
+                try:
+                    hold.upper = await stack.enter_async_context(drawn)
+                except BaseException:  # also while it waits: nothing was called
+                    self._book(hold, Decimal(0), 0)
+                    raise
+                hold.max_output_tokens = hold.upper.max_output_tokens
+            try:
+                yield hold
+            finally:
+                if not hold.settled:
+                    self._book(hold, hold.cost_usd, hold.tokens)
 
-    def settle(self, hold: Hold, cost_usd: Decimal | None, usage: Usage | None) -> None:
-        """Replace `hold` by what the call took; by all of it where that is unknown, or nothing a call can take."""
+    async def settle(self, hold: Hold, cost_usd: Decimal | None, usage: Usage | None) -> None:
+        """See `Ledger.settle`."""
         knows_cost = cost_usd is not None and cost_usd.is_finite() and cost_usd >= 0
         knows_tokens = usage is not None and usage.input_tokens >= 0 and usage.output_tokens >= 0
         self._book(
@@ -84,10 +114,13 @@ class Ledger:
             cost_usd if cost_usd is not None and knows_cost else hold.cost_usd,
             usage.total_tokens if usage is not None and knows_tokens else hold.tokens,
         )
+        if self.parent is not None and hold.upper is not None:
+            await self.parent.settle(hold.upper, cost_usd, usage)
 
-    def release(self, hold: Hold) -> None:
-        """Give `hold` back unspent: the call never reached a model."""
-        self._book(hold, Decimal(0), 0)
+    def spend(self, cost_usd: Decimal, usage: Usage) -> None:
+        """Count what was spent before: by the process that ran this run's beginning."""
+        self.spent_usd += cost_usd
+        self.spent_tokens += usage.total_tokens
 
     @property
     def held_usd(self) -> Decimal:

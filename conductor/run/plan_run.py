@@ -5,36 +5,39 @@ last is known when the text ends: from then on its answer flows out, and steps i
 """
 
 import asyncio
-from collections.abc import AsyncIterable, Callable, Collection, Mapping
+from collections.abc import AsyncIterable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from conductor.errors import PodiumError, internal_error
+from conductor.model.failure import Failure
 from conductor.model.messages import Message
 from conductor.model.pool_member import PoolMember
-from conductor.model.worker import Call
+from conductor.model.refusals import Refusals
+from conductor.model.worker import Call, CallResult, CallSite, Reply
 from conductor.plan.marks import EchoFilter
 from conductor.plan.plan import Plan, Step
 from conductor.plan.prompts import OUTPUT, work
-from conductor.run.call import OpenCall, open_call
-from conductor.run.event_log import Outbox
+from conductor.run.call import open_call
+from conductor.run.event_log import EventLog
 from conductor.run.events import (
     AnswerDelta,
     CallQueued,
-    CallResult,
-    Event,
     StepAborted,
     StepFinished,
     StepFirstToken,
     StepOutcome,
     StepPlanned,
+    StepReused,
     StepStarted,
 )
 from conductor.run.ledger import Ledger
+from conductor.run.record import StepRecord
+from conductor.run.task import Task
 
 BLIND_NOTE = "The user's pictures were left out: this worker's settings say that it sees none (sees_images)."
+ECHO_NOTE = "The answer repeated marks of its prompt; they were removed."
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,22 +45,38 @@ class RunContext:
     """What the steps of a run share.
 
     Args:
-        pool: the members this request may use, by name.
-        conversation: the user's.
-        sampling: what the user asked of the answer; `messages` is ignored.
+        task: what was asked for.
+        pool: the members this request may use, by name, in the order the conductor sees them.
         ledger: the run's spending.
-        note: takes every event but pieces of the answer.
-        outbox: takes those.
+        log: the run's events.
         now_s: seconds since the run began.
+        deadline_at_s: when the caller's time is over, by `time.monotonic`; None: no deadline.
+        refusals: what workers have refused so far.
     """
 
+    task: Task
     pool: Mapping[str, PoolMember]
-    conversation: tuple[Message, ...]
-    sampling: Call
     ledger: Ledger
-    note: Callable[[Event], None]
-    outbox: Outbox
+    log: EventLog
     now_s: Callable[[], float]
+    deadline_at_s: float | None
+    refusals: Refusals
+
+    def call(self, messages: tuple[Message, ...], site: CallSite) -> Call:
+        """A call of this run, which says where it is long in coming."""
+
+        def on_queued(why: str) -> None:
+            self.log.append(CallQueued(self.now_s(), site.plan, site.step, worker, why))
+
+        plan = self.log.record.plans[site.plan]
+        worker = (plan.worker if site.step is None else plan.steps[site.step].worker) or ""
+        return Call(
+            messages,
+            site=replace(site, run=self.log.record.id),
+            deadline_at_s=self.deadline_at_s,
+            on_queued=on_queued,
+            refusals=self.refusals,
+        )
 
 
 async def wait_until_done(tasks: Collection[asyncio.Task[Any]]) -> None:
@@ -73,10 +92,17 @@ async def wait_until_done(tasks: Collection[asyncio.Task[Any]]) -> None:
 
 
 class PlanRun:
-    """One plan, from its first decoded step to its last step's output."""
+    """One plan, from its first decoded step to its last step's output.
 
-    def __init__(self, scene: RunContext, index: int, *, live: bool) -> None:
-        self._scene, self._index, self._live = scene, index, live
+    Args:
+        context: of the run.
+        index: the plan's.
+        live: whether its last step's words go to the client as they come.
+        resumes: the plan whose writing was interrupted, and whose steps are taken over where this one begins with the same.
+    """
+
+    def __init__(self, context: RunContext, index: int, *, live: bool, resumes: int | None = None) -> None:
+        self._context, self._index, self._live, self._resumes = context, index, live, resumes
         self._steps: list[Step] = []
         self._tasks: list[asyncio.Task[CallResult]] = []
         self._begun: set[int] = set()
@@ -87,14 +113,14 @@ class PlanRun:
         self._showing = asyncio.Lock()
 
     async def run(self, steps: AsyncIterable[Step], ended: Callable[[], Plan | None]) -> CallResult | None:
-        """Run `steps` as they come.
+        """Run `steps` as they come. Those that the record knows as done or failed are not run again.
 
         Args:
             steps: in the plan's order, each checked.
             ended: called when they have ended; the whole plan, or None where there is nothing to run.
 
         Returns:
-            The last step's answer, or None where the plan has none.
+            The last step's result, or None where the plan has none.
 
         Raises:
             InvalidPlan, WorkerError, BudgetExceeded: whatever `steps` or a step that matters raised. No task is left.
@@ -111,11 +137,27 @@ class PlanRun:
         finally:
             await self._stop()
 
+    def _recorded(self, index: int) -> StepRecord | None:
+        steps = self._context.log.record.plans[self._index].steps
+        return steps[index] if index < len(steps) else None
+
     def _start(self, step: Step) -> None:
         index = len(self._steps)
         self._steps.append(step)
-        self._scene.note(StepPlanned(self._scene.now_s(), self._index, index, step))
+        if self._recorded(index) is None:
+            self._context.log.append(StepPlanned(self._context.now_s(), self._index, index, step))
+            if self._is_taken_over(index):
+                reused = StepReused(self._context.now_s(), self._index, index, self._resumes or 0)
+                self._context.log.append(reused)
         self._tasks.append(asyncio.create_task(self._step(index, step), name=f"step {index} {step.worker}"))
+
+    def _is_taken_over(self, index: int) -> bool:
+        """Whether the interrupted plan has done this step: it and all before it are the same there."""
+        if self._resumes is None:
+            return False
+        earlier: Sequence[StepRecord] = self._context.log.record.plans[self._resumes].steps
+        same = [each.step for each in earlier[: index + 1]] == self._steps
+        return same and earlier[index].status == "done"
 
     async def _decide(self, plan: Plan) -> None:
         """The text has ended: drop what nobody needs, and show what the last step has said by now."""
@@ -126,7 +168,7 @@ class PlanRun:
             self._last = len(plan.steps) - 1
             self._ended.set()
             for delta in self._waiting.pop(self._last, []):
-                await self._scene.outbox.put_delta(replace(delta, at_s=self._scene.now_s()))
+                await self._context.log.append_delta(replace(delta, at_s=self._context.now_s()))
             self._waiting.clear()
 
     async def _stop(self) -> None:
@@ -139,37 +181,49 @@ class PlanRun:
                 if not task.cancelled():
                     task.exception()  # looked at, so that asyncio does not complain about it
                 elif index not in self._begun:
-                    self._lost(index, self._loss(index), None, None)
+                    self._abort(index, self._outcome(index), None, None)
 
     async def _step(self, index: int, step: Step) -> CallResult:
-        asked: OpenCall | None = None
+        recorded = self._recorded(index)
+        assert recorded is not None, "it was planned"
         self._begun.add(index)
+        if recorded.status == "done" and recorded.result is not None:
+            return recorded.result
+        if recorded.failure is not None:
+            raise recorded.failure.to_error()
+        reply: Reply | None = None
         try:
             outputs = await self._outputs(step)
-            prompt = work(self._scene.pool[step.worker], self._scene.conversation, step, self._steps, outputs)
+            member = self._context.pool[step.worker]
+            prompt = work(member, self._context.task.conversation, step, self._steps, outputs)
             call = await self._call(index, step, prompt.messages)
-            self._scene.note(StepStarted(self._scene.now_s(), self._index, index, prompt.messages))
-            echo = EchoFilter(OUTPUT, prompt.mark_key) if prompt.mark_key else None
-            async with open_call(self._scene.pool[step.worker], call, self._scene.ledger, echo) as asked:
-                asked.reply.notes += self._notes(step)
-                self._scene.note(StepFirstToken(self._scene.now_s(), self._index, index, asked.reply.worker))
-                async with aclosing(aiter(asked)) as deltas:
+            self._context.log.append(StepStarted(self._context.now_s(), self._index, index, prompt.messages))
+            async with open_call(member, call, self._context.ledger) as reply:
+                reply.notes += self._notes(step)
+                echo = EchoFilter(OUTPUT, prompt.mark_key) if prompt.mark_key else None
+                if echo:
+                    reply.deltas = echo.filter(reply.deltas)
+                first = StepFirstToken(self._context.now_s(), self._index, index, reply.worker)
+                self._context.log.append(first)
+                async with aclosing(aiter(reply)) as deltas:
                     async for delta in deltas:
                         if self._live and (delta.text or delta.reasoning):
-                            await self._show(
-                                index, AnswerDelta(self._scene.now_s(), delta.text, delta.reasoning)
-                            )
-            self._scene.note(StepFinished(self._scene.now_s(), self._index, index, asked.answered))
-            return asked.answered
+                            shown = AnswerDelta(self._context.now_s(), delta.text, delta.reasoning)
+                            await self._show(index, shown)
+                if echo and echo.removed:
+                    reply.notes += (ECHO_NOTE,)
+            result = reply.result
+            self._context.log.append(StepFinished(self._context.now_s(), self._index, index, result))
+            return result
         except asyncio.CancelledError:
-            self._lost(index, self._loss(index), None, asked)
+            self._abort(index, self._outcome(index), None, reply)
             raise
         except PodiumError as exc:
-            self._lost(index, StepOutcome.FAILED, exc, asked)
+            self._abort(index, StepOutcome.FAILED, exc, reply)
             raise
         except Exception as exc:
             error = internal_error(exc)
-            self._lost(index, StepOutcome.FAILED, error, asked)
+            self._abort(index, StepOutcome.FAILED, error, reply)
             raise error from exc
 
     async def _outputs(self, step: Step) -> dict[int, str]:
@@ -191,28 +245,24 @@ class PlanRun:
         Any step may turn out to be the last, so all take the user's sampling. Only `stop` would cut inner work in half: it is
         for the answer alone, so a request that has it lets its steps begin once the plan's text has ended.
         """
-        sampling = self._scene.sampling
+        sampling = self._context.task.sampling
         if sampling.stop:
             await self._ended.wait()
         return replace(
-            sampling, messages=prompt, plan=self._index, step=index, access=step.access,
-            stop=sampling.stop if index == self._last else (), read_along=sampling.read_along and self._may_show(index),
-            waiting=partial(self._waits, index, step.worker),
-        )  # fmt: skip
+            self._context.call(prompt, CallSite(plan=self._index, step=index, access=step.access)),
+            sampling=sampling if index == self._last else replace(sampling, stop=()),
+            coalesce=not (self._context.task.stream and self._may_show(index)),
+        )
 
     def _notes(self, step: Step) -> tuple[str, ...]:
         """What the record says of the prompt, beside the prompt itself."""
-        if self._scene.pool[step.worker].sees_images:
+        if self._context.pool[step.worker].sees_images:
             return ()
-        shown = any(message.has_image for message in self._scene.conversation)
-        return (BLIND_NOTE,) if shown else ()
+        return (BLIND_NOTE,) if self._context.task.shows_pictures else ()
 
     def _may_show(self, index: int) -> bool:
         """Whether this step's words may go to the client: the last step's do, and a step before another is not the last."""
         return self._live and index == len(self._steps) - 1
-
-    def _waits(self, index: int, worker: str, why: str) -> None:
-        self._scene.note(CallQueued(self._scene.now_s(), self._index, index, worker, why))
 
     async def _show(self, index: int, delta: AnswerDelta) -> None:
         if self._last not in (None, index):
@@ -221,11 +271,19 @@ class PlanRun:
             if self._last is None:
                 self._waiting.setdefault(index, []).append(delta)
             elif self._last == index:
-                await self._scene.outbox.put_delta(delta)
+                await self._context.log.append_delta(delta)
 
-    def _loss(self, index: int) -> StepOutcome:
+    def _outcome(self, index: int) -> StepOutcome:
         return StepOutcome.NOT_NEEDED if index in self._unneeded else StepOutcome.CANCELLED
 
-    def _lost(self, index: int, loss: StepOutcome, error: PodiumError | None, asked: OpenCall | None) -> None:
-        answered = asked.answered if asked else None
-        self._scene.note(StepAborted(self._scene.now_s(), self._index, index, loss, error, answered))
+    def _abort(
+        self, index: int, outcome: StepOutcome, error: PodiumError | None, reply: Reply | None
+    ) -> None:
+        recorded = self._recorded(index)
+        if recorded is not None and recorded.status == outcome.value:
+            return  # the process before this one saw it
+        failure = Failure.of(error) if error else None
+        result = reply.result if reply else None
+        self._context.log.append(
+            StepAborted(self._context.now_s(), self._index, index, outcome, failure, result)
+        )

@@ -1,27 +1,24 @@
 """Ask the conductor for a plan, and read it while it is written.
 
-One plan text is one `Draft`ing: prompt, grammar, parser, the call. Repair and fallback are decisions about whole plans and
-live in `conducting.py`.
+One plan text is one `PlanStream`: prompt, grammar, parser, the call. Repair and fallback are decisions about whole plans and
+live in `rounds.py`.
 """
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from conductor.errors import InvalidPlan, Reason, WorkerUnavailable
-from conductor.model.messages import Message
 from conductor.model.pool_member import PoolMember
-from conductor.model.refusals import Refusals
-from conductor.model.worker import Call, FinishReason
+from conductor.model.worker import Call, CallResult, FinishReason, Reply, Sampling
 from conductor.plan.formats import Format, parser
 from conductor.plan.grammars import SUBTASK_CHARS, grammar
 from conductor.plan.instructions import Layout, layout_of
 from conductor.plan.plan import Plan, Step
-from conductor.run.call import OpenCall, open_call
-from conductor.run.events import CallResult
+from conductor.run.call import open_call
 from conductor.run.ledger import Ledger
 
 PLAN_TOKENS = 1024
@@ -69,28 +66,43 @@ class ConductorModel:
 
 
 class PlanStream:
-    """One plan being written. Iterate for its steps, each the moment its last byte is there; then read `plan`."""
+    """One plan being written. Iterate for its steps, each the moment its last byte is there; then read `plan`.
+
+    Args:
+        conductor: who writes it.
+        pool: as it was shown the workers.
+        max_steps: how many steps there may be.
+        call: the prompt, and which call of the run this is; sampling and grammar follow from `conductor`.
+        ledger: the run's spending.
+        may_accept: whether the text may keep the answer of the round before.
+    """
 
     def __init__(
-        self, conductor: ConductorModel, pool: Sequence[PoolMember], max_steps: int, prompt: Sequence[Message],
-        ledger: Ledger, *, index: int, may_accept: bool, waiting: Callable[[str], None] | None = None,
-        deadline_at_s: float | None = None,
-        refusals: Refusals | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        conductor: ConductorModel,
+        pool: Sequence[PoolMember],
+        max_steps: int,
+        call: Call,
+        ledger: Ledger,
+        *,
+        may_accept: bool,
+    ) -> None:
         self._conductor, self._ledger, self._may_accept = conductor, ledger, may_accept
         self._parser = parser(conductor.format, [member.name for member in pool], max_steps)
-        held_to = None
+        constraint = None
         if conductor.constrained:
-            held_to = grammar(
-                conductor.format, len(pool), max_steps, may_accept=may_accept,
-                subtask_chars=conductor.subtask_chars, thinking=conductor.thought,
-            )  # fmt: skip
+            constraint = grammar(
+                conductor.format,
+                len(pool),
+                max_steps,
+                may_accept=may_accept,
+                subtask_chars=conductor.subtask_chars,
+                thinking=conductor.thought,
+            )
         longest = conductor.max_plan_tokens + conductor.max_thinking_tokens
-        self._call = Call(
-            tuple(prompt), max_output_tokens=longest, temperature=conductor.temperature, grammar=held_to,
-            operation="plan", plan=index, waiting=waiting, deadline_at_s=deadline_at_s, refusals=refusals,
-        )  # fmt: skip
-        self.answered: CallResult | None = None
+        sampling = Sampling(max_output_tokens=longest, temperature=conductor.temperature)
+        self._call = replace(call, sampling=sampling, grammar=constraint)
+        self.result: CallResult | None = None
         """The conductor's call, once it has begun; complete after iteration."""
         self.plan: Plan | None = None
         """The whole plan; None where it accepts the answer before."""
@@ -104,23 +116,23 @@ class PlanStream:
             WorkerError: the conductor failed, or did not end in time, likewise.
             BudgetExceeded: it was not asked.
         """
-        async with open_call(self._conductor.member, self._call, self._ledger) as asked:
+        async with open_call(self._conductor.member, self._call, self._ledger) as reply:
             try:
-                async with aclosing(self._texts(asked)) as texts:
+                async with aclosing(self._texts(reply)) as texts:
                     async for text in texts:
                         for step in self._parser.feed(text):
                             yield step
             finally:
-                self.answered = asked.answered
-        self.plan = self._finish(cut_off=self.answered.finish is FinishReason.LENGTH)
+                self.result = reply.result
+        self.plan = self._finish(cut_off=self.result.finish is FinishReason.LENGTH)
         if self.plan is None and not self._may_accept:
             raise InvalidPlan("The text accepts an answer where there is none yet.", reason=Reason.NO_PLAN)
 
-    async def _texts(self, asked: OpenCall) -> AsyncGenerator[str]:
+    async def _texts(self, reply: Reply) -> AsyncGenerator[str]:
         """The pieces of the plan's text, thoughts left out, until it ends or is longer, in time or in bytes, than it may be."""
         limits = self._conductor
         ends_at_s, room = time.monotonic() + limits.timeout_s, PLAN_BYTES_PER_TOKEN * limits.max_plan_tokens
-        async with aclosing(aiter(asked)) as deltas:
+        async with aclosing(aiter(reply)) as deltas:
             while True:
                 timeout = asyncio.timeout(ends_at_s - time.monotonic())
                 try:
@@ -130,7 +142,7 @@ class PlanStream:
                     if not timeout.expired():
                         raise
                     self._is_late = True
-                    asked.cut(
+                    reply.cut(
                         f"Not ended after {limits.timeout_s:g} s and cut off: billed at the call's bound."
                     )
                     return
@@ -139,7 +151,7 @@ class PlanStream:
                 yield delta.text
                 room -= len(delta.text.encode("utf-8", "surrogatepass"))
                 if room < 0 and not delta.finish:
-                    asked.cut(
+                    reply.cut(
                         f"Longer than max_plan_tokens ({limits.max_plan_tokens}) and cut off: billed at the call's bound."
                     )
                     return

@@ -1,36 +1,46 @@
 """The record of a run: one value that the response, the log line, the store, evaluation and reward all read.
 
-It is a fold over the run's events, so it can be read at any time, also while the run goes on.
+It is a fold over the run's events, so it can be read at any time, also while the run goes on. With its task it is all that is
+needed to continue the run (`rounds.py`), and `codec.py` writes it as JSON.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Literal
 
-from conductor.errors import PodiumError, Reason
+from conductor.errors import Interrupted, Reason
+from conductor.model.failure import Attempt, Failure, charges
 from conductor.model.messages import Message
 from conductor.model.usage import Usage, total
-from conductor.model.worker import FinishReason
+from conductor.model.worker import CallResult, CallSite, FinishReason
+from conductor.plan.plan import Step
 from conductor.run.events import (
     AnswerDelta,
     CallQueued,
-    CallResult,
     Event,
     PlanEnded,
     PlanStarted,
+    RunCancelled,
     RunFailed,
     RunFinished,
+    RunResumed,
     Source,
     StepAborted,
     StepFinished,
     StepFirstToken,
     StepPlanned,
+    StepReused,
     StepStarted,
+    reason_of,
 )
+from conductor.run.task import Task
 
+VERSION = 1
+"""Of the record's form."""
 StepStatus = Literal["planned", "running", "done", "failed", "not_needed", "cancelled"]
 RunStatus = Literal["running", "finished", "failed", "cancelled"]
+CUT = Failure.of(Interrupted("The process that made this call ended before it was answered."))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +54,29 @@ class StepRecord:
     planned_s: float
     status: StepStatus = "planned"
     prompt: tuple[Message, ...] = ()
-    answered: CallResult | None = None
+    result: CallResult | None = None
     started_s: float | None = None
     first_token_s: float | None = None
     served_by: str | None = None
     """Who answers, from the first token on: `worker`, or the one it failed over to."""
     ended_s: float | None = None
-    error: PodiumError | None = None
+    failure: Failure | None = None
+    cut: tuple[Attempt, ...] = ()
+    """Calls that ended with the process that made them."""
+    reused_from: int | None = None
+    """The plan whose equal step gave the result; the call is counted there."""
+
+    @property
+    def step(self) -> Step:
+        """As its plan has it."""
+        return Step(self.worker, self.subtask, self.access)
+
+    @property
+    def is_unmetered(self) -> bool:
+        """Whether its newest call was made and nobody said what it took."""
+        if self.started_s is None:
+            return False
+        return self.result.usage is None if self.result else self.status in ("cancelled", "not_needed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +90,33 @@ class PlanRecord:
     worker: str | None = None
     prompt: tuple[Message, ...] = ()
     steps: tuple[StepRecord, ...] = ()
-    answered: CallResult | None = None
+    result: CallResult | None = None
     """The conductor's call; None where no model wrote the plan."""
     ended_s: float | None = None
     accepted: bool = False
     """The text kept the answer of the round before."""
-    rejected: Reason | None = None
-    error: PodiumError | None = None
+    rejection: Failure | None = None
+    failure: Failure | None = None
     why: str = ""
-    """Why it was refused, or why it is a fallback."""
+    """Why it was rejected, or why it is a fallback."""
+    stopped: bool = False
+    """The run ended while it was written."""
+
+    @property
+    def rejected(self) -> Reason | None:
+        """Why it cannot run; None where it can."""
+        return reason_of(self.rejection)
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the process that wrote it ended before its text did."""
+        return self.stopped or (self.failure is not None and self.failure.is_a(Interrupted))
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether it ran to its last step's output."""
+        runs = bool(self.steps) and self.rejection is None and self.failure is None
+        return runs and self.ended_s is not None and not self.stopped and self.steps[-1].status == "done"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,44 +124,57 @@ class Record:
     """All of a run."""
 
     id: str
-    model: str
+    task: Task
     created: float
     """Unix time."""
+    workers: tuple[str, ...] = ()
+    """The names that its plans may use, in the order in which the conductor sees them."""
+    parent: CallSite | None = None
+    """The step of another run whose answer this run is."""
+    owner: str = ""
+    """Who runs it."""
+    trace_id: str | None = None
+    version: int = VERSION
     status: RunStatus = "running"
     plans: tuple[PlanRecord, ...] = ()
     answer: str = ""
     """The whole of it; empty where it did not come to that (what was said by then is in the steps)."""
     finish: FinishReason | None = None
-    error: PodiumError | None = None
+    failure: Failure | None = None
     wall_s: float = 0.0
+    """When its newest event happened."""
     answer_began_s: float | None = None
     """When the answer's first piece was there for the reader; seconds since the run began."""
-    max_cost_usd: Decimal | None = None
-    """What it was allowed to cost, where the caller or the settings said so."""
-    trace_id: str | None = None
 
     def after(self, event: Event) -> "Record":
         """The record once `event` has happened."""
         match event:
+            case AnswerDelta(at_s=at_s):  # its text is kept once, at the end: see `RunFinished`
+                return self if self.answer_began_s is not None else replace(self, answer_began_s=at_s)
+            case CallQueued():
+                return self  # it shows in the times
             case PlanStarted():
                 plan = PlanRecord(
                     event.plan, event.round, event.source, event.at_s, event.worker, event.prompt
                 )
-                return replace(self, plans=(*self.plans, plan))
-            case CallQueued():
-                return self  # it shows in the times
-            case AnswerDelta():  # its text is kept once, at the end: see `Finished`
-                return self if self.answer_began_s is not None else replace(self, answer_began_s=event.at_s)
-            case RunFinished():
-                return replace(
-                    self, status="finished", answer=event.answer, finish=event.finish, wall_s=event.at_s
-                )
-            case RunFailed():
-                return replace(self, status="failed", error=event.error, wall_s=event.at_s)
+                return replace(self, plans=(*self.plans, plan), wall_s=event.at_s)
+            case RunFinished(at_s=at_s):
+                return replace(self, status="finished", answer=event.answer, finish=event.finish, wall_s=at_s)
+            case RunFailed(at_s=at_s, failure=failure):
+                return replace(self, status="failed", failure=failure, wall_s=at_s)
+            case RunCancelled(at_s=at_s):
+                return replace(self, status="cancelled", wall_s=at_s)
+            case RunResumed():
+                return _resume(self, event)
             case _:
                 plans = list(self.plans)
-                plans[event.plan] = _plan_after(plans[event.plan], event)
-                return replace(self, plans=tuple(plans))
+                plans[event.plan] = _plan_after(self, plans[event.plan], event)
+                return replace(self, plans=tuple(plans), wall_s=event.at_s)
+
+    @property
+    def model(self) -> str:
+        """The name that was asked for."""
+        return self.task.model
 
     @property
     def rounds(self) -> int:
@@ -126,48 +183,88 @@ class Record:
 
     @property
     def fallback(self) -> str | None:
-        """Why one worker answered by itself; None where a plan was run."""
+        """Why one worker answered alone; None where a plan was run."""
         return next((plan.why for plan in self.plans if plan.source == "fallback"), None)
+
+    @property
+    def answered_plan(self) -> PlanRecord | None:
+        """The newest plan that gave an answer."""
+        return next((plan for plan in reversed(self.plans) if plan.is_answered), None)
 
     @property
     def answering_plan(self) -> PlanRecord | None:
         """The plan whose last step is the answer: the newest one that gave one, or else that runs."""
-        runs = [plan for plan in self.plans if plan.steps and plan.rejected is None and plan.error is None]
-        answered = [plan for plan in runs if plan.steps[-1].status == "done"]
-        return (answered or runs or [None])[-1]
+        runs = [plan for plan in self.plans if plan.steps and plan.rejection is None and plan.failure is None]
+        return self.answered_plan or (runs[-1] if runs else None)
 
     @property
     def answering(self) -> CallResult | None:
         """The call whose output is the answer."""
         plan = self.answering_plan
-        return plan.steps[-1].answered if plan else None
+        return plan.steps[-1].result if plan else None
+
+    @property
+    def steps(self) -> list[StepRecord]:
+        """Every step of every plan, in the order they were written."""
+        return [step for plan in self.plans for step in plan.steps]
 
     @property
     def calls(self) -> list[CallResult]:
-        """Every call that consumed something, plans included."""
-        plans = [plan.answered for plan in self.plans if plan.answered]
-        return plans + [step.answered for plan in self.plans for step in plan.steps if step.answered]
+        """Every call that consumed something, plans included, each once."""
+        plans = [plan.result for plan in self.plans if plan.result]
+        return plans + [step.result for step in self.steps if step.result and step.reused_from is None]
+
+    @property
+    def failed_calls(self) -> Iterator[Failure | Attempt]:
+        """Calls that gave no answer and whose servers said what they took all the same."""
+        for plan in self.plans:
+            is_own = plan.failure is not None and plan.failure.get("step") is None
+            yield from charges(plan.failure if is_own else None, plan.result.attempts if plan.result else ())
+        for step in self.steps:
+            if step.reused_from is None:
+                own = (
+                    step.failure if step.started_s is not None else None
+                )  # a step that waited has its read step's
+                yield from charges(own, (*step.cut, *(step.result.attempts if step.result else ())))
+
+    @property
+    def open_calls(self) -> Iterator[tuple[str, tuple[Message, ...]]]:
+        """Calls that were begun and of which nothing is known, also of a process before: who was asked what."""
+        for plan in self.plans:
+            is_open = plan.ended_s is None or plan.is_interrupted
+            if is_open and plan.result is None and plan.worker is not None:
+                yield plan.worker, plan.prompt
+            for step in plan.steps:
+                for _ in range(sum(lost.usage is None for lost in step.cut) + (step.status == "running")):
+                    yield step.worker, step.prompt
 
     @property
     def cost_usd(self) -> Decimal | None:
         """All of it; None where one call's cost is unknown."""
-        return total([call.cost_usd for call in self.calls])
+        return total([call.cost_usd for call in (*self.calls, *self.failed_calls)])
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of every call, those that failed included, as far as they are known."""
+        return sum((call.usage for call in (*self.calls, *self.failed_calls) if call.usage), Usage())
 
     @property
     def unmetered_calls(self) -> int:
-        """Calls whose tokens nobody told: their streams were cut before the server said. Their tokens are in no sum."""
-        told_nothing = sum(call.usage is None for call in self.calls)
-        steps = [step for plan in self.plans for step in plan.steps]
-        unanswered = [
-            s for s in steps if s.started_s is not None and s.answered is None and s.status != "failed"
-        ]
-        return told_nothing + sum(step.status in ("cancelled", "not_needed") for step in unanswered)
+        """Calls whose tokens nobody reported: their streams were cut before the server said. Their tokens are in no sum."""
+        plans = sum(
+            plan.result.usage is None if plan.result else plan.is_interrupted and plan.worker is not None
+            for plan in self.plans
+        )
+        own = [step for step in self.steps if step.reused_from is None]
+        cut = sum(lost.usage is None for step in own for lost in step.cut)
+        return plans + sum(step.is_unmetered for step in own) + cut
 
     @property
     def orchestration(self) -> Usage:
         """Tokens of every call but the answering one."""
         answering = self.answering
-        return sum((call.usage for call in self.calls if call.usage and call is not answering), Usage())
+        others = [call for call in (*self.calls, *self.failed_calls) if call is not answering]
+        return sum((call.usage for call in others if call.usage), Usage())
 
     @property
     def critical_path_s(self) -> float:
@@ -187,38 +284,104 @@ class Record:
         return max([ends[-1], *decided])
 
 
-def _plan_after(plan: PlanRecord, event: Event) -> PlanRecord:
+PlanEvent = StepPlanned | PlanEnded | StepStarted | StepFirstToken | StepFinished | StepReused | StepAborted
+
+
+def _plan_after(record: Record, plan: PlanRecord, event: PlanEvent) -> PlanRecord:
     match event:
         case PlanEnded():
             return replace(
-                plan, answered=event.answered, ended_s=event.at_s, accepted=event.accepted,
-                rejected=event.rejected, error=event.error, why=event.why or plan.why,
-            )  # fmt: skip
+                plan,
+                result=event.result,
+                ended_s=event.at_s,
+                accepted=event.accepted,
+                rejection=event.rejection,
+                failure=event.failure,
+                why=event.why or plan.why,
+                stopped=event.stopped,
+            )
         case StepPlanned(planned=step):
             written = StepRecord(event.step, step.worker, step.subtask, step.access, event.at_s)
             return replace(plan, steps=(*plan.steps, written))
-        case StepStarted() | StepFirstToken() | StepFinished() | StepAborted():
-            steps = list(plan.steps)
-            steps[event.step] = _step_after(steps[event.step], event)
-            return replace(plan, steps=tuple(steps))
         case _:
-            return plan
+            steps = list(plan.steps)
+            steps[event.step] = _step_after(record, steps[event.step], event)
+            return replace(plan, steps=tuple(steps))
 
 
 def _step_after(
-    step: StepRecord, event: StepStarted | StepFirstToken | StepFinished | StepAborted
+    record: Record,
+    step: StepRecord,
+    event: StepStarted | StepFirstToken | StepFinished | StepReused | StepAborted,
 ) -> StepRecord:
     match event:
         case StepStarted():
-            return replace(step, status="running", prompt=event.prompt, started_s=event.at_s)
+            return replace(
+                step, status="running", prompt=event.prompt, started_s=event.at_s, result=None, failure=None,
+                first_token_s=None, served_by=None, ended_s=None,
+            )  # fmt: skip
         case StepFirstToken():
             return replace(step, first_token_s=event.at_s, served_by=event.served_by)
         case StepFinished():
-            return replace(step, status="done", answered=event.answered, ended_s=event.at_s)
+            return replace(step, status="done", result=event.result, ended_s=event.at_s)
+        case StepReused():
+            earlier = record.plans[event.from_plan].steps[event.step]
+            return replace(earlier, planned_s=step.planned_s, reused_from=event.from_plan)
         case StepAborted():
             return replace(
-                step, status=event.loss.value, answered=event.answered, error=event.error, ended_s=event.at_s
-            )  # fmt: skip
+                step,
+                status=event.outcome.value,
+                result=event.result,
+                failure=event.failure,
+                ended_s=event.at_s,
+            )
+
+
+def _resume(record: Record, event: RunResumed) -> Record:
+    """Close what the process before had open: its plan's text, its calls, its answer's reader."""
+    plans = list(record.plans)
+    if plans:
+        plans[-1] = _cut_plan(plans[-1], event.at_s)
+    return replace(
+        record,
+        status="running",
+        plans=tuple(plans),
+        owner=event.owner,
+        answer_began_s=None,
+        wall_s=event.at_s,
+    )
+
+
+def _cut_plan(plan: PlanRecord, at_s: float) -> PlanRecord:
+    """Its text, where that was not at its end, is interrupted for good; else its open steps can be started again."""
+    if plan.ended_s is None or plan.stopped:
+        plan = replace(plan, ended_s=at_s, failure=CUT, why=CUT.message)
+    if plan.rejection is not None:
+        return plan
+    restarts: StepStatus = "planned" if plan.failure is None else "cancelled"
+    return replace(plan, steps=tuple(_cut_step(step, restarts, at_s) for step in plan.steps))
+
+
+def _cut_step(step: StepRecord, status: StepStatus, at_s: float) -> StepRecord:
+    if step.status not in ("planned", "running", "cancelled"):
+        return step
+    step = replace(step, status=status)
+    if step.started_s is None:
+        return step
+    took_s = (at_s if step.ended_s is None else step.ended_s) - step.started_s
+    lost = Attempt(
+        step.served_by or step.worker, CUT.code, CUT.message, outcome="cut", took_s=took_s,
+        usage=step.result.usage if step.result else None, cost_usd=step.result.cost_usd if step.result else None,
+    )  # fmt: skip
+    return replace(
+        step,
+        cut=(*step.cut, lost),
+        started_s=None,
+        first_token_s=None,
+        served_by=None,
+        ended_s=None,
+        result=None,
+    )
 
 
 def fold(record: Record, events: Iterable[Event]) -> Record:

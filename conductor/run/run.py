@@ -1,37 +1,43 @@
-"""A run under way."""
+"""A run as its readers see it."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
+from typing import Literal
 
-from conductor.run.event_log import Outbox
-from conductor.run.events import AnswerDelta, Event, Terminal
+from conductor.run.event_log import EventLog, Subscription
+from conductor.run.events import Event
 from conductor.run.record import Record
 
 
 class Run:
     """A run under way: its events as they come, and its record at any time."""
 
-    def __init__(self, record: Record, outbox: Outbox) -> None:
-        self.record = record
-        self._outbox = outbox
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+        self.inner: list[Run] = []
+        """The runs that its steps are, where they are; in the order they began."""
 
-    async def next(self) -> Event:
-        """The next event; not to be called after the terminal one. For one reader; a slow one slows the answering worker.
+    @property
+    def record(self) -> Record:
+        """As far as it has got."""
+        return self._log.record
 
-        Cancelling the wait loses nothing, so a reader may do something else after a while of silence.
-        """
-        event = await self._outbox.get()
-        if isinstance(event, AnswerDelta) and self.record.answer_began_s is None:
-            self.record = self.record.after(event)
-        return event
+    @property
+    def records(self) -> Iterator[Record]:
+        """Its own record, and those of the runs inside it."""
+        yield self.record
+        for run in self.inner:
+            yield from run.records
 
-    async def next_all(self) -> list[Event]:
-        """As `next`, and whatever else has happened by then."""
-        return await self._outbox.get_all()
+    @property
+    def answer(self) -> Subscription:
+        """Everything, for the one who reads the answer; a slow reader slows the answering worker."""
+        return self._log.answer
+
+    def subscribe(self, after_seq: int = 0, deltas: Literal["all", "none"] = "none") -> Subscription:
+        """Events for one more reader, who holds nobody up; those since `after_seq` first."""
+        return self._log.subscribe(after_seq, deltas)
 
     async def events(self) -> AsyncGenerator[Event]:
-        """Every event in order, the terminal one last."""
-        while True:
-            event = await self.next()
+        """Every event for the answer's reader in order, the terminal one last."""
+        async for event in self.answer:
             yield event
-            if isinstance(event, Terminal):
-                return

@@ -1,9 +1,9 @@
 """What one request asks for. Knows nothing of how it is done."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from conductor.model.messages import Message
-from conductor.model.worker import Call
+from conductor.model.worker import Sampling
 from conductor.plan.plan import Plan
 from conductor.run.events import Source
 from conductor.run.ledger import Budget
@@ -16,21 +16,22 @@ class Task:
     Args:
         conversation: the user's messages, at least one.
         model: the name that was asked for.
-        sampling: what the user asked of the answer; its `messages` are ignored.
+        sampling: how the answer is decoded.
         plan: run this one; None lets the conductor write it.
         plan_source: who gave `plan`.
         workers: the names that may be used, in the order the conductor sees them; None: the whole pool.
         exclude_workers: names that may not.
         max_steps, rounds, depth: of plans; `depth` above 0 lets a step be a whole run of its own, so deep.
         budget: for everything together.
-        deadline_s: from now to the last byte.
+        deadline_s: from the run's begin to the last byte.
+        stream: somebody reads the answer while it is written; otherwise it may come in larger pieces.
         plan_only: stop when the plan is there; no step is run.
-        strict: a plan that cannot run is the end of it: no complaint to the conductor, no worker by itself. For who judges plans.
+        strict: a plan that cannot run ends the run: no complaint to the conductor, no fallback. For who judges plans.
     """
 
     conversation: tuple[Message, ...]
     model: str = "podium"
-    sampling: Call = field(default_factory=lambda: Call(messages=()))
+    sampling: Sampling = Sampling()
     plan: Plan | None = None
     plan_source: Source = "client"
     workers: tuple[str, ...] | None = None
@@ -40,6 +41,7 @@ class Task:
     depth: int = 0
     budget: Budget = Budget()
     deadline_s: float | None = None
+    stream: bool = True
     plan_only: bool = False
     strict: bool = False
 
@@ -47,3 +49,8 @@ class Task:
     def shows_pictures(self) -> bool:
         """Whether the user shows any."""
         return any(message.has_image for message in self.conversation)
+
+    @property
+    def n_rounds(self) -> int:
+        """How many rounds there may be: a given plan, and one that is not run, is never revised."""
+        return 1 if self.plan is not None or self.plan_only else self.rounds

@@ -83,7 +83,7 @@ class Skill:
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
         await asyncio.sleep(0)
         words = TOKEN.findall(self.answer(Shown.of(call)))
-        limit = call.max_output_tokens
+        limit = call.sampling.max_output_tokens
         kept = words if limit is None else words[:limit]
         yield Delta(text="".join(kept), model=MODEL)
         finish = FinishReason.STOP if len(kept) == len(words) else FinishReason.LENGTH

@@ -32,7 +32,7 @@ class Majority:
             WorkerRefused: there is nothing to vote on.
         """
         user = next((m.text for m in reversed(call.messages) if m.role == "user"), "")
-        outputs = read_assignment(user)[0] if call.access else []
+        outputs = read_assignment(user)[0] if call.site.access else []
         if not outputs:
             raise WorkerRefused(
                 f"{self.name} is a program that counts the votes of earlier steps; give its step an access list.",

@@ -65,7 +65,7 @@ class Replay:
         return open_reply(self.name, f"{self._model} (replayed)", replied, self._price)
 
     def _found(self, call: Call) -> Recorded:
-        if call.access:
+        if call.site.access:
             raise WorkerRefused(
                 f"{self.name} replays recorded answers; none was recorded for a prompt that shows other steps. "
                 "Give it steps with an empty access list.",

@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 from conductor.errors import BadTask, InvalidPlan, UnknownName, quote
 from conductor.model.messages import Image, Message, Part, Text
 from conductor.model.pool_member import PoolMember
-from conductor.model.worker import Call
+from conductor.model.worker import Sampling
 from conductor.plan.plan import Plan, Step
 from conductor.run.events import Source
 from conductor.run.ledger import Budget
@@ -140,11 +140,7 @@ def _task(request: ChatRequest, model: ModelSettings, default_deadline_s: float,
     return Task(
         conversation=tuple(_message(index, message) for index, message in enumerate(request.messages)),
         model=request.model,
-        sampling=Call(
-            (), max_output_tokens=request.max_completion_tokens or request.max_tokens, temperature=request.temperature,
-            top_p=request.top_p, stop=tuple(request.stop or ()), seed=request.seed, effort=effort if is_model else None,
-            read_along=bool(request.stream),
-        ),
+        sampling=Sampling(max_output_tokens=request.max_completion_tokens or request.max_tokens, temperature=request.temperature, top_p=request.top_p, stop=tuple(request.stop or ()), seed=request.seed, effort=effort if is_model else None),
         workers=None if workers is None else tuple(workers),
         exclude_workers=tuple(podium.exclude_workers),
         max_steps=min(step for step in steps if step is not None),

@@ -28,7 +28,8 @@ from conductor.run.events import (
 )
 from conductor.run.record import Record
 from conductor.run.run import Run
-from serving import errors, record_json
+from serving import errors
+from serving.api import record_json
 from serving.api.dialects.chat_schema import ChatRequest
 from serving.api.encode import dumps
 from serving.api.resolve import ResolvedTask, resolve

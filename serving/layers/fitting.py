@@ -30,7 +30,7 @@ class Fitting:
     async def open(self, call: Call) -> AsyncGenerator[Reply]:
         """See `Worker.open`; `notes` of the reply say what was changed."""
         fitted, notes = fit(call, self._accepts, self._model)
-        ours = tuple(stop for stop in call.stop if stop not in fitted.stop)
+        ours = tuple(stop for stop in call.sampling.stop if stop not in fitted.sampling.stop)
         async with self._worker.open(fitted) as reply:
             reply.notes = (*notes, *reply.notes)
             if not ours:
@@ -44,22 +44,22 @@ class Fitting:
 def fit(call: Call, accepts: Accepts, model: str) -> tuple[Call, tuple[str, ...]]:
     """The part of `call` that may be sent to `model`, and a sentence on each change. What says no more than the default goes without one."""
     notes: list[str] = []
-    effort = accepts.effort(call.effort)
-    if effort != call.effort:
+    effort = accepts.effort(call.sampling.effort)
+    if effort != call.sampling.effort:
         notes.append(
-            f"effort {call.effort} became {effort}: the nearest that {model} accepts."
+            f"effort {call.sampling.effort} became {effort}: the nearest that {model} accepts."
             if effort
             else f"effort was left out: {model} does not accept it."
         )
     temperature, top_p = _sampling(call, accepts, model, notes)
     stop = _stop(call, accepts, model, notes)
-    seed = call.seed
+    seed = call.sampling.seed
     if seed is not None and not accepts.seeds(seed):
         seed = None
         notes.append(
             f"seed was left out: {model} accepts none{' so large' if accepts.seed == 'int32' else ''}."
         )
-    longest = call.max_output_tokens
+    longest = call.sampling.max_output_tokens
     if longest and accepts.max_output_tokens and longest > accepts.max_output_tokens:
         longest = accepts.max_output_tokens
         notes.append(f"max_output_tokens was lowered to {longest}: {model} accepts no more.")
@@ -77,9 +77,9 @@ def fit(call: Call, accepts: Accepts, model: str) -> tuple[Call, tuple[str, ...]
 def _sampling(
     call: Call, accepts: Accepts, model: str, notes: list[str]
 ) -> tuple[float | None, float | None]:
-    temperature, top_p = call.temperature, call.top_p
+    temperature, top_p = call.sampling.temperature, call.sampling.top_p
     refused = accepts.sampling == "never" or (
-        accepts.sampling == "unless_thinking" and accepts.thinks(call.effort)
+        accepts.sampling == "unless_thinking" and accepts.thinks(call.sampling.effort)
     )
     if refused:
         why = "does not accept it" + (" while it thinks." if accepts.sampling == "unless_thinking" else ".")
@@ -101,13 +101,13 @@ def _sampling(
 
 def _stop(call: Call, accepts: Accepts, model: str, notes: list[str]) -> tuple[str, ...]:
     """The stop sequences that may be sent."""
-    fit = [stop for stop in call.stop if accepts.blank_stop_sequences or not stop.isspace()]
+    fit = [stop for stop in call.sampling.stop if accepts.blank_stop_sequences or not stop.isspace()]
     sent = tuple(fit[: accepts.stop_sequences])
-    if len(sent) < len(call.stop):
+    if len(sent) < len(call.sampling.stop):
         which = (
             "stop was"
             if not sent
-            else f"{len(call.stop) - len(sent)} of {len(call.stop)} stop sequences were"
+            else f"{len(call.sampling.stop) - len(sent)} of {len(call.sampling.stop)} stop sequences were"
         )
         notes.append(
             f"{which} not sent but applied here: {model} does not accept {'it' if not sent else 'them'}."

@@ -26,12 +26,12 @@ class SkippingRefused:
             WorkerRefused: also without asking.
         """
         refusals = call.refusals
-        if refusals is not None and (earlier := refusals.earlier(self.name, call.operation)):
+        if refusals is not None and (earlier := refusals.earlier(self.name, call.site.operation)):
             raise earlier
         try:
             async with self._worker.open(call) as reply:
                 yield reply
         except WorkerRefused as exc:
             if refusals is not None:
-                refusals.add(self.name, call.operation, exc)
+                refusals.add(self.name, call.site.operation, exc)
             raise

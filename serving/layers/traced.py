@@ -35,9 +35,9 @@ class Traced:
     async def open(self, call: Call) -> AsyncGenerator[Reply]:
         """See `Worker.open`."""
         run_spans = spans.RUN_SPANS.get()
-        links = run_spans.links(call.plan, call.access) if run_spans else []
+        links = run_spans.links(call.site.plan, call.site.access) if run_spans else []
         kind = SpanKind.CLIENT
-        name = f"{call.operation} {self._worker.name if call.operation == 'plan' else self._model}"
+        name = f"{call.site.operation} {self._worker.name if call.site.operation == 'plan' else self._model}"
         with spans.tracer.start_as_current_span(
             name,
             kind=kind,
@@ -46,8 +46,8 @@ class Traced:
             record_exception=False,
             set_status_on_exception=False,
         ) as span:
-            if run_spans and call.step is not None:
-                run_spans.steps[call.plan, call.step] = span.get_span_context()
+            if run_spans and call.site.step is not None:
+                run_spans.steps[call.site.plan, call.site.step] = span.get_span_context()
             began = time.monotonic()
             try:
                 async with self._worker.open(call) as reply:
@@ -62,13 +62,13 @@ class Traced:
 
     def _asked(self, call: Call) -> dict[str, str | int | bool | list[int]]:
         attributes: dict[str, str | int | bool | list[int]] = {
-            spans.OPERATION: call.operation, spans.PROVIDER: self._provider, spans.REQUEST_MODEL: self._model,
-            spans.REQUEST_STREAM: True, spans.WORKER: self._worker.name, spans.PLAN: call.plan, spans.ATTEMPT: call.attempt,
+            spans.OPERATION: call.site.operation, spans.PROVIDER: self._provider, spans.REQUEST_MODEL: self._model,
+            spans.REQUEST_STREAM: True, spans.WORKER: self._worker.name, spans.PLAN: call.site.plan, spans.ATTEMPT: call.site.attempt,
         }  # fmt: skip
-        if call.max_output_tokens is not None:
-            attributes[spans.REQUEST_MAX_TOKENS] = call.max_output_tokens
-        if call.step is not None:
-            attributes |= {spans.STEP: call.step, spans.ACCESS: list(call.access)}
+        if call.sampling.max_output_tokens is not None:
+            attributes[spans.REQUEST_MAX_TOKENS] = call.sampling.max_output_tokens
+        if call.site.step is not None:
+            attributes |= {spans.STEP: call.site.step, spans.ACCESS: list(call.site.access)}
         if self._content:
             attributes[spans.INPUT_MESSAGES] = json.dumps(
                 [{"role": m.role, "content": m.text} for m in call.messages]

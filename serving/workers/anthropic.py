@@ -89,7 +89,10 @@ class AnthropicWorker:
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
         request = self._request(call)
-        check, timer = UsageCheck(call, self._account.price), self._account.timer(self._faults, call.effort)
+        check, timer = (
+            UsageCheck(call, self._account.price),
+            self._account.timer(self._faults, call.sampling.effort),
+        )
         last = Delta()
         try:
             async with aclosing(self._events(request, timer)) as events:
@@ -126,18 +129,18 @@ class AnthropicWorker:
                 await stream.close()
 
     def _request(self, call: Call) -> dict[str, Any]:
-        max_tokens = call.max_output_tokens or DEFAULT_MAX_TOKENS
+        max_tokens = call.sampling.max_output_tokens or DEFAULT_MAX_TOKENS
         system = "\n\n".join(message.text for message in call.messages if message.role == "system")
         turns = self._turns(call)
         if not turns:  # the API wants at least one turn
             turns.append({"role": "user", "content": [{"type": "text", "text": system}]})
             system = ""
-        thinking, effort = thinking_for(self._account.known_as, call.effort, max_tokens)
+        thinking, effort = thinking_for(self._account.known_as, call.sampling.effort, max_tokens)
         output = {"effort": effort, "format": _format(call)}
-        extra = {"temperature": call.temperature, "top_p": call.top_p}
+        extra = {"temperature": call.sampling.temperature, "top_p": call.sampling.top_p}
         optional: dict[str, object] = {
             "system": system,
-            "stop_sequences": list(call.stop),
+            "stop_sequences": list(call.sampling.stop),
             "thinking": thinking,
             "output_config": {key: value for key, value in output.items() if value is not None},
             "extra_body": {key: value for key, value in extra.items() if value is not None}

@@ -102,7 +102,10 @@ class GeminiWorker:
         usage: Usage | None = None
         model: str | None = None
         responses: list[httpx2.Response] = []
-        check, timer = UsageCheck(call, self._account.price), self._account.timer(self._faults, call.effort)
+        check, timer = (
+            UsageCheck(call, self._account.price),
+            self._account.timer(self._faults, call.sampling.effort),
+        )
         stream = await self._client.aio.models.generate_content_stream(
             model=self._account.model, contents=cast(Any, contents), config=config
         )
@@ -158,14 +161,14 @@ class GeminiWorker:
         schema = call.grammar.json_schema if call.grammar else None
         config = types.GenerateContentConfig(
             system_instruction=system or None,
-            max_output_tokens=call.max_output_tokens,
-            temperature=call.temperature,
-            top_p=call.top_p,
-            stop_sequences=list(call.stop) or None,
-            seed=call.seed,
+            max_output_tokens=call.sampling.max_output_tokens,
+            temperature=call.sampling.temperature,
+            top_p=call.sampling.top_p,
+            stop_sequences=list(call.sampling.stop) or None,
+            seed=call.sampling.seed,
             response_mime_type="application/json" if schema else None,
             response_json_schema=schema,
-            thinking_config=thinking_for(self._account.known_as, call.effort),
+            thinking_config=thinking_for(self._account.known_as, call.sampling.effort),
             automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True),
             automatic_continuation=False,
         )

@@ -94,7 +94,10 @@ class OpenAIWorker:
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
         request = self._request(call)
-        check, timer = UsageCheck(call, self._account.price), self._account.timer(self._faults, call.effort)
+        check, timer = (
+            UsageCheck(call, self._account.price),
+            self._account.timer(self._faults, call.sampling.effort),
+        )
         last = Delta()
         try:
             async with aclosing(self._arrivals(request, timer)) as arrivals:
@@ -148,12 +151,12 @@ class OpenAIWorker:
         usual = "max_completion_tokens" if self._is_openai else "max_tokens"
         longest = self._account.accepts.output_limit_field or usual
         optional: dict[str, object] = {
-            longest: call.max_output_tokens,
-            "temperature": call.temperature,
-            "top_p": call.top_p,
-            "stop": list(call.stop) or None,
-            "seed": call.seed,
-            "reasoning_effort": call.effort,
+            longest: call.sampling.max_output_tokens,
+            "temperature": call.sampling.temperature,
+            "top_p": call.sampling.top_p,
+            "stop": list(call.sampling.stop) or None,
+            "seed": call.sampling.seed,
+            "reasoning_effort": call.sampling.effort,
             "response_format": _response_format(call),
         }
         request: dict[str, object] = {
@@ -296,5 +299,5 @@ def _part(part: Part) -> dict[str, object]:
 def _response_format(call: Call) -> dict[str, object] | None:
     if call.grammar is None or call.grammar.json_schema is None:
         return None
-    schema = {"name": call.operation, "strict": True, "schema": call.grammar.json_schema}
+    schema = {"name": call.site.operation, "strict": True, "schema": call.grammar.json_schema}
     return {"type": "json_schema", "json_schema": schema}

@@ -48,12 +48,14 @@ async def within_limit(deltas: AsyncGenerator[Delta], call: Call) -> AsyncGenera
     Its usage is never told, so it is billed at its bound.
     """
     async with aclosing(deltas):
-        meter = None if call.max_output_tokens is None else OutputMeter(call.max_output_tokens)
+        meter = (
+            None if call.sampling.max_output_tokens is None else OutputMeter(call.sampling.max_output_tokens)
+        )
         async for delta in deltas:
             yield delta
             if meter and not delta.finish and meter.has_passed(delta):
                 note = (
-                    f"The server passed max_output_tokens ({call.max_output_tokens}) and was cut off:"
+                    f"The server passed max_output_tokens ({call.sampling.max_output_tokens}) and was cut off:"
                     " billed at the call's bound."
                 )
                 yield Delta(finish=FinishReason.LENGTH, notes=(note,), billed_at_bound=True)

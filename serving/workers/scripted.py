@@ -144,13 +144,13 @@ class ScriptedWorker:
         """Thoughts and answer, token by token, cut where the call wants them cut."""
         question = next((m.text for m in reversed(call.messages) if m.role == "user"), "")
         text = reply.text.replace("{question}", question)
-        cuts = [at for at in (text.find(stop) for stop in call.stop if stop) if at >= 0]
+        cuts = [at for at in (text.find(stop) for stop in call.sampling.stop if stop) if at >= 0]
         if cuts:
             text = text[: min(cuts)]
         pieces = [Delta(reasoning=thought, model=self.model) for thought in TOKEN.findall(reply.reasoning)]
         pieces += [Delta(text=word, model=self.model) for word in TOKEN.findall(text)]
-        if call.max_output_tokens is not None and len(pieces) > call.max_output_tokens:
-            return pieces[: call.max_output_tokens], FinishReason.LENGTH
+        if call.sampling.max_output_tokens is not None and len(pieces) > call.sampling.max_output_tokens:
+            return pieces[: call.sampling.max_output_tokens], FinishReason.LENGTH
         return pieces, FinishReason.STOP if cuts else reply.finish
 
     def _error(self, reply: ScriptedReply) -> WorkerError:

@@ -93,7 +93,7 @@ class UsageCheck:
 
     def _fits(self, output_tokens: int) -> bool:
         """Whether an answer held to the call's limit can have taken `output_tokens`; where not, the usage is rejected."""
-        limit = self._call.max_output_tokens
+        limit = self._call.sampling.max_output_tokens
         if limit is None or output_tokens <= limit:
             return True
         if output_tokens <= MARGIN * limit + OUTPUT_SLACK_TOKENS:
@@ -112,7 +112,7 @@ class UsageCheck:
     def _bound(self) -> int:
         """Measured once, and only where a count is large: the prompt may be."""
         if not self._most_tokens:
-            longest = self._call.max_output_tokens or NO_LIMIT_TOKENS
+            longest = self._call.sampling.max_output_tokens or NO_LIMIT_TOKENS
             self._most_tokens = SLACK_FACTOR * (input_bound(self._call) + longest) + SLACK_TOKENS
         return self._most_tokens
 

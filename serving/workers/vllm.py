@@ -134,8 +134,8 @@ class VllmWorker:
 
     def _across(self, call: Call) -> EngineCall:
         return EngineCall(
-            [_openai(message) for message in call.messages], call.max_output_tokens, call.temperature, call.top_p,
-            call.stop, call.seed, call.grammar.ebnf if call.grammar else None, self._adapter,
+            [_openai(message) for message in call.messages], call.sampling.max_output_tokens, call.sampling.temperature, call.sampling.top_p,
+            call.sampling.stop, call.sampling.seed, call.grammar.ebnf if call.grammar else None, self._adapter,
             0.0 if call.read_along else UNREAD_GAP_S,
         )  # fmt: skip
 

@@ -10,6 +10,7 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import TypeVar
 
+from conductor.errors import PodiumError
 from conductor.model.messages import Message
 from conductor.model.pool_member import PoolMember
 from conductor.model.usage import FREE, Price, Usage
@@ -17,7 +18,8 @@ from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 from conductor.plan.formats import Format
 from conductor.plan.plan import Plan, Step
 from conductor.run.events import AnswerDelta, Event, RunFailed, Terminal
-from conductor.run.ledger import Ledger
+from conductor.run.ledger import BudgetLedger
+from conductor.run.lifecycle import open_run
 from conductor.run.plan_writer import ConductorModel
 from conductor.run.record import Record
 from conductor.run.task import Task
@@ -139,7 +141,8 @@ class Seen:
 
     events: list[Event]
     record: Record
-    ledger: Ledger = field(default_factory=Ledger)
+    ledger: BudgetLedger = field(default_factory=BudgetLedger)
+    inner: dict[str, Record] = field(default_factory=dict)
 
     def of(self, kind: type[T]) -> list[T]:
         return [event for event in self.events if isinstance(event, kind)]
@@ -153,22 +156,23 @@ class Seen:
         return self.events[-1]
 
     @property
-    def error(self) -> BaseException:
+    def error(self) -> PodiumError:
         assert isinstance(self.events[-1], RunFailed), self.events[-1]
-        return self.events[-1].error
+        return self.events[-1].failure.to_error()
 
 
 async def seen(engine: Team, task: Task) -> Seen:
     """Run `task` to its end; what holds for every run is checked here."""
-    ledger = Ledger(task.budget)
-    async with engine.running(task, ledger=ledger) as run:
+    ledger = BudgetLedger(task.budget)
+    async with open_run(engine, task, ledger=ledger) as run:
         events = [event async for event in run.events()]
         record = run.record
+        inner = {each.id: each for each in run.records if each is not record}
     assert [event for event in events if isinstance(event, Terminal)] == [events[-1]]
     assert all(a.at_s <= b.at_s for a, b in pairwise(events))
     assert ledger.holds == []
     nothing_is_left(engine)
-    return Seen(events, record, ledger)
+    return Seen(events, record, ledger, inner)
 
 
 def nothing_is_left(engine: Team) -> None:

@@ -17,21 +17,23 @@ from conductor.errors import (
     WorkerRefused,
     WorkerUnavailable,
 )
+from conductor.model.failure import Failure
 from conductor.model.messages import Image, Message, Text
 from conductor.model.usage import Usage
-from conductor.model.worker import Call, Delta, FinishReason
+from conductor.model.worker import Call, Delta, FinishReason, Sampling
 from conductor.plan.formats import Format
 from conductor.plan.plan import Plan
 from conductor.run.estimate import worst_case
 from conductor.run.event_log import ROOM
 from conductor.run.events import AnswerDelta, Event, RunFailed, RunFinished
-from conductor.run.ledger import Budget, Ledger
+from conductor.run.ledger import Budget, BudgetLedger
+from conductor.run.lifecycle import open_run
 from conductor.run.plan_writer import ConductorModel
 from conductor.run.record import Record, fold
 from conductor.run.rounds import SAME_AGAIN
 from conductor.run.task import Task
 from conductor.run.team import Team
-from conductor.run.team_worker import ITSELF
+from conductor.run.team_worker import TEAM as ITSELF
 from tests.conductor.plans import NAMES, plans
 from tests.conductor.team import (
     DEAR,
@@ -111,9 +113,9 @@ async def test_a_conductor_that_fails_is_done_without(error: Exception, before: 
     assert run.shown == "alone"
     assert sources(run) == ["conductor", "fallback"]
     assert type(error).__name__ in run.record.fallback
-    assert run.record.plans[0].error is error
-    assert bool(run.record.plans[0].answered) == bool(before), "what it took is in the record"
-    assert run.record.answering is run.record.plans[1].steps[0].answered
+    assert run.record.plans[0].failure == Failure.of(error)
+    assert bool(run.record.plans[0].result) == bool(before), "what it took is in the record"
+    assert run.record.answering is run.record.plans[1].steps[0].result
 
 
 async def test_without_a_conductor_only_given_plans_are_run() -> None:
@@ -126,14 +128,14 @@ async def test_one_step_too_many_cancels_the_steps_begun() -> None:
     gate, slow = Gate(), Player("a", ["so far", NEVER], "second")
     boss = Player("boss", [line(0), gate, line(0)], line(0, "again"))
     engine = team(slow, conductor=boss)
-    async with engine.running(ask_for(max_steps=1)) as run:
+    async with open_run(engine, ask_for(max_steps=1)) as run:
         await until(lambda: slow.said == 1)
         gate.set()
         events = [event async for event in run.events()]
     assert events[-1].answer == "second"
     assert run.record.plans[0].rejected is Reason.TOO_MANY_STEPS
     assert run.record.plans[0].steps[0].status == "cancelled"
-    assert run.record.plans[0].steps[0].answered.output == "so far"
+    assert run.record.plans[0].steps[0].result.output == "so far"
     assert [event.text for event in events if isinstance(event, AnswerDelta)] == ["second"], (
         "nothing of the refused plan"
     )
@@ -158,7 +160,7 @@ async def test_a_step_of_a_schema_s_object_starts_while_the_rest_is_written() ->
         "boss", ['{"thinking": "Two parts.", "steps": [', line(0).strip(), gate, f", {line(0, 'y', [0])}]}}"]
     )
     engine = team(worker, conductor=boss, constrained="json_schema", thought=True)
-    async with engine.running(ask_for()) as run:
+    async with open_run(engine, ask_for()) as run:
         await until(lambda: worker.calls)
         assert run.record.plans[0].ended_s is None
         gate.set()
@@ -186,7 +188,7 @@ async def test_a_planner_that_copies_the_example_has_its_plan_run() -> None:
 async def test_an_accepted_answer_is_shown_only_once_it_is_accepted() -> None:
     gate, worker = Gate(), Player("a", ["first ", "answer"])
     boss = Player("boss", line(0), [gate, ACCEPT])
-    async with team(worker, conductor=boss).running(ask_for(rounds=3)) as run:
+    async with open_run(team(worker, conductor=boss), ask_for(rounds=3)) as run:
         seen_so_far: list[Event] = []
         reader = asyncio.create_task(collect(run, seen_so_far))
         await until(lambda: boss.open_calls and len(boss.calls) == 2)
@@ -222,7 +224,7 @@ async def test_the_last_round_s_answer_flows_out_as_it_comes() -> None:
     gate = Gate()
     worker = Player("a", "first", ["bet", gate, "ter"])
     boss = Player("boss", line(0), line(0, "mend it"))
-    async with team(worker, conductor=boss).running(ask_for(rounds=2)) as run:
+    async with open_run(team(worker, conductor=boss), ask_for(rounds=2)) as run:
         async for event in run.events():
             if isinstance(event, AnswerDelta) and event.text == "bet":
                 assert worker.open_calls == 1
@@ -245,7 +247,7 @@ async def test_the_same_plan_again_accepts_the_answer_and_calls_no_worker_twice(
     assert [len(worker.calls) for worker in workers] == [1, 1, 1]
     second = run.record.plans[1]
     assert (second.accepted, second.steps, second.why) == (True, (), SAME_AGAIN)
-    assert second.answered.output == again, "what the conductor wrote is in the record"
+    assert second.result.output == again, "what the conductor wrote is in the record"
     assert run.record.answering_plan is run.record.plans[0]
 
 
@@ -256,7 +258,7 @@ def test_a_further_plan_runs_whole_as_soon_as_it_differs(first: Plan, other: Pla
     second = (
         Plan.of(steps, NAMES, 5) if all(max(s.access, default=-1) < n for n, s in enumerate(steps)) else other
     )
-    players = [Player(name, lambda call: f"step {call.step} of plan {call.plan}") for name in NAMES]
+    players = [Player(name, lambda call: f"step {call.site.step} of plan {call.site.plan}") for name in NAMES]
     texts = [rendered(plan, NAMES, "steps") for plan in (first, second)]
     run = asyncio.run(seen(team(*players, conductor=Player("boss", *texts)), ask_for(rounds=2)))
     is_same = second.steps == first.steps
@@ -269,7 +271,7 @@ def test_a_further_plan_runs_whole_as_soon_as_it_differs(first: Plan, other: Pla
 async def test_a_further_plan_starts_its_steps_at_the_first_that_differs() -> None:
     gate, worker = Gate(), Player("a", "ok")
     texts = line(0, "x") + line(0, "y", [0]), [line(0, "x"), gate, line(0, "z"), NEVER]
-    async with team(worker, conductor=Player("boss", *texts)).running(ask_for(rounds=2)) as run:
+    async with open_run(team(worker, conductor=Player("boss", *texts)), ask_for(rounds=2)) as run:
         await until(lambda: len(run.record.plans) == 2)
         await turns()
         assert len(worker.calls) == 2, "what may yet be the same plan is not run again"
@@ -339,10 +341,11 @@ async def test_a_shuffled_pool_is_numbered_as_it_is_shown() -> None:
 @settings(max_examples=30, deadline=None)
 def test_no_step_reserves_more_than_the_preview_says(plan: Plan, limit: int) -> None:
     players = [
-        Player(name, lambda call: ["0123"] * min(call.max_output_tokens, 50), price=DEAR) for name in NAMES
+        Player(name, lambda call: ["0123"] * min(call.sampling.max_output_tokens, 50), price=DEAR)
+        for name in NAMES
     ]  # type: ignore[type-var]
     engine = team(*players)
-    task = ask_for(plan=plan, sampling=Call((), max_output_tokens=limit))
+    task = ask_for(plan=plan, sampling=Sampling(max_output_tokens=limit))
     worst, costs = worst_case(plan, engine.pool, task.conversation, task.sampling)
     bound = sum(cost for cost in costs if cost is not None)
     tight = replace(
@@ -350,7 +353,7 @@ def test_no_step_reserves_more_than_the_preview_says(plan: Plan, limit: int) -> 
     )
     run = asyncio.run(seen(engine, tight))
     assert run.record.status == "finished"
-    assert all(call.max_output_tokens == limit for player in players for call in player.calls), (
+    assert all(call.sampling.max_output_tokens == limit for player in players for call in player.calls), (
         "nothing was shortened"
     )
     assert [usage == Usage() for usage in worst] == [
@@ -360,7 +363,7 @@ def test_no_step_reserves_more_than_the_preview_says(plan: Plan, limit: int) -> 
 
 def test_a_preview_does_not_know_what_nobody_knows() -> None:
     engine = Team(None, {"a": replace(member(Player("a")), worst_price=None)})
-    assert worst_case(a_plan(("a", ())), engine.pool, ask_for().conversation, Call(()))[1] == [None]
+    assert worst_case(a_plan(("a", ())), engine.pool, ask_for().conversation, Sampling())[1] == [None]
 
 
 # Depth
@@ -381,12 +384,11 @@ async def test_a_step_may_be_a_whole_run_paid_and_counted_once() -> None:
     run = await seen(deep(boss, worker), ask_for("Why?", depth=1, budget=Budget(max_cost_usd=Decimal(10))))
     assert run.record.status == "finished"
     assert len(boss.calls) == len(worker.calls) == 2
-    inner = run.record.plans[0].steps[0].answered
+    inner = run.record.plans[0].steps[0].result
     assert inner.output == "inner answer"
     assert inner.usage == Usage(120, 12)
-    assert inner.served_by == ITSELF
-    assert isinstance(inner.inner, Record)
-    assert inner.inner.plans[0].steps[0].answered.output == "inner answer"
+    assert inner.worker == ITSELF
+    assert run.inner[inner.inner_run].plans[0].steps[0].result.output == "inner answer"
     assert "the hard part" in boss.calls[1].messages[-1].text
     assert "this whole team" in boss.calls[0].messages[0].text
     assert "this whole team" not in boss.calls[1].messages[0].text, "one deep is one deep"
@@ -417,7 +419,7 @@ async def test_an_inner_run_that_fails_is_a_worker_s_error_of_the_step() -> None
     run = await seen(deep(Player("boss", line(ITSELF), line(0)), broken), ask_for(depth=1))
     assert isinstance(run.error, WorkerRefused)
     assert (run.error.worker, run.error.step) == (ITSELF, 0)
-    assert run.error.__cause__.worker == "a"
+    assert next(iter(run.inner.values())).failure.facts["worker"] == "a"
 
 
 async def test_what_a_failed_inner_run_took_is_in_the_record_and_in_the_bill() -> None:
@@ -425,14 +427,14 @@ async def test_what_a_failed_inner_run_took_is_in_the_record_and_in_the_bill() -
     boss = Player("boss", [line(ITSELF), Usage(10, 1)], [line(0), Usage(20, 2)], price=DEAR)
     task = ask_for(depth=1, budget=Budget(max_cost_usd=Decimal(10)))
     run = await seen(deep(boss, broken), task)
-    inner = run.record.plans[0].steps[0].answered
+    inner = run.record.plans[0].steps[0].result
     assert inner.usage == Usage(20, 2), "what is known of it"
-    assert inner.inner.plans[0].steps[0].status == "failed"
+    assert run.inner[inner.inner_run].plans[0].steps[0].status == "failed"
     assert run.record.cost_usd is None, "nobody told what the broken call took"
     assert run.record.unmetered_calls == 0, (
         "the outer run's calls are all told; the inner one's is in its own record"
     )
-    assert inner.inner.unmetered_calls == 1
+    assert run.inner[inner.inner_run].unmetered_calls == 1
 
 
 async def test_calls_whose_tokens_nobody_told_are_counted() -> None:
@@ -464,7 +466,7 @@ async def test_pictures_reach_an_inner_run() -> None:
 async def test_an_inner_answer_flows_through() -> None:
     gate, worker = Gate(), None
     worker = Player("a", ["in", gate, "ner"])
-    async with deep(Player("boss", line(ITSELF), line(0)), worker).running(ask_for(depth=1)) as run:
+    async with open_run(deep(Player("boss", line(ITSELF), line(0)), worker), ask_for(depth=1)) as run:
         async for event in run.events():
             if isinstance(event, AnswerDelta) and event.text == "in":
                 gate.set()
@@ -495,17 +497,17 @@ async def test_a_deadline_ends_a_run_at_every_stage(stage: str) -> None:
         assert plan_record.ended_s is not None
         assert all(step.status in ("done", "cancelled") for step in plan_record.steps)
     if stage == "inside the plan":
-        assert run.record.plans[0].answered.output == line(0), "what it took is in the record"
+        assert run.record.plans[0].result.output == line(0), "what it took is in the record"
 
 
 async def test_a_deadline_ends_a_run_whose_reader_stopped() -> None:
     last = Player("a", ["word "] * 500)
     engine = team(last)
-    async with engine.running(ask_for(plan=a_plan(("a", ())), deadline_s=0.05)) as run:
+    async with open_run(engine, ask_for(plan=a_plan(("a", ())), deadline_s=0.05)) as run:
         await until(lambda: run.record.status == "failed")
         assert last.open_calls == 0
         events = [event async for event in run.events()]
-    assert isinstance(events[-1].error, DeadlineExceeded)
+    assert events[-1].failure.is_a(DeadlineExceeded)
     assert sum(isinstance(event, AnswerDelta) for event in events) == ROOM
 
 
@@ -559,15 +561,15 @@ async def test_orchestration_and_answering_are_all_of_the_usage() -> None:
     assert record.answering.usage == Usage(19, 4)
     everything = sum((call.usage for call in record.calls if call.usage), Usage())
     assert record.orchestration + record.answering.usage == everything
-    assert fold(Record(record.id, record.model, record.created), run.events) == record
+    assert fold(Record(record.id, record.task, record.created, record.workers), run.events) == record
 
 
 def spinning(turns: dict[int, int]) -> Player:
     """A worker of each step's own speed, whose answer says which step it was and what it read."""
 
     def script(call: Call) -> list[object]:
-        pauses = [Delta(model="m")] * turns.get(call.step or 0, 0)
-        return [f"<{call.step}>", *pauses, f" after {list(call.access)}"]
+        pauses = [Delta(model="m")] * turns.get(call.site.step or 0, 0)
+        return [f"<{call.site.step}>", *pauses, f" after {list(call.site.access)}"]
 
     return script  # type: ignore[return-value]
 
@@ -600,7 +602,7 @@ def test_every_needed_step_is_done_once_after_what_it_reads(
     assert [(s.worker, s.subtask, s.access) for s in steps] == [
         (s.worker, s.subtask, s.access) for s in plan.steps
     ]
-    calls = [call.step for player in players for call in player.calls]
+    calls = [call.site.step for player in players for call in player.calls]
     for index, step in enumerate(steps):
         if index in plan.needed:
             assert (step.status, calls.count(index)) == ("done", 1)
@@ -610,7 +612,7 @@ def test_every_needed_step_is_done_once_after_what_it_reads(
             assert step.status in ("not_needed", "done")
             assert calls.count(index) <= (how != "given")
     assert 0 <= record.critical_path_s <= record.wall_s + 1e-6
-    assert fold(Record(record.id, record.model, record.created), run.events) == record
+    assert fold(Record(record.id, record.task, record.created, record.workers), run.events) == record
     assert record.cost_usd == 0
 
 
@@ -638,10 +640,10 @@ async def test_a_run_can_be_left_after_every_event(facts: dict[str, object]) -> 
     assert count > 20
     for leave_after in range(count + 1):
         engine, players = four_steps()
-        ledger = Ledger(Budget(max_cost_usd=Decimal(100)))
-        async with engine.running(ask_for(**facts), ledger=ledger) as run:
+        ledger = BudgetLedger(Budget(max_cost_usd=Decimal(100)))
+        async with open_run(engine, ask_for(**facts), ledger=ledger) as run:
             for _ in range(leave_after):
-                event = await run.next()
+                event = await run.answer.next()
         nothing_is_left(engine)
         assert (ledger.holds, ledger.held_usd) == ([], 0)
         assert run.record.status == ("finished" if leave_after == count else run.record.status)
@@ -658,17 +660,17 @@ async def test_a_reader_can_be_cancelled_after_every_event() -> None:
     count = await how_many_events({})
     for cancel_after in range(count):
         engine, _ = four_steps()
-        ledger, got = Ledger(), list[Event]()
+        ledger, got = BudgetLedger(), list[Event]()
 
         async def read(
             engine: Team = engine,
-            ledger: Ledger = ledger,
+            ledger: BudgetLedger = ledger,
             got: list[Event] = got,
             after: int = cancel_after,
         ) -> None:
-            async with engine.running(ask_for(), ledger=ledger) as run:
+            async with open_run(engine, ask_for(), ledger=ledger) as run:
                 for _ in range(after):
-                    got.append(await run.next())  # noqa: PERF401  (as they come)
+                    got.append(await run.answer.next())  # noqa: PERF401  (as they come)
                 await asyncio.Event().wait()
 
         reader = asyncio.create_task(read())
@@ -686,7 +688,7 @@ async def test_leaving_waits_until_every_worker_is_closed() -> None:
     engine = team(worker)
 
     async def leave() -> None:
-        async with engine.running(ask_for(plan=a_plan(("a", ())))):
+        async with open_run(engine, ask_for(plan=a_plan(("a", ())))):
             await until(lambda: worker.said == 1)
 
     leaving = asyncio.create_task(leave())
@@ -704,7 +706,7 @@ async def test_leaving_while_a_deadline_is_closing_the_workers_waits_for_them_to
     engine, left = team(worker), Gate()
 
     async def leave() -> None:
-        async with engine.running(ask_for(plan=a_plan(("a", ())), deadline_s=0.02)):
+        async with open_run(engine, ask_for(plan=a_plan(("a", ())), deadline_s=0.02)):
             await left.wait()
 
     leaving = asyncio.create_task(leave())
@@ -721,7 +723,7 @@ async def test_leaving_while_a_deadline_is_closing_the_workers_waits_for_them_to
 
 async def test_leaving_at_once_calls_nobody() -> None:
     engine, players = four_steps()
-    async with engine.running(ask_for()) as run:
+    async with open_run(engine, ask_for()) as run:
         pass
     nothing_is_left(engine)
     assert [player.calls for player in players] == [[]] * 5
@@ -747,7 +749,7 @@ async def test_runs_share_nothing() -> None:
 
 
 async def one(engine: Team, number: int) -> Record:
-    async with engine.running(ask_for(f"question {number}"), id=f"wf_{number}") as run:
+    async with open_run(engine, ask_for(f"question {number}"), id=f"wf_{number}") as run:
         async for event in run.events():
             assert not isinstance(event, RunFailed)
     for plan in run.record.plans:
@@ -758,5 +760,5 @@ async def one(engine: Team, number: int) -> Record:
 async def test_a_fallback_that_fails_before_a_word_goes_on_to_the_next_worker() -> None:
     workers = Player("a", [WorkerUnavailable("gone")]), Player("b", "mine")
     run = await seen(team(*workers, conductor=Player("boss", "rubbish")), ask_for())
-    assert (run.shown, run.record.status, run.record.answering.served_by) == ("mine", "finished", "b")
+    assert (run.shown, run.record.status, run.record.answering.worker) == ("mine", "finished", "b")
     assert "a failed: WorkerUnavailable" in run.record.plans[-1].why

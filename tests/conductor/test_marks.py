@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from conductor.model.worker import Call
 from conductor.plan.marks import EchoFilter, mark_key, marked, read_marked
 from conductor.plan.prompts import ANSWER
-from conductor.run.call import ECHO
 from conductor.run.events import AnswerDelta
+from conductor.run.plan_run import ECHO_NOTE
 from tests.conductor.team import Player, a_plan, ask_for, seen, team
 
 KEY = "abc23"
@@ -88,9 +88,9 @@ async def test_an_echoed_mark_reaches_neither_the_user_nor_a_later_step_and_is_n
     plan = a_plan(("a", ()), ("b", (0,)), ("c", (1,)))
     run = await seen(team(Player("a", "two and two"), parrot, last), ask_for("Add.", plan=plan))
     steps = run.record.plans[0].steps
-    assert steps[1].answered.output == "\n\ntwo and two\n\npart 1\n\nThe answer is 4."
-    assert run.shown == run.record.answer == f"\n\n{steps[1].answered.output}\n\npart 2\n\nThe answer is 4."
-    assert [step.answered.notes for step in steps] == [(), (ECHO,), (ECHO,)]
+    assert steps[1].result.output == "\n\ntwo and two\n\npart 1\n\nThe answer is 4."
+    assert run.shown == run.record.answer == f"\n\n{steps[1].result.output}\n\npart 2\n\nThe answer is 4."
+    assert [step.result.notes for step in steps] == [(), (ECHO_NOTE,), (ECHO_NOTE,)]
     assert all(isinstance(event.text, str) and event.text for event in run.of(AnswerDelta))
 
 
@@ -99,7 +99,7 @@ async def test_marks_of_the_user_s_own_are_the_user_s() -> None:
     plan = a_plan(("a", ()), ("b", (0,)))
     run = await seen(team(Player("a", html), Player("b", list(html))), ask_for(html, plan=plan))
     assert run.shown == html
-    assert run.record.plans[0].steps[1].answered.notes == ()
+    assert run.record.plans[0].steps[1].result.notes == ()
 
 
 async def test_a_worker_is_shown_no_sentence_of_ours() -> None:

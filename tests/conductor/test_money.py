@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from conductor.errors import BudgetExceeded
 from conductor.model.usage import FREE, Price, Usage, cost_of, total
-from conductor.run.ledger import LEAST_ANSWER_TOKENS, Budget, Ledger
+from conductor.run.ledger import LEAST_ANSWER_TOKENS, Budget, BudgetLedger
 from tests.conductor.team import DEAR, turns, until
 
 PRICES = (FREE, DEAR, Price(Decimal("0.15"), Decimal("0.6"), Decimal("0.03")), Price(Decimal(3), Decimal(0)))
@@ -50,7 +50,7 @@ budgets = st.builds(
 @given(budgets, st.lists(asks, max_size=8))
 @settings(deadline=None)
 def test_what_is_spent_and_held_never_passes_the_limit(budget: Budget, calls: list[Asks]) -> None:  # noqa: C901
-    ledger = Ledger(budget)
+    ledger = BudgetLedger(budget)
 
     def inside() -> None:
         assert budget.max_cost_usd is None or ledger.spent_usd + ledger.held_usd <= budget.max_cost_usd
@@ -67,13 +67,13 @@ def test_what_is_spent_and_held_never_passes_the_limit(budget: Budget, calls: li
                 usage = Usage(int(one.input_tokens * one.used), int(hold.max_output_tokens * one.used))
                 match one.ending:
                     case "settle":
-                        ledger.settle(hold, cost_of(one.price, usage), usage)
+                        await ledger.settle(hold, cost_of(one.price, usage), usage)
                     case "unknown":
-                        ledger.settle(hold, None, None)
+                        await ledger.settle(hold, None, None)
                     case "unpriced":
-                        ledger.settle(hold, None, usage)
+                        await ledger.settle(hold, None, usage)
                     case "release":
-                        ledger.release(hold)
+                        await ledger.settle(hold, Decimal(0), Usage())
                     case "raise":
                         raise ValueError
                     case "cancel":
@@ -99,7 +99,7 @@ def test_what_is_spent_and_held_never_passes_the_limit(budget: Budget, calls: li
 
 
 async def test_parallel_calls_wait_rather_than_spend_the_same_cent() -> None:
-    ledger = Ledger(Budget(max_tokens=250))
+    ledger = BudgetLedger(Budget(max_tokens=250))
     first, second, third = (asyncio.Event() for _ in range(3))
     began: list[int] = []
 
@@ -107,7 +107,7 @@ async def test_parallel_calls_wait_rather_than_spend_the_same_cent() -> None:
         async with ledger.hold(FREE, 50, 100, f"worker {number}") as hold:
             began.append(number)
             await leave.wait()
-            ledger.settle(hold, Decimal(0), Usage(1, 9))
+            await ledger.settle(hold, Decimal(0), Usage(1, 9))
 
     async with asyncio.TaskGroup() as group:
         for number, leave in enumerate((first, second, third)):
@@ -125,7 +125,7 @@ async def test_parallel_calls_wait_rather_than_spend_the_same_cent() -> None:
 
 
 async def test_a_wait_for_money_can_be_left() -> None:
-    ledger = Ledger(Budget(max_tokens=150))
+    ledger = BudgetLedger(Budget(max_tokens=150))
     async with ledger.hold(FREE, 50, 100, "a"):
         waiting = asyncio.create_task(ledger.hold(FREE, 50, 100, "b").__aenter__())
         await turns()
@@ -136,17 +136,17 @@ async def test_a_wait_for_money_can_be_left() -> None:
 
 
 async def test_an_answer_is_shortened_to_what_is_left() -> None:
-    async with Ledger(Budget(max_tokens=300)).hold(FREE, 100, 4_096, "a") as hold:
+    async with BudgetLedger(Budget(max_tokens=300)).hold(FREE, 100, 4_096, "a") as hold:
         assert (hold.tokens, hold.max_output_tokens) == (300, 200)
-    async with Ledger(Budget(max_cost_usd=Decimal("0.02"))).hold(DEAR, 1_000, 4_096, "a") as hold:
+    async with BudgetLedger(Budget(max_cost_usd=Decimal("0.02"))).hold(DEAR, 1_000, 4_096, "a") as hold:
         assert (hold.cost_usd, hold.max_output_tokens) == (Decimal("0.02"), 100)
 
 
 async def test_an_answer_is_not_shortened_to_nothing() -> None:
     with pytest.raises(BudgetExceeded):
-        async with Ledger(Budget(max_tokens=100 + LEAST_ANSWER_TOKENS - 1)).hold(FREE, 100, 4_096, "a"):
+        async with BudgetLedger(Budget(max_tokens=100 + LEAST_ANSWER_TOKENS - 1)).hold(FREE, 100, 4_096, "a"):
             pass
-    async with Ledger(Budget(max_tokens=105)).hold(FREE, 100, 5, "a") as hold:
+    async with BudgetLedger(Budget(max_tokens=105)).hold(FREE, 100, 5, "a") as hold:
         assert hold.max_output_tokens == 5, "asked for no more than that"
 
 
@@ -166,7 +166,7 @@ async def test_an_answer_is_not_shortened_to_nothing() -> None:
 async def test_a_refusal_says_spent_held_and_limit_of_the_limit_that_was_met(
     budget: Budget, field: str, figures: tuple[str, str, str]
 ) -> None:
-    ledger = Ledger(budget, spent_usd=cents(4), spent_tokens=450)
+    ledger = BudgetLedger(budget, spent_usd=cents(4), spent_tokens=450)
     with pytest.raises(BudgetExceeded) as refused:
         async with ledger.hold(DEAR, 900, 900, "gpt-5"):
             pass
@@ -179,29 +179,29 @@ async def test_a_refusal_says_spent_held_and_limit_of_the_limit_that_was_met(
 
 async def test_no_money_is_put_on_an_unknown_price() -> None:
     with pytest.raises(BudgetExceeded, match="no price"):
-        async with Ledger(Budget(max_cost_usd=cents(100))).hold(None, 1, 1, "a"):
+        async with BudgetLedger(Budget(max_cost_usd=cents(100))).hold(None, 1, 1, "a"):
             pass
-    async with Ledger(Budget(max_tokens=100)).hold(None, 1, 64, "a") as hold:
+    async with BudgetLedger(Budget(max_tokens=100)).hold(None, 1, 64, "a") as hold:
         assert hold.max_output_tokens == 64
 
 
 async def test_what_is_free_needs_no_money() -> None:
-    async with Ledger(Budget(max_cost_usd=Decimal(0))).hold(FREE, 10_000, 4_096, "a") as hold:
+    async with BudgetLedger(Budget(max_cost_usd=Decimal(0))).hold(FREE, 10_000, 4_096, "a") as hold:
         assert hold.max_output_tokens == 4_096
 
 
 async def test_an_unknown_use_counts_in_full_and_its_cost_stays_unknown() -> None:
-    ledger = Ledger(Budget(max_cost_usd=cents(100)))
+    ledger = BudgetLedger(Budget(max_cost_usd=cents(100)))
     async with ledger.hold(DEAR, 1_000, 100, "a") as hold:
-        ledger.settle(hold, cost_of(DEAR, None), None)
+        await ledger.settle(hold, cost_of(DEAR, None), None)
     assert cost_of(DEAR, None) is None
     assert (ledger.spent_usd, ledger.spent_tokens) == (Decimal("0.02"), 1_100)
 
 
 async def test_a_call_that_reached_nobody_costs_nothing() -> None:
-    ledger = Ledger(Budget(max_cost_usd=cents(100)))
+    ledger = BudgetLedger(Budget(max_cost_usd=cents(100)))
     async with ledger.hold(DEAR, 1_000, 100, "a") as hold:
-        ledger.release(hold)
+        await ledger.settle(hold, Decimal(0), Usage())
     assert (ledger.spent_usd, ledger.spent_tokens, ledger.holds) == (0, 0, [])
 
 
@@ -230,7 +230,7 @@ def test_unknown_is_never_nothing() -> None:
 async def test_what_no_call_can_take_counts_in_full_so_that_a_budget_never_grows(
     cost_usd: Decimal, usage: Usage
 ) -> None:
-    ledger = Ledger(Budget(max_cost_usd=cents(100)))
+    ledger = BudgetLedger(Budget(max_cost_usd=cents(100)))
     async with ledger.hold(DEAR, 1_000, 100, "a") as hold:
-        ledger.settle(hold, cost_usd, usage)
+        await ledger.settle(hold, cost_usd, usage)
     assert (ledger.spent_usd, ledger.spent_tokens) == (Decimal("0.02"), 1_100)

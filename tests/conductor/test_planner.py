@@ -15,11 +15,11 @@ async def test_a_plan_that_never_ends_is_cut_at_its_length_and_asked_for_once_mo
     got = await seen(team(Player("a", "answer"), conductor=leader, max_plan_tokens=32), ask_for())
     first, second = got.record.plans
     assert (first.rejected, second.source, got.shown) == ("truncated", "repair", "answer")
-    assert first.answered is not None
-    assert len(first.answered.output) < 8 * 32 + 10
-    assert (first.answered.finish, first.answered.usage) == ("length", None)
-    assert "max_plan_tokens" in first.answered.notes[0]
-    assert first.answered.cost_usd is not None
+    assert first.result is not None
+    assert len(first.result.output) < 8 * 32 + 10
+    assert (first.result.finish, first.result.usage) == ("length", None)
+    assert "max_plan_tokens" in first.result.notes[0]
+    assert first.result.cost_usd is not None
     assert got.ledger.spent_usd == got.record.cost_usd, "billed at its bound, on the record as in the budget"
 
 
@@ -41,7 +41,7 @@ async def test_a_conductor_that_takes_too_long_yields_one_workers_answer() -> No
     got = await seen(team(Player("a", "answer"), conductor=leader, timeout_s=0.05), ask_for(deadline_s=60))
     assert got.shown == "answer"
     assert "not ended its plan in time" in (got.record.fallback or "")
-    assert isinstance(got.record.plans[0].error, WorkerUnavailable)
+    assert got.record.plans[0].failure.is_a(WorkerUnavailable)
 
 
 async def test_a_step_that_began_before_its_conductor_was_late_is_stopped() -> None:

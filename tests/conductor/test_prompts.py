@@ -178,7 +178,7 @@ def test_nothing_that_users_and_workers_write_is_taken_for_a_mark(
     inside, after = read_marked("outcome", verdict)
     assert (inside, after.split(",")[0]) == ([outcome], "\n\nIf this answers the user's question well")
     error = InvalidPlan(outcome, reason=Reason.MALFORMED)
-    assert read_marked("reason", Prompts().repair(asked, written, error)[-1].text)[0] == [outcome]
+    assert read_marked("reason", Prompts().repair(asked, written, error.message)[-1].text)[0] == [outcome]
 
 
 def test_a_conversation_that_grows_keeps_the_prefix_of_its_prompt() -> None:
@@ -195,11 +195,11 @@ def test_a_complaint_shows_the_plan_and_says_what_is_wrong() -> None:
     error = InvalidPlan(
         "Step 1 reads step 4; a step can only read earlier ones.", reason=Reason.READS_FORWARD
     )
-    repaired = Prompts().repair(asked, "{...}", error)
+    repaired = Prompts().repair(asked, "{...}", error.message)
     assert repaired[:2] == asked
     assert repaired[2] == Message.of("assistant", "{...}")
     assert error.message in repaired[3].text
-    assert Prompts().repair(asked, "", error)[2].text.strip(), "some servers refuse an empty turn"
+    assert Prompts().repair(asked, "", error.message)[2].text.strip(), "some servers refuse an empty turn"
 
 
 def test_a_further_round_shows_plan_and_outcome() -> None:

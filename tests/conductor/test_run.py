@@ -17,10 +17,11 @@ from conductor.errors import (
 )
 from conductor.model.messages import Image, Message, Text
 from conductor.model.usage import Usage
-from conductor.model.worker import Call, Delta, FinishReason
+from conductor.model.worker import Delta, FinishReason, Sampling
 from conductor.run.event_log import ROOM
 from conductor.run.events import AnswerDelta, RunFinished, StepAborted
 from conductor.run.ledger import Budget
+from conductor.run.lifecycle import open_run
 from tests.conductor.team import (
     DEAR,
     NEVER,
@@ -45,7 +46,7 @@ async def test_steps_that_do_not_read_each_other_run_at_the_same_time() -> None:
     players = {name: Player(name, [gates[name], f"{name}!"]) for name in "abc"}
     last = Player("d", ["all ", "of it"])
     engine = team(*players.values(), last)
-    async with engine.running(ask_for(plan=PARALLEL)) as run:
+    async with open_run(engine, ask_for(plan=PARALLEL)) as run:
         await until(lambda: all(player.open_calls for player in players.values()))
         assert last.calls == []
         gates["a"].set(), gates["c"].set()
@@ -63,7 +64,7 @@ async def test_a_step_begins_once_its_own_reads_are_there_not_once_all_is() -> N
     plan = a_plan(("fast", ()), ("slow", ()), ("reader", (0,)), ("end", (1, 2)))
     reader = Player("reader")
     engine = team(Player("fast"), slow, reader, Player("end"))
-    async with engine.running(ask_for(plan=plan)):
+    async with open_run(engine, ask_for(plan=plan)):
         await until(lambda: reader.calls)
         assert slow.open_calls == 1
     nothing_is_left(engine)
@@ -74,7 +75,7 @@ async def test_a_step_begins_while_the_plan_is_still_being_written(rest: list[st
     gate, worker, last = Gate(), Player("a"), Player("b", ["fin", "al"])
     conductor = Player("boss", [line(0)[:-3], line(0)[-3:-1], gate, *rest])
     engine = team(worker, last, conductor=conductor)
-    async with engine.running(ask_for()) as run:
+    async with open_run(engine, ask_for()) as run:
         await until(lambda: worker.calls and not worker.open_calls)
         assert conductor.open_calls == 1
         gate.set()
@@ -86,7 +87,7 @@ async def test_in_lists_a_step_begins_while_the_access_lists_are_still_being_wri
     text = 'Two parts.\nmodel_id = [0, 1]\nsubtasks = ["one", '
     conductor = Player("boss", [text, gate, '"two"]\naccess_list = [[], [0]]'])
     engine = team(worker, Player("b", "final"), conductor=conductor, format="lists")
-    async with engine.running(ask_for()) as run:
+    async with open_run(engine, ask_for()) as run:
         await until(lambda: worker.calls)
         gate.set()
         assert [event async for event in run.events()][-1].answer == "final"
@@ -95,13 +96,13 @@ async def test_in_lists_a_step_begins_while_the_access_lists_are_still_being_wri
 async def test_a_worker_is_told_whether_somebody_reads_along() -> None:
     inner, last = Player("a"), Player("b")
     await seen(team(inner, last), ask_for(plan=a_plan(("a", ()), ("b", (0,)))))
-    assert [player.calls[0].read_along for player in (inner, last)] == [False, True]
+    assert [player.calls[0].coalesce for player in (inner, last)] == [True, False]
 
     alone, gate = Player("a"), Gate()
     conductor = Player("boss", [line(0), gate, line(1, "join", [0])])
-    async with team(alone, Player("b"), conductor=conductor).running(ask_for()) as run:
+    async with open_run(team(alone, Player("b"), conductor=conductor), ask_for()) as run:
         await until(lambda: alone.calls)
-        assert alone.calls[0].read_along, "no other step is planned yet: this may be the answer"
+        assert not alone.calls[0].coalesce, "no other step is planned yet: this may be the answer"
         gate.set()
         assert [event async for event in run.events()]
 
@@ -121,13 +122,13 @@ async def test_a_step_nobody_reads_is_cancelled_when_the_plan_s_text_ends() -> N
     conductor = Player("boss", [line(0), Gate(), line(1)])
     engine = team(dead, Player("b", "final"), conductor=conductor)
     gate = conductor._scripts[0][1]
-    async with engine.running(ask_for()) as run:
+    async with open_run(engine, ask_for()) as run:
         await until(lambda: dead.said == 1)
         gate.set()  # type: ignore[union-attr]
         events = [event async for event in run.events()]
     assert events[-1].answer == "final"
     assert run.record.plans[0].steps[0].status == "not_needed"
-    assert run.record.plans[0].steps[0].answered.output == "so far", "what it took is in the record"
+    assert run.record.plans[0].steps[0].result.output == "so far", "what it took is in the record"
     nothing_is_left(engine)
 
 
@@ -135,7 +136,7 @@ async def test_a_fault_of_a_step_nobody_reads_harms_nobody() -> None:
     dead = Player("dead", [WorkerRefused("no", worker="dead")])
     gate = Gate()
     engine = team(dead, Player("b", "final"), conductor=Player("boss", [line(0), gate, line(1)]))
-    async with engine.running(ask_for()) as run:
+    async with open_run(engine, ask_for()) as run:
         await until(
             lambda: (
                 run.record.plans
@@ -150,7 +151,7 @@ async def test_a_fault_of_a_step_nobody_reads_harms_nobody() -> None:
 async def test_the_answer_flows_out_as_it_comes() -> None:
     gates = [Gate(), Gate()]
     last = Player("b", ["one ", gates[0], "two ", Delta(reasoning="hm"), gates[1], "three"])
-    async with team(Player("a"), last).running(ask_for(plan=a_plan(("a", ()), ("b", (0,))))) as run:
+    async with open_run(team(Player("a"), last), ask_for(plan=a_plan(("a", ()), ("b", (0,))))) as run:
         shown: list[tuple[str, str]] = []
         async for event in run.events():
             if isinstance(event, AnswerDelta):
@@ -172,7 +173,7 @@ async def test_what_inner_steps_say_is_not_shown() -> None:
 async def test_what_the_last_step_said_before_it_was_known_to_be_the_last_is_shown_in_order() -> None:
     gate, only = Gate(), Player("a", [*"answer!"])
     engine = team(only, conductor=Player("boss", [line(0), gate, "\n"]))
-    async with engine.running(ask_for()) as run:
+    async with open_run(engine, ask_for()) as run:
         await until(lambda: only.calls and not only.open_calls)
         events = asyncio.create_task(
             anext(event async for event in run.events() if isinstance(event, AnswerDelta))
@@ -189,11 +190,11 @@ async def test_what_the_last_step_said_before_it_was_known_to_be_the_last_is_sho
 
 async def test_a_reader_that_stops_reading_stops_the_worker() -> None:
     last = Player("a", ["word "] * 500)
-    async with team(last).running(ask_for(plan=a_plan(("a", ())))) as run:
+    async with open_run(team(last), ask_for(plan=a_plan(("a", ())))) as run:
         await until(lambda: last.said > ROOM)
         await turns(200)
         assert last.said <= ROOM + 2
-        assert run._outbox._events.qsize() <= ROOM + 5
+        assert run.answer._events.qsize() <= ROOM + 5
         stopped_at = last.said
         async for event in run.events():
             if isinstance(event, AnswerDelta):
@@ -206,7 +207,7 @@ async def test_a_reader_that_stops_reading_stops_the_worker() -> None:
 async def test_a_reader_that_stops_reading_does_not_stop_inner_steps() -> None:
     inner = Player("a", ["word "] * 500)
     last = Player("b")
-    async with team(inner, last).running(ask_for(plan=a_plan(("a", ()), ("b", (0,))))):
+    async with open_run(team(inner, last), ask_for(plan=a_plan(("a", ()), ("b", (0,))))):
         await until(lambda: last.calls)
         assert inner.said == 500
 
@@ -214,7 +215,7 @@ async def test_a_reader_that_stops_reading_does_not_stop_inner_steps() -> None:
 async def test_leaving_a_run_whose_reader_stopped_closes_the_worker() -> None:
     last = Player("a", ["word "] * 500)
     engine = team(last)
-    async with engine.running(ask_for(plan=a_plan(("a", ())))) as run:
+    async with open_run(engine, ask_for(plan=a_plan(("a", ())))) as run:
         await until(lambda: last.said > ROOM)
         await turns()
     nothing_is_left(engine)
@@ -238,14 +239,14 @@ async def test_a_worker_s_error_ends_the_run_and_names_worker_and_step(
     broken = Player("a", [*before, error])
     plan = a_plan(("c", ()), ("a", ()), ("d", (0, 1)))
     run = await seen(team(slow, broken, reader), ask_for(plan=plan))
-    assert run.error is error
-    assert (error.worker, error.step) == ("a", 1)
+    assert (type(run.error), run.error.message) == (type(error), error.message)
+    assert (run.error.worker, run.error.step) == ("a", 1)
     assert run.record.status == "failed"
     assert reader.calls == []
     steps = run.record.plans[0].steps
     assert steps[1].status == "failed"
     assert steps[0].status == "cancelled"
-    assert (steps[1].answered.output if steps[1].answered else "") == "".join(before)
+    assert (steps[1].result.output if steps[1].result else "") == "".join(before)
 
 
 async def test_a_stream_that_just_ends_is_no_answer() -> None:
@@ -273,53 +274,70 @@ async def test_what_nobody_foresaw_is_a_terminal_event_too(broken: Exception) ->
 
 async def test_stop_words_are_for_the_answer_alone() -> None:
     players = [Player(name) for name in "abcd"]
-    await seen(team(*players), ask_for(plan=PARALLEL, sampling=Call((), stop=("END",))))
-    assert [player.calls[0].stop for player in players] == [(), (), (), ("END",)]
+    await seen(team(*players), ask_for(plan=PARALLEL, sampling=Sampling(stop=("END",))))
+    assert [player.calls[0].sampling.stop for player in players] == [(), (), (), ("END",)]
     boss = Player("boss", [line(0), line(1, access=[0])])
     written = [Player("a"), Player("b")]
-    await seen(team(*written, conductor=boss), ask_for(sampling=Call((), stop=("END",))))
-    assert [player.calls[0].stop for player in written] == [(), ("END",)]
-    assert boss.calls[0].stop == ()
+    await seen(team(*written, conductor=boss), ask_for(sampling=Sampling(stop=("END",))))
+    assert [player.calls[0].sampling.stop for player in written] == [(), ("END",)]
+    assert boss.calls[0].sampling.stop == ()
 
 
 async def test_with_stop_words_no_step_begins_before_it_is_known_which_is_the_last() -> None:
     gate, only = Gate(), Player("a")
     engine = team(only, conductor=Player("boss", [line(0), gate]))
-    async with engine.running(ask_for(sampling=Call((), stop=("END",)))) as run:
+    async with open_run(engine, ask_for(sampling=Sampling(stop=("END",)))) as run:
         await until(lambda: run.record.plans and run.record.plans[0].steps)
         await turns()
         assert only.calls == []
         gate.set()
         assert isinstance([event async for event in run.events()][-1], RunFinished)
-    assert only.calls[0].stop == ("END",)
+    assert only.calls[0].sampling.stop == ("END",)
 
 
 async def test_what_the_user_asked_of_the_answer_reaches_the_worker() -> None:
-    asked = Call((), max_output_tokens=77, temperature=0.3, top_p=0.9, seed=5, effort="low")
+    asked = Sampling(max_output_tokens=77, temperature=0.3, top_p=0.9, seed=5, effort="low")
     player, boss = Player("a"), Player("boss", line(0))
     await seen(team(player, conductor=boss), ask_for(sampling=asked))
     call = player.calls[0]
-    assert (call.max_output_tokens, call.temperature, call.top_p, call.seed, call.effort) == (
+    assert (
+        call.sampling.max_output_tokens,
+        call.sampling.temperature,
+        call.sampling.top_p,
+        call.sampling.seed,
+        call.sampling.effort,
+    ) == (
         77,
         0.3,
         0.9,
         5,
         "low",
     )
-    assert (call.operation, call.plan, call.step, call.access, call.grammar) == ("chat", 0, 0, (), None)
+    assert (call.site.operation, call.site.plan, call.site.step, call.site.access, call.grammar) == (
+        "chat",
+        0,
+        0,
+        (),
+        None,
+    )
     planning = boss.calls[0]
-    assert (planning.operation, planning.temperature, planning.step) == ("plan", 0.0, None)
+    assert (planning.site.operation, planning.sampling.temperature, planning.site.step) == ("plan", 0.0, None)
     assert planning.grammar is not None
 
 
 async def test_a_worker_s_own_settings_fill_what_the_request_leaves_open() -> None:
     player = Player("a")
     engine = team(player)
-    own = member(player, defaults=Call((), temperature=0.7, top_p=0.5, effort="high"), max_output_tokens=99)
+    own = member(player, defaults=Sampling(temperature=0.7, top_p=0.5, effort="high"), max_output_tokens=99)
     engine = type(engine)(None, {"a": own})
-    await seen(engine, ask_for(plan=a_plan(("a", ())), sampling=Call((), temperature=0.0)))
+    await seen(engine, ask_for(plan=a_plan(("a", ())), sampling=Sampling(temperature=0.0)))
     call = player.calls[0]
-    assert (call.temperature, call.top_p, call.effort, call.max_output_tokens) == (0.0, 0.5, "high", 99)
+    assert (
+        call.sampling.temperature,
+        call.sampling.top_p,
+        call.sampling.effort,
+        call.sampling.max_output_tokens,
+    ) == (0.0, 0.5, "high", 99)
 
 
 async def test_a_budget_met_in_the_middle_of_a_run_ends_it() -> None:
@@ -328,7 +346,7 @@ async def test_a_budget_met_in_the_middle_of_a_run_ends_it() -> None:
     task = ask_for(
         plan=a_plan(("a", ()), ("b", (0,))),
         budget=Budget(max_cost_usd=Decimal("0.024")),
-        sampling=Call((), max_output_tokens=200),
+        sampling=Sampling(max_output_tokens=200),
     )
     run = await seen(team(first, second), task)
     assert isinstance(run.error, BudgetExceeded)
@@ -375,7 +393,7 @@ async def test_a_pool_that_cannot_serve_names_the_field(
 ) -> None:
     players = Player("a"), Player("b")
     with pytest.raises(BadTask) as refused:
-        async with team(*players).running(ask_for(**facts)):
+        async with open_run(team(*players), ask_for(**facts)):
             pass
     assert refused.value.param == param
     assert named in refused.value.message

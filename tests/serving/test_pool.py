@@ -163,7 +163,12 @@ def test_a_member_knows_what_the_settings_say():
         "Be kind.",
     )
     call = member.with_defaults(CALL)
-    assert (call.temperature, call.top_p, call.effort, call.max_output_tokens) == (0.5, 0.9, "low", 9)
+    assert (
+        call.sampling.temperature,
+        call.sampling.top_p,
+        call.sampling.effort,
+        call.sampling.max_output_tokens,
+    ) == (0.5, 0.9, "low", 9)
 
 
 def test_plans_see_the_pool_and_given_plans_every_worker():

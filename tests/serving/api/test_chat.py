@@ -136,7 +136,13 @@ async def test_what_the_caller_says_of_sampling_reaches_the_workers():
     async with served(team()) as api:
         await api.ok({"model": "a"} | asked)
         call = api.worker("a").calls[0]
-    assert (call.temperature, call.top_p, call.seed, call.stop, call.max_output_tokens) == (
+    assert (
+        call.sampling.temperature,
+        call.sampling.top_p,
+        call.sampling.seed,
+        call.sampling.stop,
+        call.sampling.max_output_tokens,
+    ) == (
         0.3,
         0.9,
         7,

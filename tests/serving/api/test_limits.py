@@ -43,7 +43,7 @@ async def test_every_reasoning_effort_means_something(effort: str, steps: int, r
 async def test_effort_reaches_the_models_too():
     async with served(team()) as api:
         await api.ok({"model": "a", "reasoning_effort": "low"})
-        assert api.worker("a").calls[0].effort == "low"
+        assert api.worker("a").calls[0].sampling.effort == "low"
 
 
 async def test_effort_never_lifts_what_the_model_allows():
@@ -135,8 +135,8 @@ async def test_max_tokens_holds_for_everything_together():
         call = api.worker("a").calls[-1]
     assert (refusal.status_code, refusal.json()["error"]["param"]) == (402, "podium.max_tokens")
     assert enough["usage"]["total_tokens"] <= 500
-    assert call.max_output_tokens is not None
-    assert call.max_output_tokens < 500
+    assert call.sampling.max_output_tokens is not None
+    assert call.sampling.max_output_tokens < 500
 
 
 async def test_a_deadline_is_a_504_and_everything_is_closed():

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from conductor.errors import WorkerUnavailable
 from conductor.model.messages import Message
 from conductor.model.usage import Usage
-from conductor.model.worker import Call, Delta, FinishReason
+from conductor.model.worker import Call, CallSite, Delta, FinishReason, Sampling
 from conductor.plan.grammars import grammar
 from serving.layers import stop_sequences
 from serving.layers.fitting import Fitting, fit
@@ -40,12 +40,22 @@ PROVIDERS: dict[str, tuple[Any, Any, Any, str, Any]] = {
 }
 MODELS = [(kind, model) for kind, parts in PROVIDERS.items() for model in parts[4]]
 NASTY = [
-    Call((USER,), 200_000, 1.5, 0.9, ("END", "\n\n", *"ABCD"), 2**40),
-    Call((USER,), 12_000, 0.0, None, ("END",), -1),
-    Call((USER,), 12_000, None, 0.5, ("\n",), 7),
-    Call((USER,), 12_000, 1.0, 1.0),
-    Call((USER,), 2000, temperature=0.3, top_p=0.3),
-    Call((USER,), 12_000, temperature=0.0, operation="plan", grammar=grammar("steps", 3, 5, may_accept=True)),
+    Call(
+        (USER,),
+        Sampling(
+            max_output_tokens=200_000, temperature=1.5, top_p=0.9, stop=("END", "\n\n", *"ABCD"), seed=2**40
+        ),
+    ),
+    Call((USER,), Sampling(max_output_tokens=12_000, temperature=0.0, top_p=None, stop=("END",), seed=-1)),
+    Call((USER,), Sampling(max_output_tokens=12_000, temperature=None, top_p=0.5, stop=("\n",), seed=7)),
+    Call((USER,), Sampling(max_output_tokens=12_000, temperature=1.0, top_p=1.0)),
+    Call((USER,), Sampling(max_output_tokens=2000, temperature=0.3, top_p=0.3)),
+    Call(
+        (USER,),
+        Sampling(max_output_tokens=12_000, temperature=0.0),
+        grammar=grammar("steps", 3, 5, may_accept=True),
+        site=CallSite(operation="plan"),
+    ),
 ]
 
 
@@ -87,7 +97,7 @@ async def test_a_known_model_refuses_nothing_at_any_effort(kind: str, model: str
     ],
 )
 async def test_what_a_model_accepts_is_sent(kind: str, model: str, kept: dict[str, Any]):
-    call = Call((USER,), 9000, 0.3, 0.3, ("END",), 7)
+    call = Call((USER,), Sampling(max_output_tokens=9000, temperature=0.3, top_p=0.3, stop=("END",), seed=7))
     async with fitted(kind, model) as (worker, server), worker.open(call) as reply:
         [_ async for _ in reply]
     sent = {
@@ -99,12 +109,34 @@ async def test_what_a_model_accepts_is_sent(kind: str, model: str, kept: dict[st
 
 
 def test_an_unknown_model_is_sent_everything_and_nothing_is_noted():
-    call = Call((USER,), 10**6, 1.9, 0.1, tuple("abcdefgh"), 2**62, "xhigh", grammar("steps", 2, 2))
+    call = Call(
+        (USER,),
+        Sampling(
+            max_output_tokens=10**6,
+            temperature=1.9,
+            top_p=0.1,
+            stop=tuple("abcdefgh"),
+            seed=2**62,
+            effort="xhigh",
+        ),
+        grammar=grammar("steps", 2, 2),
+    )
     assert fit(call, known("openai", "qwen3-32b"), "qwen3-32b") == (call, ())
 
 
 def test_every_change_is_a_sentence_that_names_parameter_and_model():
-    call = Call((USER,), 200_000, 1.5, 0.9, ("END", "\n"), 2**40, "xhigh", grammar("steps", 2, 2))
+    call = Call(
+        (USER,),
+        Sampling(
+            max_output_tokens=200_000,
+            temperature=1.5,
+            top_p=0.9,
+            stop=("END", "\n"),
+            seed=2**40,
+            effort="xhigh",
+        ),
+        grammar=grammar("steps", 2, 2),
+    )
     old = Accepts(max_temperature=1, temperature_with_top_p=False, blank_stop_sequences=False, seed="int32",
                   efforts=("none", "low"), json_schema=False, max_output_tokens=8192)  # fmt: skip
     sent, notes = fit(call, old, "m-1")
@@ -128,7 +160,7 @@ def test_every_change_is_a_sentence_that_names_parameter_and_model():
 
 
 def test_what_says_no_more_than_the_default_goes_without_a_note():
-    call = Call((USER,), temperature=1.0, top_p=1.0)
+    call = Call((USER,), Sampling(temperature=1.0, top_p=1.0))
     assert fit(call, Accepts(sampling="never"), "m")[1] == ()
     assert fit(call, Accepts(temperature_with_top_p=False), "m")[1] == ()
 
@@ -244,9 +276,9 @@ async def test_a_stop_sequence_as_long_as_a_book_takes_no_time():
 async def test_a_broken_off_call_leaves_nothing_open():
     script = ScriptedWorker("w", [ScriptedReply("one two three", stall_after_tokens=2)])
     worker = Fitting(script, "m", Accepts(stop_sequences=0))
-    async with worker.open(Call((USER,), stop=("END",))) as reply:
+    async with worker.open(Call((USER,), Sampling(stop=("END",)))) as reply:
         async for delta in reply:
             if "one" in delta.text:
                 break
     assert script.open_calls == 0
-    assert script.calls[0].stop == ()
+    assert script.calls[0].sampling.stop == ()

@@ -37,7 +37,7 @@ async def test_what_fails_at_first_may_succeed_then():
     inner = ScriptedWorker("w", [DOWN, busy(None), "Here."])
     text, reply = await ask(quick(inner))
     assert text == "Here."
-    assert [call.attempt for call in inner.calls] == [1, 2, 3]
+    assert [call.site.attempt for call in inner.calls] == [1, 2, 3]
     assert [(a.worker, a.error) for a in reply.attempts] == [("w", "WorkerUnavailable"), ("w", "WorkerBusy")]
 
 

@@ -5,7 +5,7 @@ import pytest
 from conductor.errors import WorkerRefused, WorkerUnavailable
 from conductor.model.messages import Message
 from conductor.model.refusals import Refusals
-from conductor.model.worker import Call
+from conductor.model.worker import Call, CallSite
 from serving.layers.skipping_refused import SkippingRefused
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
 
@@ -13,7 +13,7 @@ ASK = (Message.of("user", "What is two and two?"),)
 
 
 async def answer(worker: SkippingRefused, refusals: Refusals | None, operation: str = "chat") -> str:
-    async with worker.open(Call(ASK, refusals=refusals, operation=operation)) as reply:  # type: ignore[arg-type]
+    async with worker.open(Call(ASK, refusals=refusals, site=CallSite(operation=operation))) as reply:  # type: ignore[arg-type]
         return "".join([delta.text async for delta in reply])
 
 

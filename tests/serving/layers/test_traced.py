@@ -11,14 +11,16 @@ from opentelemetry.trace import SpanKind, StatusCode
 from conductor.errors import WorkerBusy, WorkerUnavailable
 from conductor.model.messages import Message
 from conductor.model.usage import Price, Usage
-from conductor.model.worker import Call
+from conductor.model.worker import Call, CallSite, Sampling
 from serving.layers.traced import Traced
 from serving.telemetry import spans
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
 from tests.serving.spans import SPANS
 from tests.serving.states import until
 
-CALL = Call((Message.of("system", "Be brief."), Message.of("user", "hi there")), max_output_tokens=9)
+CALL = Call(
+    (Message.of("system", "Be brief."), Message.of("user", "hi there")), Sampling(max_output_tokens=9)
+)
 PRICE = Price(Decimal(1), Decimal(2))
 
 
@@ -55,7 +57,8 @@ async def test_a_span_says_who_was_asked_for_what_and_what_it_took():
 
 async def test_a_plans_span_is_called_after_the_conductor():
     span = await ask(
-        ScriptedWorker("conductor", ["x"]), Call(CALL.messages, operation="plan", plan=2, attempt=3)
+        ScriptedWorker("conductor", ["x"]),
+        Call(CALL.messages, site=CallSite(operation="plan", plan=2, attempt=3)),
     )
     assert span.name == "plan conductor"
     assert (
@@ -79,8 +82,8 @@ async def test_a_step_links_to_each_step_it_reads():
     worker = ScriptedWorker("w", ["x"])
     with spans.workflow("mini", "wf_1"):
         for step, access in [(0, ()), (1, ()), (2, (0, 1))]:
-            await ask(worker, Call(CALL.messages, step=step, access=access))
-        await ask(worker, Call(CALL.messages, plan=1, step=1, access=(0,)))
+            await ask(worker, Call(CALL.messages, site=CallSite(step=step, access=access)))
+        await ask(worker, Call(CALL.messages, site=CallSite(plan=1, step=1, access=(0,))))
     first, second, third, other = SPANS.named("chat")
     assert [link.context.span_id for link in third.links] == [s.context.span_id for s in (first, second)]
     assert (third.attributes[spans.STEP], third.attributes[spans.ACCESS]) == (2, (0, 1))

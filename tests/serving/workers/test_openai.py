@@ -6,7 +6,7 @@ import pytest
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
 from conductor.model.messages import Image, Message, Text
-from conductor.model.worker import Call, Delta, FinishReason, Grammar
+from conductor.model.worker import Call, CallSite, Delta, FinishReason, Grammar, Sampling
 from serving.settings.accepts import Accepts
 from serving.workers.account import Account
 from serving.workers.openai import OpenAIWorker
@@ -41,11 +41,7 @@ async def test_a_bare_call_sends_only_what_it_must():
 
 
 async def test_everything_a_call_says_is_sent():
-    call = Call(
-        messages=(Message.of("system", "Be short."), USER, Message.of("assistant", "4"), Message.of("user", "Sure?")),
-        max_output_tokens=50, temperature=0.0, top_p=0.9, stop=("END", "\n\n"), seed=7, effort="high",
-        grammar=Grammar("root ::= ...", {"type": "object"}), operation="plan",
-    )  # fmt: skip
+    call = Call((Message.of("system", "Be short."), USER, Message.of("assistant", "4"), Message.of("user", "Sure?")), Sampling(max_output_tokens=50, temperature=0.0, top_p=0.9, stop=("END", "\n\n"), seed=7, effort="high"), grammar=Grammar("root ::= ...", {"type": "object"}), site=CallSite(operation="plan"))  # fmt: skip
     async with serving(OpenAIWire()) as server:
         await ask(server, call)
     sent = server.body
@@ -63,7 +59,7 @@ async def test_a_grammar_that_is_not_json_sends_nothing():
 
 
 def test_only_openai_itself_gets_max_completion_tokens():
-    call = Call(messages=(USER,), max_output_tokens=5)
+    call = Call((USER,), Sampling(max_output_tokens=5))
     for base_url, longest in (
         (None, "max_completion_tokens"),
         ("https://eu.api.openai.com/v1", "max_completion_tokens"),
@@ -75,7 +71,7 @@ def test_only_openai_itself_gets_max_completion_tokens():
 
 
 async def test_a_model_that_is_known_to_accept_nothing_else_gets_max_completion_tokens_anywhere():
-    call = Call(messages=(USER,), max_output_tokens=5)
+    call = Call((USER,), Sampling(max_output_tokens=5))
     async with serving(OpenAIWire()) as server:
         await ask(server, call, accepts=Accepts(output_limit_field="max_completion_tokens"))
     assert (server.body.get("max_tokens"), server.body["max_completion_tokens"]) == (None, 5)
@@ -107,7 +103,7 @@ async def test_what_arrives_together_is_one_piece_where_nobody_reads_along():
         worker = OpenAIWorker(Account("w", "gpt-9", "sk-test", f"{server.url}/v1"))
         for read_along in (True, False):
             server.answers.append(Answer(instead=(whole,)))
-            async with worker.open(Call(messages=(USER,), read_along=read_along)) as reply:
+            async with worker.open(Call((USER,), coalesce=not read_along)) as reply:
                 texts = [delta.text async for delta in reply if delta.text]
             assert "".join(texts) == "one two three four five six seven eight"
             assert len(texts) == (8 if read_along else 1)
@@ -117,7 +113,7 @@ async def test_what_arrives_together_is_one_piece_where_nobody_reads_along():
 async def test_extra_body_is_laid_over_the_request():
     extra = {"structured_outputs": {"grammar": "root ::= x"}, "temperature": 1}
     async with serving(OpenAIWire()) as server:
-        await ask(server, Call(messages=(USER,), temperature=0.2), extra_body=extra)
+        await ask(server, Call((USER,), Sampling(temperature=0.2)), extra_body=extra)
     assert server.body["structured_outputs"] == {"grammar": "root ::= x"}
     assert server.body["temperature"] == 1
 

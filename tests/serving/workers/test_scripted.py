@@ -9,7 +9,7 @@ import pytest
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
 from conductor.model.messages import Message
 from conductor.model.usage import Usage
-from conductor.model.worker import Call, FinishReason, Reply
+from conductor.model.worker import Call, FinishReason, Reply, Sampling
 from serving.workers.scripted import KEPT_CALLS, ScriptedReply, ScriptedWorker
 
 CALL = Call(messages=(Message.of("system", "Be short."), Message.of("user", "What is two and two?")))
@@ -52,20 +52,24 @@ async def test_tokens_are_words_and_are_counted_in_prompt_and_answer():
 
 
 async def test_an_answer_longer_than_allowed_is_cut():
-    text, reply = await ask(ScriptedWorker("w", ["one two three"]), Call(CALL.messages, max_output_tokens=2))
+    text, reply = await ask(
+        ScriptedWorker("w", ["one two three"]), Call(CALL.messages, Sampling(max_output_tokens=2))
+    )
     assert (text, reply.finish) == ("one two", FinishReason.LENGTH)
     assert reply.usage is not None
     assert reply.usage.output_tokens == 2
 
 
 async def test_an_answer_as_long_as_allowed_is_whole():
-    text, reply = await ask(ScriptedWorker("w", ["one two three"]), Call(CALL.messages, max_output_tokens=3))
+    text, reply = await ask(
+        ScriptedWorker("w", ["one two three"]), Call(CALL.messages, Sampling(max_output_tokens=3))
+    )
     assert (text, reply.finish) == ("one two three", FinishReason.STOP)
 
 
 async def test_it_stops_before_the_first_stop_word():
     text, reply = await ask(
-        ScriptedWorker("w", ["one two three"]), Call(CALL.messages, stop=("three", "two"))
+        ScriptedWorker("w", ["one two three"]), Call(CALL.messages, Sampling(stop=("three", "two")))
     )
     assert (text, reply.finish) == ("one ", FinishReason.STOP)
 
@@ -89,8 +93,12 @@ async def test_it_fails_as_it_was_told(kind, error: type[WorkerError]):
 async def test_it_keeps_the_newest_calls_only():
     worker = ScriptedWorker("w", ["x"])
     for seed in range(KEPT_CALLS + 1):
-        await ask(worker, Call(CALL.messages, seed=seed))
-    assert (len(worker.calls), worker.calls[0].seed, worker.calls[-1].seed) == (KEPT_CALLS, 1, KEPT_CALLS)
+        await ask(worker, Call(CALL.messages, Sampling(seed=seed)))
+    assert (len(worker.calls), worker.calls[0].sampling.seed, worker.calls[-1].sampling.seed) == (
+        KEPT_CALLS,
+        1,
+        KEPT_CALLS,
+    )
 
 
 async def test_it_takes_its_time():

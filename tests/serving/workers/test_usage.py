@@ -10,7 +10,7 @@ import pytest
 from conductor.model.messages import Message
 from conductor.model.pool_member import PoolMember
 from conductor.model.usage import Price, Usage
-from conductor.model.worker import Call, FinishReason, Reply
+from conductor.model.worker import Call, FinishReason, Reply, Sampling
 from conductor.run.call import input_bound, open_call
 from conductor.run.ledger import Budget, Ledger
 from serving.workers.account import Account
@@ -19,7 +19,7 @@ from tests.serving.workers.test_http import PROVIDERS, Provider
 from tests.wires.openai import OpenAIWire
 from tests.wires.server import Answer, serving, sse
 
-CALL = Call(messages=(Message.of("user", "What is two and two?"),), max_output_tokens=100)
+CALL = Call((Message.of("user", "What is two and two?"),), Sampling(max_output_tokens=100))
 PRICE = Price(Decimal(1), Decimal(10))
 BOUND_USD = PRICE.of(Usage(input_bound(CALL), 100))
 HUGE = 10**30

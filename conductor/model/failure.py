@@ -1,0 +1,138 @@
+"""A failure as data: what events and records keep of an error, so that a record survives a database and a process."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from enum import Enum
+from typing import Literal
+
+from conductor import errors
+from conductor.errors import PodiumError, Reason
+from conductor.model.usage import Usage
+
+Fact = str | int | float | bool
+APART = ("detail", "attempts", "usage", "cost_usd")
+"""Fields of errors that are fields of a `Failure` too; all others are its facts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What went wrong.
+
+    Args:
+        code: the most specific class of `conductor/errors.py` that the error is one of, such as `WorkerBusy`.
+        message: for the caller; see `PodiumError`.
+        detail: for operators only; see `PodiumError.detail`.
+        facts: the error's other fields, such as `worker`, `step`, `retry_after_s`.
+        attempts: the calls that failed before, oldest first.
+        usage, cost_usd: what the failed call itself took, where its server said so.
+    """
+
+    code: str
+    message: str
+    detail: str = ""
+    facts: Mapping[str, Fact] = field(default_factory=dict[str, Fact])
+    attempts: tuple["Attempt", ...] = ()
+    usage: Usage | None = None
+    cost_usd: Decimal | None = None
+
+    @classmethod
+    def of(cls, error: PodiumError) -> "Failure":
+        """`error` as data; its cause is left out."""
+        facts = {
+            name: _fact(value)
+            for name, value in vars(error).items()
+            if name not in APART and value is not None
+        }
+        return cls(
+            _known_class(type(error)).__name__, error.message, error.detail, facts,
+            getattr(error, "attempts", ()), getattr(error, "usage", None), getattr(error, "cost_usd", None),
+        )  # fmt: skip
+
+    @property
+    def error_class(self) -> type[PodiumError]:
+        """The class that `code` names; `PodiumError` where this version has none of that name."""
+        found = getattr(errors, self.code, None)
+        return found if isinstance(found, type) and issubclass(found, PodiumError) else PodiumError
+
+    @property
+    def explanation(self) -> str:
+        """The message and the detail: for operators."""
+        return f"{self.message} {self.detail}".rstrip()
+
+    @property
+    def retryable(self) -> bool:
+        """See `PodiumError.retryable`."""
+        return bool(self.get("retryable"))
+
+    def is_a(self, error_class: type[PodiumError]) -> bool:
+        """Whether the error was one of `error_class`."""
+        return issubclass(self.error_class, error_class)
+
+    def get(self, name: str) -> Fact | None:
+        """A fact, or the default of its error's class."""
+        return self.facts.get(name, getattr(self.error_class, name, None))
+
+    def to_error(self) -> PodiumError:
+        """The error again, to be raised at a border."""
+        facts: dict[str, object] = dict(self.facts)
+        if "reason" in facts:
+            facts["reason"] = Reason(str(facts["reason"]))
+        apart = {
+            "detail": self.detail,
+            "attempts": self.attempts,
+            "usage": self.usage,
+            "cost_usd": self.cost_usd,
+        }
+        return self.error_class(
+            self.message, **facts, **{name: value for name, value in apart.items() if value}
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """A call that gave no answer and was followed by another."""
+
+    worker: str
+    error: str
+    """The error's class, such as `WorkerBusy`."""
+    message: str
+    waited_s: float = 0.0
+    """How long was waited after it."""
+    detail: str = ""
+    """For operators only; see `PodiumError.detail`."""
+    outcome: Literal["failed", "cut", "lost_race"] = "failed"
+    """`cut`: the process that made the call ended; `lost_race`: another call for the same answer was faster."""
+    took_s: float | None = None
+    """From its start to its failure. Attempts follow one another, so this and `waited_s` place them in time."""
+    usage: Usage | None = None
+    cost_usd: Decimal | None = None
+    """What it took, where its server said so: a failed call may be billed."""
+
+    @classmethod
+    def of(
+        cls, worker: str, failure: Failure, *, waited_s: float = 0.0, took_s: float | None = None
+    ) -> "Attempt":
+        """A failed call of `worker`."""
+        return cls(
+            worker, failure.code, failure.message, waited_s, failure.detail,
+            took_s=took_s, usage=failure.usage, cost_usd=failure.cost_usd,
+        )  # fmt: skip
+
+
+def charges(failure: Failure | None, attempts: tuple[Attempt, ...] = ()) -> Iterator[Failure | Attempt]:
+    """Whatever in `failure` and `attempts` took tokens or money."""
+    own = [failure] if failure else []
+    for each in (*attempts, *(failure.attempts if failure else ()), *own):
+        if each.usage is not None or each.cost_usd is not None:
+            yield each
+
+
+def _known_class(error_class: type[PodiumError]) -> type[PodiumError]:
+    return next(each for each in error_class.__mro__ if each.__module__ == errors.__name__)
+
+
+def _fact(value: object) -> Fact:
+    if isinstance(value, Enum):
+        value = value.value
+    return value if isinstance(value, str | int | float | bool) else str(value)

@@ -1,0 +1,194 @@
+"""Records, events and tasks as JSON values and back: `load(type(value), dump(value)) == value`.
+
+The form follows the dataclasses: an object for each, with a `type` where a field can hold one of several. Fields that equal
+their default are left out, so a field with a default can be added and older values still load. Money is a text, so that no cent
+is lost; enumerations are their values.
+"""
+
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass
+from decimal import Decimal
+from enum import Enum
+from functools import cache
+from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+
+from conductor.run.record import VERSION, Record
+
+Json = Any
+TYPE = "type"
+
+
+class UnreadableRecord(ValueError):
+    """A value that this version cannot read; the message names the field."""
+
+
+def dump(value: Any) -> Json:
+    """`value` as what `json.dumps` takes."""
+    return _dump_dataclass(value) if is_dataclass(value) else _dump_plain(value)
+
+
+def load(kind: Any, data: Json) -> Any:
+    """The value of type `kind` that `dump` made `data` of.
+
+    Raises:
+        UnreadableRecord: `data` is none, or of a newer version.
+    """
+    if (
+        kind is Record
+        and isinstance(data, dict)
+        and cast(dict[str, Any], data).get("version", VERSION) > VERSION
+    ):
+        version = cast(dict[str, Any], data)["version"]
+        raise UnreadableRecord(
+            f"version: the record is of version {version}; this Podium reads up to {VERSION}."
+        )
+    return _loader(kind)(data, "")
+
+
+def _dump_dataclass(value: Any) -> Json:
+    shape: dict[str, Json] = {TYPE: type(value).__name__}
+    for each in fields(value):
+        held = getattr(value, each.name)
+        if not _is_default(each, held):
+            shape[each.name] = dump(held)
+    return shape
+
+
+def _dump_plain(value: Any) -> Json:
+    match value:
+        case Enum():
+            return value.value
+        case Decimal():
+            return str(value)
+        case tuple() | list():
+            return [dump(each) for each in cast(tuple[Any, ...], value)]
+        case Mapping():
+            return {name: dump(each) for name, each in cast(Mapping[str, Any], value).items()}
+        case _:
+            return value
+
+
+def _is_default(each: "Field[Any]", value: Any) -> bool:
+    if each.default_factory is not MISSING:
+        return value == each.default_factory()
+    return each.default is not MISSING and type(value) is type(each.default) and value == each.default
+
+
+Loader = Callable[[Json, str], Any]
+
+
+@cache
+def _loader(kind: Any) -> Loader:
+    """What reads a value of type `kind`, given its place for errors."""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return _union(args)
+    if origin is Literal:
+        return _one_of(frozenset(args))
+    if origin is tuple:
+        return _tuple(args[0])
+    if origin is not None and issubclass(origin, Mapping):
+        return _mapping(args[1])
+    if is_dataclass(kind):
+        return _dataclass(cast(type[Any], kind))
+    if kind is Decimal:
+        return lambda data, where: _convert(Decimal, data, where)
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return lambda data, where: _convert(kind, data, where)
+    return _plain(kind)
+
+
+def _dataclass(kind: type[Any]) -> Loader:
+    hints = get_type_hints(kind)
+    names = {each.name: each for each in fields(kind)}
+
+    def load_it(data: Json, where: str) -> Any:
+        if not isinstance(data, dict):
+            raise UnreadableRecord(
+                f"{where or kind.__name__}: expected an object, got {type(data).__name__}."
+            )
+        given = cast(dict[str, Json], data)
+        unknown = given.keys() - names.keys() - {TYPE}
+        if unknown:
+            raise UnreadableRecord(
+                f"{where}{min(unknown)}: {kind.__name__} has no such field in this version."
+            )
+        try:
+            loaded = {
+                name: _loader(hints[name])(given[name], f"{where}{name}.") for name in names if name in given
+            }
+            return kind(**loaded)
+        except TypeError as exc:
+            raise UnreadableRecord(f"{where or kind.__name__}: {exc}.") from exc
+
+    return load_it
+
+
+def _union(args: tuple[Any, ...]) -> Loader:
+    classes = {each.__name__: each for each in args if is_dataclass(each)}
+    plain = [each for each in args if each is not type(None) and not is_dataclass(each)]
+
+    def load_it(data: Json, where: str) -> Any:
+        if data is None and type(None) in args:
+            return None
+        if isinstance(data, dict) and classes:
+            name = cast(dict[str, Json], data).get(TYPE)
+            if name not in classes:
+                raise UnreadableRecord(f"{where}type: expected one of {sorted(classes)}, got {name!r}.")
+            return _loader(classes[name])(data, where)
+        if len(plain) == 1:
+            return _loader(plain[0])(data, where)
+        if type(data) in plain:
+            return data
+        raise UnreadableRecord(f"{where.rstrip('.')}: a {type(data).__name__} is not expected here.")
+
+    return load_it
+
+
+def _one_of(values: frozenset[Any]) -> Loader:
+    def load_it(data: Json, where: str) -> Any:
+        if data not in values:
+            raise UnreadableRecord(f"{where.rstrip('.')}: expected one of {sorted(values)}, got {data!r}.")
+        return data
+
+    return load_it
+
+
+def _tuple(kind: Any) -> Loader:
+    def load_it(data: Json, where: str) -> Any:
+        if not isinstance(data, list):
+            raise UnreadableRecord(f"{where.rstrip('.')}: expected a list, got {type(data).__name__}.")
+        each = _loader(kind)
+        return tuple(each(item, f"{where}{n}.") for n, item in enumerate(cast(list[Json], data)))
+
+    return load_it
+
+
+def _mapping(kind: Any) -> Loader:
+    def load_it(data: Json, where: str) -> Any:
+        if not isinstance(data, dict):
+            raise UnreadableRecord(f"{where.rstrip('.')}: expected an object, got {type(data).__name__}.")
+        each = _loader(kind)
+        return {name: each(item, f"{where}{name}.") for name, item in cast(dict[str, Json], data).items()}
+
+    return load_it
+
+
+def _plain(kind: Any) -> Loader:
+    def load_it(data: Json, where: str) -> Any:
+        if kind is float and type(data) is int:
+            return float(data)
+        if kind is not object and not isinstance(data, kind):
+            name = getattr(kind, "__name__", str(kind))
+            raise UnreadableRecord(f"{where.rstrip('.')}: expected {name}, got {type(data).__name__}.")
+        return data
+
+    return load_it
+
+
+def _convert(kind: Callable[[Any], Any], data: Json, where: str) -> Any:
+    try:
+        return kind(data)
+    except (ValueError, ArithmeticError, TypeError) as exc:
+        raise UnreadableRecord(f"{where.rstrip('.')}: {data!r} cannot be read: {exc}.") from exc

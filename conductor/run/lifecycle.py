@@ -1,0 +1,231 @@
+"""Begin a run, or continue one from its record. Leaving the block cancels and closes everything the run had begun."""
+
+import asyncio
+import random
+import time
+import uuid
+from collections.abc import AsyncGenerator, Collection, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+
+from conductor.errors import BadTask
+from conductor.model.pool_member import PoolMember
+from conductor.model.refusals import Refusals
+from conductor.model.usage import Usage
+from conductor.model.worker import Call, CallSite
+from conductor.run.call import call_bound
+from conductor.run.event_log import EventLog, Journal
+from conductor.run.events import RunCancelled, RunResumed
+from conductor.run.ledger import BudgetLedger, Ledger
+from conductor.run.plan_run import wait_until_done
+from conductor.run.record import Record
+from conductor.run.rounds import RoundLoop
+from conductor.run.run import Run
+from conductor.run.task import Task
+from conductor.run.team import Team
+from conductor.run.team_worker import TEAM, team_member
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What a run shares with the runs inside it.
+
+    Args:
+        team: who plans, and who may answer.
+        ledger: the spending of all of them.
+        refusals: what workers have refused so far.
+        owner: who runs them.
+        journal: told of every event of each.
+        earlier: the records to continue from, by id.
+    """
+
+    team: Team
+    ledger: Ledger
+    refusals: Refusals = field(default_factory=Refusals)
+    owner: str = ""
+    journal: Journal | None = None
+    earlier: dict[str, Record] = field(default_factory=dict[str, Record])
+
+
+@asynccontextmanager
+async def open_run(
+    team: Team,
+    task: Task,
+    id: str | None = None,
+    *,
+    ledger: Ledger | None = None,
+    trace_id: str | None = None,
+    owner: str = "",
+    journal: Journal | None = None,
+) -> AsyncGenerator[Run]:
+    """Run `task` over `team` for as long as the block lasts.
+
+    Args:
+        team: who plans, and who may answer.
+        task: what to do.
+        id: the run's name; made up where None.
+        ledger: what its budget draws on, such as an account's.
+        trace_id: of the trace it belongs to.
+        owner: who runs it, for the record.
+        journal: told of every event of the run and of the runs inside it, before any reader.
+
+    Raises:
+        BadTask: before anything is called. Whatever happens later is the run's terminal event.
+    """
+    record = _begin(team, task, id or f"wf_{uuid.uuid4().hex}", owner, trace_id=trace_id)
+    family = Family(team, BudgetLedger(task.budget, parent=ledger), owner=owner, journal=journal)
+    async with _running(family, EventLog(record, journal)) as run:
+        yield run
+
+
+@asynccontextmanager
+async def resume_run(
+    team: Team,
+    records: Sequence[Record],
+    *,
+    ledger: Ledger | None = None,
+    owner: str = "",
+    journal: Journal | None = None,
+) -> AsyncGenerator[Run]:
+    """Continue a run that another process has left, for as long as the block lasts.
+
+    No step that had ended is called again, and what was spent is counted once. Calls that were open are lost: they count with
+    the most they could take, as a broken stream does, and are made again.
+
+    Args:
+        team: as `open_run`; it must have the workers that the record's plans name.
+        records: of the run itself first, then of the runs inside it, as far as they had got.
+        ledger: what the run's budget draws on from now on.
+        owner: who continues it, for the record.
+        journal: as for `open_run`.
+
+    Raises:
+        BadTask: the team cannot do the record's task any more. Nothing was called.
+    """
+    record = records[0]
+    budget = BudgetLedger(record.task.budget, parent=ledger)
+    for each in records:
+        budget.spend(*_spent(each, team, {each.id for each in records}))
+    family = Family(
+        team, budget, owner=owner, journal=journal, earlier={each.id: each for each in records[1:]}
+    )
+    async with _running(family, EventLog(record, journal)) as run:
+        yield run
+
+
+@asynccontextmanager
+async def _running(family: Family, log: EventLog, deadline_at_s: float | None = None) -> AsyncGenerator[Run]:
+    run = Run(log)
+    members = _members(family, run)
+    loop = RoundLoop(family.team, members, log, family.ledger, family.refusals, deadline_at_s)
+    if log.record.status != "running":
+        await log.replay()
+        yield run
+        return
+    if log.record.plans or log.record.wall_s:
+        log.append(RunResumed(loop.now_s(), family.owner))
+    driver = asyncio.create_task(loop.drive(), name=f"run {log.record.id}")
+    try:
+        yield run
+    finally:
+        driver.cancel()
+        try:
+            await wait_until_done([driver])
+        finally:
+            if log.record.status == "running":
+                log.append(RunCancelled(loop.now_s()))
+
+
+def _begin(
+    team: Team,
+    task: Task,
+    id: str,
+    owner: str,
+    *,
+    parent: CallSite | None = None,
+    trace_id: str | None = None,
+) -> Record:
+    """The record of a run that has not begun, with the order in which the conductor will see its workers."""
+    names = list(team.allowed(task))
+    if task.depth > 0 and task.plan is None:
+        names.append(TEAM)
+    if team.conductor is not None and team.conductor.shuffle:
+        random.shuffle(names)
+    return Record(id, task, time.time(), tuple(names), parent, owner, trace_id)
+
+
+def _members(family: Family, run: Run) -> dict[str, PoolMember]:
+    """The workers of the run in its record's order, the whole team among them where the task allows depth.
+
+    Raises:
+        BadTask: one of them is gone.
+    """
+    record = run.record
+    allowed = family.team.allowed(record.task)
+    if gone := set(record.workers) - {*allowed, TEAM}:
+        raise BadTask(
+            f"The run needs the worker {min(gone)!r}, which is not there any more.", param="podium.workers"
+        )
+
+    @asynccontextmanager
+    async def open_inner(call: Call) -> AsyncGenerator[Run]:
+        async with _inner(family, run, call) as inner:
+            yield inner
+
+    itself = team_member(record.task.model, open_inner)
+    return {
+        name: itself if name == TEAM and name not in allowed else allowed[name] for name in record.workers
+    }
+
+
+@asynccontextmanager
+async def _inner(family: Family, outer: Run, call: Call) -> AsyncGenerator[Run]:
+    """The run that answers `call`: the one that a process before had begun with the same task, or a new one."""
+    site = call.site
+    task = replace(
+        outer.record.task,
+        conversation=call.messages,
+        sampling=call.sampling,
+        depth=outer.record.task.depth - 1,
+        rounds=1,
+        deadline_s=None,
+        stream=not call.coalesce,
+    )
+    record = _take_earlier(family, task, site.run) or _begin(
+        family.team,
+        task,
+        f"{site.run}.{site.plan}.{site.step}",
+        family.owner,
+        parent=site,
+        trace_id=outer.record.trace_id,
+    )
+    async with _running(family, EventLog(record, family.journal), call.deadline_at_s) as run:
+        outer.inner.append(run)
+        yield run
+
+
+def _take_earlier(family: Family, task: Task, outer: str) -> Record | None:
+    """The record of a run inside `outer` that asks the same; nobody else continues it."""
+    for id, record in family.earlier.items():
+        if record.parent is not None and record.parent.run == outer and record.task == task:
+            return family.earlier.pop(id)
+    return None
+
+
+def _spent(record: Record, team: Team, known: Collection[str]) -> tuple[Decimal, Usage]:
+    """What a run's calls took by now; a call that nobody knows of, the most that it could. Runs in `known` count for themselves."""
+    cost_usd, usage = Decimal(0), Usage()
+    for call in (*record.calls, *record.failed_calls):
+        if getattr(call, "inner_run", None) not in known:
+            cost_usd += call.cost_usd or Decimal(0)
+            usage += call.usage or Usage()
+    for name, messages in record.open_calls:
+        leader = team.conductor.member if team.conductor else None
+        member = team.pool.get(name) or (leader if leader and leader.name == name else None)
+        if member is not None:  # a run inside this one counts for itself
+            call = Call(messages, member.with_defaults(record.task.sampling))
+            bound = call_bound(member, call)
+            cost_usd += member.worst_price.of(bound) if member.worst_price else Decimal(0)
+            usage += bound
+    return cost_usd, usage

@@ -1,0 +1,159 @@
+"""What a run does next, decided from its record and its task alone, so that any process can continue it.
+
+A plan (given, or written by the conductor, repaired once, else one worker answers alone), its steps, and for more than one
+round the conductor's verdict on the outcome. A further round that fails keeps the answer before it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from conductor.errors import NoPlan, WorkerError
+from conductor.model.failure import Failure
+from conductor.model.worker import CallResult
+from conductor.plan.plan import Plan, Step
+from conductor.run.events import Source
+from conductor.run.record import PlanRecord, Record
+
+
+@dataclass(frozen=True, slots=True)
+class WritePlan:
+    """Ask the conductor for a plan, and run it while it is written.
+
+    Args:
+        source: why it is asked.
+        round: from 0.
+        resumes: the plan whose writing was interrupted: it is asked the same again.
+    """
+
+    source: Source
+    round: int
+    resumes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """Run a plan that needs no conductor."""
+
+    plan: Plan
+    source: Source
+    why: str = ""
+    resumes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ContinuePlan:
+    """Run what is left of a plan whose text is complete."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """End with this answer; None: the task asked for the plan alone."""
+
+    result: CallResult | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """End without an answer."""
+
+    failure: Failure
+
+
+Move = WritePlan | RunPlan | ContinuePlan | Finish | Fail
+
+
+def next_move(record: Record, fallbacks: Sequence[str], *, has_conductor: bool) -> Move:
+    """What the run of `record` does next.
+
+    Args:
+        record: as far as it has got; no call of it is under way.
+        fallbacks: who may answer alone, in order.
+        has_conductor: whether somebody can write a plan.
+    """
+    task = record.task
+    if not record.plans:
+        if task.plan is not None:
+            return RunPlan(task.plan, task.plan_source)
+        return WritePlan("conductor", 0) if has_conductor else Fail(_no_conductor())
+    plan = record.plans[-1]
+    if plan.is_interrupted:  # what was decided before it is decided again
+        before = replace(record, plans=record.plans[:-1])
+        move = next_move(before, fallbacks, has_conductor=has_conductor)
+        return replace(move, resumes=plan.index) if isinstance(move, WritePlan | RunPlan) else move
+    if plan.rejection is not None:
+        return _after_rejection(record, plan, plan.rejection, fallbacks)
+    if plan.failure is not None:
+        return _after_conductor_failure(record, plan.failure, fallbacks)
+    if task.plan_only and not plan.accepted:
+        return Finish(None)
+    if plan.accepted:
+        return _keep(record)
+    return _after_steps(record, plan, fallbacks)
+
+
+def _after_rejection(record: Record, plan: PlanRecord, rejection: Failure, fallbacks: Sequence[str]) -> Move:
+    if record.task.strict:
+        return Fail(rejection)
+    if plan.source != "repair":
+        return WritePlan("repair", plan.round)
+    if plan.round > 0:
+        return _keep(record)  # the record has both rejections
+    why = f"the plan was rejected twice, last as {plan.rejected}: {rejection.message}"
+    return _fall_back(record, fallbacks, why)
+
+
+def _after_conductor_failure(record: Record, failure: Failure, fallbacks: Sequence[str]) -> Move:
+    round = record.plans[-1].round
+    if record.task.strict or not failure.is_a(WorkerError):
+        return _give_up(record, failure)
+    if round > 0:
+        return _keep(record)
+    return _fall_back(record, fallbacks, f"the conductor failed: {failure.code}: {failure.message}")
+
+
+def _after_steps(record: Record, plan: PlanRecord, fallbacks: Sequence[str]) -> Move:
+    last = plan.steps[-1]
+    if last.status == "done":
+        if plan.round + 1 >= record.task.n_rounds:
+            return Finish(last.result)
+        return WritePlan("revision", plan.round + 1)
+    if last.status != "failed" or last.failure is None:
+        return ContinuePlan(plan.index)
+    if plan.source == "fallback" and last.failure.is_a(WorkerError) and record.answer_began_s is None:
+        why = f"{plan.why}; then {last.worker} failed: {last.failure.code}"
+        return _fall_back(record, fallbacks, why, last.failure)
+    return _give_up(record, last.failure)
+
+
+def _fall_back(record: Record, fallbacks: Sequence[str], why: str, failure: Failure | None = None) -> Move:
+    """One worker answers the user's own question; the next one, where it fails before it has said a word."""
+    tried = {step.worker for plan in record.plans if plan.source == "fallback" for step in plan.steps}
+    left = [name for name in fallbacks if name not in tried]
+    if left:
+        return RunPlan(_alone(left[0]), "fallback", why)
+    return _give_up(record, failure or Failure.of(NoPlan(f"No plan could be had: {why}.")))
+
+
+def _give_up(record: Record, failure: Failure) -> Move:
+    """The answer before stands, where there is one and nothing else was shown."""
+    if record.answered_plan is None or record.answer_began_s is not None or record.task.strict:
+        return Fail(failure)
+    return _keep(record)
+
+
+def _keep(record: Record) -> Finish:
+    kept = record.answered_plan
+    assert kept is not None, "a further round follows an answer"
+    return Finish(kept.steps[-1].result)
+
+
+def _alone(worker: str) -> Plan:
+    return Plan((Step(worker, ""),))
+
+
+def _no_conductor() -> Failure:
+    return Failure.of(
+        NoPlan("No conductor is set up, and the request brings no plan. Set `conductor` in the settings.")
+    )
