@@ -15,6 +15,7 @@ from conductor.model.usage import Price
 from conductor.model.worker import Sampling
 from conductor.plan.plan import Plan
 from conductor.run.ledger import Budget
+from conductor.run.lifecycle import open_run
 from conductor.run.task import Task
 from evaluation.errors import EvaluationError
 from evaluation.outcome import Outcome, of_record
@@ -52,14 +53,6 @@ class Caps:
             max_tokens=None if self.max_tokens is None else max(1, self.max_tokens // of),
             max_cost_usd=None if self.max_cost_usd is None else self.max_cost_usd / of,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """How workers are sampled for one run; None: as the caps say, or else the worker's own way."""
-
-    temperature: float | None = None
-    seed: int | None = None
 
 
 UNSAID = Sampling()
@@ -148,7 +141,7 @@ class EngineAsker:
         self._pool: Pool = build_pool(
             settings, os.environ if environment is None else environment, engines={}
         )
-        self._engine = self._pool.engine
+        self._engine = self._pool.team
 
     @property
     def workers(self) -> tuple[str, ...]:
@@ -191,11 +184,11 @@ class EngineAsker:
             conversation=(Message.of("user", question.text),),
             model=model or "evaluation",
             sampling=Sampling(max_output_tokens=caps.max_output_tokens, temperature=temperature, seed=sampling.seed),
-            plan=plan, workers=self._team, max_steps=caps.max_steps, rounds=caps.rounds,
+            stream=False, plan=plan, workers=self._team, max_steps=caps.max_steps, rounds=caps.rounds,
             budget=Budget(caps.max_cost_usd, caps.max_tokens), deadline_s=caps.deadline_s,
         )  # fmt: skip
         try:
-            async with self._engine.running(task) as run:
+            async with open_run(self._engine, task) as run:
                 async for _ in run.events():
                     pass
         except PodiumError as exc:  # before anything was called

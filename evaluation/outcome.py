@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from conductor.model.usage import Usage, total
+from conductor.model.usage import total
 from conductor.run.record import Record
 
 
@@ -54,16 +54,16 @@ class Outcome:
 def of_record(record: Record) -> Outcome:
     """A run's record, in short."""
     calls, plan = record.calls, record.answering_plan
-    used = sum((call.usage for call in calls if call.usage), Usage())
+    used = record.usage
     told = record.unmetered_calls == 0
-    error = record.error
+    failure = record.failure
     return Outcome(
         answer=record.answer, calls=len(calls), steps=len(plan.steps) if plan else 0,
         prompt_tokens=used.input_tokens if told else None, completion_tokens=used.output_tokens if told else None,
         cost_usd=record.cost_usd, wall_s=record.wall_s, critical_path_s=record.critical_path_s,
-        format_failures=sum(each.rejected is not None for each in record.plans), fallback=record.fallback,
-        error=type(error).__name__ if error else None, message=error.explanation if error else "",
-        workers=tuple(dict.fromkeys(call.served_by for call in calls)),
+        format_failures=sum(each.rejection is not None for each in record.plans), fallback=record.fallback,
+        error=failure.code if failure else None, message=failure.explanation if failure else "",
+        workers=tuple(dict.fromkeys(call.worker for call in calls)),
         plan=tuple(f"{s.worker}{list(s.access)}: {s.subtask}" for s in plan.steps) if plan else (),
     )  # fmt: skip
 

@@ -58,13 +58,14 @@ class Pool:
     """As they hold: without the optional workers whose keys are not set."""
     members: Mapping[str, PoolMember]
     """All of them, those outside the plans' pool too."""
-    wires: tuple[Worker, ...]
-    slots: Mapping[str, Limited]
-    """Each worker's places, for who wants to know how many calls wait."""
+    clients: tuple[Worker, ...]
+    """The workers at the bottom of each stack, which hold the connections."""
+    limiters: Mapping[str, Limited]
+    """Each worker's concurrency limit, which knows how many calls wait."""
     engines: Engines
 
     @property
-    def engine(self) -> Team:
+    def team(self) -> Team:
         """What plans and runs over these workers."""
         settings, own = self.settings, self.settings.prompts
         names = ("conductor", "steps", "lists", "worker")
@@ -104,7 +105,7 @@ class Pool:
         return {worker.name: PROVIDERS[worker.kind] for worker in self.settings.workers}
 
     @property
-    def open_engine(self) -> Team:
+    def unrestricted(self) -> Team:
         """What runs given plans over every worker, those outside the pool too."""
         return Team(None, self.members)
 
@@ -152,13 +153,13 @@ class Pool:
         """What each worker stands for that is no model: `scripted`, `synthetic`, `replayed`, `program`. Models are not in it."""
         return {
             worker.name: kind
-            for worker, wire in zip(self.settings.workers, self.wires, strict=True)
+            for worker, wire in zip(self.settings.workers, self.clients, strict=True)
             if (kind := _provenance(worker, wire, self.settings))
         }
 
     async def aclose(self) -> None:
         """Close the HTTP clients of the API workers."""
-        for wire in self.wires:
+        for wire in self.clients:
             close: Callable[[], object] | None = getattr(wire, "aclose", None)
             if close is not None and inspect.isawaitable(closing := close()):
                 await closing

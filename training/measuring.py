@@ -12,6 +12,7 @@ from rich.progress import track
 from transformers import PreTrainedTokenizerBase
 
 from conductor.plan.plan import Plan, Step
+from conductor.run.lifecycle import open_run
 from evaluation.graders import grade
 from training.data import Asked, Chat
 from training.running import PlanRunner
@@ -150,10 +151,10 @@ def alone(runner: PlanRunner, asked: Sequence[Asked]) -> dict[str, Alone]:
         task = replace(
             runner.task(each.question.text, (worker,)), plan=Plan((Step(worker, ""),)), plan_source="worker"
         )
-        async with runner.pool.open_engine.running(task) as run:
+        async with open_run(runner.pool.unrestricted, task) as run:
             async for _ in run.events():
                 pass
-        return run.record.error is None and (await grade(each.question, run.record.answer)).correct
+        return run.record.failure is None and (await grade(each.question, run.record.answer)).correct
 
     async def every() -> list[dict[str, bool]]:
         # One question after another: workers may be other people's machines.

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 
 from conductor.model.messages import Message
 from conductor.model.pool_member import PoolMember
-from conductor.model.worker import FinishReason, Sampling
+from conductor.model.worker import FinishReason
 from conductor.run.ledger import Budget
+from conductor.run.lifecycle import open_run
 from conductor.run.plan_writer import ConductorModel
 from conductor.run.record import Record
 from conductor.run.task import Task
@@ -67,7 +68,7 @@ class PlanRunner:
         if self.model is not None and self.model not in self.pool.settings.models:
             there = ", ".join(self.pool.settings.models) or "none"
             raise SettingsError(f"The pool has no model {self.model!r}; its `models` are: {there}.")
-        engine = self.pool.engine
+        engine = self.pool.team
         if self.memory is not None:
             members = {name: self._remembering(member, self.memory) for name, member in engine.pool.items()}
             engine = replace(engine, pool=members)
@@ -104,7 +105,7 @@ class PlanRunner:
         """The server's task for this question (`serving/api/resolve.py`), told not to mend plans."""
         limits = self.limits
         return Task(
-            conversation=(Message.of("user", text),), model=self.model or "podium", sampling=Sampling(),
+            conversation=(Message.of("user", text),), model=self.model or "podium", stream=False,
             workers=tuple(workers), max_steps=limits.max_steps, rounds=rounds, depth=limits.depth,
             budget=Budget(limits.max_cost_usd, limits.max_tokens),
             deadline_s=limits.deadline_s or self.pool.settings.limits.default_deadline_s, strict=True,
@@ -130,7 +131,7 @@ class PlanRunner:
         )
         told = replace(conductor, member=saying, constrained=None, shuffle=False)
         engine = replace(self._engine, conductor=told, fallback=None)
-        async with engine.running(self.task(text, workers, len(plans))) as run:
+        async with open_run(engine, self.task(text, workers, len(plans))) as run:
             async for _ in run.events():
                 pass
         return run.record

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from conductor.errors import BudgetExceeded, InvalidPlan, PodiumError, WorkerError
+from conductor.errors import BudgetExceeded, WorkerError
+from conductor.model.failure import Failure
 from conductor.run.record import PlanRecord, Record
 from evaluation.graders import grade
 from evaluation.questions import Question
@@ -52,9 +53,9 @@ async def score(
         return Score(
             NO_PLAN, parsed=False, right=False, record=record, why=_why(record) or "more than a plan"
         )
-    error = record.error
-    if error is not None:
-        reward = WRONG if _plans_fault(error) else None
+    failure = record.failure
+    if failure is not None:
+        reward = WRONG if _plans_fault(failure) else None
         return Score(reward, parsed=True, right=False, record=record, why=_why(record))
     graded = await grade(question, record.answer)
     if not graded.correct:
@@ -86,15 +87,15 @@ class Terms:
 
 
 def _is_plan(record: Record, written: str, workers: list[str], terms: Terms) -> bool:
-    if not record.plans or record.plans[-1].rejected is not None or isinstance(record.error, InvalidPlan):
+    if not record.plans or record.plans[-1].rejection is not None:
         return False
     return nothing_else(terms.format, written, workers, terms.max_steps)  # type: ignore[arg-type]
 
 
-def _plans_fault(error: PodiumError) -> bool:
+def _plans_fault(failure: Failure) -> bool:
     """Whether another plan would have fared better, rather than another hour."""
-    return isinstance(error, BudgetExceeded) or (isinstance(error, WorkerError) and not error.retryable)
+    return failure.is_a(BudgetExceeded) or (failure.is_a(WorkerError) and not failure.retryable)
 
 
 def _why(record: Record) -> str:
-    return f"{type(record.error).__name__}: {record.error.explanation}" if record.error else ""
+    return f"{record.failure.code}: {record.failure.explanation}" if record.failure else ""

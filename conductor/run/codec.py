@@ -126,22 +126,24 @@ def _dataclass(kind: type[Any]) -> Loader:
 
 
 def _union(args: tuple[Any, ...]) -> Loader:
-    classes = {each.__name__: each for each in args if is_dataclass(each)}
+    classes = {cast(type[Any], each).__name__: cast(type[Any], each) for each in args if is_dataclass(each)}
     plain = [each for each in args if each is not type(None) and not is_dataclass(each)]
 
     def load_it(data: Json, where: str) -> Any:
         if data is None and type(None) in args:
             return None
+        given: Json = data
         if isinstance(data, dict) and classes:
             name = cast(dict[str, Json], data).get(TYPE)
             if name not in classes:
                 raise UnreadableRecord(f"{where}type: expected one of {sorted(classes)}, got {name!r}.")
-            return _loader(classes[name])(data, where)
+            return _loader(classes[name])(given, where)
         if len(plain) == 1:
-            return _loader(plain[0])(data, where)
-        if type(data) in plain:
-            return data
-        raise UnreadableRecord(f"{where.rstrip('.')}: a {type(data).__name__} is not expected here.")
+            return _loader(plain[0])(given, where)
+        kind = cast(type[Any], type(given))
+        if kind in plain:
+            return given
+        raise UnreadableRecord(f"{where.rstrip('.')}: a {kind.__name__} is not expected here.")
 
     return load_it
 

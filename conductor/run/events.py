@@ -202,4 +202,4 @@ Terminal = RunFinished | RunFailed | RunCancelled
 
 def reason_of(rejection: Failure | None) -> Reason | None:
     """Why a plan was rejected; None where it was not."""
-    return None if rejection is None else Reason(str(rejection.facts["reason"]))
+    return None if rejection is None else Reason(str(rejection.get("reason")))

@@ -4,7 +4,7 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -19,7 +19,7 @@ from conductor.run.event_log import EventLog, Journal
 from conductor.run.events import RunCancelled, RunResumed
 from conductor.run.ledger import BudgetLedger, Ledger
 from conductor.run.plan_run import wait_until_done
-from conductor.run.record import Record
+from conductor.run.record import Record, RunRecords
 from conductor.run.rounds import RoundLoop
 from conductor.run.run import Run
 from conductor.run.task import Task
@@ -82,7 +82,7 @@ async def open_run(
 @asynccontextmanager
 async def resume_run(
     team: Team,
-    records: Sequence[Record],
+    records: RunRecords,
     *,
     ledger: Ledger | None = None,
     owner: str = "",
@@ -95,7 +95,7 @@ async def resume_run(
 
     Args:
         team: as `open_run`; it must have the workers that the record's plans name.
-        records: of the run itself first, then of the runs inside it, as far as they had got.
+        records: of the run and of the runs inside it, as far as they had got.
         ledger: what the run's budget draws on from now on.
         owner: who continues it, for the record.
         journal: as for `open_run`.
@@ -103,13 +103,11 @@ async def resume_run(
     Raises:
         BadTask: the team cannot do the record's task any more. Nothing was called.
     """
-    record = records[0]
+    record = records.record
     budget = BudgetLedger(record.task.budget, parent=ledger)
     for each in records:
-        budget.spend(*_spent(each, team, {each.id for each in records}))
-    family = Family(
-        team, budget, owner=owner, journal=journal, earlier={each.id: each for each in records[1:]}
-    )
+        budget.spend(*_spent(each, team, records.inner))
+    family = Family(team, budget, owner=owner, journal=journal, earlier=dict(records.inner))
     async with _running(family, EventLog(record, journal)) as run:
         yield run
 

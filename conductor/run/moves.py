@@ -100,7 +100,7 @@ def _after_rejection(record: Record, plan: PlanRecord, rejection: Failure, fallb
         return WritePlan("repair", plan.round)
     if plan.round > 0:
         return _keep(record)  # the record has both rejections
-    why = f"the plan was rejected twice, last as {plan.rejected}: {rejection.message}"
+    why = f"the plan was refused twice, last as {plan.rejected}: {rejection.message}"
     return _fall_back(record, fallbacks, why)
 
 

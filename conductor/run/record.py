@@ -4,8 +4,8 @@ It is a fold over the run's events, so it can be read at any time, also while th
 needed to continue the run (`rounds.py`), and `codec.py` writes it as JSON.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Literal
 
@@ -282,6 +282,19 @@ class Record:
             ends.append(ready + took)
         decided = [other.ended_s or 0.0 for other in self.plans if other.accepted]
         return max([ends[-1], *decided])
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecords:
+    """The record of a run, and of the runs inside it: all that is needed to show it or to continue it."""
+
+    record: Record
+    inner: Mapping[str, Record] = field(default_factory=dict[str, Record])
+    """By id."""
+
+    def __iter__(self) -> Iterator[Record]:
+        yield self.record
+        yield from self.inner.values()
 
 
 PlanEvent = StepPlanned | PlanEnded | StepStarted | StepFirstToken | StepFinished | StepReused | StepAborted

@@ -1,11 +1,11 @@
 """A run as its readers see it."""
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from typing import Literal
 
 from conductor.run.event_log import EventLog, Subscription
 from conductor.run.events import Event
-from conductor.run.record import Record
+from conductor.run.record import Record, RunRecords
 
 
 class Run:
@@ -22,11 +22,10 @@ class Run:
         return self._log.record
 
     @property
-    def records(self) -> Iterator[Record]:
+    def records(self) -> RunRecords:
         """Its own record, and those of the runs inside it."""
-        yield self.record
-        for run in self.inner:
-            yield from run.records
+        inner = {record.id: record for run in self.inner for record in run.records}
+        return RunRecords(self.record, inner)
 
     @property
     def answer(self) -> Subscription:

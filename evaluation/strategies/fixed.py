@@ -63,7 +63,9 @@ class MixtureOfAgents(Plain):
         """See `Strategy`."""
         plan = mixture_of_agents(self.proposers, self.aggregator, self.layers)
         return Answer(
-            await scene.asker.run(question, scene.caps, plan, Sampling(self.temperature, scene.seed))
+            await scene.asker.run(
+                question, scene.caps, plan, Sampling(temperature=self.temperature, seed=scene.seed)
+            )
         )
 
 

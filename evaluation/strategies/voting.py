@@ -55,7 +55,10 @@ async def samples(
 ) -> list[Outcome]:
     """`n` answers of one worker at once, each with a seed of its own, from `first` on."""
     seeds = [scene.seed * 1000 + first + index for index in range(n)]
-    runs = (scene.asker.run(question, part, by_itself(worker), Sampling(temperature, seed)) for seed in seeds)
+    runs = (
+        scene.asker.run(question, part, by_itself(worker), Sampling(temperature=temperature, seed=seed))
+        for seed in seeds
+    )
     return list(await asyncio.gather(*runs))
 
 

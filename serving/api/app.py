@@ -58,5 +58,5 @@ async def _query(_: Request, exc: Exception) -> Response:
 
 async def _defect(_: Request, exc: Exception) -> Response:
     """What nobody foresaw. The other catcher is the driver of a run (`conductor/run/rounds.py`)."""
-    logger.error("a defect", exc_info=exc)
-    return failure(PodiumError(f"A defect of Podium's own: {type(exc).__name__}."))
+    logger.error("internal error", exc_info=exc)
+    return failure(PodiumError(f"Internal error: {type(exc).__name__}."))

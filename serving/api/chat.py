@@ -1,15 +1,17 @@
 """`POST /v1/chat/completions` and `POST /v1/plans`."""
 
+from typing import Never
+
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from conductor.model.pool_member import PoolMember
 from conductor.model.usage import total
+from conductor.model.worker import Call
 from conductor.plan.plan import Plan, Step
 from conductor.run.estimate import worst_case
-from conductor.run.ledger import Ledger
-from conductor.run.record import Record
-from conductor.run.team_worker import ITSELF, TeamWorker
+from conductor.run.record import Record, RunRecords
+from conductor.run.team_worker import TEAM, TeamWorker
 from serving.api import record_json
 from serving.api.dialects.chat_schema import ChatRequest, read
 from serving.api.resolve import ResolvedTask
@@ -42,25 +44,25 @@ class PlanResponse(RunResponse):
 
     plan_only = True
 
-    def content(self, record: Record, ordered: ResolvedTask) -> record_json.Json:
+    def content(self, records: RunRecords, ordered: ResolvedTask) -> record_json.Json:
         """See `RunResponse.content`."""
-        return _planned(record, ordered)
+        return _plan_json(records.record, ordered)
 
 
-def _planned(record: Record, ordered: ResolvedTask) -> record_json.Json:
+def _plan_json(record: Record, ordered: ResolvedTask) -> record_json.Json:
     written = record.answering_plan
     assert written is not None, "a run that finished has a plan"
     plan = Plan(tuple(Step(step.worker, step.subtask, step.access) for step in written.steps))
     tokens, costs = worst_case(plan, _pool(ordered), ordered.task.conversation, ordered.task.sampling)
     steps = [
-        record_json.written(step) | {
+        record_json.step_json(step) | {
             "worst_case_cost_usd": record_json.dollars(cost), "worst_case_tokens": usage.total_tokens,
             "needed": index in plan.needed,
         }
         for index, (step, usage, cost) in enumerate(zip(written.steps, tokens, costs, strict=True))
     ]  # fmt: skip
     return {
-        "object": "plan", "model": record.model, "plan": [record_json.written(step) for step in written.steps], "steps": steps,
+        "object": "plan", "model": record.model, "plan": [record_json.step_json(step) for step in written.steps], "steps": steps,
         "worst_case_cost_usd": record_json.dollars(total(costs)), "worst_case_tokens": sum(usage.total_tokens for usage in tokens),
         "podium": record_json.summary(record, trace=False), "usage": record_json.usage(record),
     }  # fmt: skip
@@ -68,8 +70,12 @@ def _planned(record: Record, ordered: ResolvedTask) -> record_json.Json:
 
 def _pool(ordered: ResolvedTask) -> dict[str, PoolMember]:
     """With the whole team as one of its workers: what that may cost is nobody's to say before its plan is there."""
-    team = TeamWorker(ordered.team, ordered.task, Ledger())
-    return {ITSELF: PoolMember(ITSELF, team, price=None, worst_price=None), **ordered.team.pool}
+    team = TeamWorker(ordered.task.model, _open_nothing)
+    return {TEAM: PoolMember(TEAM, team, price=None, worst_price=None), **ordered.team.pool}
+
+
+def _open_nothing(_: Call) -> Never:
+    raise AssertionError("an estimate calls nobody")
 
 
 async def _body(request: Request, service: Service) -> ChatRequest:

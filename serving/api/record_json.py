@@ -4,15 +4,16 @@ Field names of the orchestration tokens are those that Sakana's Fugu sends and c
 error's `detail`; the record has (`for_operator`).
 """
 
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, cast
 
-from conductor.errors import PodiumError
+from conductor.model.failure import Attempt, Failure
 from conductor.model.messages import Message, Text
 from conductor.model.usage import Usage
+from conductor.model.worker import CallResult
 from conductor.run.events import (
     CallQueued,
-    CallResult,
     Event,
     PlanEnded,
     PlanStarted,
@@ -26,9 +27,12 @@ from conductor.run.record import PlanRecord, Record, StepRecord
 from serving import errors
 
 Json = dict[str, Any]
+Inner = Mapping[str, Record]
+"""The records of the runs inside a run, by id."""
+NONE: Inner = {}
 
 
-def completion(record: Record, *, trace: bool) -> Json:
+def completion(record: Record, inner: Inner = NONE, *, trace: bool) -> Json:
     """`chat.completion` of a finished run."""
     reasoning = record.answering.reasoning if record.answering else ""
     message: Json = {"role": "assistant", "content": record.answer, "refusal": None}
@@ -39,7 +43,7 @@ def completion(record: Record, *, trace: bool) -> Json:
     }  # fmt: skip
     return {
         "id": chat_id(record.id), "object": "chat.completion", "created": int(record.created), "model": model_name(record),
-        "choices": [choice], "usage": usage(record), "podium": summary(record, trace=trace),
+        "choices": [choice], "usage": usage(record), "podium": summary(record, inner, trace=trace),
     }  # fmt: skip
 
 
@@ -76,11 +80,11 @@ def usage(record: Record) -> Json:
     }
 
 
-def summary(record: Record, *, trace: bool) -> Json:
+def summary(record: Record, inner: Inner = NONE, *, trace: bool) -> Json:
     """The answer's `podium` object; its steps in full where they were asked for."""
     return {
         "workflow_id": record.id, "rounds": record.rounds,
-        "steps": steps(record) if trace else [_brief(step) for step in steps(record)],
+        "steps": steps(record, inner) if trace else [_brief(step) for step in steps(record, inner)],
         "cost_usd": dollars(record.cost_usd), "unmetered_calls": record.unmetered_calls,
         "wall_s": _seconds(record.wall_s), "critical_path_s": _seconds(record.critical_path_s),
         "fallback": record.fallback, "trace_id": record.trace_id,
@@ -91,45 +95,47 @@ LISTED_CHARS = 500
 """No text in a list of records is longer; the whole of it is in the record."""
 
 
-def listed(record: Record) -> Json:
+def truncated(record: Record, inner: Inner = NONE) -> Json:
     """A record in a list: the whole of it, but for long texts, which end in `… [N characters]`."""
-    return cast(Json, _shortened(workflow(record)))
+    return cast(Json, _shorten(workflow(record, inner)))
 
 
-def _shortened(value: object) -> object:
+def _shorten(value: object) -> object:
     match value:
         case str() if len(value) > LISTED_CHARS:
             return f"{value[:LISTED_CHARS]}… [{len(value)} characters]"
         case list():
-            return [_shortened(each) for each in cast(list[object], value)]
+            return [_shorten(each) for each in cast(list[object], value)]
         case dict():
-            return {name: _shortened(each) for name, each in cast(Json, value).items()}
+            return {name: _shorten(each) for name, each in cast(Json, value).items()}
         case _:
             return value
 
 
-def workflow(record: Record, *, for_operator: bool = True) -> Json:
+def workflow(record: Record, inner: Inner = NONE, *, for_operator: bool = True) -> Json:
     """The whole record."""
     plan = record.answering_plan
     return {
         "id": record.id, "object": "workflow", "model": record.model, "status": record.status,
         "created": int(record.created), "trace_id": record.trace_id, "rounds": record.rounds, "fallback": record.fallback,
-        "plan": [written(step) for step in plan.steps] if plan else [],
+        "plan": [step_json(step) for step in plan.steps] if plan else [],
         "answer": record.answer, "finish_reason": record.finish.value if record.finish else None,
-        "error": _error(record.error, for_operator=for_operator),
+        "error": _error(record.failure, for_operator=for_operator),
         "usage": usage(record), "cost_usd": dollars(record.cost_usd), "unmetered_calls": record.unmetered_calls,
         "wall_s": _seconds(record.wall_s), "critical_path_s": _seconds(record.critical_path_s),
         "plans": [_plan(each, for_operator=for_operator) for each in record.plans],
-        "steps": steps(record, for_operator=for_operator),
+        "steps": steps(record, inner, for_operator=for_operator),
     }  # fmt: skip
 
 
-def steps(record: Record, *, for_operator: bool = False) -> list[Json]:
+def steps(record: Record, inner: Inner = NONE, *, for_operator: bool = False) -> list[Json]:
     """Every step of every plan, in full, in the order they were written."""
-    return [_step(plan, step, for_operator=for_operator) for plan in record.plans for step in plan.steps]
+    return [
+        _step(plan, step, inner, for_operator=for_operator) for plan in record.plans for step in plan.steps
+    ]
 
 
-def written(step: StepRecord) -> Json:
+def step_json(step: StepRecord) -> Json:
     """A step as `podium.plan` takes it."""
     return {"worker": step.worker, "subtask": step.subtask, "access": list(step.access)}
 
@@ -171,12 +177,12 @@ def progress(event: Event) -> Json | None:
             told = {"type": "step_began", "step": event.step}
         case StepFirstToken():
             told = {"type": "step_spoke", "step": event.step, "served_by": event.served_by}
-        case StepFinished(answered=answered):
-            told = {"type": "step_ended", "step": event.step, "cost_usd": dollars(answered.cost_usd)}
-            told["usage"] = _tokens(answered.usage)
+        case StepFinished(result=result):
+            told = {"type": "step_ended", "step": event.step, "cost_usd": dollars(result.cost_usd)}
+            told["usage"] = _tokens(result.usage)
         case StepAborted():
-            told = {"type": "step_lost", "step": event.step, "why": event.loss.value}
-            told["error"] = _error(event.error, for_operator=False)
+            told = {"type": "step_lost", "step": event.step, "why": event.outcome.value}
+            told["error"] = _error(event.failure, for_operator=False)
         case _:
             return None
     return told | {"plan": event.plan, "at_s": _seconds(event.at_s)}
@@ -200,50 +206,55 @@ def _brief(step: Json) -> Json:
     }
 
 
-def _step(plan: PlanRecord, step: StepRecord, *, for_operator: bool) -> Json:
-    inner = step.answered.inner if step.answered else None
+def _step(plan: PlanRecord, step: StepRecord, inner: Inner, *, for_operator: bool) -> Json:
+    inside = inner.get(step.result.inner_run or "") if step.result else None
     return {
-        "plan": plan.index, "round": plan.round, "step": step.index, **written(step), "status": step.status,
-        "prompt": _messages(step.prompt), **_answered(step.answered, for_operator=for_operator),
+        "plan": plan.index, "round": plan.round, "step": step.index, **step_json(step), "status": step.status,
+        "prompt": _messages(step.prompt), **_call(step.result, step.cut, for_operator=for_operator),
         "served_by": step.served_by,
         "planned_s": _seconds(step.planned_s), "started_s": _seconds(step.started_s),
         "first_token_s": _seconds(step.first_token_s), "ended_s": _seconds(step.ended_s),
-        "error": _error(step.error, for_operator=for_operator),
-        "inner": workflow(inner, for_operator=for_operator) if isinstance(inner, Record) else None,
+        "error": _error(step.failure, for_operator=for_operator),
+        "inner": workflow(inside, inner, for_operator=for_operator) if inside else None,
     }  # fmt: skip
 
 
 def _plan(plan: PlanRecord, *, for_operator: bool) -> Json:
     return {
         "plan": plan.index, "round": plan.round, "source": plan.source, "worker": plan.worker,
-        "prompt": _messages(plan.prompt), **_answered(plan.answered, for_operator=for_operator), "steps": [written(step) for step in plan.steps],
+        "prompt": _messages(plan.prompt), **_call(plan.result, for_operator=for_operator), "steps": [step_json(step) for step in plan.steps],
         "accepted": plan.accepted, "rejected": plan.rejected, "why": plan.why,
-        "error": _error(plan.error, for_operator=for_operator),
+        "error": _error(plan.failure, for_operator=for_operator),
         "started_s": _seconds(plan.started_s), "ended_s": _seconds(plan.ended_s),
     }  # fmt: skip
 
 
-def _error(error: PodiumError | None, *, for_operator: bool) -> Json | None:
-    if error is None:
+def _error(failure: Failure | None, *, for_operator: bool) -> Json | None:
+    if failure is None:
         return None
-    return errors.record_body(error) if for_operator else errors.body(error)["error"]
+    return errors.record_body(failure) if for_operator else errors.body(failure)["error"]
 
 
-def _answered(answered: CallResult | None, *, for_operator: bool) -> Json:
-    if answered is None:
+def _call(result: CallResult | None, cut: tuple[Attempt, ...] = (), *, for_operator: bool) -> Json:
+    attempts = [
+        errors.attempt_json(each) | ({"detail": each.detail} if for_operator else {})
+        for each in (*cut, *(result.attempts if result else ()))
+    ]
+    if result is None:
         return dict.fromkeys(
             ("served_by", "model", "output", "reasoning", "usage", "cost_usd", "finish_reason")
-        ) | {"attempts": [], "notes": []}
+        ) | {"attempts": attempts, "notes": []}
     return {
-        "served_by": answered.served_by, "model": answered.model, "output": answered.output,
-        "reasoning": answered.reasoning or None, "usage": _tokens(answered.usage), "cost_usd": dollars(answered.cost_usd),
-        "finish_reason": answered.finish.value if answered.finish else None,
-        "attempts": [
-            errors.attempt_json(each) | ({"detail": each.detail} if for_operator else {})
-            for each in answered.attempts
-        ],
-        "notes": list(answered.notes),
-    }  # fmt: skip
+        "served_by": result.worker,
+        "model": result.model,
+        "output": result.output,
+        "reasoning": result.reasoning or None,
+        "usage": _tokens(result.usage),
+        "cost_usd": dollars(result.cost_usd),
+        "finish_reason": result.finish.value if result.finish else None,
+        "attempts": attempts,
+        "notes": list(result.notes),
+    }
 
 
 def _tokens(usage: Usage | None) -> Json | None:

@@ -49,7 +49,7 @@ def resolve(request: ChatRequest, pool: Pool, *, plan_only: bool = False) -> Res
     settings, podium, name = pool.settings, request.podium, request.model
     model = settings.models.get(name) or ModelSettings()
     task = _task(request, model, settings.limits.default_deadline_s, plan_only=plan_only)
-    engine = pool.engine
+    engine = pool.team
     if podium.plan is not None:
         _check_name(name, pool)
         own = _own_plan(podium.plan, engine, task, _own_steps(podium, model))
@@ -62,9 +62,9 @@ def resolve(request: ChatRequest, pool: Pool, *, plan_only: bool = False) -> Res
         if podium.max_steps is not None and podium.max_steps < len(fixed.steps):
             message = f"{name!r} has {len(fixed.steps)} steps; podium.max_steps allows {podium.max_steps}."
             raise BadTask(message, param="podium.max_steps")
-        return _checked(pool.open_engine, task, fixed, "workflow")
+        return _checked(pool.unrestricted, task, fixed, "workflow")
     if name in pool.members:
-        return _checked(pool.open_engine, task, Plan((Step(name, ""),)), "worker")
+        return _checked(pool.unrestricted, task, Plan((Step(name, ""),)), "worker")
     _check_name(name, pool)
     raise AssertionError("a known name is a model, a workflow or a worker")
 
@@ -141,6 +141,7 @@ def _task(request: ChatRequest, model: ModelSettings, default_deadline_s: float,
         conversation=tuple(_message(index, message) for index, message in enumerate(request.messages)),
         model=request.model,
         sampling=Sampling(max_output_tokens=request.max_completion_tokens or request.max_tokens, temperature=request.temperature, top_p=request.top_p, stop=tuple(request.stop or ()), seed=request.seed, effort=effort if is_model else None),
+        stream=bool(request.stream),
         workers=None if workers is None else tuple(workers),
         exclude_workers=tuple(podium.exclude_workers),
         max_steps=min(step for step in steps if step is not None),

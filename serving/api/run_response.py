@@ -26,7 +26,7 @@ from conductor.run.events import (
     StepPlanned,
     Terminal,
 )
-from conductor.run.record import Record
+from conductor.run.record import RunRecords
 from conductor.run.run import Run
 from serving import errors
 from serving.api import record_json
@@ -86,12 +86,12 @@ class RunResponse(Response):
     async def _whole(self, run: Run, ordered: ResolvedTask, wire: "_Wire") -> None:
         async for event in run.events():
             if isinstance(event, RunFailed):
-                raise event.error
-        await wire.json(200, self.content(run.record, ordered))
+                raise event.failure.to_error()
+        await wire.json(200, self.content(run.records, ordered))
 
-    def content(self, record: Record, ordered: ResolvedTask) -> Json:
+    def content(self, records: RunRecords, ordered: ResolvedTask) -> Json:
         """What a client gets that does not stream."""
-        return record_json.completion(record, trace=self._request.podium.trace)
+        return record_json.completion(records.record, records.inner, trace=self._request.podium.trace)
 
     async def _stream(self, run: Run, wire: "_Wire") -> None:
         limits = self._service.pool.settings.limits
@@ -104,7 +104,7 @@ class RunResponse(Response):
         while True:
             try:  # since the last byte, not since the last event: many events are told to nobody
                 async with asyncio.timeout_at(wire.sent_s + limits.heartbeat_s):
-                    events = await run.next_all()
+                    events = await run.answer.next_all()
             except TimeoutError:
                 await wire.send(HEARTBEAT)
                 continue
@@ -123,9 +123,9 @@ async def _first_events(run: Run, first_byte_s: float) -> list[Event]:
     try:
         async with asyncio.timeout(first_byte_s):
             while not events or not isinstance(events[-1], AnswerDelta | RunFinished):
-                events.append(await run.next())
+                events.append(await run.answer.next())
                 if isinstance(events[-1], RunFailed):
-                    raise events[-1].error
+                    raise events[-1].failure.to_error()
     except TimeoutError:
         pass
     return events
@@ -166,8 +166,8 @@ class Chunks:
                 return self._delta(delta | ({"reasoning_content": reasoning} if reasoning else {}))
             case RunFinished(finish=finish):
                 return self._finished(finish.value)
-            case RunFailed(error=error):
-                return _data(errors.body(error, self._run.record.id)) + DONE
+            case RunFailed(failure=failure):
+                return _data(errors.body(failure, self._run.record.id)) + DONE
             case _:
                 return self._progress(event)
 
@@ -183,7 +183,7 @@ class Chunks:
         record = self._run.record
         last = self._chunk({
             "choices": [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": reason}],
-            "podium": record_json.summary(record, trace=self._podium.trace),
+            "podium": record_json.summary(record, self._run.records.inner, trace=self._podium.trace),
         })  # fmt: skip
         if not self._with_usage:
             return last + DONE
@@ -212,8 +212,8 @@ def in_words(event: Event) -> str:
             return f"{worker}: {why}\n"
         case StepFinished(step=step):
             return f"Step {step + 1} is done.\n"
-        case StepAborted(step=step, loss=loss):
-            return f"Step {step + 1}: {loss.value.replace('_', ' ')}.\n"
+        case StepAborted(step=step, outcome=outcome):
+            return f"Step {step + 1}: {outcome.value.replace('_', ' ')}.\n"
         case _:
             return ""
 

@@ -18,14 +18,16 @@ async def workflows(request: Request, limit: Annotated[int, Query(ge=1, le=1000)
     """The newest runs of this replica, also those under way; long texts are cut, and whole in the run's own record."""
     service: Service = request.app.state.service
     newest = await service.newest(limit)
-    return success({"object": "list", "data": [record_json.listed(record) for record in newest]})
+    return success(
+        {"object": "list", "data": [record_json.truncated(run.record, run.inner) for run in newest]}
+    )
 
 
 @router.get("/v1/workflows/{id}")
 async def workflow(request: Request, id: str) -> Response:
     """One run, also while it goes on."""
     service: Service = request.app.state.service
-    record = await service.record(id)
-    if record is None:
+    run = await service.records(id)
+    if run is None:
         raise UnknownName(f"No run {quote(id)} is kept here; the newest are at /v1/workflows.", param="id")
-    return success(record_json.workflow(record))
+    return success(record_json.workflow(run.record, run.inner))

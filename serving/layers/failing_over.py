@@ -1,10 +1,12 @@
 """Another worker instead, where one fails before its first token."""
 
+import time
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from conductor.errors import WorkerError
-from conductor.model.worker import Attempt, Call, Reply, Worker
+from conductor.model.failure import Attempt, Failure
+from conductor.model.worker import Call, Reply, Worker
 
 
 class FailingOver:
@@ -31,12 +33,13 @@ class FailingOver:
         async with AsyncExitStack() as opened:
             line = self._line(call)
             for worker in line:
+                began_s = time.monotonic()
                 try:
                     reply = await opened.enter_async_context(worker.open(call))
                     break
                 except WorkerError as exc:
-                    attempt = Attempt(worker.name, type(exc).__name__, exc.message, 0.0, exc.detail)
-                    failed += [*exc.attempts, attempt]
+                    took_s = time.monotonic() - began_s
+                    failed += [*exc.attempts, Attempt.of(worker.name, Failure.of(exc), took_s=took_s)]
                     if worker is line[-1]:
                         exc.attempts = tuple(failed[:-1])
                         raise

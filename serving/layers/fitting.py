@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 
-from conductor.model.worker import Call, Reply, Worker
+from conductor.model.worker import Call, Reply, Sampling, Worker
 from serving.layers.stop_sequences import cut_at
 from serving.settings.accepts import Accepts
 
@@ -67,11 +67,8 @@ def fit(call: Call, accepts: Accepts, model: str) -> tuple[Call, tuple[str, ...]
     if grammar is not None and grammar.json_schema is not None and not accepts.json_schema:
         grammar = None
         notes.append(f"The JSON schema was left out: {model} does not accept one.")
-    fitted = replace(
-        call, effort=effort, temperature=temperature, top_p=top_p, stop=stop, seed=seed, max_output_tokens=longest,
-        grammar=grammar,
-    )  # fmt: skip
-    return fitted, tuple(notes)
+    sampling = Sampling(longest, temperature, top_p, stop, seed, effort)
+    return replace(call, sampling=sampling, grammar=grammar), tuple(notes)
 
 
 def _sampling(

@@ -9,7 +9,8 @@ from dataclasses import replace
 from math import inf
 
 from conductor.errors import WorkerBusy, WorkerError
-from conductor.model.worker import Attempt, Call, Reply, Worker
+from conductor.model.failure import Attempt, Failure
+from conductor.model.worker import Call, Reply, Worker
 
 
 class Retrying:
@@ -37,15 +38,18 @@ class Retrying:
     async def _opened(self, opened: AsyncExitStack, call: Call) -> Reply:
         failed: list[Attempt] = []
         while True:
-            number = len(failed) + 1
+            number, began_s = len(failed) + 1, time.monotonic()
             try:
-                reply = await opened.enter_async_context(self._worker.open(replace(call, attempt=number)))
+                reply = await opened.enter_async_context(
+                    self._worker.open(replace(call, site=replace(call.site, attempt=number)))
+                )
             except WorkerError as exc:
                 wait_s = self._wait_s(number, exc)
                 if number == self._attempts or not self._may_help(exc) or wait_s >= _patience_s(call):
                     exc.attempts = (*failed, *exc.attempts)
                     raise
-                failed.append(Attempt(self.name, type(exc).__name__, exc.message, wait_s, exc.detail))
+                took_s = time.monotonic() - began_s
+                failed.append(Attempt.of(self.name, Failure.of(exc), waited_s=wait_s, took_s=took_s))
                 await asyncio.sleep(wait_s)
             else:
                 reply.attempts = (*failed, *reply.attempts)

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from opentelemetry.trace import Span, SpanKind
 
 from conductor.errors import PodiumError
-from conductor.model.usage import cost_of
 from conductor.model.worker import Call, Reply, Worker
 from serving.telemetry import spans
 
@@ -35,7 +34,7 @@ class Traced:
     async def open(self, call: Call) -> AsyncGenerator[Reply]:
         """See `Worker.open`."""
         run_spans = spans.RUN_SPANS.get()
-        links = run_spans.links(call.site.plan, call.site.access) if run_spans else []
+        links = run_spans.links(call.site) if run_spans else []
         kind = SpanKind.CLIENT
         name = f"{call.site.operation} {self._worker.name if call.site.operation == 'plan' else self._model}"
         with spans.tracer.start_as_current_span(
@@ -46,8 +45,8 @@ class Traced:
             record_exception=False,
             set_status_on_exception=False,
         ) as span:
-            if run_spans and call.site.step is not None:
-                run_spans.steps[call.site.plan, call.site.step] = span.get_span_context()
+            if run_spans:
+                run_spans.add(call.site, span.get_span_context())
             began = time.monotonic()
             try:
                 async with self._worker.open(call) as reply:
@@ -85,6 +84,6 @@ def _answered(span: Span, reply: Reply) -> None:
             spans.INPUT_TOKENS: reply.usage.input_tokens, spans.OUTPUT_TOKENS: reply.usage.output_tokens,
             spans.CACHED_TOKENS: reply.usage.cached_input_tokens, spans.REASONING_TOKENS: reply.usage.reasoning_tokens,
         })  # fmt: skip
-    cost_usd = cost_of(reply.price, reply.usage) if reply.cost_usd is None else reply.cost_usd
+    cost_usd = reply.result.cost_usd
     if cost_usd is not None:
         span.set_attribute(spans.COST_USD, float(cost_usd))

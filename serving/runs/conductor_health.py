@@ -4,7 +4,7 @@ import logging
 from dataclasses import dataclass
 from typing import Literal
 
-from conductor.errors import ContextOverflow, DeadlineExceeded, PodiumError, WorkerError
+from conductor.errors import ContextOverflow, DeadlineExceeded, WorkerError
 from conductor.run.record import PlanRecord, Record
 
 logger = logging.getLogger("podium")
@@ -53,7 +53,9 @@ def verdict(record: Record) -> Literal["planned", "failed", "says nothing"]:
     conductor had not said a word by then.
     """
     written = [plan for plan in record.plans if plan.source in WRITTEN]
-    if any((plan.steps or plan.accepted) and not plan.rejected and not plan.error for plan in written):
+    if any(
+        (plan.steps or plan.accepted) and plan.rejection is None and plan.failure is None for plan in written
+    ):
         return "planned"
     return "failed" if _failed_plan(record) else "says nothing"
 
@@ -61,7 +63,7 @@ def verdict(record: Record) -> Literal["planned", "failed", "says nothing"]:
 def _failed_plan(record: Record) -> PlanRecord | None:
     """The newest plan that the conductor is to blame for; None where there is none, or where the run was ended before it could do better."""
     written = [plan for plan in record.plans if plan.source in WRITTEN]
-    is_late = isinstance(record.error, DeadlineExceeded)
+    is_late = record.failure is not None and record.failure.is_a(DeadlineExceeded)
     if is_late and written and all(_is_silent(plan) for plan in written):
         return written[-1]
     if (is_late or record.status == "cancelled") and record.fallback is None:
@@ -71,20 +73,21 @@ def _failed_plan(record: Record) -> PlanRecord | None:
 
 def _is_silent(plan: PlanRecord) -> bool:
     """Whether its conductor was asked and stopped before its first word, for no error of its own."""
-    return plan.answered is None and plan.rejected is None and plan.error is None
+    return plan.result is None and plan.rejection is None and plan.failure is None
 
 
 def _failed(plan: PlanRecord) -> bool:
-    is_its_error = isinstance(plan.error, WorkerError) and not isinstance(plan.error, ContextOverflow)
-    return plan.rejected is not None or is_its_error
+    failure = plan.failure
+    is_its_error = failure is not None and failure.is_a(WorkerError) and not failure.is_a(ContextOverflow)
+    return plan.rejection is not None or is_its_error
 
 
 def _reason(plan: PlanRecord) -> str:
     if _is_silent(plan):
         return "DeadlineExceeded: it had not said a word when the request's time was over"
-    return f"{plan.rejected or type(plan.error).__name__}: {plan.why}"
+    return f"{plan.rejected or (plan.failure.code if plan.failure else None)}: {plan.why}"
 
 
 def _explanation(plan: PlanRecord) -> str:
-    detail = plan.error.detail if isinstance(plan.error, PodiumError) else ""
+    detail = plan.failure.detail if plan.failure else ""
     return f"{plan.worker}: {_reason(plan)} {detail}".rstrip()

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
 from conductor.model.messages import Message, Text
-from conductor.run.record import Record
+from conductor.run.record import Record, RunRecords
 from serving.settings.settings import LimitSettings
 
 
@@ -19,44 +19,45 @@ class MemoryStore:
 
     def __init__(self, limits: Callable[[], LimitSettings]) -> None:
         self._limits = limits
-        self._records = OrderedDict[str, Record]()
+        self._runs = OrderedDict[str, RunRecords]()
         self._bytes = dict[str, int]()
 
-    async def put(self, record: Record) -> None:
+    async def put(self, records: RunRecords) -> None:
         """See `RecordStore.put`."""
         limits = self._limits()
-        self._records[record.id], self._bytes[record.id] = record, weight(record)
+        id = records.record.id
+        self._runs[id], self._bytes[id] = records, weight(records)
         total_bytes = sum(self._bytes.values())
-        while len(self._records) > limits.records or (
-            len(self._records) > 1 and total_bytes > limits.records_bytes
+        while len(self._runs) > limits.records or (
+            len(self._runs) > 1 and total_bytes > limits.records_bytes
         ):
-            oldest, _ = self._records.popitem(last=False)
+            oldest, _ = self._runs.popitem(last=False)
             total_bytes -= self._bytes.pop(oldest)
 
-    async def get(self, id: str) -> Record | None:
+    async def get(self, id: str) -> RunRecords | None:
         """See `RecordStore.get`."""
-        return self._records.get(id)
+        return self._runs.get(id)
 
-    async def newest(self, limit: int) -> list[Record]:
+    async def newest(self, limit: int) -> list[RunRecords]:
         """See `RecordStore.newest`."""
-        return heapq.nlargest(limit, self._records.values(), key=lambda record: record.created)
+        return heapq.nlargest(limit, self._runs.values(), key=lambda run: run.record.created)
 
 
 BYTES_BESIDE_TEXT = 4_000
 """Of a record: numbers, names, objects."""
 
 
-def weight(record: Record) -> int:
-    """About how many bytes of memory `record` holds. A text that several steps were shown is one object, and counts once."""
-    return BYTES_BESIDE_TEXT + sum({id(text): sys.getsizeof(text) for text in _texts(record)}.values())
+def weight(records: RunRecords) -> int:
+    """About how many bytes of memory a run holds. A text that several steps were shown is one object, and counts once."""
+    texts = {id(text): sys.getsizeof(text) for record in records for text in _texts(record)}
+    return BYTES_BESIDE_TEXT * (1 + len(records.inner)) + sum(texts.values())
 
 
 def _texts(record: Record) -> Iterator[str]:
     yield record.answer
+    yield from _of(record.task.conversation)
     for call in record.calls:
         yield from (call.output, call.reasoning)
-        if isinstance(call.inner, Record):
-            yield from _texts(call.inner)
     for plan in record.plans:
         yield from _of(plan.prompt)
         for step in plan.steps:
@@ -64,7 +65,7 @@ def _texts(record: Record) -> Iterator[str]:
             yield from _of(step.prompt)
 
 
-def _of(prompt: tuple[Message, ...]) -> Iterator[str]:
-    for message in prompt:
+def _of(messages: tuple[Message, ...]) -> Iterator[str]:
+    for message in messages:
         for part in message.parts:
             yield part.text if isinstance(part, Text) else part.url

@@ -4,11 +4,10 @@ import heapq
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 from conductor.errors import Overloaded
-from conductor.model.usage import Usage
-from conductor.run.record import Record
+from conductor.run.lifecycle import open_run
+from conductor.run.record import Record, RunRecords
 from conductor.run.run import Run
 from conductor.run.task import Task
 from conductor.run.team import Team
@@ -70,7 +69,9 @@ class Service:
     @property
     def calls(self) -> int:
         """Calls to models of all runs together, under way or waiting for a slot."""
-        return sum(slots.queued + slots.open_calls for pool in self._pools for slots in pool.slots.values())
+        return sum(
+            slots.queued + slots.open_calls for pool in self._pools for slots in pool.limiters.values()
+        )
 
     @property
     def _pools(self) -> list[Pool]:
@@ -82,9 +83,9 @@ class Service:
         yield Measurement(instruments.RUNNING, self.running)
         yield Measurement(instruments.ROOM, self.pool.settings.limits.max_running)
         yield Measurement(instruments.CONDUCTOR_FAILURES, self.conductor_health.failures)
-        self._levelled.update(self.pool.slots)
+        self._levelled.update(self.pool.limiters)
         for name in sorted(self._levelled):
-            slots = [pool.slots[name] for pool in self._pools if name in pool.slots]
+            slots = [pool.limiters[name] for pool in self._pools if name in pool.limiters]
             yield Measurement(instruments.QUEUED, sum(each.queued for each in slots), (name,))
             yield Measurement(instruments.OPEN, sum(each.open_calls for each in slots), (name,))
 
@@ -105,8 +106,7 @@ class Service:
         try:
             with spans.workflow(task.model, id, headers) as span:
                 try:
-                    async with team.running(task, id) as run:
-                        run.record = replace(run.record, trace_id=spans.trace_id(span))
+                    async with open_run(team, task, id, trace_id=spans.trace_id(span)) as run:
                         self._running[id] = run
                         yield run
                 finally:
@@ -116,23 +116,23 @@ class Service:
             self._running.pop(id, None)
             self._in_use.remove(pool)
             if run is not None:
-                await self.store.put(run.record)
-                _log(run.record)
+                await self.store.put(run.records)
+                _log(run.records)
                 if pool is self.pool:
                     self.conductor_health.count(run.record)
-                report(self.meter, of_run(run.record, pool.providers))
+                report(self.meter, of_run(run.records, pool.providers))
             await self._close_unused()
 
-    async def record(self, id: str) -> Record | None:
-        """The record of a run, also while it goes on."""
+    async def records(self, id: str) -> RunRecords | None:
+        """A run, also while it goes on."""
         run = self._running.get(id)
-        return run.record if run else await self.store.get(id)
+        return run.records if run else await self.store.get(id)
 
-    async def newest(self, limit: int) -> list[Record]:
+    async def newest(self, limit: int) -> list[RunRecords]:
         """The runs that began last, also those under way."""
-        under_way = [run.record for run in self._running.values()]
+        under_way = [run.records for run in self._running.values()]
         both = [*under_way, *await self.store.newest(limit)]
-        return heapq.nlargest(limit, both, key=lambda record: record.created)
+        return heapq.nlargest(limit, both, key=lambda run: run.record.created)
 
     async def _close_unused(self) -> None:
         unused = [pool for pool in self._retired if pool not in self._in_use]
@@ -141,19 +141,17 @@ class Service:
             await pool.aclose()
 
 
-def faults(record: Record) -> list[str]:
+def faults(records: RunRecords) -> list[str]:
     """Everything that went wrong in a run, also what a retry or another worker made good, for who operates this: once each."""
-    steps = [step for plan in record.plans for step in plan.steps]
-    errors = [record.error, *(each.error for each in (*record.plans, *steps))]
-    attempts = [
-        attempt for call in record.calls for attempt in call.attempts
-    ] + [attempt for error in errors for attempt in getattr(error, "attempts", ())]  # fmt: skip
-    told = [f"{type(error).__name__}: {error.explanation}" for error in errors if error]
-    told += [f"{each.error}: {each.message} {each.detail}".rstrip() for each in attempts]
-    for call in record.calls:
-        if isinstance(call.inner, Record):
-            told += faults(call.inner)
-    return list(dict.fromkeys(told))
+    found: list[str] = []
+    for record in records:
+        holders = (record, *record.plans, *record.steps)
+        failures = [holder.failure for holder in holders if holder.failure is not None]
+        attempts = [attempt for call in record.calls for attempt in call.attempts]
+        attempts += [attempt for failure in failures for attempt in failure.attempts]
+        found += [f"{failure.code}: {failure.explanation}" for failure in failures]
+        found += [f"{each.error}: {each.message} {each.detail}".rstrip() for each in attempts]
+    return list(dict.fromkeys(found))
 
 
 def _describe(span: spans.Span, record: Record) -> None:
@@ -162,24 +160,32 @@ def _describe(span: spans.Span, record: Record) -> None:
         span.set_attribute(spans.FALLBACK, record.fallback)
     if record.cost_usd is not None:
         span.set_attribute(spans.COST_USD, float(record.cost_usd))
-    if record.error:
-        spans.failed(span, type(record.error).__name__, record.error.explanation)
+    if record.failure:
+        spans.failed(span, record.failure.code, record.failure.explanation)
 
 
-def _log(record: Record) -> None:
+def _log(records: RunRecords) -> None:
     """One line a run: numbers and names, no prompt and no answer; and what went wrong, in full."""
-    steps = [step for plan in record.plans for step in plan.steps]
-    used = sum((call.usage for call in record.calls if call.usage), Usage())
+    record = records.record
+    used, began_s = record.usage, record.answer_began_s
     fields = {
-        "id": record.id, "model": record.model, "status": record.status, "plans": len(record.plans), "steps": len(steps),
-        "workers": sorted({call.served_by for call in record.calls}), "input_tokens": used.input_tokens,
-        "output_tokens": used.output_tokens, "cached_input_tokens": used.cached_input_tokens,
-        "cost_usd": None if record.cost_usd is None else float(record.cost_usd), "wall_s": round(record.wall_s, 4),
-        "critical_path_s": round(record.critical_path_s, 4), "answer_began_s": record.answer_began_s and round(record.answer_began_s, 4),
+        "id": record.id,
+        "model": record.model,
+        "status": record.status,
+        "plans": len(record.plans),
+        "steps": len(record.steps),
+        "workers": sorted({call.worker for call in record.calls}),
+        "input_tokens": used.input_tokens,
+        "output_tokens": used.output_tokens,
+        "cached_input_tokens": used.cached_input_tokens,
+        "cost_usd": None if record.cost_usd is None else float(record.cost_usd),
+        "wall_s": round(record.wall_s, 4),
+        "critical_path_s": round(record.critical_path_s, 4),
+        "answer_began_s": None if began_s is None else round(began_s, 4),
         "fallback": record.fallback is not None,
         "rejected": [plan.rejected for plan in record.plans if plan.rejected],
-        "error_type": type(record.error).__name__ if record.error else None,
-        "errors": faults(record),
+        "error_type": record.failure.code if record.failure else None,
+        "errors": faults(records),
         "trace_id": record.trace_id,
-    }  # fmt: skip
+    }
     logger.info("workflow %s", record.status, extra={FIELDS: fields})

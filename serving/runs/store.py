@@ -2,20 +2,20 @@
 
 from typing import Protocol
 
-from conductor.run.record import Record
+from conductor.run.record import RunRecords
 
 
 class RecordStore(Protocol):
     """Keeps records."""
 
-    async def put(self, record: Record) -> None:
-        """Keep `record`, in place of an earlier one of the same id."""
+    async def put(self, records: RunRecords) -> None:
+        """Keep a run, in place of an earlier one of the same id."""
         ...
 
-    async def get(self, id: str) -> Record | None:
-        """The record of that id, if it is still kept."""
+    async def get(self, id: str) -> RunRecords | None:
+        """The run of that id, if it is still kept."""
         ...
 
-    async def newest(self, limit: int) -> list[Record]:
-        """Up to `limit` records, the run that began last first."""
+    async def newest(self, limit: int) -> list[RunRecords]:
+        """Up to `limit` runs, the one that began last first."""
         ...

@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails
 from conductor.errors import PodiumError
 from conductor.plan.grammars import SUBTASK_CHARS
 from conductor.run.plan_writer import PLAN_TIMEOUT_S, PLAN_TOKENS
-from conductor.run.team_worker import ITSELF
+from conductor.run.team_worker import TEAM
 from serving.settings.keys import ApiSettings, KeyFileError, read_key
 from serving.settings.workers import API_SETTINGS, Frozen, Scaling, VllmSettings, WorkerSettings
 
@@ -261,9 +261,9 @@ class Settings(Frozen):
         for place, worker in used:
             if worker not in self.pool:
                 raise ValueError(f"{place} names {worker!r}, which is kept out of the pool (in_pool: false)")
-        if ITSELF in self.pool and any(model.depth for model in self.models.values()):
+        if TEAM in self.pool and any(model.depth for model in self.models.values()):
             raise ValueError(
-                f"a worker is called {ITSELF!r}; where a model has depth, that is the whole team's name"
+                f"a worker is called {TEAM!r}; where a model has depth, that is the whole team's name"
             )
 
     def _check_workflows(self) -> None:

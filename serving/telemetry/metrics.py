@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
-from conductor.errors import PodiumError, WorkerError
+from conductor.errors import WorkerError
+from conductor.model.failure import Failure
 from conductor.model.usage import Usage
-from conductor.model.worker import Attempt
-from conductor.run.events import CallResult
-from conductor.run.record import PlanRecord, Record, StepRecord
+from conductor.model.worker import CallResult
+from conductor.run.record import PlanRecord, Record, RunRecords, StepRecord
 from serving.telemetry import instruments
 from serving.telemetry.instruments import Instrument
 
@@ -47,15 +47,15 @@ def report(meter: Meter | None, taken: Iterable[Measurement]) -> None:
         logger.exception("A run could not be measured.")
 
 
-def of_run(record: Record, providers: Mapping[str, str]) -> Iterator[Measurement]:
+def of_run(records: RunRecords, providers: Mapping[str, str]) -> Iterator[Measurement]:
     """What a finished run says.
 
     Args:
-        record: its record.
+        records: of the run and of those inside it.
         providers: the conventions' name of each worker's provider.
     """
-    yield from _of_whole(record)
-    for run in _with_inner(record):
+    yield from _of_whole(records.record)
+    for run in records:
         for plan in run.plans:
             yield Measurement(instruments.PLANS, 1, (plan.source, _fate(plan), plan.rejected or ""))
             yield from (
@@ -70,7 +70,7 @@ def _of_whole(record: Record) -> Iterator[Measurement]:
     model, plan, cost_usd = (record.model,), record.answering_plan, record.cost_usd
     status = "planned" if _only_planned(record) else record.status
     yield Measurement(
-        instruments.WORKFLOW_DURATION, record.wall_s, (record.model, status, _type(record.error))
+        instruments.WORKFLOW_DURATION, record.wall_s, (record.model, status, _code(record.failure))
     )
     if record.answer_began_s is not None:
         yield Measurement(instruments.FIRST_ANSWER, record.answer_began_s, model)
@@ -78,8 +78,8 @@ def _of_whole(record: Record) -> Iterator[Measurement]:
         yield Measurement(instruments.COST_UNKNOWN, 1, model)
     else:
         yield Measurement(instruments.COST, float(cost_usd), model)
-        if record.max_cost_usd:
-            yield Measurement(instruments.BUDGET_USED, float(cost_usd / record.max_cost_usd), model)
+        if limit_usd := record.task.budget.max_cost_usd:
+            yield Measurement(instruments.BUDGET_USED, float(cost_usd / limit_usd), model)
     if plan is not None:
         yield Measurement(instruments.PLAN_STEPS, len(plan.steps), model)
         yield Measurement(instruments.PLAN_DEPTH, _depth(plan), model)
@@ -91,22 +91,22 @@ def _of_whole(record: Record) -> Iterator[Measurement]:
 class _Call:
     operation: str
     worker: str
-    answered: CallResult | None
-    error: PodiumError | None
+    result: CallResult | None
+    failure: Failure | None
     took_s: float | None
     first_chunk_s: float | None = None
 
 
 def _of_call(call: _Call, providers: Mapping[str, str]) -> Iterator[Measurement]:
-    answered, error = call.answered, call.error
-    worker = answered.served_by if answered else call.worker
+    result, failure = call.result, call.failure
+    worker = result.worker if result else call.worker
     labels = (call.operation, providers.get(worker, "podium"), worker)
     if call.took_s is not None:
-        yield Measurement(instruments.CALL_DURATION, call.took_s, (*labels, _type(error)))
+        yield Measurement(instruments.CALL_DURATION, call.took_s, (*labels, _code(failure)))
     if call.first_chunk_s is not None:
         yield Measurement(instruments.CALL_FIRST_CHUNK, call.first_chunk_s, labels)
-    if answered and answered.usage and answered.inner is None:  # an inner run's calls are counted one by one
-        yield from _of_usage(answered.usage, labels)
+    if result and result.usage and result.inner_run is None:  # an inner run's calls are counted one by one
+        yield from _of_usage(result.usage, labels)
     yield from _of_failures(call)
 
 
@@ -124,24 +124,23 @@ def _of_usage(usage: Usage, labels: tuple[str, str, str]) -> Iterator[Measuremen
 
 def _of_failures(call: _Call) -> Iterator[Measurement]:
     """Each attempt that failed: tried again where the same worker comes next, failed over where another one does."""
-    error, answered = call.error, call.answered
-    last_error = error if isinstance(error, WorkerError) else None
-    attempts: tuple[Attempt, ...] = (
-        answered.attempts if answered else last_error.attempts if last_error else ()
-    )
-    last = answered.served_by if answered else (last_error and last_error.worker) or call.worker
+    result, failure = call.result, call.failure
+    last_failure = failure if failure is not None and failure.is_a(WorkerError) else None
+    attempts = result.attempts if result else last_failure.attempts if last_failure else ()
+    blamed = str(last_failure.get("worker") or "") if last_failure else ""
+    last = result.worker if result else blamed or call.worker
     for attempt, after in pairwise([*((each.worker, each.error) for each in attempts), (last, "")]):
         then = "retried" if attempt[0] == after[0] else "failed_over"
         yield Measurement(instruments.WORKER_ERRORS, 1, (*attempt, then))
-    if last_error:
-        yield Measurement(instruments.WORKER_ERRORS, 1, (last, _type(last_error), "gave_up"))
+    if last_failure:
+        yield Measurement(instruments.WORKER_ERRORS, 1, (last, _code(last_failure), "gave_up"))
 
 
 def _calls(run: Record) -> Iterator[_Call]:
     for plan in run.plans:
         if plan.worker is not None:
             yield _Call(
-                "plan", plan.worker, plan.answered, plan.error, _between(plan.started_s, plan.ended_s)
+                "plan", plan.worker, plan.result, plan.failure, _between(plan.started_s, plan.ended_s)
             )
         yield from (_step(step) for step in plan.steps if step.started_s is not None)
 
@@ -151,22 +150,15 @@ def _step(step: StepRecord) -> _Call:
         step.ended_s if step.status in ("done", "failed") else None
     )  # cut short, it says nothing of the worker
     return _Call(
-        "chat", step.worker, step.answered, step.error, _between(step.started_s, ended_s),
+        "chat", step.worker, step.result, step.failure, _between(step.started_s, ended_s),
         _between(step.started_s, step.first_token_s),
     )  # fmt: skip
 
 
-def _with_inner(record: Record) -> Iterator[Record]:
-    yield record
-    for call in record.calls:
-        if isinstance(call.inner, Record):
-            yield from _with_inner(call.inner)
-
-
 def _fate(plan: PlanRecord) -> str:
-    if plan.rejected:
+    if plan.rejection:
         return "rejected"
-    return "failed" if plan.error else "accepted" if plan.accepted else "run"
+    return "failed" if plan.failure else "accepted" if plan.accepted else "run"
 
 
 def _only_planned(record: Record) -> bool:
@@ -185,5 +177,5 @@ def _between(began_s: float | None, ended_s: float | None) -> float | None:
     return None if began_s is None or ended_s is None else ended_s - began_s
 
 
-def _type(error: PodiumError | None) -> str:
-    return type(error).__name__ if error else ""
+def _code(failure: Failure | None) -> str:
+    return failure.code if failure else ""

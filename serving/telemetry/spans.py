@@ -17,6 +17,8 @@ from opentelemetry import propagate, trace
 from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode
 
+from conductor.model.worker import CallSite
+
 OPERATION = "gen_ai.operation.name"
 PROVIDER = "gen_ai.provider.name"
 REQUEST_MODEL = "gen_ai.request.model"
@@ -60,13 +62,21 @@ tracer = trace.get_tracer("podium")
 
 @dataclass(slots=True)
 class Spans:
-    """The step spans of one run, so that a step can link to those it reads."""
+    """The step spans of one run and of those inside it, so that a step can link to those it reads."""
 
-    steps: dict[tuple[int, int], SpanContext] = field(default_factory=dict[tuple[int, int], SpanContext])
+    _steps: dict[tuple[str, int, int], SpanContext] = field(
+        default_factory=dict[tuple[str, int, int], SpanContext]
+    )
 
-    def links(self, plan: int, access: tuple[int, ...]) -> list[Link]:
-        """A link to each step that is read."""
-        return [Link(self.steps[plan, read]) for read in access if (plan, read) in self.steps]
+    def add(self, site: CallSite, span: SpanContext) -> None:
+        """Remember the span of a step's call."""
+        if site.step is not None:
+            self._steps[site.run, site.plan, site.step] = span
+
+    def links(self, site: CallSite) -> list[Link]:
+        """A link to each step that the one at `site` reads."""
+        keys = ((site.run, site.plan, read) for read in site.access)
+        return [Link(self._steps[key]) for key in keys if key in self._steps]
 
 
 RUN_SPANS: ContextVar[Spans | None] = ContextVar("run_spans", default=None)

@@ -108,7 +108,7 @@ class OpenAIWorker:
                     words = [_words(chunk) for chunk in chunks]
                     if last.finish is not None or any(text or thought for text, thought in words):
                         timer.hear(is_last=last.finish is not None)
-                    for text, reasoning in words if call.read_along else [_together(words)]:
+                    for text, reasoning in [_together(words)] if call.coalesce else words:
                         if text or reasoning:
                             yield Delta(text, reasoning, usage=last.usage, model=last.model)
         except WorkerUnavailable:

@@ -88,7 +88,7 @@ class UsageCheck:
             return last
         return Delta(
             last.text, last.reasoning, last.finish, None if self._rejected else last.usage, last.cost_usd, last.model,
-            last.inner, (*last.notes, *self._notes), last.billed_at_bound or self._rejected,
+            last.inner_run, (*last.notes, *self._notes), last.billed_at_bound or self._rejected,
         )  # fmt: skip
 
     def _fits(self, output_tokens: int) -> bool:

@@ -120,7 +120,7 @@ class VllmWorker:
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
         try:
-            async with aclosing(self._engine.generate(self._across(call), call.waiting)) as chunks:
+            async with aclosing(self._engine.generate(self._across(call), call.on_queued)) as chunks:
                 async for chunk in chunks:
                     usage = Usage(
                         chunk.input_tokens, chunk.output_tokens, chunk.cached_tokens, chunk.reasoning_tokens
@@ -136,7 +136,7 @@ class VllmWorker:
         return EngineCall(
             [_openai(message) for message in call.messages], call.sampling.max_output_tokens, call.sampling.temperature, call.sampling.top_p,
             call.sampling.stop, call.sampling.seed, call.grammar.ebnf if call.grammar else None, self._adapter,
-            0.0 if call.read_along else UNREAD_GAP_S,
+            UNREAD_GAP_S if call.coalesce else 0.0,
         )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from conductor import errors
 from conductor.errors import InvalidPlan, PodiumError, Reason
-from conductor.model.worker import Attempt
+from conductor.model.failure import Attempt
 
 TREE = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, PodiumError)]
 FACTS: dict[str, object] = {

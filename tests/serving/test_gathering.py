@@ -73,7 +73,7 @@ async def test_an_engine_is_told_of_an_answer_that_nobody_reads_along() -> None:
 
     worker = VllmWorker("w", "m", Client())
     call = Call((Message.of("user", "Why?"),))
-    for each in (call, replace(call, read_along=False)):
+    for each in (call, replace(call, coalesce=True)):
         async with worker.open(each) as reply:
             assert [delta.text async for delta in reply] == ["all of it"]
     assert [each.gap_s for each in asked] == [0, UNREAD_GAP_S]

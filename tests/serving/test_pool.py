@@ -35,7 +35,7 @@ def pool(*workers: dict[str, Any], environment: dict[str, str] | None = None, **
 
 
 def wire(of: Pool, name: str) -> ScriptedWorker:
-    found = next(each for each in of.wires if each.name == name)
+    found = next(each for each in of.clients if each.name == name)
     assert isinstance(found, ScriptedWorker)
     return found
 
@@ -81,8 +81,8 @@ def test_a_conductor_that_thinks_is_given_room_for_it_beside_its_plan(
 ):
     claude = {"kind": "anthropic", "model": "claude-sonnet-5-5"}
     led = pool({"kind": "openai"} | worker, {}, claude, conductor={"worker": "a"} | own)
-    assert led.engine.conductor is not None
-    assert led.engine.conductor.max_thinking_tokens == tokens
+    assert led.team.conductor is not None
+    assert led.team.conductor.max_thinking_tokens == tokens
 
 
 async def test_a_fallback_is_retried_by_its_own_rules_and_shares_its_own_slots():
@@ -162,7 +162,7 @@ def test_a_member_knows_what_the_settings_say():
         True,
         "Be kind.",
     )
-    call = member.with_defaults(CALL)
+    call = Call(CALL.messages, member.with_defaults(CALL.sampling))
     assert (
         call.sampling.temperature,
         call.sampling.top_p,
@@ -173,10 +173,10 @@ def test_a_member_knows_what_the_settings_say():
 
 def test_plans_see_the_pool_and_given_plans_every_worker():
     own = pool({"in_pool": False}, {}, conductor={"worker": "a"}, prompts={"conductor": "Lead."})
-    assert list(own.engine.pool) == ["b"]
-    assert list(own.open_engine.pool) == ["a", "b"]
-    assert own.engine.conductor is not None
-    assert (own.engine.conductor.member.name, own.engine.prompts.conductor) == ("a", "Lead.")
+    assert list(own.team.pool) == ["b"]
+    assert list(own.unrestricted.pool) == ["a", "b"]
+    assert own.team.conductor is not None
+    assert (own.team.conductor.member.name, own.team.prompts.conductor) == ("a", "Lead.")
 
 
 def test_an_optional_worker_without_its_key_is_left_out_with_a_warning(caplog: pytest.LogCaptureFixture):
@@ -205,7 +205,7 @@ def closable(*replies: Any) -> tuple[Pool, Closable]:
     from conductor.model.pool_member import PoolMember
 
     made, worker = pool({}), Closable("a", replies or ["x"])
-    return replace(made, members={"a": PoolMember("a", worker)}, wires=(worker,)), worker
+    return replace(made, members={"a": PoolMember("a", worker)}, clients=(worker,)), worker
 
 
 def ordered(of: Pool) -> Any:
@@ -335,7 +335,7 @@ def test_the_conductor_is_told_to_write_what_its_server_enforces(
 ) -> None:
     workers = [{"name": "boss", "in_pool": False, **boss}, {"name": "a", "kind": "scripted"}]
     settings = parse({"workers": workers, "conductor": {"worker": "boss", **conductor}})
-    engine = build_pool(settings, {}, {"boss": ScriptedEngine(Behaviour())}).engine
+    engine = build_pool(settings, {}, {"boss": ScriptedEngine(Behaviour())}).team
     assert engine.conductor is not None
     assert engine.conductor.layout == layout
 
@@ -348,7 +348,7 @@ def test_a_thought_is_for_the_built_in_prompts_where_nothing_else_is_said():
     for said, layout in ((None, "object"), (True, "thinking object")):
         conductor = {"worker": "boss", "thought": said}
         settings = parse({"workers": workers, "conductor": conductor, "prompts": {"steps": "As you like."}})
-        engine = build_pool(settings, {}, {}).engine
+        engine = build_pool(settings, {}, {}).team
         assert engine.conductor is not None
         assert engine.conductor.layout == layout
 
@@ -366,5 +366,5 @@ def test_members_know_their_context_and_speed_and_the_conductor_is_shown_them():
         parse({"workers": workers}), {}, dict.fromkeys(("own", "said", "auto"), ScriptedEngine(Behaviour()))
     )
     assert [member.context_tokens for member in wide.members.values()] == [4096, 4096, 99, None, 400_000]
-    shown = wide.engine.prompts.plan("lines", list(wide.members.values()), 5, CALL.messages)[0].text
+    shown = wide.team.prompts.plan("lines", list(wide.members.values()), 5, CALL.messages)[0].text
     assert "4: a general language model\n   (80 tokens/s; context of 400,000 tokens; sees images)" in shown

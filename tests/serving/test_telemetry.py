@@ -6,6 +6,7 @@ import re
 from opentelemetry.trace import StatusCode
 
 from conductor.errors import PodiumError
+from conductor.model.worker import CallSite
 from serving.settings.workers import Kind
 from serving.telemetry import spans
 from tests.serving.spans import SPANS
@@ -63,7 +64,7 @@ def test_runs_do_not_see_each_others_steps():
     with spans.workflow("mini", "wf_1"):
         run_spans = spans.RUN_SPANS.get()
         assert run_spans is not None
-        assert run_spans.links(0, (0,)) == []
+        assert run_spans.links(CallSite(run="wf_1", step=1, access=(0,))) == []
     assert spans.RUN_SPANS.get() is None
 
 

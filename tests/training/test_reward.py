@@ -107,7 +107,7 @@ async def test_the_same_call_is_made_once_and_failures_are_not_remembered():
     )
     scorer = reward(lambda: PlanRunner(pool, "m", memory))
     assert await rewards(scorer, *[RIGHT] * 8) == [1.0] * 8
-    wire = next(wire for wire in pool.wires if wire.name == "a")
+    wire = next(wire for wire in pool.clients if wire.name == "a")
     assert len(wire.calls) == 1  # type: ignore[attr-defined]
     assert (memory.asked - memory.remembered, memory.remembered) == (1, 7)
     other = plan(step(0, "Something else."))
@@ -132,7 +132,7 @@ async def test_no_more_runs_at_once_than_allowed():
     scorer = reward(lambda: PlanRunner(pool, "m"), concurrency=3)
     task = asyncio.create_task(rewards(scorer, *[plan(step(0, f"Part {n}.")) for n in range(12)]))
     while not task.done():
-        most = max(most, pool.slots["a"].open_calls)
+        most = max(most, pool.limiters["a"].open_calls)
         await asyncio.sleep(0.002)
     assert task.result() == [1.0] * 12
     assert most == 3

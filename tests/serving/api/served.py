@@ -13,7 +13,7 @@ import httpx2
 import openai
 import uvicorn
 
-from conductor.run.ledger import Ledger
+from conductor.run.ledger import BudgetLedger
 from serving.api.app import build_api
 from serving.pool import Engines, build_pool
 from serving.runs.service import Service
@@ -70,11 +70,11 @@ class Served:
     service: Service
     url: str
     http: httpx2.AsyncClient
-    ledgers: list[Ledger] = field(default_factory=list[Ledger])
+    ledgers: list[BudgetLedger] = field(default_factory=list[BudgetLedger])
 
     def worker(self, name: str) -> ScriptedWorker:
         """The script itself, under all its layers."""
-        found = next(wire for wire in self.service.pool.wires if wire.name == name)
+        found = next(wire for wire in self.service.pool.clients if wire.name == name)
         assert isinstance(found, ScriptedWorker)
         return found
 
@@ -112,13 +112,13 @@ class Served:
 
     def see_ledgers(self) -> int:
         """Note the ledgers that exist now, so that they can be looked at when their runs are over."""
-        self.ledgers += [each for each in gc.get_objects() if type(each) is Ledger]
+        self.ledgers += [each for each in gc.get_objects() if type(each) is BudgetLedger]
         return len(self.ledgers)
 
     async def quiet(self) -> None:
         """Wait until nothing is left of any run; fail where something stays."""
         await until(lambda: self.service.running == 0, "no run under way")
-        for wire in self.service.pool.wires:
+        for wire in self.service.pool.clients:
             if isinstance(wire, ScriptedWorker):
                 await until(lambda wire=wire: wire.open_calls == 0, f"no open call at {wire.name}")
         await until(lambda: not left_tasks(), f"no task left: {left_tasks()}")

@@ -367,9 +367,9 @@ async def test_inner_steps_are_not_shown_only_the_last_one_is():
 async def test_a_worker_is_told_whether_somebody_reads_along():
     async with served(team()) as api:
         await api.ok({"model": "duo"})
-        assert [api.worker(name).calls[-1].read_along for name in "ab"] == [False, False]
+        assert [api.worker(name).calls[-1].coalesce for name in "ab"] == [True, True]
         await api.events({"model": "duo"})
-        assert [api.worker(name).calls[-1].read_along for name in "ab"] == [False, True]
+        assert [api.worker(name).calls[-1].coalesce for name in "ab"] == [True, False]
 
 
 async def test_an_answer_of_no_words_is_a_whole_stream():

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from conductor import errors
+from conductor.model.failure import Attempt
 from conductor.model.usage import Price
-from conductor.model.worker import Attempt, Call, Delta, Reply, open_reply
+from conductor.model.worker import Call, Delta, Reply, open_reply
 from serving.telemetry.logs import JsonLines
 from tests.serving.api.served import ASK, Json, Served, plan, scripted, served, step, team
 from tests.serving.api.test_errors import tree
@@ -211,7 +212,7 @@ async def test_what_nobody_foresaw_is_named_by_its_type_alone(caplog: pytest.Log
     async with served(around(faulty, first_byte_s=10)) as api:
         answer = await api.post({"model": "faulty"})
         kept = await records(api)
-    assert answer.json()["error"]["message"] == "A defect of Podium's own: AttributeError."
+    assert answer.json()["error"]["message"] == "Internal error: AttributeError."
     assert "no_such_error" not in answer.text
     assert "no_such_error" in kept
     assert "no_such_error" in "".join(JsonLines().format(record) for record in caplog.records)

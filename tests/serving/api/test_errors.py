@@ -5,14 +5,14 @@ import openai
 import pytest
 
 from conductor import errors
-from conductor.model.worker import Attempt
+from conductor.model.failure import Attempt
 from serving import errors as api_errors
 from serving.settings.settings import SettingsError
 
 STATUSES = {
     errors.PodiumError: 500, errors.BadTask: 400, errors.UnknownName: 404, errors.TooLarge: 413, errors.TooSlow: 408, errors.WrongContentType: 415, errors.NotAllowed: 403, errors.NoPlan: 502,
     errors.InvalidPlan: 502, errors.WorkerError: 502, errors.WorkerUnavailable: 502, errors.WorkerBusy: 503, errors.WorkerRefused: 502,
-    errors.ContextOverflow: 400, errors.BudgetExceeded: 402, errors.DeadlineExceeded: 504, errors.Overloaded: 429,
+    errors.ContextOverflow: 400, errors.BudgetExceeded: 402, errors.DeadlineExceeded: 504, errors.Interrupted: 503, errors.Overloaded: 429,
 }  # fmt: skip
 CLASSES = {
     400: openai.BadRequestError, 402: openai.APIStatusError, 403: openai.PermissionDeniedError, 404: openai.NotFoundError,
@@ -92,7 +92,13 @@ def test_retry_after_is_told_where_it_is_known_in_whole_seconds_and_never_too_ea
 
 def test_clients_are_told_to_ask_again_where_that_may_help_and_nowhere_else():
     again = {kind for kind in tree() if api_errors.headers(kind("x"))["x-should-retry"] == "true"}
-    assert again == {errors.WorkerUnavailable, errors.WorkerBusy, errors.Overloaded, errors.TooSlow}
+    assert again == {
+        errors.WorkerUnavailable,
+        errors.WorkerBusy,
+        errors.Overloaded,
+        errors.TooSlow,
+        errors.Interrupted,
+    }
 
 
 def test_a_detail_is_in_what_the_record_says_and_not_in_a_body():
@@ -113,7 +119,7 @@ def test_a_body_tells_the_facts_and_keeps_openais_shape():
         "message": "x", "type": "upstream_error", "param": None, "code": "worker_unavailable",
         "podium": {
             "worker": "a", "step": 0, "workflow_id": "wf_1",
-            "attempts": [{"worker": "a", "error": "WorkerBusy", "message": "busy", "waited_s": 0.5}],
+            "attempts": [{"worker": "a", "error": "WorkerBusy", "message": "busy", "waited_s": 0.5, "took_s": None, "outcome": "failed", "cost_usd": None}],
         },
     }  # fmt: skip
     assert api_errors.body(errors.BudgetExceeded("x", spent="$1", held="$2", limit="$3"))["error"]["podium"] == {

@@ -108,10 +108,10 @@ async def leave_when(
 ) -> str:
     """Ask without streaming, and drop the connection once the run's record says `true`."""
     asking = asyncio.create_task(api.http.post(path, json=ASK | body))
-    while not (api.service.running and true((await api.service.newest(1))[0])):
+    while not (api.service.running and true((await api.service.newest(1))[0].record)):
         assert not asking.done(), asking.result().text
         await asyncio.sleep(0)
-    id = (await api.service.newest(1))[0].id
+    id = (await api.service.newest(1))[0].record.id
     api.see_ledgers()
     asking.cancel()
     await asyncio.wait([asking])
@@ -223,7 +223,7 @@ async def test_a_client_that_reads_nothing_slows_the_worker_and_can_still_leave(
         )
         await reader.readuntil(b"\r\n")
         await until(lambda: api.service.running == 1)
-        outbox = next(iter(api.service._running.values()))._outbox
+        outbox = next(iter(api.service._running.values())).answer
         await until(outbox._room.locked, "the worker waits for the client")
         assert outbox._events.qsize() <= ROOM + 5
         writer.transport.abort()

@@ -4,46 +4,47 @@ from dataclasses import replace
 
 from conductor.model.messages import Message
 from conductor.model.usage import Usage
-from conductor.run.events import CallResult
-from conductor.run.record import PlanRecord, Record, StepRecord
+from conductor.model.worker import CallResult
+from conductor.run.record import PlanRecord, Record, RunRecords, StepRecord
+from conductor.run.task import Task
 from serving.runs.memory_store import MemoryStore, weight
 from serving.settings.settings import LimitSettings
 from tests.serving.api.served import scripted, served, team
 
 
 def record(id: str, *, created: float = 0, answer: str = "") -> Record:
-    return Record(id, "mini", created, answer=answer)
+    return Record(id, Task((), model="mini"), created, answer=answer)
 
 
 async def kept(store: MemoryStore) -> list[str]:
-    return [record.id for record in await store.newest(100)]
+    return [run.record.id for run in await store.newest(100)]
 
 
 async def test_the_newest_are_kept_up_to_a_number_and_the_run_that_began_last_is_first() -> None:
     store = MemoryStore(lambda: LimitSettings(records=3))
     for id, began in (("a", 1), ("b", 2), ("d", 4), ("c", 3)):
-        await store.put(record(id, created=began))
+        await store.put(RunRecords(record(id, created=began)))
     assert await kept(store) == ["d", "c", "b"]
     assert await store.get("a") is None
-    assert await store.newest(1) == [record("d", created=4)]
+    assert await store.newest(1) == [RunRecords(record("d", created=4))]
 
 
 async def test_the_newest_are_kept_up_to_a_weight_and_one_always_is() -> None:
     store = MemoryStore(lambda: LimitSettings(records_bytes=100_000))
     for n in range(10):
-        await store.put(record(f"r{n}", created=n, answer="x" * 30_000))
+        await store.put(RunRecords(record(f"r{n}", created=n, answer="x" * 30_000)))
     assert await kept(store) == ["r9", "r8"]
-    await store.put(record("huge", created=10, answer="x" * 300_000))
+    await store.put(RunRecords(record("huge", created=10, answer="x" * 300_000)))
     assert await kept(store) == ["huge"]
-    await store.put(record("small", created=11))
+    await store.put(RunRecords(record("small", created=11)))
     assert await kept(store) == ["small"]
 
 
 async def test_putting_a_record_again_replaces_it() -> None:
     store = MemoryStore(lambda: LimitSettings(records_bytes=100_000))
     for _ in range(10):
-        await store.put(record("same", answer="x" * 30_000))
-    await store.put(record("other", created=1))
+        await store.put(RunRecords(record("same", answer="x" * 30_000)))
+    await store.put(RunRecords(record("other", created=1)))
     assert await kept(store) == ["other", "same"]
 
 
@@ -51,9 +52,9 @@ async def test_the_limits_of_the_moment_hold() -> None:
     limits = LimitSettings(records=3)
     store = MemoryStore(lambda: limits)
     for n in range(3):
-        await store.put(record(f"r{n}", created=n))
+        await store.put(RunRecords(record(f"r{n}", created=n)))
     limits = LimitSettings(records=1)
-    await store.put(record("r3", created=3))
+    await store.put(RunRecords(record("r3", created=3)))
     assert await kept(store) == ["r3"]
 
 
@@ -62,15 +63,15 @@ def test_a_text_that_every_step_was_shown_weighs_once() -> None:
     steps = tuple(StepRecord(n, "a", "", (), 0.0, prompt=prompt) for n in range(5))
     one = replace(record("one"), plans=(PlanRecord(0, 0, "client", 0.0, steps=steps[:1]),))
     five = replace(record("five"), plans=(PlanRecord(0, 0, "client", 0.0, steps=steps),))
-    assert weight(one) == weight(five) > 100_000
+    assert weight(RunRecords(one)) == weight(RunRecords(five)) > 100_000
 
 
 def test_what_an_inner_run_said_weighs_too() -> None:
     inner = record("inner", answer="x" * 50_000)
-    answered = CallResult("", "team", "m", Usage(), None, None, inner=inner)
-    steps = (StepRecord(0, "team", "", (), 0.0, answered=answered),)
+    result = CallResult("", "team", "m", Usage(), None, None, inner_run=inner.id)
+    steps = (StepRecord(0, "team", "", (), 0.0, result=result),)
     outer = replace(record("outer"), plans=(PlanRecord(0, 0, "client", 0.0, steps=steps),))
-    assert weight(outer) > 50_000
+    assert weight(RunRecords(outer, {inner.id: inner})) > 50_000
 
 
 async def test_a_list_cuts_long_texts_and_the_record_has_them_whole() -> None:

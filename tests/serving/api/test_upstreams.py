@@ -42,7 +42,7 @@ def only(worker: Json, *others: Json) -> Json:
 
 def nothing_is_held(api: Served, name: str = "a") -> None:
     """No slot and no cent. That no task, run or span is left is seen to by `served`."""
-    slots = api.service.pool.slots[name]
+    slots = api.service.pool.limiters[name]
     assert (slots.open_calls, slots.queued) == (0, 0)
     assert [ledger.holds for ledger in api.ledgers if ledger.holds] == []
 
@@ -142,7 +142,7 @@ async def test_leaving_a_hung_call_frees_its_slot_at_once(provider: Provider):
         faulty(Fault(drips=COMMENTS["comments"])) as upstream,
         served(only(remote(provider, upstream.url, stall_timeout_s=60))) as api,
     ):
-        slots = api.service.pool.slots["a"]
+        slots = api.service.pool.limiters["a"]
         body = ASK | {"model": "a", "stream": True}
         async with api.http.stream("POST", "/v1/chat/completions", json=body):
             await until(lambda: upstream.requests == 1, "it was asked")

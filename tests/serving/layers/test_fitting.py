@@ -76,7 +76,9 @@ async def test_a_known_model_refuses_nothing_at_any_effort(kind: str, model: str
     async with fitted(kind, model) as (worker, _):
         for call in NASTY:
             for effort in (None, *LEVELS):
-                async with worker.open(replace(call, effort=effort)) as reply:
+                async with worker.open(
+                    replace(call, sampling=replace(call.sampling, effort=effort))
+                ) as reply:
                     finishes = [delta.finish async for delta in reply if delta.finish]
                 assert len(finishes) == 1
 
@@ -140,14 +142,20 @@ def test_every_change_is_a_sentence_that_names_parameter_and_model():
     old = Accepts(max_temperature=1, temperature_with_top_p=False, blank_stop_sequences=False, seed="int32",
                   efforts=("none", "low"), json_schema=False, max_output_tokens=8192)  # fmt: skip
     sent, notes = fit(call, old, "m-1")
-    assert (sent.temperature, sent.top_p, sent.stop, sent.seed, sent.effort) == (
+    assert (
+        sent.sampling.temperature,
+        sent.sampling.top_p,
+        sent.sampling.stop,
+        sent.sampling.seed,
+        sent.sampling.effort,
+    ) == (
         1,
         None,
         ("END",),
         None,
         "low",
     )
-    assert (sent.max_output_tokens, sent.grammar) == (8192, None)
+    assert (sent.sampling.max_output_tokens, sent.grammar) == (8192, None)
     assert notes == (
         "effort xhigh became low: the nearest that m-1 accepts.",
         "temperature was lowered to 1: m-1 accepts no more.",

@@ -12,7 +12,7 @@ from conductor.model.pool_member import PoolMember
 from conductor.model.usage import Price, Usage
 from conductor.model.worker import Call, FinishReason, Reply, Sampling
 from conductor.run.call import input_bound, open_call
-from conductor.run.ledger import Budget, Ledger
+from conductor.run.ledger import Budget, BudgetLedger
 from serving.workers.account import Account
 from serving.workers.chat_chunks import decode
 from tests.serving.workers.test_http import PROVIDERS, Provider
@@ -37,7 +37,7 @@ class Paid:
     text: str
     reply: Reply
     cost_usd: Decimal | None
-    ledger: Ledger
+    ledger: BudgetLedger
 
 
 def telling(provider: Provider, tokens: Any, *, of_input: bool) -> Answer:
@@ -50,7 +50,7 @@ def telling(provider: Provider, tokens: Any, *, of_input: bool) -> Answer:
 
 
 async def paid(provider: Provider, answer: Answer, price: Price | None = PRICE, call: Call = CALL) -> Paid:
-    ledger = Ledger(Budget() if price is None else Budget(max_cost_usd=Decimal(1)))
+    ledger = BudgetLedger(Budget() if price is None else Budget(max_cost_usd=Decimal(1)))
     async with serving(provider.wire, answer) as server:
         worker = provider.worker(Account("w", "m", "sk-test", server.url + provider.path, price))
         member = PoolMember("w", worker, price=price, worst_price=price)
@@ -58,7 +58,7 @@ async def paid(provider: Provider, answer: Answer, price: Price | None = PRICE, 
             texts = [delta.text async for delta in asked]
         await worker.aclose()
     assert ledger.holds == []
-    return Paid("".join(texts), asked.reply, asked.answered.cost_usd, ledger)
+    return Paid("".join(texts), asked, asked.result.cost_usd, ledger)
 
 
 @pytest.mark.parametrize("tokens", [HUGE, -1_000_000, 1e300, 7.5, "many", [7], {"n": 7}, 5_000_000])
