@@ -1,0 +1,109 @@
+"""Records and events survive being written down: `load(dump(x)) == x` through JSON text."""
+
+import json
+from decimal import Decimal
+from types import UnionType
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conductor import errors
+from conductor.errors import Reason
+from conductor.model.failure import Failure
+from conductor.run.codec import UnreadableRecord, dump, load
+from conductor.run.events import Event
+from conductor.run.record import VERSION, PlanRecord, Record, RunRecords, StepRecord
+from conductor.run.task import Task
+
+TEXT = st.text(st.characters(), max_size=12)
+"""Halves of characters too: a model may write them."""
+CODES = sorted(
+    name
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, errors.PodiumError)
+)
+st.register_type_strategy(str, TEXT)
+st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))
+st.register_type_strategy(Decimal, st.decimals(allow_nan=False, allow_infinity=False, places=6))
+st.register_type_strategy(object, st.none())
+st.register_type_strategy(
+    Failure,
+    st.builds(
+        Failure,
+        code=st.sampled_from(CODES),
+        facts=st.dictionaries(TEXT, st.one_of(TEXT, st.integers(), st.booleans()), max_size=2),
+        attempts=st.just(()),
+    ),
+)
+STEPS = st.lists(st.builds(StepRecord), max_size=2).map(tuple)
+PLANS = st.lists(st.builds(PlanRecord, steps=STEPS), max_size=2).map(tuple)
+RECORDS = st.builds(Record, plans=PLANS, version=st.just(VERSION))
+EVENTS: tuple[Any, ...] = get_args(Event)
+
+
+def through_json(kind: Any, value: Any) -> Any:
+    return load(kind, json.loads(json.dumps(dump(value))))
+
+
+@pytest.mark.parametrize("kind", EVENTS, ids=lambda kind: kind.__name__)
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_every_event_survives(kind: type[Any], data: st.DataObject) -> None:
+    event = data.draw(st.from_type(kind))
+    assert through_json(Event, event) == event
+
+
+@settings(max_examples=60, deadline=None)
+@given(record=RECORDS)
+def test_every_record_survives(record: Record) -> None:
+    assert through_json(Record, record) == record
+
+
+@settings(max_examples=15, deadline=None)
+@given(record=RECORDS, inner=st.lists(RECORDS, max_size=2))
+def test_a_run_survives_with_the_runs_inside_it(record: Record, inner: list[Record]) -> None:
+    records = RunRecords(record, {each.id: each for each in inner})
+    assert through_json(RunRecords, records) == records
+
+
+def test_a_field_that_was_added_later_has_its_default_in_an_older_record() -> None:
+    older = dump(Record("wf_1", Task(()), 0.0))
+    assert set(older) == {"type", "id", "task", "created"}, "defaults are left out"
+    assert load(Record, older) == Record("wf_1", Task(()), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"version": VERSION + 1}, "version"),
+        ({"colour": "red"}, "colour"),
+        ({"created": "noon"}, "created"),
+        ({"plans": {}}, "plans"),
+        ({"plans": [{"index": 0, "round": 0, "source": "nobody", "started_s": 0.0}]}, "plans.0.source"),
+        ({"failure": {"type": "Failure", "message": "x"}}, "failure"),
+        ({"task": {"conversation": [], "budget": {"max_cost_usd": "much"}}}, "task.budget.max_cost_usd"),
+        ({"status": "asleep"}, "status"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_named(change: dict[str, Any], place: str) -> None:
+    with pytest.raises(UnreadableRecord) as caught:
+        load(Record, dump(Record("wf_1", Task(()), 0.0)) | change)
+    assert place in str(caught.value)
+
+
+def test_a_failure_becomes_the_error_again() -> None:
+    error = errors.InvalidPlan("Step 1 reads step 3.", reason=Reason.READS_FORWARD, step=1, detail="inside")
+    again = through_json(Failure, Failure.of(error)).to_error()
+    assert (type(again), again.message, vars(again)) == (errors.InvalidPlan, error.message, vars(error))
+
+
+class OutOfCredit(errors.WorkerRefused):
+    """A worker of one's own may raise what Podium does not know."""
+
+
+def test_an_error_of_ones_own_is_kept_as_the_nearest_known_one() -> None:
+    failure = Failure.of(OutOfCredit("Pay first.", worker="a"))
+    assert (failure.code, failure.facts) == ("WorkerRefused", {"worker": "a"})
+    assert isinstance(Event, UnionType)

@@ -1,0 +1,139 @@
+"""A run that stopped after any event is continued from its record by another process."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections import Counter
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from conductor.errors import BadTask, BudgetExceeded
+from conductor.run.codec import dump, load
+from conductor.run.ledger import Budget
+from conductor.run.lifecycle import open_run, resume_run
+from conductor.run.record import Record, RunRecords
+from tests.conductor.continuing import Ended, finished_calls, run_whole
+from tests.conductor.team import DEAR, NEVER, Player, a_plan, ask_for, line, team, until
+from tests.conftest import ROOT
+
+CASES = 50
+
+
+def continue_in_another_process(wholes: list[Ended], folder: Path) -> list[list[Ended]]:
+    rows = [
+        json.dumps({"case": case, "records": snapshot})
+        for case, whole in enumerate(wholes)
+        for snapshot in whole.snapshots
+    ]
+    (folder / "cuts.jsonl").write_text("\n".join(rows))
+    told = subprocess.run(
+        [sys.executable, "-m", "tests.conductor.continuing", str(folder / "cuts.jsonl")],
+        capture_output=True, text=True, cwd=ROOT, timeout=110,
+    )  # fmt: skip
+    assert told.returncode == 0, told.stderr
+    lines = iter(told.stdout.splitlines())
+    return [[Ended(**json.loads(next(lines))) for _ in whole.snapshots] for whole in wholes]
+
+
+def test_every_run_cut_after_every_event_ends_the_same_and_nothing_is_called_or_paid_twice(
+    tmp_path: Path,
+) -> None:
+    wholes = [asyncio.run(run_whole(case)) for case in range(CASES)]
+    continued = continue_in_another_process(wholes, tmp_path)
+    wrong: list[str] = []
+    twice, paid_twice, cuts = 0, Decimal(0), 0
+    for case, (whole, ends) in enumerate(zip(wholes, continued, strict=True)):
+        for cut, (snapshot, end) in enumerate(zip(whole.snapshots, ends, strict=True)):
+            cuts += 1
+            if end.outcome != whole.outcome:
+                wrong.append(f"case {case} cut {cut}: {end.outcome} instead of {whole.outcome}")
+            before = finished_calls(load(RunRecords, snapshot))
+            too_many = before + Counter(end.calls) - whole.calls
+            twice += sum(count for call, count in too_many.items() if call in before)
+            if not (whole.has_cancelled or end.has_cancelled or "None" in (end.cost_usd, whole.cost_usd)):
+                paid_twice += abs(Decimal(end.cost_usd) - Decimal(whole.cost_usd))
+    statuses = Counter(whole.status for whole in wholes)
+    assert cuts > 15 * CASES, "the cases are not empty"
+    assert statuses["finished"] > CASES / 2
+    assert not wrong, "\n".join(wrong[:10])
+    assert (twice, paid_twice) == (0, 0)
+
+
+async def stop_while(team_of: object, task: object, state: object) -> RunRecords:
+    """The records of a run, as a process that is killed in `state` leaves them."""
+    kept: dict[str, Record] = {}
+
+    def keep(record: Record, _: int, __: object) -> None:
+        kept[record.id] = record
+
+    async with open_run(team_of, task, "wf_1", journal=keep) as run:  # type: ignore[arg-type]
+        await until(state)  # type: ignore[arg-type]
+        left = dump(run.records)
+    return load(RunRecords, left)
+
+
+async def test_a_call_that_was_open_is_made_again_and_the_record_says_that_one_was_cut() -> None:
+    plan = a_plan(("a", ()), ("b", (0,)))
+    stuck = Player("b", ["so far", NEVER])
+    records = await stop_while(team(Player("a", "fine"), stuck), ask_for(plan=plan), lambda: stuck.said == 1)
+    idle, fresh = Player("a", "fine"), Player("b", "the answer")
+    async with resume_run(team(idle, fresh), records, owner="next") as run:
+        shown = [event async for event in run.events()]
+    assert (run.record.answer, run.record.owner) == ("the answer", "next")
+    assert (len(idle.calls), len(fresh.calls)) == (0, 1)
+    assert [(lost.worker, lost.outcome) for lost in run.record.plans[0].steps[1].cut] == [("b", "cut")]
+    assert run.record.unmetered_calls == 1
+    assert shown[0].owner == "next"  # type: ignore[union-attr]
+
+
+async def test_steps_of_a_plan_whose_writing_stopped_are_taken_over_where_it_is_written_again() -> None:
+    first = Player("a", "done once")
+    boss = Player("boss", [line(0), NEVER])
+    pool = team(first, conductor=boss)
+    records = await stop_while(pool, ask_for(), lambda: first.said == 1 and first.open_calls == 0)
+    again = Player("a", "answer")
+    text = line(0) + line(0, "sum up", [0])
+    async with resume_run(team(again, conductor=Player("boss", text)), records) as run:
+        [_ async for _ in run.events()]
+    plans = run.record.plans
+    assert [plan.is_interrupted for plan in plans] == [True, False]
+    assert [step.reused_from for step in plans[1].steps] == [0, None]
+    assert "done once" in again.calls[0].messages[-1].text
+    assert (run.record.answer, len(again.calls)) == ("answer", 1)
+
+
+async def test_what_was_spent_before_counts_against_the_budget_and_an_open_call_at_its_bound() -> None:
+    plan = a_plan(("a", ()), ("b", (0,)))
+    task = ask_for(plan=plan, budget=Budget(max_cost_usd=Decimal("0.01")))
+    stuck = Player("b", ["so far", NEVER], price=DEAR)
+    records = await stop_while(team(Player("a", "fine"), stuck), task, lambda: stuck.said == 1)
+    async with resume_run(team(Player("a", "fine"), Player("b", "more", price=DEAR)), records) as run:
+        [_ async for _ in run.events()]
+    assert run.record.failure is not None
+    assert run.record.failure.is_a(BudgetExceeded), "the open call may have cost all of it"
+
+
+async def test_a_run_that_had_ended_is_shown_again_without_a_call() -> None:
+    first = team(Player("a", ["the ", "answer"]))
+    async with open_run(first, ask_for(plan=a_plan(("a", ())))) as run:
+        [_ async for _ in run.events()]
+    again = Player("a", "other")
+    async with resume_run(team(again), load(RunRecords, dump(run.records))) as told:
+        events = [event async for event in told.events()]
+    assert [type(event).__name__ for event in events] == ["AnswerDelta", "RunFinished"]
+    assert (events[0].text, again.calls) == ("the answer", [])  # type: ignore[union-attr]
+
+
+async def test_a_team_that_lost_a_worker_of_the_run_is_refused_before_anything_is_called() -> None:
+    stuck = Player("b", [NEVER])
+    task = ask_for()
+    pool = team(Player("a"), stuck, conductor=Player("boss", line(1)))
+    records = await stop_while(pool, task, lambda: stuck.open_calls == 1)
+    left = Player("a")
+    with pytest.raises(BadTask, match="'b'"):
+        async with resume_run(team(left, conductor=Player("boss", line(0))), records):
+            pass
+    assert left.calls == []
