@@ -14,14 +14,8 @@ from serving import edge
 from serving.edge.policy import Policy
 from serving.lora.adapters import AdapterError, name_of, verify
 from serving.lora.compatibility import MAX_LORA_RANK, check, tensors_of_model
-from serving.settings.settings import (
-    Settings,
-    SettingsError,
-    absent_workers,
-    load,
-    resolve_path,
-    without_workers,
-)
+from serving.paths import resolve_path
+from serving.settings.settings import Settings, SettingsError, absent_workers, load, without_workers
 from serving.settings.workers import VllmSettings, WorkerSettings
 from serving.telemetry.spans import EXPORTER
 

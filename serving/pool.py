@@ -26,7 +26,8 @@ from serving.layers.traced import Traced
 from serving.lora.adapters import name_of
 from serving.settings.keys import read_key
 from serving.settings.known_models import accepts_of
-from serving.settings.settings import ConductorSettings, Settings, absent_workers, without_workers
+from serving.settings.sections import ConductorSettings
+from serving.settings.settings import Settings, absent_workers, without_workers
 from serving.settings.workers import (
     API_SETTINGS,
     AnthropicSettings,

@@ -17,7 +17,8 @@ from conductor.run.record import Record
 from conductor.run.task import Task
 from conductor.run.team import Team
 from serving.pool import Pool, build_pool
-from serving.settings.settings import ModelSettings, Settings, SettingsError
+from serving.settings.sections import ModelSettings
+from serving.settings.settings import Settings, SettingsError
 from serving.settings.workers import ScriptedSettings, VllmSettings
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
 from training.remembering import Memory, Remembering

@@ -25,7 +25,7 @@ from serving.api.dialects.chat_schema import (
     RefusalPart,
 )
 from serving.pool import Pool
-from serving.settings.settings import ModelSettings, StepSettings
+from serving.settings.sections import ModelSettings, StepSettings
 
 OWN_PLAN_STEPS = 5
 """A plan of the caller's own has at most so many steps, where the model allows no more."""

@@ -1,6 +1,6 @@
 """A vLLM engine in a replica: continuous batching, prefix caching, constrained decoding, abort on close.
 
-The thin way to the engine (docs/decisions/0003): vLLM's own `AsyncLLM` in the replica's process, its own chat rendering and
+The thin way to the engine (docs/decisions/0001): vLLM's own `AsyncLLM` in the replica's process, its own chat rendering and
 reasoning parsers around it, and nothing between. Knows vLLM; does not know plans, pools or HTTP.
 """
 

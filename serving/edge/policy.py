@@ -6,7 +6,8 @@ from typing import Self
 from pydantic import ValidationError
 
 from serving.edge import VARIABLE
-from serving.settings.settings import HttpSettings, Settings, SettingsError
+from serving.settings.sections import HttpSettings
+from serving.settings.settings import Settings, SettingsError
 
 
 class Policy(HttpSettings):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from serving.lora.adapters import FILES, WEIGHTS, AdapterError, name_of, put, verify
-from serving.settings.settings import resolve_path
+from serving.paths import resolve_path
 
 BLOCK_BYTES = 1 << 22
 

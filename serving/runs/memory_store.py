@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from conductor.model.messages import Message, Text
 from conductor.run.record import Record, RunRecords
-from serving.settings.settings import LimitSettings
+from serving.settings.sections import LimitSettings
 
 
 class MemoryStore:

@@ -14,13 +14,13 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from serving.settings import settings, workers
+from serving.settings import sections, settings, workers
 from serving.settings.accepts import Accepts
 
 HEAD = """\
 # All settings
 
-Written by `make docs` from `serving/settings/settings.py` and `serving/settings/workers.py`; do not edit it by hand. Unknown keys are refused with
+Written by `make docs` from the classes in `serving/settings/`; do not edit it by hand. Unknown keys are refused with
 their place, and a file is checked whole before anything starts. Units are in names: `_s` seconds, `_usd` dollars, `_tokens` tokens. Start a
 file with `make serve SETTINGS=file.yaml`. Examples: [local models](../cluster/local.yaml), [API models only](../cluster/api.yaml),
 [GPUs](../cluster/gpu.yaml), [a fake](../cluster/scripted.yaml).
@@ -28,9 +28,9 @@ file with `make serve SETTINGS=file.yaml`. Examples: [local models](../cluster/l
 EVERY_KIND, API_KINDS = (kind.__mro__[1] for kind in (workers.VllmSettings, workers.OpenAISettings))
 SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("The file", settings.Settings),
-    ("conductor", settings.ConductorSettings),
-    ("models.NAME", settings.ModelSettings),
-    ("workflows.NAME[]", settings.StepSettings),
+    ("conductor", sections.ConductorSettings),
+    ("models.NAME", sections.ModelSettings),
+    ("workflows.NAME[]", sections.StepSettings),
     ("workers[]: every kind", EVERY_KIND),
     ("workers[]: kind openai, anthropic and gemini", API_KINDS),
     ("workers[]: kind vllm", workers.VllmSettings),
@@ -42,11 +42,11 @@ SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("workers[].scale", workers.Scale),
     ("workers[].stand_in", workers.StandInSettings),
     ("workers[].replies[]", workers.ScriptedReplySettings),
-    ("prompts", settings.PromptSettings),
-    ("limits", settings.LimitSettings),
-    ("http", settings.HttpSettings),
-    ("router", settings.RouterSettings),
-    ("telemetry", settings.TelemetrySettings),
+    ("prompts", sections.PromptSettings),
+    ("limits", sections.LimitSettings),
+    ("http", sections.HttpSettings),
+    ("router", sections.RouterSettings),
+    ("telemetry", sections.TelemetrySettings),
 )
 """In the order of the page. Workers' common fields are shown once, those of `Scaling` where they are used."""
 WORDS: dict[Any, str] = {

@@ -6,164 +6,31 @@ written. Imports in milliseconds: no Ray, no torch, no SDK.
 
 import re
 from collections.abc import Mapping, Sequence
-from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from conductor.errors import PodiumError
-from conductor.plan.grammars import SUBTASK_CHARS
-from conductor.run.plan_writer import PLAN_TIMEOUT_S, PLAN_TOKENS
 from conductor.run.team_worker import TEAM
 from serving.settings.keys import ApiSettings, KeyFileError, read_key
-from serving.settings.workers import API_SETTINGS, Frozen, Scaling, VllmSettings, WorkerSettings
-
-ROOT = Path(__file__).parent.parent.parent
+from serving.settings.sections import (
+    ConductorSettings,
+    HttpSettings,
+    LimitSettings,
+    ModelSettings,
+    PromptSettings,
+    RouterSettings,
+    StepSettings,
+    TelemetrySettings,
+)
+from serving.settings.workers import API_SETTINGS, Frozen, VllmSettings, WorkerSettings
 
 
 class SettingsError(PodiumError):
     """A settings file cannot be used; the message says where and what to write instead."""
-
-
-class ConductorSettings(Frozen):
-    """Who writes the plans, and how it is asked."""
-
-    worker: str
-    """Its name; where its key is not set, the first of its `fallbacks` that is there. Its own `effort` says how long it thinks."""
-    format: Literal["steps", "lists"] = "steps"
-    """How it writes plans: `steps`, one JSON object per step, which can start running while the plan is written; `lists`, the three lists of the paper."""
-    temperature: float | None = Field(default=0.0, ge=0, le=2)
-    """Sampling temperature of its plans. null: the model's own default."""
-    constrained: bool = True
-    """Constrain decoding to the format's grammar, where its server supports that."""
-    max_plan_tokens: int = Field(default=PLAN_TOKENS, ge=32)
-    """A longer plan is cut off. Thoughts are not counted in it."""
-    max_thinking_tokens: int | None = Field(default=None, ge=0)
-    """How many tokens it may think before its plan, reserved and paid like the plan's. null: by its `effort` (low 4096, medium 8192,
-    high 16384) for an API model that is known to think, else 0."""
-    subtask_chars: int = Field(default=SUBTASK_CHARS, ge=20)
-    """The longest subtask that the grammar allows, in characters."""
-    fallback: str | None = None
-    """The worker that answers alone when no plan can be made. null: the first of the pool."""
-    shuffle: bool = False
-    """Show the pool in a new order and numbering at every request."""
-    thought: bool | None = None
-    """Let an API model write a thought of a sentence or two before the steps. Where it is not said: with the built-in prompts, if the model
-    does not reason by itself."""
-    timeout_s: float = Field(default=PLAN_TIMEOUT_S, gt=0)
-    """How long it may write one plan, from its first token on, thoughts included; then a worker answers by itself."""
-
-
-class ModelSettings(Frozen):
-    """A name under which the conductor serves."""
-
-    max_steps: int = Field(default=5, ge=1, le=20)
-    """The most steps that one plan may have."""
-    rounds: int = Field(default=1, ge=1, le=5)
-    """How many plans a request may take: after each but the last, the conductor reads the answer and accepts it or plans again."""
-    depth: int = Field(default=0, ge=0, le=3)
-    """How deep a step may call the whole team again, as a worker of its own. 0: not at all."""
-    workers: tuple[str, ...] | None = None
-    """The workers that its plans may use. null: the whole pool."""
-    deadline_s: float | None = Field(default=None, gt=0)
-    """Time limit of a request. null: `limits.default_deadline_s`."""
-    max_cost_usd: Decimal | None = Field(default=None, gt=0)
-    """Cost limit of a request, reserved before each call. null: none."""
-    max_tokens: int | None = Field(default=None, gt=0)
-    """Token limit of a request, all calls together, reserved before each call. null: none."""
-
-
-class StepSettings(Frozen):
-    """A step of a fixed workflow. An empty subtask is the user's question as it stands."""
-
-    worker: str
-    """The worker that runs it."""
-    subtask: str = ""
-    """What it is told to do."""
-    access: tuple[int, ...] | Literal["all"] = ()
-    """The earlier steps whose outputs it reads, counted from 0; or `all` of them."""
-
-
-class PromptSettings(Frozen):
-    """Texts in place of the built-in ones (`conductor/plan/prompts.py`); `{max_steps}` is filled in."""
-
-    conductor: str | None = None
-    """What the conductor is and does."""
-    steps: str | None = None
-    """How a plan of the format `steps` is written."""
-    lists: str | None = None
-    """How a plan of the format `lists` is written."""
-    worker: str | None = None
-    """How a worker of the pool is shown; `{number}`, `{card}` and `{facts}` (price, speed, context, images) are filled in."""
-
-
-class LimitSettings(Frozen):
-    """What one router takes on."""
-
-    max_body_bytes: int = Field(default=20_000_000, gt=0)
-    """The longest request body in bytes, pictures included; a longer one gets 413."""
-    max_text_bytes: int = Field(default=4_000_000, gt=0)
-    """The longest text of a request, pictures aside: a million tokens of English, more than the models of most pools can read."""
-    max_running: int = Field(default=2048, ge=1)
-    """Requests that one router replica runs at once; more get 429 with `Retry-After`."""
-    default_deadline_s: float = Field(default=600.0, gt=0)
-    """Time limit of a request that neither its body nor its model limits."""
-    heartbeat_s: float = Field(default=10.0, gt=0)
-    """A stream that has been silent this long is sent a comment, so that proxies keep it open."""
-    first_byte_s: float = Field(default=0.1, ge=0)
-    """How long a stream waits before its first byte, so that an early failure can still be an HTTP status."""
-    records: int = Field(default=1000, ge=1)
-    """How many runs are kept for `GET /v1/workflows`, the newest ones."""
-    records_bytes: int = Field(default=64_000_000, ge=1)
-    """How many bytes they may take together. The newest is kept whatever its size."""
-
-
-class HttpSettings(Frozen):
-    """Who may call, and how slowly (`serving/edge`). Read when the server starts; a `user_config` does not change it."""
-
-    hosts: tuple[str, ...] | None = None
-    """Names that `Host` may say, beside the loopback's; `["*"]` is any. None: any, but on loopback only the loopback's."""
-    origins: tuple[str, ...] = ()
-    """Web pages of other origins that may call, such as `https://app.example.com`; `["*"]` is any."""
-    max_header_bytes: int = Field(default=16_384, ge=1024)
-    """The longest headers of a request, all together; longer ones get 431."""
-    header_s: float = Field(default=10.0, gt=0)
-    """A connection is closed that has not sent its first request's headers by then."""
-    stall_s: float = Field(default=10.0, gt=0)
-    """Between two pieces of a body."""
-    body_s: float = Field(default=60.0, gt=0)
-    """For a whole body."""
-    max_waiting: int = Field(default=4096, ge=16)
-    """Connections and bodies that may be unfinished at once; further ones push out those that have waited longest."""
-    max_unfinished_bytes: int = Field(default=256_000_000, ge=1_000_000)
-    """How much of unfinished bodies may be kept at once."""
-
-
-class RouterSettings(Scaling):
-    """How the HTTP ingress is sized. Its requests are runs, most of which wait for models."""
-
-    min_replicas: int = Field(default=1, ge=1)
-    """The fewest replicas."""
-    target_ongoing_requests: float = Field(default=1000, gt=0)
-    """Target concurrent requests per replica."""
-    max_ongoing_requests: int = Field(default=4096, ge=1)
-    """The most concurrent requests that a replica is given; more wait for a place."""
-    target_calls: float = Field(default=500, gt=0)
-    """Target concurrent calls to models per replica, those that wait for a slot included."""
-    num_cpus: float = Field(default=0.5, ge=0)
-    """Logical CPUs of one replica, as Ray counts them."""
-
-
-class TelemetrySettings(Frozen):
-    """What is traced. Where spans go is the standard `OTEL_EXPORTER_OTLP_*` variables' business."""
-
-    content: bool = False
-    """Put prompts and outputs into spans."""
-    service_prefix: str = "podium"
-    """How service names begin in traces: `podium-router`, `podium-<worker>`."""
 
 
 class Settings(Frozen):
@@ -410,11 +277,6 @@ def with_model(settings: Settings, model: str) -> Settings:
     is_new = chosen is not None and isinstance(settings.worker(chosen.worker), VllmSettings)
     prompts = PromptSettings() if is_new else settings.prompts
     return settings.model_copy(update={"workers": workers, "prompts": prompts})
-
-
-def resolve_path(path: Path) -> Path:
-    """`path` from the working folder; from the checkout's root where it is not there, because Serve works anywhere."""
-    return path if path.exists() or path.is_absolute() else ROOT / path
 
 
 def _faults(exc: ValidationError) -> list[ErrorDetails]:

@@ -32,7 +32,6 @@ OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
 CACHED_TOKENS = "gen_ai.usage.cache_read.input_tokens"
 REASONING_TOKENS = "gen_ai.usage.reasoning.output_tokens"
 INPUT_MESSAGES = "gen_ai.input.messages"
-OUTPUT_MESSAGES = "gen_ai.output.messages"
 WORKFLOW = "gen_ai.workflow.name"
 TOKEN_TYPE = "gen_ai.token.type"  # noqa: S105 (no password)
 ERROR_TYPE = "error.type"

@@ -120,10 +120,14 @@ def finished_calls(records: RunRecords) -> Counter[str]:
     found: list[str] = []
     for record in records:
         for plan in record.plans:
-            holders = [plan] if plan.result and plan.failure is None and not plan.stopped else []
-            for held in [*holders, *(s for s in plan.steps if s.status == "done" and s.reused_from is None)]:
-                if held.result.inner_run is None:
-                    found.append(f"{held.worker} {digest(prompt_of(Call(held.prompt)))}")
+            done = [step for step in plan.steps if step.status == "done" and step.reused_from is None]
+            if plan.result and plan.failure is None and not plan.stopped:
+                done.insert(0, plan)  # type: ignore[arg-type]
+            found += [
+                f"{held.worker} {digest(prompt_of(Call(held.prompt)))}"
+                for held in done
+                if held.result.inner_run is None
+            ]
     return Counter(found)
 
 

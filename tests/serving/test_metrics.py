@@ -71,6 +71,16 @@ async def test_a_run_is_measured_whole_from_its_record() -> None:
     assert {m.instrument.name for m in kept.taken if len(m.labels) != len(m.instrument.labels)} == set()
 
 
+async def test_a_streamed_answer_has_a_first_chunk_time_however_late_it_comes() -> None:
+    late = scripted("a", "late", delay_s=0.3)
+    async with served(team(workers=[late], workflows={}, limits={"first_byte_s": 0.05})) as api:
+        kept = metered(api)
+        await api.events({"model": "a"})
+        await until(lambda: kept.taken, "the run is measured")
+    (began_s,) = kept.sums(instruments.FIRST_ANSWER).values()
+    assert began_s >= 0.3
+
+
 async def test_refused_plans_failed_attempts_retries_and_failing_over_are_told_apart() -> None:
     quick = {"attempts": 2, "first_wait_s": 0.001}
     workers = [

@@ -8,7 +8,7 @@ from conductor.model.worker import CallResult
 from conductor.run.record import PlanRecord, Record, RunRecords, StepRecord
 from conductor.run.task import Task
 from serving.runs.memory_store import MemoryStore, weight
-from serving.settings.settings import LimitSettings
+from serving.settings.sections import LimitSettings
 from tests.serving.api.served import scripted, served, team
 
 

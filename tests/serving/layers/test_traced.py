@@ -93,6 +93,20 @@ async def test_a_step_links_to_each_step_it_reads():
     assert all(span.parent.span_id == root.context.span_id for span in (first, second, third))
 
 
+async def test_a_run_inside_a_run_takes_none_of_its_links():
+    worker = ScriptedWorker("w", ["x"])
+
+    async def step(run: str, step: int, *access: int) -> Any:
+        return await ask(worker, Call(CALL.messages, site=CallSite(run=run, step=step, access=access)))
+
+    with spans.workflow("mini", "wf_1"):
+        outer = await step("wf_1", 0)
+        inner = await step("wf_1.0.1", 0)
+        reader, inner_reader = await step("wf_1", 2, 0), await step("wf_1.0.1", 1, 0)
+    assert [link.context.span_id for link in reader.links] == [outer.context.span_id]
+    assert [link.context.span_id for link in inner_reader.links] == [inner.context.span_id]
+
+
 async def test_a_failure_before_the_first_token_is_named():
     with pytest.raises(WorkerBusy):
         await ask(ScriptedWorker("w", [ScriptedReply(error="busy")]))
