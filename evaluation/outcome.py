@@ -55,7 +55,7 @@ def of_record(record: Record) -> Outcome:
     """A run's record, in short."""
     calls, plan = record.calls, record.answering_plan
     used = record.usage
-    told = record.unmetered_calls == 0
+    told = record.n_unmetered_calls == 0
     failure = record.failure
     return Outcome(
         answer=record.answer, calls=len(calls), steps=len(plan.steps) if plan else 0,

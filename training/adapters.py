@@ -85,7 +85,7 @@ def publish(run: Path, into: Path, *, base: str | None = None) -> Path:
         ):
             if (run / kept).exists():
                 shutil.copyfile(run / kept, made / kept)
-        name = adapters.versioned(LABEL, made)
+        name = adapters.name_with_digest(LABEL, made)
         (made / "README.md").write_text(_card(run, name, named), "utf-8")
         return adapters.publish(made, into, LABEL)
 

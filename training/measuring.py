@@ -151,7 +151,7 @@ def alone(runner: PlanRunner, asked: Sequence[Asked]) -> dict[str, Alone]:
         task = replace(
             runner.task(each.question.text, (worker,)), plan=Plan((Step(worker, ""),)), plan_source="worker"
         )
-        async with open_run(runner.pool.unrestricted, task) as run:
+        async with open_run(runner.pool.whole_pool_team, task) as run:
             async for _ in run.events():
                 pass
         return run.record.failure is None and (await grade(each.question, run.record.answer)).correct

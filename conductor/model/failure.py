@@ -45,7 +45,7 @@ class Failure:
             if name not in APART and value is not None
         }
         return cls(
-            _known_class(type(error)).__name__, error.message, error.detail, facts,
+            _nearest_class(type(error)).__name__, error.message, error.detail, facts,
             getattr(error, "attempts", ()), getattr(error, "usage", None), getattr(error, "cost_usd", None),
         )  # fmt: skip
 
@@ -128,7 +128,7 @@ def charges(failure: Failure | None, attempts: tuple[Attempt, ...] = ()) -> Iter
             yield each
 
 
-def _known_class(error_class: type[PodiumError]) -> type[PodiumError]:
+def _nearest_class(error_class: type[PodiumError]) -> type[PodiumError]:
     return next(each for each in error_class.__mro__ if each.__module__ == errors.__name__)
 
 

@@ -92,7 +92,7 @@ def _steps(max_steps: int, may_accept: bool) -> str:
 
 
 def _lists(max_steps: int, may_accept: bool) -> str:
-    def repeated(rule: str, count: int) -> str:
+    def repeat(rule: str, count: int) -> str:
         return ' ", " '.join([rule] * count)
 
     lengths = range(0 if may_accept else 1, max_steps + 1)
@@ -100,8 +100,8 @@ def _lists(max_steps: int, may_accept: bool) -> str:
     for count in lengths:
         accesses = ' ", " '.join(f"access{step}" for step in range(count))
         rules += (
-            f'plan{count} ::= "model_id = [" {repeated("worker", count)} "]\\nsubtasks = [" '
-            f'{repeated("string", count)} "]\\naccess_list = [" {accesses} "]"\n'
+            f'plan{count} ::= "model_id = [" {repeat("worker", count)} "]\\nsubtasks = [" '
+            f'{repeat("string", count)} "]\\naccess_list = [" {accesses} "]"\n'
         )
     rules += "".join(_access(step) for step in range(max_steps))
     rules += f'reasoning ::= (thought (" " thought){{0,{REASONING_WORDS - 1}}} "\\n")?\n'

@@ -42,7 +42,7 @@ def _occurs(key: str, texts: Sequence[str]) -> bool:
     return any(key in text for text in texts)
 
 
-def marked(name: str, key: str, text: str, **attributes: str) -> str:
+def enclose(name: str, key: str, text: str, **attributes: str) -> str:
     """`text` inside a mark of its own. Values of attributes become one line, their double quotes single ones."""
     facts = "".join(f' {each}="{_one_line(value)}"' for each, value in attributes.items())
     return f"<{name}-{key}{facts}>\n{text}\n</{name}-{key}>"

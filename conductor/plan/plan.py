@@ -47,7 +47,7 @@ class Plan:
         return draft.finish()
 
     @property
-    def needed(self) -> frozenset[int]:
+    def reachable(self) -> frozenset[int]:
         """The steps that the last one reads, directly or through others, and itself. The rest is never worth running."""
         needed = {len(self.steps) - 1}
         for index in range(len(self.steps) - 1, -1, -1):

@@ -13,7 +13,7 @@ from conductor.model.messages import Image, Message, Part, Text
 from conductor.model.pool_member import PoolMember
 from conductor.model.usage import Price
 from conductor.plan.instructions import Layout, how_to_accept, instructions
-from conductor.plan.marks import mark_key, marked, read_marked
+from conductor.plan.marks import enclose, mark_key, read_marked
 from conductor.plan.plan import Step
 
 ROLE = """\
@@ -68,7 +68,7 @@ class Prompts:
         """The same again, after a plan that cannot run for `fault`."""
         key = mark_key(*(message.text for message in asked), fault)
         complaint = (
-            f"This plan cannot run:\n\n{marked('reason', key, fault)}\n\n"
+            f"This plan cannot run:\n\n{enclose('reason', key, fault)}\n\n"
             "Write the whole plan again, in the same format."
         )
         return [*asked, Message.of("assistant", written or "(nothing)"), Message.of("user", complaint)]
@@ -77,7 +77,7 @@ class Prompts:
         """The paper's recursion (section 3.2): the conductor reads its plan and the outcome, and accepts or plans again."""
         key = mark_key(*(message.text for message in asked), written, outcome)
         verdict = (
-            f"The team answered:\n\n{marked('outcome', key, outcome)}\n\n"
+            f"The team answered:\n\n{enclose('outcome', key, outcome)}\n\n"
             f"If this answers the user's question well, {how_to_accept(layout)}. "
             "If not, write a new plan that fixes it; its last step must give the complete answer."
         )
@@ -139,7 +139,8 @@ def read_assignment(text: str) -> tuple[list[str], str]:
 
 def _assignment(step: Step, plan: Sequence[Step], outputs: Mapping[int, str], key: str) -> str:
     shown = (
-        marked(OUTPUT, key, outputs[read], step=str(read), subtask=plan[read].subtask) for read in step.access
+        enclose(OUTPUT, key, outputs[read], step=str(read), subtask=plan[read].subtask)
+        for read in step.access
     )
     return "\n\n".join([*shown, step.subtask or ANSWER])
 
@@ -167,7 +168,7 @@ def _question(conversation: Sequence[Message]) -> str:
     if len(plain) == 1:
         return f"The user's question:\n{plain[0].text}"
     key = mark_key(*(message.text for message in plain))
-    turns = "\n\n".join(marked("turn", key, message.text, role=message.role) for message in plain)
+    turns = "\n\n".join(enclose("turn", key, message.text, role=message.role) for message in plain)
     return f"The conversation; plan the answer to its last turn:\n{turns}"
 
 

@@ -29,7 +29,7 @@ def worst_case(
         bound = call_bound(member, Call(prompt.messages, member.with_defaults(sampling)))
         read = sum(tokens[earlier].output_tokens for earlier in step.access) * BYTES_PER_OUTPUT_TOKEN
         tokens.append(Usage(bound.input_tokens + read, bound.output_tokens))
-    needed = plan.needed
+    needed = plan.reachable
     tokens = [usage if index in needed else Usage() for index, usage in enumerate(tokens)]
     prices = [pool[step.worker].worst_price for step in plan.steps]
     return tokens, [price.of(usage) if price else None for price, usage in zip(prices, tokens, strict=True)]

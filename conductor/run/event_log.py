@@ -59,12 +59,12 @@ class Subscription:
         self._is_closed = True
         self._room.release()
 
-    def put(self, seq: int, event: Event) -> None:
+    def deliver(self, seq: int, event: Event) -> None:
         """Pass on an event that is no piece of the answer; never waits."""
         if not self._is_closed:
             self._events.put_nowait((seq, event))
 
-    async def put_delta(self, seq: int, delta: AnswerDelta) -> None:
+    async def deliver_delta(self, seq: int, delta: AnswerDelta) -> None:
         """Pass on a piece of the answer: the owner is waited for, others lose it while they are behind."""
         if self._is_closed or self._deltas == "none" or (self._deltas == "all" and self._room.locked()):
             return
@@ -103,14 +103,14 @@ class EventLog:
         self._fold(event)
         self._events.append((self.seq, event))
         for subscription in self._subscriptions:
-            subscription.put(self.seq, event)
+            subscription.deliver(self.seq, event)
 
     async def append_delta(self, delta: AnswerDelta) -> None:
         """Take note of a piece of the answer; waits while the answer's owner is behind. It is not kept for later subscribers."""
         self._fold(delta)
         seq = self.seq
         for subscription in tuple(self._subscriptions):
-            await subscription.put_delta(seq, delta)
+            await subscription.deliver_delta(seq, delta)
 
     async def replay(self) -> None:
         """Show a run that has ended to the answer's reader once more; nothing is folded again."""
@@ -119,22 +119,22 @@ class EventLog:
             case "finished":
                 reasoning = record.answering.reasoning if record.answering else ""
                 if record.answer or reasoning:
-                    await self.answer.put_delta(
+                    await self.answer.deliver_delta(
                         self.seq, AnswerDelta(record.wall_s, record.answer, reasoning)
                     )
                 finish = record.finish or FinishReason.STOP
-                self.answer.put(self.seq, RunFinished(record.wall_s, record.answer, finish))
+                self.answer.deliver(self.seq, RunFinished(record.wall_s, record.answer, finish))
             case "failed" if record.failure is not None:
-                self.answer.put(self.seq, RunFailed(record.wall_s, record.failure))
+                self.answer.deliver(self.seq, RunFailed(record.wall_s, record.failure))
             case _:
-                self.answer.put(self.seq, RunCancelled(record.wall_s))
+                self.answer.deliver(self.seq, RunCancelled(record.wall_s))
 
     def subscribe(self, after_seq: int = 0, deltas: Literal["all", "none"] = "none") -> Subscription:
         """Events from now on, and those kept since `after_seq`."""
         subscription = Subscription(deltas)
         for seq, event in self._events:
             if seq > after_seq:
-                subscription.put(seq, event)
+                subscription.deliver(seq, event)
         self._subscriptions.append(subscription)
         return subscription
 

@@ -60,7 +60,7 @@ class PlanEnded:
     """The run ended while it was written."""
 
     @property
-    def rejected(self) -> Reason | None:
+    def reject_reason(self) -> Reason | None:
         """The reason of the rejection."""
         return reason_of(self.rejection)
 

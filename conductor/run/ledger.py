@@ -123,12 +123,12 @@ class BudgetLedger:
         self.spent_tokens += usage.total_tokens
 
     @property
-    def held_usd(self) -> Decimal:
+    def on_hold_usd(self) -> Decimal:
         """What is reserved for calls under way."""
         return sum((hold.cost_usd for hold in self.holds), Decimal(0))
 
     @property
-    def held_tokens(self) -> int:
+    def on_hold_tokens(self) -> int:
         """Likewise, in tokens."""
         return sum(hold.tokens for hold in self.holds)
 
@@ -149,7 +149,7 @@ class BudgetLedger:
                 return self._make_hold(price, input_tokens, max_output_tokens)
             if not self.holds:
                 if room < min(LEAST_ANSWER_TOKENS, max_output_tokens):
-                    raise self._exceeded(price, input_tokens, what)
+                    raise self._budget_error(price, input_tokens, what)
                 return self._make_hold(price, input_tokens, room)
             await self._changed.wait()
 
@@ -169,30 +169,30 @@ class BudgetLedger:
     def _room_by_tokens(self, input_tokens: int) -> int | None:
         if self.budget.max_tokens is None:
             return None
-        return self.budget.max_tokens - self.spent_tokens - self.held_tokens - input_tokens
+        return self.budget.max_tokens - self.spent_tokens - self.on_hold_tokens - input_tokens
 
     def _room_by_cost(self, price: Price | None, input_tokens: int) -> int | None:
         if self.budget.max_cost_usd is None:
             return None
         if price is None:
             return -1
-        left = self.budget.max_cost_usd - self.spent_usd - self.held_usd - price.of(Usage(input_tokens))
+        left = self.budget.max_cost_usd - self.spent_usd - self.on_hold_usd - price.of(Usage(input_tokens))
         if left < 0:
             return -1
         return int(left * MILLION / price.output_usd_per_mtok) if price.output_usd_per_mtok else None
 
-    def _exceeded(self, price: Price | None, input_tokens: int, what: str) -> BudgetExceeded:
+    def _budget_error(self, price: Price | None, input_tokens: int, what: str) -> BudgetExceeded:
         """The error, about the limit that leaves less room; about the price where there is none."""
         by_tokens, by_cost_room = self._room_by_tokens(input_tokens), self._room_by_cost(price, input_tokens)
         by_cost = by_cost_room is not None and (
             by_tokens is None or price is None or by_cost_room <= by_tokens
         )
         spent, held, limit = (
-            (f"${self.spent_usd:f}", f"${self.held_usd:f}", f"${self.budget.max_cost_usd:f}")
+            (f"${self.spent_usd:f}", f"${self.on_hold_usd:f}", f"${self.budget.max_cost_usd:f}")
             if by_cost
             else (
                 f"{self.spent_tokens} tokens",
-                f"{self.held_tokens} tokens",
+                f"{self.on_hold_tokens} tokens",
                 f"{self.budget.max_tokens} tokens",
             )
         )

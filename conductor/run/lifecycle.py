@@ -145,7 +145,7 @@ def _begin(
     trace_id: str | None = None,
 ) -> Record:
     """The record of a run that has not begun, with the order in which the conductor will see its workers."""
-    names = list(team.allowed(task))
+    names = list(team.members_for(task))
     if task.depth > 0 and task.plan is None:
         names.append(TEAM)
     if team.conductor is not None and team.conductor.shuffle:
@@ -160,7 +160,7 @@ def _members(family: Family, run: Run) -> dict[str, PoolMember]:
         BadTask: one of them is gone.
     """
     record = run.record
-    allowed = family.team.allowed(record.task)
+    allowed = family.team.members_for(record.task)
     if gone := set(record.workers) - {*allowed, TEAM}:
         raise BadTask(
             f"The run needs the worker {min(gone)!r}, which is not there any more.", param="podium.workers"
@@ -215,7 +215,7 @@ def _take_earlier(family: Family, task: Task, outer: str) -> Record | None:
 def _spent(record: Record, team: Team, known: Collection[str]) -> tuple[Decimal, Usage]:
     """What a run's calls took by now; a call that nobody knows of, the most that it could. Runs in `known` count for themselves."""
     cost_usd, usage = Decimal(0), Usage()
-    for call in (*record.calls, *record.failed_calls):
+    for call in (*record.calls, *record.calls_without_answer):
         if getattr(call, "inner_run", None) not in known:
             cost_usd += call.cost_usd or Decimal(0)
             usage += call.usage or Usage()

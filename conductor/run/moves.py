@@ -100,7 +100,7 @@ def _after_rejection(record: Record, plan: PlanRecord, rejection: Failure, fallb
         return WritePlan("repair", plan.round)
     if plan.round > 0:
         return _keep(record)  # the record has both rejections
-    why = f"the plan was refused twice, last as {plan.rejected}: {rejection.message}"
+    why = f"the plan was refused twice, last as {plan.reject_reason}: {rejection.message}"
     return _fall_back(record, fallbacks, why)
 
 
@@ -138,13 +138,13 @@ def _fall_back(record: Record, fallbacks: Sequence[str], why: str, failure: Fail
 
 def _give_up(record: Record, failure: Failure) -> Move:
     """The answer before stands, where there is one and nothing else was shown."""
-    if record.answered_plan is None or record.answer_began_s is not None or record.task.strict:
+    if record.last_answer_plan is None or record.answer_began_s is not None or record.task.strict:
         return Fail(failure)
     return _keep(record)
 
 
 def _keep(record: Record) -> Finish:
-    kept = record.answered_plan
+    kept = record.last_answer_plan
     assert kept is not None, "a further round follows an answer"
     return Finish(kept.steps[-1].result)
 

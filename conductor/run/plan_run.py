@@ -112,12 +112,12 @@ class PlanRun:
         self._waiting: dict[int, list[AnswerDelta]] = {}
         self._showing = asyncio.Lock()
 
-    async def run(self, steps: AsyncIterable[Step], ended: Callable[[], Plan | None]) -> CallResult | None:
+    async def run(self, steps: AsyncIterable[Step], end_plan: Callable[[], Plan | None]) -> CallResult | None:
         """Run `steps` as they come. Those that the record knows as done or failed are not run again.
 
         Args:
             steps: in the plan's order, each checked.
-            ended: called when they have ended; the whole plan, or None where there is nothing to run.
+            end_plan: called when they have ended; the whole plan, or None where there is nothing to run.
 
         Returns:
             The last step's result, or None where the plan has none.
@@ -128,7 +128,7 @@ class PlanRun:
         try:
             async for step in steps:
                 self._start(step)
-            plan = ended()
+            plan = end_plan()
             if plan is None:
                 return None
             await self._decide(plan)
@@ -137,14 +137,14 @@ class PlanRun:
         finally:
             await self._stop()
 
-    def _recorded(self, index: int) -> StepRecord | None:
+    def _record_of(self, index: int) -> StepRecord | None:
         steps = self._context.log.record.plans[self._index].steps
         return steps[index] if index < len(steps) else None
 
     def _start(self, step: Step) -> None:
         index = len(self._steps)
         self._steps.append(step)
-        if self._recorded(index) is None:
+        if self._record_of(index) is None:
             self._context.log.append(StepPlanned(self._context.now_s(), self._index, index, step))
             if self._is_taken_over(index):
                 reused = StepReused(self._context.now_s(), self._index, index, self._resumes or 0)
@@ -161,7 +161,7 @@ class PlanRun:
 
     async def _decide(self, plan: Plan) -> None:
         """The text has ended: drop what nobody needs, and show what the last step has said by now."""
-        self._unneeded = frozenset(range(len(self._tasks))) - plan.needed
+        self._unneeded = frozenset(range(len(self._tasks))) - plan.reachable
         for index in self._unneeded:
             self._tasks[index].cancel()
         async with self._showing:
@@ -184,7 +184,7 @@ class PlanRun:
                     self._abort(index, self._outcome(index), None, None)
 
     async def _step(self, index: int, step: Step) -> CallResult:
-        recorded = self._recorded(index)
+        recorded = self._record_of(index)
         assert recorded is not None, "it was planned"
         self._begun.add(index)
         if recorded.status == "done" and recorded.result is not None:
@@ -279,7 +279,7 @@ class PlanRun:
     def _abort(
         self, index: int, outcome: StepOutcome, error: PodiumError | None, reply: Reply | None
     ) -> None:
-        recorded = self._recorded(index)
+        recorded = self._record_of(index)
         if recorded is not None and recorded.status == outcome.value:
             return  # the process before this one saw it
         failure = Failure.of(error) if error else None

@@ -103,7 +103,7 @@ class PlanRecord:
     """The run ended while it was written."""
 
     @property
-    def rejected(self) -> Reason | None:
+    def reject_reason(self) -> Reason | None:
         """Why it cannot run; None where it can."""
         return reason_of(self.rejection)
 
@@ -187,7 +187,7 @@ class Record:
         return next((plan.why for plan in self.plans if plan.source == "fallback"), None)
 
     @property
-    def answered_plan(self) -> PlanRecord | None:
+    def last_answer_plan(self) -> PlanRecord | None:
         """The newest plan that gave an answer."""
         return next((plan for plan in reversed(self.plans) if plan.is_answered), None)
 
@@ -195,7 +195,7 @@ class Record:
     def answering_plan(self) -> PlanRecord | None:
         """The plan whose last step is the answer: the newest one that gave one, or else that runs."""
         runs = [plan for plan in self.plans if plan.steps and plan.rejection is None and plan.failure is None]
-        return self.answered_plan or (runs[-1] if runs else None)
+        return self.last_answer_plan or (runs[-1] if runs else None)
 
     @property
     def answering(self) -> CallResult | None:
@@ -215,7 +215,7 @@ class Record:
         return plans + [step.result for step in self.steps if step.result and step.reused_from is None]
 
     @property
-    def failed_calls(self) -> Iterator[Failure | Attempt]:
+    def calls_without_answer(self) -> Iterator[Failure | Attempt]:
         """Calls that gave no answer and whose servers said what they took all the same."""
         for plan in self.plans:
             is_own = plan.failure is not None and plan.failure.get("step") is None
@@ -241,15 +241,15 @@ class Record:
     @property
     def cost_usd(self) -> Decimal | None:
         """All of it; None where one call's cost is unknown."""
-        return total([call.cost_usd for call in (*self.calls, *self.failed_calls)])
+        return total([call.cost_usd for call in (*self.calls, *self.calls_without_answer)])
 
     @property
     def usage(self) -> Usage:
         """Tokens of every call, those that failed included, as far as they are known."""
-        return sum((call.usage for call in (*self.calls, *self.failed_calls) if call.usage), Usage())
+        return sum((call.usage for call in (*self.calls, *self.calls_without_answer) if call.usage), Usage())
 
     @property
-    def unmetered_calls(self) -> int:
+    def n_unmetered_calls(self) -> int:
         """Calls whose tokens nobody reported: their streams were cut before the server said. Their tokens are in no sum."""
         plans = sum(
             plan.result.usage is None if plan.result else plan.is_interrupted and plan.worker is not None
@@ -263,7 +263,7 @@ class Record:
     def orchestration(self) -> Usage:
         """Tokens of every call but the answering one."""
         answering = self.answering
-        others = [call for call in (*self.calls, *self.failed_calls) if call is not answering]
+        others = [call for call in (*self.calls, *self.calls_without_answer) if call is not answering]
         return sum((call.usage for call in others if call.usage), Usage())
 
     @property

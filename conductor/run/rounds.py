@@ -96,7 +96,7 @@ class RoundLoop:
         except Exception as exc:  # noqa: BLE001
             late = isinstance(exc, TimeoutError) and deadline.expired()
             error = exc if isinstance(exc, PodiumError) else self._late() if late else internal_error(exc)
-            kept = self._record.answered_plan
+            kept = self._record.last_answer_plan
             if kept is None or self._log.has_answer_begun or self._record.task.strict:
                 self._log.append(RunFailed(self.now_s(), Failure.of(error)))
             else:  # a further round failed: the answer before it stands, the record has both
@@ -147,17 +147,17 @@ class RoundLoop:
             case RunPlan(plan=plan):
                 index = self._start_plan(move.source, 0, None, ())
 
-                def ended() -> Plan:
+                def end_plan() -> Plan:
                     self._log.append(PlanEnded(self.now_s(), index, why=move.why))
                     return plan
 
-                await self._execute(index, _all_of(plan), ended, move.resumes)
+                await self._execute(index, _all_of(plan), end_plan, move.resumes)
             case ContinuePlan(index=index):
                 plan = Plan(tuple(step.step for step in self._record.plans[index].steps))
                 await self._execute(index, _all_of(plan), lambda: plan, None)
 
     async def _write(self, move: WritePlan) -> None:
-        conductor, outcome = self._conductor(), self._record.answered_plan
+        conductor, outcome = self._conductor(), self._record.last_answer_plan
         earlier = tuple(step.step for step in outcome.steps) if outcome and outcome.result else ()
         prompt = self._prompt(move, outcome)
         index = self._start_plan(move.source, move.round, conductor.member.name, prompt)
@@ -170,14 +170,14 @@ class RoundLoop:
             may_accept=move.round > 0,
         )
 
-        def ended() -> Plan | None:
+        def end_plan() -> Plan | None:
             is_same = stream.plan is not None and stream.plan.steps == earlier
             plan, why = (None, SAME_AGAIN) if is_same else (stream.plan, "")
             self._log.append(PlanEnded(self.now_s(), index, stream.result, accepted=plan is None, why=why))
             return plan
 
         try:
-            await self._execute(index, hold_while_same(stream, earlier), ended, move.resumes)
+            await self._execute(index, hold_while_same(stream, earlier), end_plan, move.resumes)
         except InvalidPlan as exc:
             rejection = Failure.of(exc)
             self._log.append(
@@ -212,18 +212,18 @@ class RoundLoop:
         self,
         index: int,
         steps: AsyncIterable[Step],
-        ended: Callable[[], Plan | None],
+        end_plan: Callable[[], Plan | None],
         resumes: int | None,
     ) -> None:
         if not self._record.task.plan_only:
             is_last = self._record.plans[index].round + 1 >= self._record.task.n_rounds
-            await PlanRun(self._context, index, live=is_last, resumes=resumes).run(steps, ended)
+            await PlanRun(self._context, index, live=is_last, resumes=resumes).run(steps, end_plan)
             return
         number = 0
         async for step in steps:
             self._log.append(StepPlanned(self.now_s(), index, number, step))
             number += 1
-        ended()
+        end_plan()
 
     def _start_plan(self, source: Source, round: int, worker: str | None, prompt: tuple[Message, ...]) -> int:
         index = len(self._record.plans)

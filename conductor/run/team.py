@@ -26,7 +26,7 @@ class Team:
     prompts: Prompts = field(default_factory=Prompts)
     fallback: str | None = None
 
-    def allowed(self, task: Task) -> dict[str, PoolMember]:
+    def members_for(self, task: Task) -> dict[str, PoolMember]:
         """The part of the pool that `task` may use.
 
         Raises:
@@ -56,7 +56,7 @@ class Team:
 
     def fallbacks(self, task: Task) -> list[str]:
         """Who may answer alone, in order: the settings' choice first; only those who see, where the user shows a picture."""
-        members = self.allowed(task)
+        members = self.members_for(task)
         names = sorted(members, key=lambda name: name != self.fallback)
         seeing = [name for name in names if members[name].sees_images]
         return seeing if task.shows_pictures and seeing else names

@@ -25,7 +25,7 @@ def build_api(service: Service) -> FastAPI:
     app.state.service = service
     for router in (chat.router, models.router, workflows.router, health.router):
         app.include_router(router)
-    app.add_exception_handler(PodiumError, _told)
+    app.add_exception_handler(PodiumError, _render_error)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(RequestValidationError, _query)
     app.add_exception_handler(Exception, _defect)
@@ -34,7 +34,7 @@ def build_api(service: Service) -> FastAPI:
     return app
 
 
-async def _told(_: Request, exc: Exception) -> Response:
+async def _render_error(_: Request, exc: Exception) -> Response:
     assert isinstance(exc, PodiumError)
     return failure(exc)
 

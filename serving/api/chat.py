@@ -57,7 +57,7 @@ def _plan_json(record: Record, ordered: ResolvedTask) -> record_json.Json:
     steps = [
         record_json.step_json(step) | {
             "worst_case_cost_usd": record_json.dollars(cost), "worst_case_tokens": usage.total_tokens,
-            "needed": index in plan.needed,
+            "needed": index in plan.reachable,
         }
         for index, (step, usage, cost) in enumerate(zip(written.steps, tokens, costs, strict=True))
     ]  # fmt: skip

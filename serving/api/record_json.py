@@ -85,7 +85,7 @@ def summary(record: Record, inner: Inner = NONE, *, trace: bool) -> Json:
     return {
         "workflow_id": record.id, "rounds": record.rounds,
         "steps": steps(record, inner) if trace else [_brief(step) for step in steps(record, inner)],
-        "cost_usd": dollars(record.cost_usd), "unmetered_calls": record.unmetered_calls,
+        "cost_usd": dollars(record.cost_usd), "unmetered_calls": record.n_unmetered_calls,
         "wall_s": _seconds(record.wall_s), "critical_path_s": _seconds(record.critical_path_s),
         "fallback": record.fallback, "trace_id": record.trace_id,
     }  # fmt: skip
@@ -95,7 +95,7 @@ LISTED_CHARS = 500
 """No text in a list of records is longer; the whole of it is in the record."""
 
 
-def truncated(record: Record, inner: Inner = NONE) -> Json:
+def shorten_workflow(record: Record, inner: Inner = NONE) -> Json:
     """A record in a list: the whole of it, but for long texts, which end in `… [N characters]`."""
     return cast(Json, _shorten(workflow(record, inner)))
 
@@ -121,7 +121,7 @@ def workflow(record: Record, inner: Inner = NONE, *, for_operator: bool = True) 
         "plan": [step_json(step) for step in plan.steps] if plan else [],
         "answer": record.answer, "finish_reason": record.finish.value if record.finish else None,
         "error": _error(record.failure, for_operator=for_operator),
-        "usage": usage(record), "cost_usd": dollars(record.cost_usd), "unmetered_calls": record.unmetered_calls,
+        "usage": usage(record), "cost_usd": dollars(record.cost_usd), "unmetered_calls": record.n_unmetered_calls,
         "wall_s": _seconds(record.wall_s), "critical_path_s": _seconds(record.critical_path_s),
         "plans": [_plan(each, for_operator=for_operator) for each in record.plans],
         "steps": steps(record, inner, for_operator=for_operator),
@@ -168,7 +168,7 @@ def progress(event: Event) -> Json | None:
             told = {
                 "type": "plan_ended",
                 "accepted": event.accepted,
-                "rejected": event.rejected,
+                "rejected": event.reject_reason,
                 "why": event.why,
             }
         case CallQueued():
@@ -223,7 +223,7 @@ def _plan(plan: PlanRecord, *, for_operator: bool) -> Json:
     return {
         "plan": plan.index, "round": plan.round, "source": plan.source, "worker": plan.worker,
         "prompt": _messages(plan.prompt), **_call(plan.result, for_operator=for_operator), "steps": [step_json(step) for step in plan.steps],
-        "accepted": plan.accepted, "rejected": plan.rejected, "why": plan.why,
+        "accepted": plan.accepted, "rejected": plan.reject_reason, "why": plan.why,
         "error": _error(plan.failure, for_operator=for_operator),
         "started_s": _seconds(plan.started_s), "ended_s": _seconds(plan.ended_s),
     }  # fmt: skip

@@ -53,18 +53,18 @@ def resolve(request: ChatRequest, pool: Pool, *, plan_only: bool = False) -> Res
     if podium.plan is not None:
         _check_name(name, pool)
         own = _own_plan(podium.plan, engine, task, _own_steps(podium, model))
-        return _checked(engine, task, own, "client")
+        return _check_given_plan(engine, task, own, "client")
     if name in settings.models:
-        _check_pictures(task, engine.allowed(task).values())
+        _check_pictures(task, engine.members_for(task).values())
         return ResolvedTask(task, engine)
     if name in settings.workflows:
-        fixed = _fixed(settings.workflows[name])
+        fixed = _workflow_plan(settings.workflows[name])
         if podium.max_steps is not None and podium.max_steps < len(fixed.steps):
             message = f"{name!r} has {len(fixed.steps)} steps; podium.max_steps allows {podium.max_steps}."
             raise BadTask(message, param="podium.max_steps")
-        return _checked(pool.unrestricted, task, fixed, "workflow")
+        return _check_given_plan(pool.whole_pool_team, task, fixed, "workflow")
     if name in pool.members:
-        return _checked(pool.unrestricted, task, Plan((Step(name, ""),)), "worker")
+        return _check_given_plan(pool.whole_pool_team, task, Plan((Step(name, ""),)), "worker")
     _check_name(name, pool)
     raise AssertionError("a known name is a model, a workflow or a worker")
 
@@ -92,9 +92,9 @@ def _check_name(name: str, pool: Pool) -> None:
         raise unknown_model(name, pool)
 
 
-def _checked(engine: Team, task: Task, plan: Plan, source: Source) -> ResolvedTask:
+def _check_given_plan(engine: Team, task: Task, plan: Plan, source: Source) -> ResolvedTask:
     """A given plan names its own workers; those that the request refuses, it cannot use."""
-    engine.allowed(task)
+    engine.members_for(task)
     used = tuple(dict.fromkeys(step.worker for step in plan.steps))
     allowed = used if task.workers is None else task.workers
     for field, refused in (("exclude_workers", set(task.exclude_workers)), ("workers", {*used} - {*allowed})):
@@ -102,7 +102,7 @@ def _checked(engine: Team, task: Task, plan: Plan, source: Source) -> ResolvedTa
             raise BadTask(f"The plan needs the worker {min(needed)!r}.", param=f"podium.{field}")
     workers = task.workers if source == "client" else used
     given = replace(task, plan=plan, plan_source=source, workers=workers)
-    members = engine.allowed(given)
+    members = engine.members_for(given)
     _check_pictures(given, [members[name] for name in used])
     return ResolvedTask(given, engine)
 
@@ -189,7 +189,7 @@ def _own_steps(podium: Podium, model: ModelSettings) -> int:
 def _own_plan(given: list[PlannedStep], engine: Team, task: Task, limit: int) -> Plan:
     steps = [Step(step.worker, step.subtask, _access(step.access, index)) for index, step in enumerate(given)]
     try:
-        return Plan.of(steps, engine.allowed(task), limit)
+        return Plan.of(steps, engine.members_for(task), limit)
     except InvalidPlan as exc:
         field = "" if exc.step is None else f"[{exc.step}]"
         raise BadTask(
@@ -197,7 +197,7 @@ def _own_plan(given: list[PlannedStep], engine: Team, task: Task, limit: int) ->
         ) from exc
 
 
-def _fixed(steps: tuple[StepSettings, ...]) -> Plan:
+def _workflow_plan(steps: tuple[StepSettings, ...]) -> Plan:
     return Plan(tuple(Step(s.worker, s.subtask, _access(s.access, index)) for index, s in enumerate(steps)))
 
 

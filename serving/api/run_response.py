@@ -57,7 +57,7 @@ class RunResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI. Returns once the answer is out, or the client has gone and everything is closed."""
         answering = asyncio.create_task(self._answer(send))
-        leaving = asyncio.create_task(_gone(receive))
+        leaving = asyncio.create_task(_wait_for_disconnect(receive))
         try:
             await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -131,7 +131,7 @@ async def _first_events(run: Run, first_byte_s: float) -> list[Event]:
     return events
 
 
-async def _gone(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     """Returns when the client has left."""
     while (await receive())["type"] != "http.disconnect":
         pass
@@ -165,7 +165,7 @@ class Chunks:
                 delta: Json = {"content": text} if text else {}
                 return self._delta(delta | ({"reasoning_content": reasoning} if reasoning else {}))
             case RunFinished(finish=finish):
-                return self._finished(finish.value)
+                return self._last_chunks(finish.value)
             case RunFailed(failure=failure):
                 return _data(errors.body(failure, self._run.record.id)) + DONE
             case _:
@@ -179,7 +179,7 @@ class Chunks:
         line = "" if self._answering else in_words(event)
         return self._delta({"reasoning_content": line}) if line else b""
 
-    def _finished(self, reason: str) -> bytes:
+    def _last_chunks(self, reason: str) -> bytes:
         record = self._run.record
         last = self._chunk({
             "choices": [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": reason}],
@@ -206,7 +206,7 @@ def in_words(event: Event) -> str:
                 f" (reads {', '.join(str(read + 1) for read in planned.access)})" if planned.access else ""
             )
             return f"Step {step + 1}, {planned.worker}{reads}: {planned.subtask or 'answer the question'}\n"
-        case PlanEnded(rejected=rejected, why=why) if rejected or why:
+        case PlanEnded(rejection=rejection, why=why) if rejection or why:
             return f"{why}\n"
         case CallQueued(worker=worker, why=why):
             return f"{worker}: {why}\n"

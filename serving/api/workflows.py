@@ -19,7 +19,7 @@ async def workflows(request: Request, limit: Annotated[int, Query(ge=1, le=1000)
     service: Service = request.app.state.service
     newest = await service.newest(limit)
     return success(
-        {"object": "list", "data": [record_json.truncated(run.record, run.inner) for run in newest]}
+        {"object": "list", "data": [record_json.shorten_workflow(run.record, run.inner) for run in newest]}
     )
 
 

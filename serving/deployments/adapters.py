@@ -17,7 +17,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from serving.lora.adapters import AdapterError, name_of
 from serving.lora.compatibility import Tensor, check, tensors_of_model
-from serving.lora.fetching import cache, fetched
+from serving.lora.fetching import cache, fetch
 
 FETCHED_WITHIN_S = 300.0
 """A store that does not give an adapter within this is given up on."""
@@ -49,9 +49,9 @@ class Adapters:
         before = self._loads.get(name_of(address))
         if before and before.done() and (before.cancelled() or before.exception()):
             self._forget(name_of(address), before)
-        return await self.loaded(address)
+        return await self.lora_request(address)
 
-    async def loaded(self, address: str) -> LoRARequest:
+    async def lora_request(self, address: str) -> LoRARequest:
         """What a call names to vLLM; loaded now where nobody has before, as in a replica that has just started.
 
         Raises:
@@ -85,7 +85,7 @@ class Adapters:
             )
         try:
             async with asyncio.timeout(FETCHED_WITHIN_S):
-                folder = await asyncio.to_thread(fetched, address, cache())
+                folder = await asyncio.to_thread(fetch, address, cache())
                 await asyncio.to_thread(self._check, folder, config.max_lora_rank)
                 return folder
         except TimeoutError as exc:

@@ -7,7 +7,7 @@ from contextlib import aclosing
 from serving.workers.vllm import Chunk
 
 
-async def gathered(
+async def coalesce(
     chunks: AsyncGenerator[Chunk], gap_s: Callable[[], float], now_s: Callable[[], float] = time.monotonic
 ) -> AsyncGenerator[Chunk]:
     """The first words at once; then what has come since the last message, `gap_s` after it, and at once with the last chunk.

@@ -25,7 +25,7 @@ from vllm.v1.metrics.ray_wrappers import RayPrometheusStatLogger
 from conductor.errors import ContextOverflow, WorkerError, WorkerRefused, WorkerUnavailable
 from serving.deployments.adapters import Adapters
 from serving.deployments.autoscaling import LOAD
-from serving.deployments.coalescing import gathered
+from serving.deployments.coalescing import coalesce
 from serving.deployments.engine_load import EngineLoad
 from serving.deployments.loopback import listen_on_loopback
 from serving.deployments.media import check_media
@@ -80,7 +80,7 @@ class Engine:
         """
         try:
             for adapter in (None, *adapters):
-                await self._warmed(adapter)
+                await self._warm_up(adapter)
         except AdapterError:
             return False  # its log says why
         return not self._engine.errored
@@ -89,18 +89,18 @@ class Engine:
         """Fetch an adapter, load it and answer once with it; why that cannot be, with the engine as it was."""
         try:
             await self._adapters.load(adapter)
-            await self._warmed(adapter)
+            await self._warm_up(adapter)
         except AdapterError as exc:
             return exc
         return None
 
-    async def _warmed(self, adapter: str | None) -> None:
+    async def _warm_up(self, adapter: str | None) -> None:
         task = self._warm.get(adapter)
         if task is None or (task.done() and (task.cancelled() or task.exception())):
-            task = self._warm[adapter] = asyncio.create_task(self._warm_up(adapter))
+            task = self._warm[adapter] = asyncio.create_task(self._answer_once(adapter))
         await asyncio.shield(task)  # the asker may give up waiting and ask again
 
-    async def _warm_up(self, adapter: str | None) -> None:
+    async def _answer_once(self, adapter: str | None) -> None:
         call = EngineCall(
             [{"role": "user", "content": "Hello"}], max_tokens=2, ebnf='root ::= "a" "b"', adapter=adapter
         )
@@ -111,7 +111,7 @@ class Engine:
         """For `autoscaling.by_load`. An engine without requests carries nothing, whatever its last step said."""
         return {LOAD: self._load.load if self._engine.get_num_unfinished_requests() else 0.0}
 
-    async def unfinished(self) -> int:
+    async def n_unfinished(self) -> int:
         """Requests in the engine, waiting or running."""
         return self._engine.get_num_unfinished_requests()
 
@@ -125,7 +125,7 @@ class Engine:
             WorkerUnavailable: the engine failed.
         """
         try:
-            async with aclosing(gathered(self._answer(call), lambda: self._gap_s(call))) as messages:
+            async with aclosing(coalesce(self._answer(call), lambda: self._gap_s(call))) as messages:
                 async for message in messages:
                     yield message
         except (ContextOverflow, WorkerRefused) as exc:
@@ -133,7 +133,7 @@ class Engine:
         except AdapterError as exc:
             yield WorkerRefused("its adapter cannot be served.", detail=exc.message, every_call=True)
         except (VLLMClientError, ValueError) as exc:
-            yield self._refused(exc)
+            yield self._engine_error(exc)
         except (EngineDeadError, EngineGenerateError) as exc:
             raise WorkerUnavailable("its engine failed. Try again.", detail=str(exc)) from exc
 
@@ -148,7 +148,7 @@ class Engine:
         room = self._max_model_len - n_prompt
         if room < 1:
             raise ContextOverflow(f"The prompt has {n_prompt} tokens; the model reads {self._max_model_len}.")
-        adapter = await self._adapters.loaded(call.adapter) if call.adapter else None
+        adapter = await self._adapters.lora_request(call.adapter) if call.adapter else None
         outputs = self._engine.generate(
             prompt, self._sampling(call, room), uuid.uuid4().hex, lora_request=adapter,
             trace_headers=outgoing_headers() or None,
@@ -177,7 +177,7 @@ class Engine:
         _, prompts = await self._engine.renderer.render_chat_async([cast(Any, call.messages)], self._chat)
         return prompts[0]
 
-    def _refused(self, error: Exception) -> WorkerError:
+    def _engine_error(self, error: Exception) -> WorkerError:
         text = str(error)
         if "maximum context length" in text or "max_model_len" in text or "longer than the maximum" in text:
             return ContextOverflow(

@@ -53,7 +53,7 @@ class FakeEngine:
     async def load(self, adapter: str) -> None:
         """See `Engine.load`: it says the same with any."""
 
-    async def unfinished(self) -> int:
+    async def n_unfinished(self) -> int:
         """See `Engine.unfinished`."""
         return self._unfinished
 

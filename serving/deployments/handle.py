@@ -39,7 +39,7 @@ class EngineHandle:
     async def load(self, adapter: str) -> None:
         """See `EngineClient.load`."""
         try:
-            told = await self._asked_of_all(adapter)
+            told = await self._ask_every_replica(adapter)
         except TimeoutError as exc:
             raise AdapterError(
                 f"The adapter {adapter} was not loaded within {LOADED_WITHIN_S:.0f} s."
@@ -52,7 +52,7 @@ class EngineHandle:
             if refusal is not None:
                 raise refusal
 
-    async def _asked_of_all(self, adapter: str) -> list[AdapterError | None]:
+    async def _ask_every_replica(self, adapter: str) -> list[AdapterError | None]:
         """What every replica says that is up; a handle learns a moment after its making which there are."""
         for _ in range(1 if await self._replicas.is_asleep(self._name) else ASK_FOR_REPLICAS):
             with contextlib.suppress(DeploymentUnavailableError):

@@ -11,7 +11,7 @@ from typing import Any
 
 from ray.util import metrics
 
-from serving.telemetry.instruments import INSTRUMENTS, Instrument, exported
+from serving.telemetry.instruments import INSTRUMENTS, Instrument, to_prometheus
 from serving.telemetry.metrics import Measurement, Meter, report
 
 SAMPLED_EVERY_S = 5.0
@@ -40,20 +40,20 @@ class RayMeter:
 
 @cache  # there are no more of them than series
 def _tags(instrument: Instrument, labels: tuple[str, ...]) -> dict[str, str]:
-    return dict(zip(map(exported, instrument.labels), labels, strict=True))
+    return dict(zip(map(to_prometheus, instrument.labels), labels, strict=True))
 
 
 def _metric(instrument: Instrument) -> Any:
-    keys = tuple(map(exported, instrument.labels))
+    keys = tuple(map(to_prometheus, instrument.labels))
     match instrument.kind:
         case "counter":
-            return metrics.Counter(instrument.exported_name, instrument.text, keys)
+            return metrics.Counter(instrument.prometheus_name, instrument.text, keys)
         case "histogram":
             return metrics.Histogram(
-                instrument.exported_name, instrument.text, list(instrument.buckets), keys
+                instrument.prometheus_name, instrument.text, list(instrument.buckets), keys
             )
         case "gauge":
-            return metrics.Gauge(instrument.exported_name, instrument.text, keys)
+            return metrics.Gauge(instrument.prometheus_name, instrument.text, keys)
 
 
 def sample(meter: Meter, levels: Callable[[], Iterable[Measurement]]) -> None:

@@ -53,7 +53,7 @@ async def read_body(scope: Scope, receive: Receive, policy: Policy, room: Waitin
                     timer.reschedule(min(deadline_s, loop.time() + policy.stall_s))
     except TimeoutError:
         if evicted:
-            raise pushed_out() from None
+            raise overload_error() from None
         raise body_too_slow(policy) from None
     finally:
         room.leave(ticket)
@@ -119,7 +119,7 @@ def body_too_slow(policy: Policy) -> TooSlow:
     )
 
 
-def pushed_out() -> Overloaded:
+def overload_error() -> Overloaded:
     """The error for a request whose place others needed."""
     message = "Too many requests here are unfinished, and this one made room for others. Try again soon."
     return Overloaded(message, retry_after_s=RETRY_AFTER_S)

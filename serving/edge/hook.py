@@ -12,7 +12,7 @@ from starlette.middleware import Middleware
 
 from serving.edge.middleware import Edge
 from serving.edge.policy import Policy
-from serving.edge.protocol import guarded
+from serving.edge.protocol import guard_protocol
 from serving.edge.waiting import WaitingRoom
 
 FILES_PER_CONNECTION = 2
@@ -25,7 +25,7 @@ def in_proxy() -> list[Middleware]:
     room = WaitingRoom(
         min(policy.max_waiting, raise_file_limit() // FILES_PER_CONNECTION), policy.max_unfinished_bytes
     )
-    uvicorn.config.HTTP_PROTOCOLS["auto"] = guarded(policy, room)  # type: ignore[assignment]
+    uvicorn.config.HTTP_PROTOCOLS["auto"] = guard_protocol(policy, room)  # type: ignore[assignment]
     return [Middleware(Edge, policy=policy, room=room)]
 
 

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from conductor.errors import BadTask, PodiumError, TooLarge, TooSlow
 from serving import errors
-from serving.edge.body import body_too_slow, pushed_out
+from serving.edge.body import body_too_slow, overload_error
 from serving.edge.policy import Policy
 from serving.edge.waiting import Ticket, WaitingRoom
 
@@ -27,7 +27,7 @@ class HeaderTooLongError(Exception):
     """Ends the parser; what the client is told is written where the parser is fed."""
 
 
-def guarded(policy: Policy, room: WaitingRoom) -> type[HttpToolsProtocol]:
+def guard_protocol(policy: Policy, room: WaitingRoom) -> type[HttpToolsProtocol]:
     """The protocol for one process.
 
     Args:
@@ -40,7 +40,7 @@ def guarded(policy: Policy, room: WaitingRoom) -> type[HttpToolsProtocol]:
         "slow_head": response(slow_head),
         "long_head": response(long_head, 431),
         "slow_body": response(body_too_slow(policy)),
-        "pushed_out": response(pushed_out()),
+        "pushed_out": response(overload_error()),
     }
     return type("EdgeProtocol", (EdgeProtocol,), {"policy": policy, "room": room, **answers})
 
@@ -70,7 +70,7 @@ class EdgeProtocol(HttpToolsProtocol):
     slow_head: ClassVar[bytes]
     long_head: ClassVar[bytes]
     slow_body: ClassVar[bytes]
-    pushed_out: ClassVar[bytes]
+    overload_error: ClassVar[bytes]
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
@@ -205,7 +205,7 @@ class EdgeProtocol(HttpToolsProtocol):
         self._ticket = None
         self._stop_waiting()
         if self._held is not None and not self._is_refused:
-            self.transport.write(self.pushed_out)
+            self.transport.write(self.overload_error)
         self.transport.close()
 
     def _time_is_up(self) -> None:

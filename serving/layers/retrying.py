@@ -33,9 +33,9 @@ class Retrying:
     async def open(self, call: Call) -> AsyncGenerator[Reply]:
         """See `Worker.open`; what failed on the way is in `attempts` of the reply, or of the error."""
         async with AsyncExitStack() as opened:
-            yield await self._opened(opened, call)
+            yield await self._open_with_retries(opened, call)
 
-    async def _opened(self, opened: AsyncExitStack, call: Call) -> Reply:
+    async def _open_with_retries(self, opened: AsyncExitStack, call: Call) -> Reply:
         failed: list[Attempt] = []
         while True:
             number, began_s = len(failed) + 1, time.monotonic()
@@ -56,12 +56,12 @@ class Retrying:
                 return reply
 
     def _may_help(self, error: WorkerError) -> bool:
-        return error.retryable and _told_s(error) <= self._longest_wait_s
+        return error.retryable and _retry_after_s(error) <= self._longest_wait_s
 
     def _wait_s(self, number: int, error: WorkerError) -> float:
         """Full jitter under a doubling bound (https://aws.amazon.com/builders-library/timeouts-retries-and-backoff-with-jitter)."""
         bound_s = min(self._longest_wait_s, self._first_wait_s * 2 ** (number - 1))
-        return max(_told_s(error), random.uniform(0, bound_s))
+        return max(_retry_after_s(error), random.uniform(0, bound_s))
 
 
 def _patience_s(call: Call) -> float:
@@ -69,6 +69,6 @@ def _patience_s(call: Call) -> float:
     return inf if call.deadline_at_s is None else (call.deadline_at_s - time.monotonic()) / 2
 
 
-def _told_s(error: WorkerError) -> float:
+def _retry_after_s(error: WorkerError) -> float:
     """How long the server asked us to wait."""
     return (error.retry_after_s or 0.0) if isinstance(error, WorkerBusy) else 0.0

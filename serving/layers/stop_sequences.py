@@ -39,7 +39,11 @@ async def cut_at(
             found = [at for stop in stops if (at := held.find(stop)) >= 0]
             was_cut = bool(found)
             shown = (
-                min(found) if found else len(held) if delta.finish else len(held) - _undecided(held, stops)
+                min(found)
+                if found
+                else len(held)
+                if delta.finish
+                else len(held) - _pending_chars(held, stops)
             )
             text, held = held[:shown], held[shown:]
             yield replace(delta, text=text, finish=None if was_cut else delta.finish)
@@ -77,7 +81,7 @@ async def _accounts(deltas: AsyncIterator[Delta], deadline_at_s: float | None) -
             yield replace(delta, text="", reasoning="", finish=None)
 
 
-def _undecided(text: str, stops: Sequence[str]) -> int:
+def _pending_chars(text: str, stops: Sequence[str]) -> int:
     """How much of the end of `text` is the beginning of a stop sequence."""
     return max(
         (

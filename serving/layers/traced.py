@@ -40,7 +40,7 @@ class Traced:
         with spans.tracer.start_as_current_span(
             name,
             kind=kind,
-            attributes=self._asked(call),
+            attributes=self._request_attributes(call),
             links=links,
             record_exception=False,
             set_status_on_exception=False,
@@ -54,12 +54,12 @@ class Traced:
                     try:
                         yield reply
                     finally:
-                        _answered(span, reply)
+                        _set_result(span, reply)
             except PodiumError as exc:
-                spans.failed(span, type(exc).__name__, exc.explanation)
+                spans.mark_failed(span, type(exc).__name__, exc.explanation)
                 raise
 
-    def _asked(self, call: Call) -> dict[str, str | int | bool | list[int]]:
+    def _request_attributes(self, call: Call) -> dict[str, str | int | bool | list[int]]:
         attributes: dict[str, str | int | bool | list[int]] = {
             spans.OPERATION: call.site.operation, spans.PROVIDER: self._provider, spans.REQUEST_MODEL: self._model,
             spans.REQUEST_STREAM: True, spans.WORKER: self._worker.name, spans.PLAN: call.site.plan, spans.ATTEMPT: call.site.attempt,
@@ -75,7 +75,7 @@ class Traced:
         return attributes
 
 
-def _answered(span: Span, reply: Reply) -> None:
+def _set_result(span: Span, reply: Reply) -> None:
     span.set_attribute(spans.RESPONSE_MODEL, reply.model)
     if reply.finish:
         span.set_attribute(spans.FINISH_REASONS, [reply.finish.value])

@@ -48,7 +48,7 @@ def digest(folder: Path) -> str:
     return hashed.hexdigest()[:8]
 
 
-def versioned(label: str, folder: Path) -> str:
+def name_with_digest(label: str, folder: Path) -> str:
     """The name under which `folder` may be served: `label@digest`.
 
     Raises:
@@ -123,7 +123,7 @@ def publish(folder: Path, where: Path, label: str) -> Path:
         AdapterError: the folder is no adapter, or the label no name.
         OSError: it cannot be written.
     """
-    published = where / versioned(label, folder)
+    published = where / name_with_digest(label, folder)
     if not published.exists():
         where.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=where, prefix=".publishing-") as part:
@@ -148,12 +148,12 @@ def put(made: Path, at: Path) -> None:
 
 
 def _canonical(config: dict[str, Any]) -> str:
-    def ordered(value: Any) -> Any:
+    def sort_keys(value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: ordered(each) for key, each in cast(dict[str, Any], value).items()}
+            return {key: sort_keys(each) for key, each in cast(dict[str, Any], value).items()}
         if isinstance(value, list):
-            parts = [ordered(each) for each in cast(list[Any], value)]
+            parts = [sort_keys(each) for each in cast(list[Any], value)]
             return sorted(parts) if all(isinstance(part, str) for part in parts) else parts
         return value
 
-    return json.dumps(ordered(config), sort_keys=True, separators=(",", ":"))
+    return json.dumps(sort_keys(config), sort_keys=True, separators=(",", ":"))

@@ -22,7 +22,7 @@ def cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "podium" / "adapters"
 
 
-def fetched(address: str, into: Path) -> Path:
+def fetch(address: str, into: Path) -> Path:
     """The folder of the adapter at `address`, from `into` where it is there already.
 
     A local one is copied too: what is written over the original afterwards is not what was checked. Replicas of one machine may
@@ -69,7 +69,7 @@ def _copy(address: str, folder: Path) -> None:
         AdapterError: one cannot be read at `address`.
         OSError: one cannot be written.
     """
-    filesystem, path = _opened(address)
+    filesystem, path = _open_filesystem(address)
     for name in FILES:
         try:
             source = filesystem.open_input_stream(f"{path}/{name}")
@@ -91,7 +91,7 @@ def _read(source: Any, address: str) -> bytes:
         raise AdapterError(f"The adapter {address} broke off while it was read: {exc}.") from exc
 
 
-def _opened(address: str) -> tuple[Any, str]:
+def _open_filesystem(address: str) -> tuple[Any, str]:
     from pyarrow import fs  # pyright: ignore[reportMissingTypeStubs]
 
     arrow: Any = fs

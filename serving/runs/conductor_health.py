@@ -24,7 +24,7 @@ class ConductorHealth:
     """Of the newest one, for callers."""
 
     @property
-    def degraded(self) -> bool:
+    def is_degraded(self) -> bool:
         """Whether it has failed so often that it is told of."""
         return self.failures >= FAILURES_UNTIL_DEGRADED
 
@@ -32,11 +32,11 @@ class ConductorHealth:
         """Take a run that has ended into account; one that says nothing of the conductor changes nothing."""
         match verdict(record):
             case "planned":
-                if self.degraded:
+                if self.is_degraded:
                     logger.warning("The conductor plans again, after %d runs without a plan.", self.failures)
                 self.failures, self.reason = 0, ""
             case "failed":
-                plan = _failed_plan(record)
+                plan = _blamed_plan(record)
                 assert plan is not None, "that is why it is a failure"
                 self.failures, self.reason = self.failures + 1, _reason(plan)
                 if self.failures == FAILURES_UNTIL_DEGRADED:
@@ -57,10 +57,10 @@ def verdict(record: Record) -> Literal["planned", "failed", "says nothing"]:
         (plan.steps or plan.accepted) and plan.rejection is None and plan.failure is None for plan in written
     ):
         return "planned"
-    return "failed" if _failed_plan(record) else "says nothing"
+    return "failed" if _blamed_plan(record) else "says nothing"
 
 
-def _failed_plan(record: Record) -> PlanRecord | None:
+def _blamed_plan(record: Record) -> PlanRecord | None:
     """The newest plan that the conductor is to blame for; None where there is none, or where the run was ended before it could do better."""
     written = [plan for plan in record.plans if plan.source in WRITTEN]
     is_late = record.failure is not None and record.failure.is_a(DeadlineExceeded)
@@ -68,7 +68,7 @@ def _failed_plan(record: Record) -> PlanRecord | None:
         return written[-1]
     if (is_late or record.status == "cancelled") and record.fallback is None:
         return None
-    return next((plan for plan in reversed(written) if _failed(plan)), None)
+    return next((plan for plan in reversed(written) if _is_failure(plan)), None)
 
 
 def _is_silent(plan: PlanRecord) -> bool:
@@ -76,7 +76,7 @@ def _is_silent(plan: PlanRecord) -> bool:
     return plan.result is None and plan.rejection is None and plan.failure is None
 
 
-def _failed(plan: PlanRecord) -> bool:
+def _is_failure(plan: PlanRecord) -> bool:
     failure = plan.failure
     is_its_error = failure is not None and failure.is_a(WorkerError) and not failure.is_a(ContextOverflow)
     return plan.rejection is not None or is_its_error
@@ -85,7 +85,7 @@ def _failed(plan: PlanRecord) -> bool:
 def _reason(plan: PlanRecord) -> str:
     if _is_silent(plan):
         return "DeadlineExceeded: it had not said a word when the request's time was over"
-    return f"{plan.rejected or (plan.failure.code if plan.failure else None)}: {plan.why}"
+    return f"{plan.reject_reason or (plan.failure.code if plan.failure else None)}: {plan.why}"
 
 
 def _explanation(plan: PlanRecord) -> str:

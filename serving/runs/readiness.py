@@ -50,4 +50,4 @@ def _conductor(pool: Pool, down: list[str], health: ConductorHealth) -> Json | N
     told: Json = {"worker": chosen.worker, "failures_in_a_row": health.failures}
     if not pool.may_answer(chosen.worker, down):
         return told | {"reason": "its engine is not up"}
-    return told | {"reason": health.reason} if health.degraded else None
+    return told | {"reason": health.reason} if health.is_degraded else None

@@ -161,7 +161,7 @@ def _describe(span: spans.Span, record: Record) -> None:
     if record.cost_usd is not None:
         span.set_attribute(spans.COST_USD, float(record.cost_usd))
     if record.failure:
-        spans.failed(span, record.failure.code, record.failure.explanation)
+        spans.mark_failed(span, record.failure.code, record.failure.explanation)
 
 
 def _log(records: RunRecords) -> None:
@@ -183,7 +183,7 @@ def _log(records: RunRecords) -> None:
         "critical_path_s": round(record.critical_path_s, 4),
         "answer_began_s": None if began_s is None else round(began_s, 4),
         "fallback": record.fallback is not None,
-        "rejected": [plan.rejected for plan in record.plans if plan.rejected],
+        "rejected": [plan.reject_reason for plan in record.plans if plan.reject_reason],
         "error_type": record.failure.code if record.failure else None,
         "errors": faults(records),
         "trace_id": record.trace_id,

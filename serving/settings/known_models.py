@@ -109,7 +109,7 @@ GEMINI = (
 FAMILIES = {"openai": OPENAI, "anthropic": ANTHROPIC, "gemini": GEMINI}
 
 
-def known(kind: str, model: str) -> Accepts:
+def accepts_by_name(kind: str, model: str) -> Accepts:
     """What `model` accepts when it is spoken to in the way of `kind`. Behind OpenAI's way may be anything: who is not known accepts all."""
     for pattern, accepts in FAMILIES.get(kind, ()):
         if re.search(rf"(^|[/.:])({pattern})", model):
@@ -119,4 +119,4 @@ def known(kind: str, model: str) -> Accepts:
 
 def accepts_of(worker: ApiSettings) -> Accepts:
     """What the settings say that the worker's model accepts, over what is known of it."""
-    return known(worker.kind, worker.like or worker.model).overlay(worker.accepts)
+    return accepts_by_name(worker.kind, worker.like or worker.model).overlay(worker.accepts)

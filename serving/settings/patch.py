@@ -27,7 +27,7 @@ def apply_patch(settings: Settings, patch: Mapping[str, Any]) -> Settings:
     for worker in cast(list[dict[str, Any]], partial):
         merged[worker.get("name")] = merged.get(worker.get("name"), {}) | worker
     changed = parse(data | dict(patch) | {"workers": list(merged.values())}, "user_config")
-    if _deployed(settings) != _deployed(changed):
+    if _deployment_of(settings) != _deployment_of(changed):
         raise SettingsError(
             "user_config changes an engine or a size: an engine takes a redeploy of the settings file, replicas are counted by "
             "the Serve config's autoscaling_config."
@@ -47,7 +47,7 @@ def _see_room_for_adapters(settings: Settings, changed: Settings) -> None:
                 )
 
 
-def _deployed(settings: Settings) -> object:
+def _deployment_of(settings: Settings) -> object:
     """What is fixed when the application is deployed: engines with their sizes, and the router's size."""
     engines = {
         w.name: (w.model, w.engine, w.scale, w.stand_in)

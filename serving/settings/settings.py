@@ -239,7 +239,7 @@ def parse(data: Any, where: str = "settings") -> Settings:
     try:
         return Settings.model_validate(data)
     except ValidationError as exc:
-        faults = "; ".join(": ".join(filter(None, (_place(f["loc"]), _said(f)))) for f in _faults(exc))
+        faults = "; ".join(": ".join(filter(None, (_place(f["loc"]), _explain(f)))) for f in _faults(exc))
         raise SettingsError(f"{where} cannot be used: {faults}.") from exc
 
 
@@ -295,7 +295,7 @@ def _place(loc: tuple[int | str, ...]) -> str:
     )
 
 
-def _said(fault: ErrorDetails) -> str:
+def _explain(fault: ErrorDetails) -> str:
     return (
         "is not a known key"
         if fault["type"] == "extra_forbidden"

@@ -67,7 +67,7 @@ class Scaling(Frozen):
     """How long a replica that is removed may finish its requests. Should be as long as the longest stream."""
 
     @model_validator(mode="after")
-    def _ordered(self) -> Self:
+    def _check_order(self) -> Self:
         if self.max_replicas < self.min_replicas:
             raise ValueError("max_replicas is below min_replicas")
         return self
@@ -192,7 +192,7 @@ class VllmSettings(_WorkerBase):
 
     @field_validator("adapter")
     @classmethod
-    def _versioned(cls, adapter: str | None) -> str | None:
+    def _check_name(cls, adapter: str | None) -> str | None:
         try:
             if adapter is not None:
                 name_of(adapter)
@@ -202,7 +202,7 @@ class VllmSettings(_WorkerBase):
 
     @model_validator(mode="before")
     @classmethod
-    def _shared(cls, data: Any) -> Any:
+    def _check_sharing(cls, data: Any) -> Any:
         if isinstance(data, dict) and "deployment" in data:
             fields = cast(dict[str, Any], data)
             own = sorted({"engine", "scale"} & fields.keys())

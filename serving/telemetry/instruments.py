@@ -35,12 +35,12 @@ class Instrument:
     buckets: tuple[float, ...] = ()
 
     @property
-    def exported_name(self) -> str:
+    def prometheus_name(self) -> str:
         """As it is given to Ray, which puts `ray_` before it, and `_total` behind a counter."""
-        return exported(self.name) + SUFFIXES.get(self.unit, "")
+        return to_prometheus(self.name) + SUFFIXES.get(self.unit, "")
 
 
-def exported(name: str) -> str:
+def to_prometheus(name: str) -> str:
     """`name` as Prometheus spells it."""
     return name.replace(".", "_")
 

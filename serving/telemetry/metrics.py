@@ -57,7 +57,7 @@ def of_run(records: RunRecords, providers: Mapping[str, str]) -> Iterator[Measur
     yield from _of_whole(records.record)
     for run in records:
         for plan in run.plans:
-            yield Measurement(instruments.PLANS, 1, (plan.source, _fate(plan), plan.rejected or ""))
+            yield Measurement(instruments.PLANS, 1, (plan.source, _fate(plan), plan.reject_reason or ""))
             yield from (
                 Measurement(instruments.STEPS, 1, (step.served_by or step.worker, step.status))
                 for step in plan.steps

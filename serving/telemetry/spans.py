@@ -119,7 +119,7 @@ def trace_id(span: Span) -> str | None:
     return trace.format_trace_id(context.trace_id) if context.is_valid else None
 
 
-def failed(span: Span, error_type: str, message: str) -> None:
+def mark_failed(span: Span, error_type: str, message: str) -> None:
     """Mark `span` as failed."""
     span.set_attribute(ERROR_TYPE, error_type)
     span.set_status(Status(StatusCode.ERROR, message))

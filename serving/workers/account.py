@@ -42,7 +42,7 @@ class Account:
     """What the model accepts, and whether it thinks."""
 
     @property
-    def known_as(self) -> str:
+    def public_name(self) -> str:
         """The model's public name, where `model` is a deployment's."""
         return self.family or self.model
 
@@ -54,7 +54,7 @@ class Account:
     def timer(self, faults: ErrorMapper, effort: str | None) -> StallTimer:
         """What ends the silence of a call at `effort`; one for each call."""
         usual_s = THINKING_STALL_S if self.accepts.thinks(effort) else STALL_S
-        return StallTimer(self.stall_timeout_s or usual_s, faults.stalled)
+        return StallTimer(self.stall_timeout_s or usual_s, faults.stall)
 
     def faults(self, provider: str, key_env: str, url: httpx2.URL) -> ErrorMapper:
         """What makes the errors of calls to `url`. See `Faults` for the rest."""

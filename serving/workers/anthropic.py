@@ -28,8 +28,8 @@ from conductor.model.messages import Image, Message, Part
 from conductor.model.usage import Usage
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 from serving.workers.account import Account
-from serving.workers.http_errors import ErrorMapper, said
-from serving.workers.http_guard import bounded
+from serving.workers.http_errors import ErrorMapper, error_text
+from serving.workers.http_guard import bound_response
 from serving.workers.images import split_data_url
 from serving.workers.output_limit import within_limit
 from serving.workers.stall_timer import StallTimer
@@ -72,7 +72,7 @@ class AnthropicWorker:
             base_url=account.base_url,
             max_retries=0,
             http_client=anthropic.DefaultAsyncHttpxClient(
-                timeout=account.timeout, follow_redirects=False, event_hooks={"response": [bounded]}
+                timeout=account.timeout, follow_redirects=False, event_hooks={"response": [bound_response]}
             ),
             open_telemetry=False,  # our span around the call is the one; the SDK would add a second
         )
@@ -97,7 +97,7 @@ class AnthropicWorker:
         try:
             async with aclosing(self._events(request, timer)) as events:
                 while (event := await timer.next(events)) is not None:
-                    with self._mapped():
+                    with self._map_errors():
                         delta = self._delta(event, last.usage, check)
                     last = Delta(
                         finish=delta.finish or last.finish,
@@ -117,7 +117,7 @@ class AnthropicWorker:
     async def _events(
         self, request: dict[str, Any], timer: StallTimer
     ) -> AsyncGenerator[RawMessageStreamEvent]:
-        with self._mapped():
+        with self._map_errors():
             stream = cast(
                 anthropic.AsyncStream[RawMessageStreamEvent], await self._client.messages.create(**request)
             )
@@ -135,7 +135,7 @@ class AnthropicWorker:
         if not turns:  # the API wants at least one turn
             turns.append({"role": "user", "content": [{"type": "text", "text": system}]})
             system = ""
-        thinking, effort = thinking_for(self._account.known_as, call.sampling.effort, max_tokens)
+        thinking, effort = thinking_for(self._account.public_name, call.sampling.effort, max_tokens)
         output = {"effort": effort, "format": _format(call)}
         extra = {"temperature": call.sampling.temperature, "top_p": call.sampling.top_p}
         optional: dict[str, object] = {
@@ -164,7 +164,7 @@ class AnthropicWorker:
         try:
             return [_block(part) for part in message.parts if isinstance(part, Image) or part.text]
         except ValueError as exc:
-            raise self._faults.refused(f"was not asked: {exc}.") from exc
+            raise self._faults.refusal(f"was not asked: {exc}.") from exc
 
     def _delta(self, event: RawMessageStreamEvent, before: Usage | None, check: UsageCheck) -> Delta:
         match event.type:
@@ -189,7 +189,7 @@ class AnthropicWorker:
 
     def _finish(self, reason: str | None) -> FinishReason | None:
         if reason == "tool_use":
-            raise self._faults.refused(
+            raise self._faults.refusal(
                 "wants to call a tool, and was offered none.", "Look at its extra_body."
             )
         if reason is not None and reason not in FINISH:
@@ -199,7 +199,7 @@ class AnthropicWorker:
         return FINISH[reason] if reason else None
 
     @contextmanager
-    def _mapped(self) -> Generator[None]:
+    def _map_errors(self) -> Generator[None]:
         """The one place where this SDK's errors become ours."""
         try:
             with self._faults.on_the_wire():
@@ -214,17 +214,17 @@ def fault(faults: ErrorMapper, exc: anthropic.AnthropicError) -> WorkerError:
         case anthropic.APIStatusError():
             status = exc.status_code if exc.status_code >= 300 else STATUS_OF.get(exc.type or "", 500)
             code = f"{exc.error_code or ''} {exc.type or ''}"
-            return faults.by_status(status, said(exc.body), exc.response.headers, code)
+            return faults.by_status(status, error_text(exc.body), exc.response.headers, code)
         case anthropic.APIResponseValidationError() | anthropic.APIWebhookValidationError():
-            return faults.garbled()
+            return faults.garble_error()
         case anthropic.APITimeoutError():
-            return faults.stalled()
+            return faults.stall()
         case anthropic.APIConnectionError() | anthropic.RetryableError():
             return faults.unreachable()
         case anthropic.APIError():
             return faults.unavailable("failed. Try again.", f"Its SDK said: {exc.message}")
         case _:  # credentials that cannot be had, arguments the SDK does not take
-            return faults.refused("cannot be asked. Ask another worker.", f"Its SDK said: {exc}")
+            return faults.refusal("cannot be asked. Ask another worker.", f"Its SDK said: {exc}")
 
 
 def thinking_for(

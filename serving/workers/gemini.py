@@ -29,9 +29,9 @@ from conductor.model.messages import Image, Message, Part
 from conductor.model.usage import Usage
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 from serving.workers.account import Account
-from serving.workers.gemini_stream import checked_usage
+from serving.workers.gemini_stream import check_usage_counts
 from serving.workers.http_errors import ErrorMapper
-from serving.workers.http_guard import bounded
+from serving.workers.http_guard import bound_response
 from serving.workers.images import media_type_of, split_data_url
 from serving.workers.output_limit import within_limit
 from serving.workers.stall_timer import StallTimer
@@ -74,7 +74,10 @@ class GeminiWorker:
         address = (account.base_url or DEFAULT_BASE_URL).rstrip("/")
         self._http = httpx2.AsyncClient(
             limits=httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=100),
-            event_hooks={"request": [self._set_timeout], "response": [_remember, bounded, checked_usage]},
+            event_hooks={
+                "request": [self._set_timeout],
+                "response": [_remember, bound_response, check_usage_counts],
+            },
             follow_redirects=False,
         )
         options = types.HttpOptions(
@@ -113,7 +116,7 @@ class GeminiWorker:
         arrivals = self._arrivals(chunks, responses, timer)
         try:
             while (chunk := await timer.next(arrivals)) is not None:
-                with self._mapped():
+                with self._map_errors():
                     delta = _delta(chunk, check)
                     finish = self._finish(chunk) or finish
                 usage, model = delta.usage or usage, delta.model or model
@@ -142,7 +145,7 @@ class GeminiWorker:
         while True:
             before = _responses.set(responses)
             try:
-                with self._mapped():
+                with self._map_errors():
                     chunk = await anext(chunks, None)
             finally:
                 _responses.reset(before)
@@ -168,7 +171,7 @@ class GeminiWorker:
             seed=call.sampling.seed,
             response_mime_type="application/json" if schema else None,
             response_json_schema=schema,
-            thinking_config=thinking_for(self._account.known_as, call.sampling.effort),
+            thinking_config=thinking_for(self._account.public_name, call.sampling.effort),
             automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True),
             automatic_continuation=False,
         )
@@ -188,7 +191,7 @@ class GeminiWorker:
         try:
             return [_part(part) for part in message.parts if isinstance(part, Image) or part.text]
         except ValueError as exc:
-            raise self._faults.refused(f"was not asked: {exc}.") from exc
+            raise self._faults.refusal(f"was not asked: {exc}.") from exc
 
     def _finish(self, chunk: types.GenerateContentResponse) -> FinishReason | None:
         candidate = _candidate(chunk)
@@ -205,7 +208,7 @@ class GeminiWorker:
         return FINISH[reason.value]
 
     @contextmanager
-    def _mapped(self) -> Generator[None]:
+    def _map_errors(self) -> Generator[None]:
         """The one place where this SDK's errors become ours. Its other errors are `ValueError`s: garbled chunks."""
         try:
             with self._faults.on_the_wire():

@@ -20,7 +20,7 @@ MOST = 2**62
 """What msgspec writes; far beyond what is believed."""
 
 
-async def checked_usage(response: httpx2.Response) -> None:
+async def check_usage_counts(response: httpx2.Response) -> None:
     """A response hook: put `CheckedEvents` around a stream of events that is not compressed."""
     is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
     if (
@@ -41,7 +41,7 @@ class CheckedEvents(httpx2.AsyncByteStream):
         rest = b""
         async for piece in self._body:
             *lines, rest = (rest + piece).split(b"\n")
-            whole = b"".join(_checked(line) + b"\n" for line in lines if not line.startswith(b":"))
+            whole = b"".join(_check_line(line) + b"\n" for line in lines if not line.startswith(b":"))
             if whole:
                 yield whole
         if rest:
@@ -52,7 +52,7 @@ class CheckedEvents(httpx2.AsyncByteStream):
         await self._body.aclose()
 
 
-def _checked(line: bytes) -> bytes:
+def _check_line(line: bytes) -> bytes:
     """The line, its token counts replaced where the SDK would refuse them."""
     if not line.startswith(b"data:") or b'"usageMetadata"' not in line:
         return line

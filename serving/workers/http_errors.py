@@ -63,9 +63,9 @@ class ErrorMapper:
     """Scheme and host that are called."""
     secret: str = field(repr=False)
 
-    def quote(self, said: str) -> str:
+    def quote(self, text: str) -> str:
         """What the provider said: on one line, shortened, and with nothing in it that is or looks like a key."""
-        line = " ".join(said.split())
+        line = " ".join(text.split())
         if self.secret:
             line = line.replace(self.secret, "***")
         line = _LOOKS_LIKE_A_KEY.sub("***", line)
@@ -77,7 +77,7 @@ class ErrorMapper:
             f"{self.worker} {self.quote(what)}", worker=self.worker, detail=self.quote(detail)
         )
 
-    def refused(self, what: str, detail: str = "", *, every_call: bool = False) -> WorkerRefused:
+    def refusal(self, what: str, detail: str = "", *, every_call: bool = False) -> WorkerRefused:
         """The same call would be refused again; `what` as above."""
         return WorkerRefused(
             f"{self.worker} {self.quote(what)}", worker=self.worker, detail=self.quote(detail),
@@ -91,7 +91,7 @@ class ErrorMapper:
             f"It was called at {self.address}: is it up, is base_url right?",
         )
 
-    def stalled(self, has_begun: bool = False) -> WorkerUnavailable:
+    def stall(self, has_begun: bool = False) -> WorkerUnavailable:
         """Connected, or not even that, and then nothing came for too long.
 
         Where the server `has_begun` to answer, the model was at work and is probably paid: the same call is not made again.
@@ -110,35 +110,35 @@ class ErrorMapper:
             f"It was called at {self.address}. Raise stall_timeout_s if it thinks this long.",
         )
 
-    def garbled(self) -> WorkerUnavailable:
+    def garble_error(self) -> WorkerUnavailable:
         """What came is not the wire's language."""
         return self.unavailable(
             "sent an answer that cannot be read. Try again.",
             f"It is no {self.provider} stream: does {self.address} speak that API?",
         )
 
-    def by_status(self, status: int, said: str, headers: Mapping[str, str], code: str = "") -> WorkerError:
+    def by_status(self, status: int, text: str, headers: Mapping[str, str], code: str = "") -> WorkerError:
         """The error for an HTTP status, or for an error inside a stream that stands for one.
 
         Args:
             status: as on the wire.
-            said: the provider's own words.
+            text: the provider's own words.
             headers: of the response, for Retry-After.
             code: the provider's machine-readable code or type, where it gives one.
         """
-        told = f"{self.provider} said {status}: {self.quote(said)}"
+        told = f"{self.provider} said {status}: {self.quote(text)}"
         if 300 <= status < 400:
             where = self.quote(headers.get("location", "nowhere"))
-            return self._misconfigured(
+            return self._config_error(
                 f"{self.address} sends its callers elsewhere ({status}, to {where}), and a prompt and a key are not sent after"
                 " it: set base_url to where the API is."
             )
         wait_s = retry_after_s(headers)
-        if status == 413 or (status in (400, 422) and (_TOO_LONG.search(code) or _TOO_LONG.search(said))):
+        if status == 413 or (status in (400, 422) and (_TOO_LONG.search(code) or _TOO_LONG.search(text))):
             message = f"{self.worker} cannot hold this prompt and its answer: shorten them."
             return ContextOverflow(message, worker=self.worker, detail=told)
         if status == 429 and _OUT_OF_MONEY.search(code):
-            return self._misconfigured(f"It is out of credit: check the account's plan. {told}")
+            return self._config_error(f"It is out of credit: check the account's plan. {told}")
         if status in (429, 529) or (status == 503 and wait_s is not None):
             return WorkerBusy(
                 f"{self.worker} is busy. Try again later.", worker=self.worker, retry_after_s=wait_s,
@@ -147,24 +147,24 @@ class ErrorMapper:
         if status >= 500 or status in (408, 409, 425, 499):
             message = f"{self.worker} failed on its provider's side. Try again."
             return WorkerUnavailable(message, worker=self.worker, detail=told)
-        advice = self._advice(status, said)
+        advice = self._advice(status, text)
         if advice is not None:
-            return self._misconfigured(f"{advice} {told}")
+            return self._config_error(f"{advice} {told}")
         return WorkerRefused(
             f"{self.worker} refused the call: change what is asked, or ask another worker.", worker=self.worker,
             detail=f"It may also be a matter of its settings, of {self.model!r} or of extra_body. {told}",
         )  # fmt: skip
 
-    def _misconfigured(self, detail: str) -> WorkerRefused:
+    def _config_error(self, detail: str) -> WorkerRefused:
         """The caller can do nothing about it, and any other call would end the same."""
         return WorkerRefused(
             f"{self.worker} refuses every call for a reason that the operator of this server has to look into.",
             worker=self.worker, every_call=True, detail=detail,
         )  # fmt: skip
 
-    def _advice(self, status: int, said: str) -> str | None:
+    def _advice(self, status: int, text: str) -> str | None:
         """What the operator can do where every call would be refused; None where it is this call."""
-        if status == 401 or re.search(r"api[ _-]?key", said, re.IGNORECASE):
+        if status == 401 or re.search(r"api[ _-]?key", text, re.IGNORECASE):
             return f"Check its key (settings: api_key_env, mostly {self.key_env})."
         if status == 402:
             return "Check the account's plan and credit."
@@ -182,11 +182,11 @@ class ErrorMapper:
         except httpx2.ConnectTimeout as exc:  # what aiohttp's transport makes of every failure to connect
             raise self.unreachable() from exc
         except httpx2.TimeoutException as exc:
-            raise self.stalled() from exc
+            raise self.stall() from exc
         except WIRE_ERRORS as exc:
             raise self.unreachable() from exc
         except GARBLED as exc:
-            raise self.garbled() from exc
+            raise self.garble_error() from exc
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
@@ -204,7 +204,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
         return None
 
 
-def said(body: object) -> str:
+def error_text(body: object) -> str:
     """The words of an error body, whatever its shape."""
     if isinstance(body, str):
         return body

@@ -15,7 +15,7 @@ MAX_LINE_BYTES = 16 * 2**20
 """Of an event; a picture in base64 fits."""
 
 
-async def bounded(response: httpx2.Response) -> None:
+async def bound_response(response: httpx2.Response) -> None:
     """A response hook: refuse too many headers, and end a body whose lines have no end.
 
     Raises:

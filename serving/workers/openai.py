@@ -29,8 +29,8 @@ from conductor.model.usage import Usage
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 from serving.workers.account import Account
 from serving.workers.chat_chunks import ChatChunk, ChunkReader, fields
-from serving.workers.http_errors import said
-from serving.workers.http_guard import bounded, end_with_connection
+from serving.workers.http_errors import error_text
+from serving.workers.http_guard import bound_response, end_with_connection
 from serving.workers.images import split_data_url
 from serving.workers.output_limit import within_limit
 from serving.workers.stall_timer import StallTimer
@@ -67,7 +67,7 @@ class OpenAIWorker:
         self.name, self._account = account.name, account
         self._http: httpx2.AsyncClient = openai.DefaultAioHttpClient(
             timeout=account.timeout, limits=CONNECTIONS, follow_redirects=False,
-            event_hooks={"response": [end_with_connection, bounded]},
+            event_hooks={"response": [end_with_connection, bound_response]},
         )  # fmt: skip
         sdk = openai.AsyncOpenAI(
             api_key=account.api_key, base_url=account.base_url, max_retries=0, http_client=self._http
@@ -102,7 +102,7 @@ class OpenAIWorker:
         try:
             async with aclosing(self._arrivals(request, timer)) as arrivals:
                 while (chunks := await timer.next(arrivals)) is not None:
-                    with self._mapped():
+                    with self._map_errors():
                         for chunk in chunks:
                             last = self._last(chunk, last, check)
                     words = [_words(chunk) for chunk in chunks]
@@ -120,7 +120,7 @@ class OpenAIWorker:
     async def _arrivals(self, body: dict[str, Any], timer: StallTimer) -> AsyncGenerator[list[ChatChunk]]:
         """The chunks that came together, as the network brings them."""
         reader = ChunkReader()
-        with self._mapped():
+        with self._map_errors():
             content = msgspec.json.encode(body)
             request = self._http.build_request("POST", self._endpoint, content=content, headers=self._headers)
             response = await self._http.send(request, stream=True)
@@ -131,11 +131,11 @@ class OpenAIWorker:
                     raise await self._failure(response) from exc
                 timer.begin()
                 async for piece in response.aiter_bytes():
-                    yield [self._checked(chunk) for chunk in reader.feed(piece)]
+                    yield [self._check_chunk(chunk) for chunk in reader.feed(piece)]
             finally:
                 await response.aclose()
 
-    def _checked(self, chunk: ChatChunk) -> ChatChunk:
+    def _check_chunk(self, chunk: ChatChunk) -> ChatChunk:
         """The chunk.
 
         Raises:
@@ -144,7 +144,7 @@ class OpenAIWorker:
         if not chunk.error:
             return chunk
         raise self._faults.by_status(
-            _status_in_stream(chunk.error), said(chunk.error), {}, _code(chunk.error)
+            _status_in_stream(chunk.error), error_text(chunk.error), {}, _code(chunk.error)
         )
 
     def _request(self, call: Call) -> dict[str, Any]:
@@ -178,7 +178,7 @@ class OpenAIWorker:
         try:
             return {"role": message.role, "content": [_part(part) for part in message.parts]}
         except ValueError as exc:
-            raise self._faults.refused(f"was not asked: {exc}.") from exc
+            raise self._faults.refusal(f"was not asked: {exc}.") from exc
 
     def _last(self, chunk: ChatChunk, last: Delta, check: UsageCheck) -> Delta:
         """What the last delta will say, as far as it is known with this chunk."""
@@ -204,7 +204,7 @@ class OpenAIWorker:
         if reason is None:
             return None
         if reason in ("tool_calls", "function_call"):
-            raise self._faults.refused(
+            raise self._faults.refusal(
                 "wants to call a tool, and was offered none.", "Look at its extra_body."
             )
         if reason not in FINISH:
@@ -214,13 +214,13 @@ class OpenAIWorker:
         return FINISH[reason]
 
     @contextmanager
-    def _mapped(self) -> Generator[None]:
+    def _map_errors(self) -> Generator[None]:
         """The one place where this wire's errors become ours."""
         try:
             with self._faults.on_the_wire():
                 yield
         except msgspec.DecodeError as exc:
-            raise self._faults.garbled() from exc
+            raise self._faults.garble_error() from exc
 
     async def _failure(self, response: httpx2.Response) -> WorkerError:
         """What an answer means whose status is an error's."""
@@ -230,7 +230,7 @@ class OpenAIWorker:
         except ValueError:
             told = response.text.strip()
         error = fields(told).get("error", told)
-        return self._faults.by_status(response.status_code, said(error), response.headers, _code(error))
+        return self._faults.by_status(response.status_code, error_text(error), response.headers, _code(error))
 
 
 def _endpoint(url: httpx2.URL) -> httpx2.URL:

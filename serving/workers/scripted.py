@@ -109,13 +109,13 @@ class ScriptedWorker:
             await asyncio.sleep(self.delay_s)
             if reply.error is not None and reply.fail_after_tokens is None:
                 raise self._error(reply)
-            async with aclosing(self._said(call, reply)) as deltas:
+            async with aclosing(self._say(call, reply)) as deltas:
                 async for delta in deltas:
                     yield delta
         finally:
             self.open_calls -= 1
 
-    async def _said(self, call: Call, reply: ScriptedReply) -> AsyncGenerator[Delta]:
+    async def _say(self, call: Call, reply: ScriptedReply) -> AsyncGenerator[Delta]:
         pieces, finish = self._pieces(call, reply)
         started_s = asyncio.get_running_loop().time()
         for index, piece in enumerate(pieces):
@@ -123,8 +123,8 @@ class ScriptedWorker:
             yield piece
         await self._before_token(len(pieces), started_s, reply, is_last=True)
         thought_tokens = sum(1 for piece in pieces if piece.reasoning)
-        said = Usage(prompt_tokens(call), len(pieces), reasoning_tokens=thought_tokens)
-        yield Delta(finish=finish, usage=reply.usage or said, model=self.model)
+        usage = Usage(prompt_tokens(call), len(pieces), reasoning_tokens=thought_tokens)
+        yield Delta(finish=finish, usage=reply.usage or usage, model=self.model)
 
     async def _before_token(
         self, index: int, started_s: float, reply: ScriptedReply, is_last: bool = False

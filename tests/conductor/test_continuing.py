@@ -85,7 +85,7 @@ async def test_a_call_that_was_open_is_made_again_and_the_record_says_that_one_w
     assert (run.record.answer, run.record.owner) == ("the answer", "next")
     assert (len(idle.calls), len(fresh.calls)) == (0, 1)
     assert [(lost.worker, lost.outcome) for lost in run.record.plans[0].steps[1].cut] == [("b", "cut")]
-    assert run.record.unmetered_calls == 1
+    assert run.record.n_unmetered_calls == 1
     assert shown[0].owner == "next"  # type: ignore[union-attr]
 
 

@@ -71,7 +71,7 @@ async def test_a_plan_that_cannot_run_is_repaired_once() -> None:
     assert (run.shown, run.record.status) == ("fine", "finished")
     assert sources(run) == ["conductor", "repair"]
     refused = run.record.plans[0]
-    assert (refused.rejected, run.record.fallback) == (Reason.READS_FORWARD, None)
+    assert (refused.reject_reason, run.record.fallback) == (Reason.READS_FORWARD, None)
     complaint = boss.calls[1].messages
     assert complaint[:2] == boss.calls[0].messages
     assert complaint[2].text == line(0) + FORWARD
@@ -133,7 +133,7 @@ async def test_one_step_too_many_cancels_the_steps_begun() -> None:
         gate.set()
         events = [event async for event in run.events()]
     assert events[-1].answer == "second"
-    assert run.record.plans[0].rejected is Reason.TOO_MANY_STEPS
+    assert run.record.plans[0].reject_reason is Reason.TOO_MANY_STEPS
     assert run.record.plans[0].steps[0].status == "cancelled"
     assert run.record.plans[0].steps[0].result.output == "so far"
     assert [event.text for event in events if isinstance(event, AnswerDelta)] == ["second"], (
@@ -145,12 +145,12 @@ async def test_one_step_too_many_cancels_the_steps_begun() -> None:
 async def test_a_plan_cut_off_by_its_token_limit_is_refused_as_truncated() -> None:
     boss = Player("boss", [line(0), Delta(finish=FinishReason.LENGTH)], line(0))
     run = await seen(team(Player("a"), conductor=boss), ask_for())
-    assert run.record.plans[0].rejected is Reason.TRUNCATED
+    assert run.record.plans[0].reject_reason is Reason.TRUNCATED
 
 
 async def test_accepting_what_is_not_there_yet_is_no_plan() -> None:
     run = await seen(team(Player("a", "fine"), conductor=Player("boss", ACCEPT)), ask_for())
-    assert [plan.rejected for plan in run.record.plans] == [Reason.NO_PLAN, Reason.NO_PLAN, None]
+    assert [plan.reject_reason for plan in run.record.plans] == [Reason.NO_PLAN, Reason.NO_PLAN, None]
     assert run.shown == "fine"
 
 
@@ -357,7 +357,7 @@ def test_no_step_reserves_more_than_the_preview_says(plan: Plan, limit: int) -> 
         "nothing was shortened"
     )
     assert [usage == Usage() for usage in worst] == [
-        index not in plan.needed for index in range(len(plan.steps))
+        index not in plan.reachable for index in range(len(plan.steps))
     ]
 
 
@@ -404,7 +404,7 @@ async def test_depth_may_be_two() -> None:
     run = await seen(deep(boss, worker), ask_for(depth=2))
     assert (run.shown, len(boss.calls), len(worker.calls)) == ("bottom", 3, 1)
     flat = await seen(deep(Player("boss", line(ITSELF)), Player("a", "top")), ask_for(depth=0))
-    assert flat.record.plans[0].rejected is Reason.UNKNOWN_WORKER
+    assert flat.record.plans[0].reject_reason is Reason.UNKNOWN_WORKER
 
 
 async def test_an_inner_run_s_unknown_cost_is_unknown_outside() -> None:
@@ -431,19 +431,19 @@ async def test_what_a_failed_inner_run_took_is_in_the_record_and_in_the_bill() -
     assert inner.usage == Usage(20, 2), "what is known of it"
     assert run.inner[inner.inner_run].plans[0].steps[0].status == "failed"
     assert run.record.cost_usd is None, "nobody told what the broken call took"
-    assert run.record.unmetered_calls == 0, (
+    assert run.record.n_unmetered_calls == 0, (
         "the outer run's calls are all told; the inner one's is in its own record"
     )
-    assert run.inner[inner.inner_run].unmetered_calls == 1
+    assert run.inner[inner.inner_run].n_unmetered_calls == 1
 
 
 async def test_calls_whose_tokens_nobody_told_are_counted() -> None:
     cut, mute = Player("a", ["half", None]), Player("b", [NEVER])
     run = await seen(team(cut, mute), ask_for(plan=a_plan(("b", ()), ("a", ()), ("a", (0, 1)))))
     assert [step.status for step in run.record.plans[0].steps] == ["cancelled", "failed", "failed"]
-    assert run.record.unmetered_calls == 2
+    assert run.record.n_unmetered_calls == 2
     whole = await seen(team(Player("a", "all of it")), ask_for(plan=a_plan(("a", ()))))
-    assert whole.record.unmetered_calls == 0
+    assert whole.record.n_unmetered_calls == 0
 
 
 async def test_the_budget_holds_inside_an_inner_run() -> None:
@@ -604,7 +604,7 @@ def test_every_needed_step_is_done_once_after_what_it_reads(
     ]
     calls = [call.site.step for player in players for call in player.calls]
     for index, step in enumerate(steps):
-        if index in plan.needed:
+        if index in plan.reachable:
             assert (step.status, calls.count(index)) == ("done", 1)
             assert all(steps[read].ended_s <= step.started_s for read in step.access)
             assert all(f"<{read}> after" in step.prompt[-1].text for read in step.access)
@@ -645,7 +645,7 @@ async def test_a_run_can_be_left_after_every_event(facts: dict[str, object]) -> 
             for _ in range(leave_after):
                 event = await run.answer.next()
         nothing_is_left(engine)
-        assert (ledger.holds, ledger.held_usd) == ([], 0)
+        assert (ledger.holds, ledger.on_hold_usd) == ([], 0)
         assert run.record.status == ("finished" if leave_after == count else run.record.status)
         assert run.record.status in ("cancelled", "finished")
         for plan in run.record.plans:

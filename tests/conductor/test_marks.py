@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from conductor.model.worker import Call
-from conductor.plan.marks import EchoFilter, mark_key, marked, read_marked
+from conductor.plan.marks import EchoFilter, enclose, mark_key, read_marked
 from conductor.plan.prompts import ANSWER
 from conductor.run.events import AnswerDelta
 from conductor.run.plan_run import ECHO_NOTE
@@ -44,7 +44,7 @@ def test_a_key_is_in_none_of_the_texts(texts: list[str]) -> None:
 @settings(deadline=None)
 def test_marked_texts_come_back_whole(texts: list[str], fact: str) -> None:
     key = mark_key(*texts, fact)
-    shown = "\n\n".join(marked("output", key, text, fact=fact) for text in texts)
+    shown = "\n\n".join(enclose("output", key, text, fact=fact) for text in texts)
     assert read_marked("output", f"before\n{shown}\nafter") == (texts, "\nafter")
 
 

@@ -53,8 +53,8 @@ def test_what_is_spent_and_held_never_passes_the_limit(budget: Budget, calls: li
     ledger = BudgetLedger(budget)
 
     def inside() -> None:
-        assert budget.max_cost_usd is None or ledger.spent_usd + ledger.held_usd <= budget.max_cost_usd
-        assert budget.max_tokens is None or ledger.spent_tokens + ledger.held_tokens <= budget.max_tokens
+        assert budget.max_cost_usd is None or ledger.spent_usd + ledger.on_hold_usd <= budget.max_cost_usd
+        assert budget.max_tokens is None or ledger.spent_tokens + ledger.on_hold_tokens <= budget.max_tokens
 
     async def call(one: Asks) -> str:
         try:
@@ -95,7 +95,7 @@ def test_what_is_spent_and_held_never_passes_the_limit(budget: Budget, calls: li
     asyncio.run(everyone())
     inside()
     assert ledger.holds == []
-    assert ledger.held_usd == ledger.held_tokens == 0
+    assert ledger.on_hold_usd == ledger.on_hold_tokens == 0
 
 
 async def test_parallel_calls_wait_rather_than_spend_the_same_cent() -> None:
@@ -117,7 +117,7 @@ async def test_parallel_calls_wait_rather_than_spend_the_same_cent() -> None:
         first.set()
         await until(lambda: began == [0, 1])
         await turns()
-        assert ledger.held_tokens == 150
+        assert ledger.on_hold_tokens == 150
         second.set()
         await until(lambda: began == [0, 1, 2])
         third.set()
@@ -131,7 +131,7 @@ async def test_a_wait_for_money_can_be_left() -> None:
         await turns()
         waiting.cancel()
         await asyncio.wait([waiting])
-        assert ledger.held_tokens == 150
+        assert ledger.on_hold_tokens == 150
     assert ledger.holds == []
 
 

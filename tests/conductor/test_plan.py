@@ -38,7 +38,7 @@ def test_needed_is_what_the_last_step_reaches(plan: Plan) -> None:
     def reached(index: int) -> set[int]:
         return {index}.union(*(reached(read) for read in plan.steps[index].access))
 
-    assert plan.needed == reached(len(plan.steps) - 1)
+    assert plan.reachable == reached(len(plan.steps) - 1)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ async def test_a_plan_that_never_ends_is_cut_at_its_length_and_asked_for_once_mo
     leader = Player("leader", FOREVER, [line(0)], price=DEAR)
     got = await seen(team(Player("a", "answer"), conductor=leader, max_plan_tokens=32), ask_for())
     first, second = got.record.plans
-    assert (first.rejected, second.source, got.shown) == ("truncated", "repair", "answer")
+    assert (first.reject_reason, second.source, got.shown) == ("truncated", "repair", "answer")
     assert first.result is not None
     assert len(first.result.output) < 8 * 32 + 10
     assert (first.result.finish, first.result.usage) == ("length", None)

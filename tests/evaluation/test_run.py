@@ -231,7 +231,7 @@ def test_a_mixture_of_agents_is_a_plan_that_can_run_and_needs_every_step(propose
     plan = mixture_of_agents(names, "w0", layers)
     assert Plan.of(plan.steps, names, 100) == plan
     assert len(plan.steps) == proposers * layers + 1
-    assert plan.needed == frozenset(range(len(plan.steps)))
+    assert plan.reachable == frozenset(range(len(plan.steps)))
 
 
 def test_an_unknown_cost_or_count_stays_unknown_when_runs_are_put_together():

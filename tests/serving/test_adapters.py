@@ -10,7 +10,7 @@ import pytest
 
 from serving.lora.adapters import AdapterError, digest, name_of, publish, verify
 from serving.lora.compatibility import Tensor, check, tensors_of_model
-from serving.lora.fetching import fetched
+from serving.lora.fetching import fetch
 from tests.serving.made_adapters import CONFIG, adapter, lora, safetensors
 
 BASE = {"model.layers.0.self_attn.q_proj.weight": Tensor("BF16", (8, 8))}
@@ -65,7 +65,7 @@ def test_a_published_name_over_other_content_is_never_taken(tmp_path: Path) -> N
     published = publish(made, tmp_path / "store", "conductor")
     adapter(published, fill=7)
     for use in (lambda: verify(published, published.name), lambda: publish(made, tmp_path / "store", "conductor"),
-                lambda: fetched(str(published), tmp_path / "cache")):  # fmt: skip
+                lambda: fetch(str(published), tmp_path / "cache")):  # fmt: skip
         with pytest.raises(AdapterError, match="never used twice"):
             use()
     assert not list((tmp_path / "cache").iterdir())
@@ -134,17 +134,17 @@ def test_a_file_that_was_cut_off_is_refused_whatever_its_name_says(tmp_path: Pat
 def test_fetching_keeps_a_copy_that_no_later_change_reaches(tmp_path: Path, scheme: str) -> None:
     published = publish(adapter(tmp_path / "made"), tmp_path / "store", "conductor")
     with ThreadPoolExecutor(4) as replicas:
-        every = list(replicas.map(lambda _: fetched(f"{scheme}{published}", tmp_path / "cache"), range(4)))
+        every = list(replicas.map(lambda _: fetch(f"{scheme}{published}", tmp_path / "cache"), range(4)))
     assert set(every) == {tmp_path / "cache" / published.name}
     shutil.rmtree(published)
-    assert fetched(f"{scheme}{published}", tmp_path / "cache") == every[0], "it is fetched once"
+    assert fetch(f"{scheme}{published}", tmp_path / "cache") == every[0], "it is fetched once"
     assert [path.name for path in (tmp_path / "cache").iterdir()] == [published.name]
 
 
 def test_what_was_kept_and_is_not_whole_is_fetched_again(tmp_path: Path) -> None:
     published = publish(adapter(tmp_path / "made"), tmp_path / "store", "conductor")
     adapter(tmp_path / "cache" / published.name, fill=9)
-    verify(fetched(str(published), tmp_path / "cache"), published.name)
+    verify(fetch(str(published), tmp_path / "cache"), published.name)
 
 
 @pytest.mark.parametrize(
@@ -153,14 +153,14 @@ def test_what_was_kept_and_is_not_whole_is_fetched_again(tmp_path: Path) -> None
 )  # fmt: skip
 def test_an_address_where_nothing_is_says_so(tmp_path: Path, address: str, why: str) -> None:
     with pytest.raises(AdapterError, match=why):
-        fetched(address, tmp_path / "cache")
+        fetch(address, tmp_path / "cache")
 
 
 def test_a_cache_that_cannot_be_written_says_so_and_what_to_do(tmp_path: Path) -> None:
     published = publish(adapter(tmp_path / "made"), tmp_path / "store", "conductor")
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(AdapterError, match="XDG_CACHE_HOME"):
-        fetched(str(published), tmp_path / "file" / "cache")
+        fetch(str(published), tmp_path / "file" / "cache")
 
 
 def test_a_configuration_that_is_none_is_told(tmp_path: Path) -> None:

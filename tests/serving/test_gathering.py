@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from conductor.model.messages import Message
 from conductor.model.worker import Call
-from serving.deployments.coalescing import gathered
+from serving.deployments.coalescing import coalesce
 from serving.workers.vllm import UNREAD_GAP_S, Chunk, EngineCall, VllmWorker
 
 
@@ -27,7 +27,7 @@ class Tokens:
             self.closed = True
 
     async def in_messages(self, gap_s: float) -> list[tuple[str, int]]:
-        messages = gathered(self.chunks(), lambda: gap_s, lambda: self.now_s)
+        messages = coalesce(self.chunks(), lambda: gap_s, lambda: self.now_s)
         return [(message.text, message.output_tokens) async for message in messages]
 
 
@@ -52,7 +52,7 @@ async def test_an_answer_that_ends_without_saying_why_is_told_to_its_last_word()
 
 async def test_whoever_leaves_closes_the_answer() -> None:
     tokens = Tokens("a", "b", "c")
-    async with aclosing(gathered(tokens.chunks(), lambda: 60, lambda: tokens.now_s)) as messages:
+    async with aclosing(coalesce(tokens.chunks(), lambda: 60, lambda: tokens.now_s)) as messages:
         await anext(messages)
     assert tokens.closed
 

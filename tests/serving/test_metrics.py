@@ -41,13 +41,15 @@ def metered(running: Served) -> Kept:
 
 
 def test_every_instrument_has_a_name_that_prometheus_takes_and_no_label_of_endless_values() -> None:
-    assert len({each.exported_name for each in instruments.INSTRUMENTS}) == len(instruments.INSTRUMENTS) > 15
+    assert (
+        len({each.prometheus_name for each in instruments.INSTRUMENTS}) == len(instruments.INSTRUMENTS) > 15
+    )
     for each in instruments.INSTRUMENTS:
-        assert re.fullmatch(r"(gen_ai|podium)_[a-z_]+", each.exported_name)
+        assert re.fullmatch(r"(gen_ai|podium)_[a-z_]+", each.prometheus_name)
         assert not set(each.labels) & {"podium.workflow_id", "podium.step", "podium.plan"}
         assert (each.kind == "histogram") == bool(each.buckets)
         assert list(each.buckets) == sorted(each.buckets)
-    assert instruments.WORKFLOW_DURATION.exported_name == "gen_ai_workflow_duration_seconds"
+    assert instruments.WORKFLOW_DURATION.prometheus_name == "gen_ai_workflow_duration_seconds"
 
 
 async def test_a_run_is_measured_whole_from_its_record() -> None:

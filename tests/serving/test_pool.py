@@ -174,7 +174,7 @@ def test_a_member_knows_what_the_settings_say():
 def test_plans_see_the_pool_and_given_plans_every_worker():
     own = pool({"in_pool": False}, {}, conductor={"worker": "a"}, prompts={"conductor": "Lead."})
     assert list(own.team.pool) == ["b"]
-    assert list(own.unrestricted.pool) == ["a", "b"]
+    assert list(own.whole_pool_team.pool) == ["a", "b"]
     assert own.team.conductor is not None
     assert (own.team.conductor.member.name, own.team.prompts.conductor) == ("a", "Lead.")
 

@@ -71,7 +71,7 @@ def test_runs_do_not_see_each_others_steps():
 def test_a_failure_is_marked():
     SPANS.clear()
     with spans.workflow("mini", "wf_1") as span:
-        spans.failed(span, "WorkerBusy", "try later")
+        spans.mark_failed(span, "WorkerBusy", "try later")
     assert (SPANS.ended[0].attributes or {})["error.type"] == "WorkerBusy"
     assert (SPANS.ended[0].status.status_code, SPANS.ended[0].status.description) == (
         StatusCode.ERROR,

@@ -172,7 +172,7 @@ class Podium(_Strict):
     )
 
 
-def _given(value: Any) -> Any:
+def _or_empty(value: Any) -> Any:
     return {} if value is None else value
 
 
@@ -202,7 +202,7 @@ class ChatRequest(UnservedFields):
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     n: Literal[1] | None = 1
     reasoning_effort: Effort | None = None
-    podium: Annotated[Podium, BeforeValidator(_given)] = Field(default_factory=Podium)
+    podium: Annotated[Podium, BeforeValidator(_or_empty)] = Field(default_factory=Podium)
 
     @property
     def text_chars(self) -> int:

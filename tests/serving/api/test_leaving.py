@@ -169,7 +169,7 @@ async def test_leaving_while_money_is_waited_for():
             {"podium": own},
             lambda record: steps_where(record, lambda s: s.first_token_s is not None) == 1,
         )
-        assert any(ledger.held_usd for ledger in api.ledgers)
+        assert any(ledger.on_hold_usd for ledger in api.ledgers)
         await api.quiet()
         assert len(api.worker("a").calls) + len(api.worker("b").calls) == 1
 

@@ -115,5 +115,5 @@ async def test_the_sdk_is_told_which_field_it_is() -> None:
 
 
 def test_every_field_that_the_sdk_knows_is_served_refused_or_without_effect() -> None:
-    known = {*completion_create_params.CompletionCreateParamsBase.__annotations__, "stream"}
-    assert known - ChatRequest.model_fields.keys() == WITHOUT_EFFECT
+    accepts_by_name = {*completion_create_params.CompletionCreateParamsBase.__annotations__, "stream"}
+    assert accepts_by_name - ChatRequest.model_fields.keys() == WITHOUT_EFFECT

@@ -15,7 +15,7 @@ from serving.api.app import build_api
 from serving.edge import hook
 from serving.edge.middleware import Edge
 from serving.edge.policy import Policy
-from serving.edge.protocol import guarded
+from serving.edge.protocol import guard_protocol
 from serving.edge.waiting import WaitingRoom
 from serving.pool import build_pool
 from serving.runs.service import Service
@@ -34,7 +34,7 @@ async def listening(**http: Any) -> AsyncGenerator[tuple[int, WaitingRoom]]:
     policy = Policy.of(settings)
     room = WaitingRoom(policy.max_waiting, policy.max_unfinished_bytes)
     app = Edge(build_api(Service(build_pool(settings, {}, engines={}))), policy, room)
-    config = uvicorn.Config(app, http=guarded(policy, room), log_level="critical", lifespan="off", ws="none", timeout_keep_alive=60, port=0)  # fmt: skip
+    config = uvicorn.Config(app, http=guard_protocol(policy, room), log_level="critical", lifespan="off", ws="none", timeout_keep_alive=60, port=0)  # fmt: skip
     config.load()
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)

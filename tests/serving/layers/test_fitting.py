@@ -20,7 +20,7 @@ from serving.layers import stop_sequences
 from serving.layers.fitting import Fitting, fit
 from serving.layers.stop_sequences import UNREAD, cut_at
 from serving.settings.accepts import LEVELS, Accepts
-from serving.settings.known_models import known
+from serving.settings.known_models import accepts_by_name
 from serving.workers.account import Account
 from serving.workers.anthropic import AnthropicWorker
 from serving.workers.gemini import GeminiWorker
@@ -63,7 +63,7 @@ NASTY = [
 async def fitted(kind: str, model: str) -> AsyncGenerator[tuple[Fitting, WireServer]]:
     """The worker of `model` with what is known of it, at a provider that enforces its rules."""
     wire, respond, worker_of, path, _ = PROVIDERS[kind]
-    accepts = known(kind, model)
+    accepts = accepts_by_name(kind, model)
     async with serving(wire()) as server:
         server.respond = respond
         worker = worker_of(Account("w", model, "key", server.url + path, accepts=accepts))
@@ -123,7 +123,7 @@ def test_an_unknown_model_is_sent_everything_and_nothing_is_noted():
         ),
         grammar=grammar("steps", 2, 2),
     )
-    assert fit(call, known("openai", "qwen3-32b"), "qwen3-32b") == (call, ())
+    assert fit(call, accepts_by_name("openai", "qwen3-32b"), "qwen3-32b") == (call, ())
 
 
 def test_every_change_is_a_sentence_that_names_parameter_and_model():
@@ -188,8 +188,8 @@ def test_an_effort_becomes_the_nearest_that_the_model_knows(
 
 def test_the_settings_say_more_than_the_name():
     own = Accepts(stop_sequences=2)
-    assert known("openai", "gpt-5").overlay(own).stop_sequences == 2
-    assert known("openai", "gpt-5").overlay(own).sampling == "never"
+    assert accepts_by_name("openai", "gpt-5").overlay(own).stop_sequences == 2
+    assert accepts_by_name("openai", "gpt-5").overlay(own).sampling == "never"
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_the_settings_say_more_than_the_name():
     ],
 )
 def test_a_name_is_known_with_its_dates_prefixes_and_newer_numbers(kind: str, model: str, like: str):
-    assert known(kind, model) == known(kind, like)
+    assert accepts_by_name(kind, model) == accepts_by_name(kind, like)
 
 
 async def pieces(texts: list[str], finish: FinishReason = FinishReason.LENGTH) -> AsyncGenerator[Delta]:

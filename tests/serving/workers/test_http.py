@@ -20,7 +20,7 @@ from conductor.model.worker import Worker as AnyWorker
 from serving.errors import headers
 from serving.layers.failing_over import FailingOver
 from serving.layers.retrying import Retrying
-from serving.settings.known_models import known
+from serving.settings.known_models import accepts_by_name
 from serving.workers.account import Account
 from serving.workers.anthropic import AnthropicWorker
 from serving.workers.gemini import GeminiWorker
@@ -177,8 +177,11 @@ async def test_a_server_that_is_not_there_is_unavailable(provider: Provider):
 
 @pytest.mark.parametrize("events_before", [0, 2])
 async def test_silence_is_unavailable_after_the_stall_timeout(provider: Provider, events_before: int):
-    said = provider.first_word + events_before
-    async with provider(Answer(text="a b c d", stall_after=said), stall_timeout_s=0.2) as (worker, server):
+    error_text = provider.first_word + events_before
+    async with provider(Answer(text="a b c d", stall_after=error_text), stall_timeout_s=0.2) as (
+        worker,
+        server,
+    ):
         exc = await failing(worker)
         await asyncio.wait_for(server.requests[-1].hung_up.wait(), 5)
     assert type(exc) is WorkerUnavailable
@@ -214,7 +217,9 @@ async def test_a_server_that_never_began_to_answer_is_asked_again(provider: Prov
 def test_a_call_that_thinks_may_be_silent_for_longer(
     model: str, effort: str | None, stall_timeout_s: float | None, expected_s: float
 ):
-    account = Account("w", model, "k", stall_timeout_s=stall_timeout_s, accepts=known("openai", model))
+    account = Account(
+        "w", model, "k", stall_timeout_s=stall_timeout_s, accepts=accepts_by_name("openai", model)
+    )
     faults = account.faults("OpenAI", "OPENAI_API_KEY", httpx2.URL("http://127.0.0.1"))
     assert account.timer(faults, effort).limit_s == expected_s
 

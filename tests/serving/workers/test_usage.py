@@ -42,10 +42,12 @@ class Paid:
 
 def telling(provider: Provider, tokens: Any, *, of_input: bool) -> Answer:
     """An answer whose usage says `tokens`, as the wire spells it."""
-    said = Answer(
+    error_text = Answer(
         text="It is four.", input_tokens=111_111 if of_input else 12, output_tokens=7 if of_input else 111_111
     )
-    events = [event.replace(b"111111", json.dumps(tokens).encode()) for event in provider.wire.events(said)]
+    events = [
+        event.replace(b"111111", json.dumps(tokens).encode()) for event in provider.wire.events(error_text)
+    ]
     return Answer(instead=tuple(events))
 
 

@@ -1,0 +1,125 @@
+"""The workers at the bottom of each stack: one for each entry of the settings' `workers`."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, assert_never
+
+from conductor.model.usage import FREE, Price
+from conductor.model.worker import Worker
+from serving.lora.adapters import name_of
+from serving.settings.keys import read_key
+from serving.settings.known_models import accepts_of
+from serving.settings.settings import Settings
+from serving.settings.workers import (
+    AnthropicSettings,
+    GeminiSettings,
+    OpenAISettings,
+    PythonSettings,
+    ScriptedReplySettings,
+    ScriptedSettings,
+    VllmSettings,
+    WorkerSettings,
+)
+from serving.workers.vllm import EngineClient, VllmWorker
+
+if TYPE_CHECKING:
+    from serving.workers.account import Account
+
+Engines = Mapping[str, EngineClient]
+"""The vLLM engines, by the name of the worker that owns each."""
+
+
+def build_client(
+    worker: WorkerSettings, settings: Settings, environment: Mapping[str, str], engines: Engines
+) -> Worker:
+    """The worker itself, without layers. A provider's SDK is imported only where one of its workers is served.
+
+    Raises:
+        SettingsError: its key's file cannot be used, or a plugin cannot be loaded.
+    """
+    price = price_of(worker)
+    match worker:
+        case VllmSettings():
+            owner = worker.deployment or worker.name
+            return VllmWorker(
+                worker.name, model_name(worker, settings), engines[owner], price, worker.adapter
+            )
+        case OpenAISettings():
+            from serving.workers.openai import OpenAIWorker
+
+            return OpenAIWorker(_account(worker, environment))
+        case AnthropicSettings():
+            from serving.workers.anthropic import AnthropicWorker
+
+            return AnthropicWorker(_account(worker, environment))
+        case GeminiSettings():
+            from serving.workers.gemini import GeminiWorker
+
+            return GeminiWorker(_account(worker, environment))
+        case ScriptedSettings():
+            from serving.workers.scripted import ScriptedReply, ScriptedWorker
+
+            replies = [
+                ScriptedReply(**reply.model_dump()) if isinstance(reply, ScriptedReplySettings) else reply
+                for reply in worker.replies
+            ]
+            return ScriptedWorker(worker.name, replies, worker.delay_s, worker.tokens_per_s, price)
+        case PythonSettings():
+            from serving.workers.plugin import load_plugin
+
+            return load_plugin(worker.name, price, worker.factory, worker.options)
+        case _:
+            assert_never(worker)
+
+
+def _account(
+    worker: OpenAISettings | AnthropicSettings | GeminiSettings, environment: Mapping[str, str]
+) -> "Account":
+    """Who pays at the provider. A server that wants no key gets a word that is none."""
+    from serving.workers.account import Account
+
+    return Account(
+        name=worker.name,
+        model=worker.model,
+        api_key=read_key(worker, environment) or "none",
+        base_url=worker.base_url,
+        price=price_of(worker),
+        stall_timeout_s=worker.stall_timeout_s,
+        connect_timeout_s=worker.connect_timeout_s,
+        extra_body=worker.extra_body,
+        family=worker.like or worker.model,
+        accepts=accepts_of(worker),
+    )
+
+
+def model_name(worker: WorkerSettings, settings: Settings) -> str:
+    """What the worker's server is asked for."""
+    match worker:
+        case ScriptedSettings() | PythonSettings():
+            return worker.name
+        case VllmSettings():
+            base = settings.worker(worker.deployment) if worker.deployment else worker
+            model = base.model if isinstance(base, VllmSettings) else ""
+            return f"{model}+{name_of(worker.adapter)}" if worker.adapter else model
+        case _:
+            return worker.model
+
+
+def provenance_of(worker: WorkerSettings, client: Worker, settings: Settings) -> str:
+    """What the settings say, or a worker of one's own of itself; empty for a model, and for one that does not say."""
+    match worker:
+        case ScriptedSettings():
+            return "scripted"
+        case PythonSettings():
+            return str(getattr(client, "provenance", ""))
+        case VllmSettings():
+            owner = settings.worker(worker.deployment) if worker.deployment else worker
+            return "scripted" if isinstance(owner, VllmSettings) and owner.stand_in else ""
+        case _:
+            return ""
+
+
+def price_of(worker: WorkerSettings) -> Price | None:
+    """What was set; nothing where nobody bills by the token; unknown for a provider whose price is not set."""
+    if worker.price is not None:
+        return Price(**worker.price.model_dump())
+    return FREE if isinstance(worker, VllmSettings | ScriptedSettings) else None
