@@ -40,7 +40,7 @@ def guard_protocol(policy: Policy, room: WaitingRoom) -> type[HttpToolsProtocol]
         "slow_head": response(slow_head),
         "long_head": response(long_head, 431),
         "slow_body": response(body_too_slow(policy)),
-        "pushed_out": response(overload_error()),
+        "overloaded": response(overload_error()),
     }
     return type("EdgeProtocol", (EdgeProtocol,), {"policy": policy, "room": room, **answers})
 
@@ -70,7 +70,7 @@ class EdgeProtocol(HttpToolsProtocol):
     slow_head: ClassVar[bytes]
     long_head: ClassVar[bytes]
     slow_body: ClassVar[bytes]
-    overload_error: ClassVar[bytes]
+    overloaded: ClassVar[bytes]
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
@@ -205,7 +205,7 @@ class EdgeProtocol(HttpToolsProtocol):
         self._ticket = None
         self._stop_waiting()
         if self._held is not None and not self._is_refused:
-            self.transport.write(self.overload_error)
+            self.transport.write(self.overloaded)
         self.transport.close()
 
     def _time_is_up(self) -> None:
