@@ -15,7 +15,7 @@ from typing import Any
 
 from conductor.errors import PodiumError
 from evaluation.errors import HOW_TO_INSTALL
-from evaluation.naming import count
+from evaluation.spec import count
 from evaluation.sources import SOURCES
 from evaluation.strategies import LEARNED, STRATEGIES, USUAL
 

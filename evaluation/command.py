@@ -13,13 +13,13 @@ from functools import partial
 from typing import Any
 
 from evaluation import report
-from evaluation.asking import Asker, Caps, EngineAsker, conducted_at
-from evaluation.asking_url import UrlAsker
+from evaluation.backends.in_process import Asker, Caps, EngineAsker, conducted_at
+from evaluation.backends.over_http import UrlAsker
 from evaluation.console import Terminal
 from evaluation.errors import EvaluationError
-from evaluation.figures import comparisons, row
+from evaluation.aggregate import comparisons, row
 from evaluation.questions import Question
-from evaluation.recorded_pool import read_prices, settings_of, written
+from evaluation.replay_settings import read_prices, settings_of, written
 from evaluation.results import ResultLog
 from evaluation.run import Evaluation, Order
 from evaluation.sources import load_all

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Protocol
 
-from evaluation import extracting
+from evaluation import answer_extraction
 from evaluation.grading_processes import scored_by_math_verify, scored_by_reasoning_gym
 from evaluation.questions import Grade, Question
 from evaluation.sandbox import Verdict, run_program
@@ -58,7 +58,7 @@ class Recorded:
 
     def extract(self, question: Question, answer: str) -> str | None:
         """See `Grader`."""
-        return extracting.tagged(answer)
+        return answer_extraction.tagged(answer)
 
     async def grade(self, question: Question, answer: str) -> Grade:
         """See `Grader`."""
@@ -75,7 +75,7 @@ class ReasoningGym:
 
     def extract(self, question: Question, answer: str) -> str | None:
         """See `Grader`."""
-        return extracting.tagged(answer)
+        return answer_extraction.tagged(answer)
 
     async def grade(self, question: Question, answer: str) -> Grade:
         """See `Grader`."""
@@ -93,7 +93,7 @@ class Mathematics:
 
     def extract(self, question: Question, answer: str) -> str | None:
         """See `Grader`."""
-        return extracting.mathematics(answer)
+        return answer_extraction.mathematics(answer)
 
     async def grade(self, question: Question, answer: str) -> Grade:
         """See `Grader`."""
@@ -112,7 +112,7 @@ class Code:
 
     def extract(self, question: Question, answer: str) -> str | None:
         """See `Grader`."""
-        return extracting.code(answer)
+        return answer_extraction.code(answer)
 
     async def grade(self, question: Question, answer: str) -> Grade:
         """See `Grader`."""
@@ -148,9 +148,9 @@ def _normal_number(found: str) -> str:
 
 
 GRADERS: dict[str, Grader] = {
-    "exact": Compared(extracting.tagged_or_all, lambda found, expected: _plain(found) == _plain(expected)),
-    "numeric": Compared(extracting.number, _same_number, _normal_number),
-    "choice": Compared(extracting.choice, lambda found, expected: found == expected.strip().upper()),
+    "exact": Compared(answer_extraction.tagged_or_all, lambda found, expected: _plain(found) == _plain(expected)),
+    "numeric": Compared(answer_extraction.number, _same_number, _normal_number),
+    "choice": Compared(answer_extraction.choice, lambda found, expected: found == expected.strip().upper()),
     "math": Mathematics(),
     "reasoning_gym": ReasoningGym(),
     "recorded": Recorded(),

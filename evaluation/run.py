@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from conductor.plan import Plan
-from evaluation.asking import Asker, Caps
+from evaluation.backends.in_process import Asker, Caps
 from evaluation.graders import grade
 from evaluation.questions import Question
 from evaluation.results import Result, ResultLog, digest, judged

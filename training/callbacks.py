@@ -14,7 +14,7 @@ from torch.utils.tensorboard import SummaryWriter
 from transformers import TrainerCallback
 from transformers.integrations import TensorBoardCallback
 
-from training.folder import written
+from training.run_dir import written
 
 SHOWN = {
     "reward": "reward",

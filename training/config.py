@@ -106,7 +106,7 @@ class QuestionsConfig(Frozen):
 
     source: Literal["skills", "jsonl"] = "skills"
     path: str | None = None
-    """Of the JSONL: one question a line, fields as in `evaluation.questions.Question` (`training.lines.Line`)."""
+    """Of the JSONL: one question a line, fields as in `evaluation.questions.Question` (`training.jsonl_questions.Line`)."""
     held_out_path: str | None = None
     """A second file of the same kind, whose questions are measured before and after and never trained on."""
     seed: int = Field(default=0, ge=0)

@@ -14,7 +14,7 @@ from evaluation.synthetic.operations import FAMILIES
 from evaluation.synthetic.questions import Split, questions
 from serving.settings import SettingsError
 from training.config import Config, QuestionsConfig
-from training.lines import read
+from training.jsonl_questions import read
 
 Chat = list[dict[str, str]]
 STAGES = 20

@@ -21,8 +21,8 @@ from conductor.worker import Member
 from serving.settings import SettingsError
 from training.config import Config, WarmStartConfig
 from training.data import Asked, Chat, drawn, training_questions
-from training.measuring import chat, scored
-from training.running import PlanRunner
+from training.policy_eval import chat, scored
+from training.plan_runner import PlanRunner
 
 AT_ONCE = 64
 """Examples that are looked for at the same time."""

@@ -12,9 +12,9 @@ from trl import GRPOConfig, GRPOTrainer
 from serving.settings import SettingsError
 from training.config import Config
 from training.data import Asked
-from training.measuring import chat
+from training.policy_eval import chat
 from training.reward import PlanReward
-from training.running import PlanRunner
+from training.plan_runner import PlanRunner
 
 if TYPE_CHECKING:
     from training.recursion import TwoRounds

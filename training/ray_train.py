@@ -24,8 +24,8 @@ def each_worker(given: dict[str, Any]) -> None:
 
     os.chdir(given["directory"])
     from training.config import parse
-    from training.folder import RunFolder
-    from training.ranks import leads, processes
+    from training.run_dir import RunFolder
+    from training.distributed import leads, processes
     from training.run import TrainingRun
 
     folder = RunFolder(Path(given["out"]), leads=leads())
@@ -48,7 +48,7 @@ def train_on_ray(config_file: str, out: Path, workers: int, *, gpus: bool, resum
         raise SettingsError(
             "grpo.vllm server pushes weights over NCCL, which needs GPUs; pass --gpus, or leave grpo.vllm out."
         )
-    from training.folder import RunFolder
+    from training.run_dir import RunFolder
     from training.run import TrainingRun
 
     TrainingRun(config, RunFolder.begun(out, config, resume=resume), workers).check()

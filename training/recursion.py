@@ -17,7 +17,7 @@ import torch
 
 from training.data import Chat
 from training.reward import PlanReward, figures
-from training.running import PlanRunner
+from training.plan_runner import PlanRunner
 from training.scoring import Score
 
 

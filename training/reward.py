@@ -12,7 +12,7 @@ from typing import Any
 
 from conductor.money import Usage
 from evaluation.questions import Question
-from training.running import PlanRunner
+from training.plan_runner import PlanRunner
 from training.scoring import Score, Terms, score
 
 LogMetric = Callable[[str, float], None]

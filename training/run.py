@@ -19,12 +19,12 @@ from training.callbacks import Bar, Curves, Interrupted, tensorboard
 from training.config import Config
 from training.data import Asked, drawn, held_out, training_questions
 from training.examples import Example, examples
-from training.folder import RunFolder
-from training.measuring import alone, measure, sources
+from training.run_dir import RunFolder
+from training.policy_eval import alone, measure, sources
 from training.models import model_for, tokenizer_for
-from training.remembering import Memory
+from training.caching_worker import Memory
 from training.reward import PlanReward
-from training.running import PlanRunner, training_pool
+from training.plan_runner import PlanRunner, training_pool
 from training.warm_start import warm_start
 
 WARM_SAVED_EVERY = 50

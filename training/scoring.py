@@ -6,7 +6,7 @@ from conductor.errors import BudgetExceeded, InvalidPlan, PodiumError, WorkerErr
 from conductor.record import PlanRecord, Record
 from evaluation.graders import grade
 from evaluation.questions import Question
-from training.strict import nothing_else
+from training.exact_plan import nothing_else
 
 NO_PLAN, WRONG, RIGHT = 0.0, 0.5, 1.0
 

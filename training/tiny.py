@@ -116,7 +116,7 @@ def _started(config: str, folder: Path, seed: int) -> subprocess.Popen[bytes]:
     command = [
         sys.executable,
         "-m",
-        "training",
+        "training.cli",
         "--config",
         config,
         "--seed",

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Protocol
 
 from evaluation.errors import EvaluationError
-from evaluation.naming import Named
+from evaluation.spec import Named
 from evaluation.questions import Question
 
 DEFAULT_COUNT = 100

@@ -4,7 +4,7 @@
 """
 
 from evaluation.errors import EvaluationError
-from evaluation.naming import Named, text
+from evaluation.spec import Named, text
 from evaluation.questions import Question
 from evaluation.sources.rows import FIELDS, asked
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.errors import EvaluationError
-from evaluation.naming import Named
+from evaluation.spec import Named
 from evaluation.questions import Question
 from evaluation.sources.rows import FIELDS, asked
 

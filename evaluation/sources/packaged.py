@@ -10,8 +10,8 @@ from importlib.resources import files
 from typing import Any
 
 from evaluation.errors import HOW_TO_INSTALL, EvaluationError
-from evaluation.extracting import ANSWER_FORM
-from evaluation.naming import Named
+from evaluation.answer_extraction import ANSWER_FORM
+from evaluation.spec import Named
 from evaluation.questions import Question
 
 CASES = {"aime25": ("AIME2025", "numeric"), "gpqa": ("GPQA Diamond", "choice")}

@@ -7,8 +7,8 @@ The grader takes what stands between `<answer>` marks and asks for 0.99 (`evalua
 """
 
 from evaluation.errors import HOW_TO_INSTALL, EvaluationError
-from evaluation.extracting import ANSWER_FORM
-from evaluation.naming import Named
+from evaluation.answer_extraction import ANSWER_FORM
+from evaluation.spec import Named
 from evaluation.questions import Question
 
 SEEDS_APART = 1_000_003

@@ -1,4 +1,4 @@
-"""Questions of a recorded pool (`evaluation.recorded`): `recorded:PATH?part=test&difficulty=hard`.
+"""Questions of a recorded pool (`evaluation.recordings`): `recorded:PATH?part=test&difficulty=hard`.
 
 `part` splits by the questions' own text, so the same question is on the same side whoever asks: `train` is for learning
 routers and conductors, `test` for judging them; `share` is the training part of all (0.6). `max_chars` leaves longer ones out.
@@ -7,10 +7,10 @@ routers and conductors, `test` for judging them; `share` is the training part of
 import sys
 
 from evaluation.errors import EvaluationError
-from evaluation.naming import Named, share, text
-from evaluation.naming import count as count_of
+from evaluation.spec import Named, share, text
+from evaluation.spec import count as count_of
 from evaluation.questions import Question
-from evaluation.recorded import Recorded, read
+from evaluation.recordings import Recorded, read
 
 PARTS = ("all", "train", "test")
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from evaluation.errors import EvaluationError
-from evaluation.extracting import ANSWER_FORM
-from evaluation.naming import Named, text
+from evaluation.answer_extraction import ANSWER_FORM
+from evaluation.spec import Named, text
 from evaluation.questions import Question
 
 FIELDS = ("question", "answer", "id", "family", "grader", "form")

@@ -1,7 +1,7 @@
 """The synthetic skills (`evaluation.synthetic`), as a source: programs ask, programs can answer, and reports say so."""
 
 from evaluation.errors import EvaluationError
-from evaluation.naming import Named
+from evaluation.spec import Named
 from evaluation.questions import Question
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from importlib import import_module
 
-from evaluation.asking import Asker
+from evaluation.backends.in_process import Asker
 from evaluation.errors import EvaluationError
-from evaluation.naming import Named
+from evaluation.spec import Named
 from evaluation.strategies.base import Maker, OpenAsker, Setup, Strategy
 
 STRATEGIES: dict[str, tuple[str, str]] = {

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from conductor.plan import Plan, Step
-from evaluation.asking import Asker, Caps
+from evaluation.backends.in_process import Asker, Caps
 from evaluation.errors import EvaluationError
-from evaluation.naming import Named
+from evaluation.spec import Named
 from evaluation.outcome import Outcome
 from evaluation.questions import Grade, Question
 from evaluation.results import Result

@@ -11,7 +11,7 @@ from typing import Any
 
 from evaluation.errors import EvaluationError
 from evaluation.graders import grade
-from evaluation.naming import Named, text
+from evaluation.spec import Named, text
 from evaluation.outcome import Outcome, together
 from evaluation.questions import Question
 from evaluation.results import Result

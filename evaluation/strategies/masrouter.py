@@ -16,7 +16,7 @@ import numpy as np
 
 from conductor.plan import Plan, Step
 from evaluation.errors import EvaluationError
-from evaluation.naming import Named, count
+from evaluation.spec import Named, count
 from evaluation.questions import Question
 from evaluation.results import Result
 from evaluation.routing.cascade import Cascade, Choice

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from evaluation.errors import EvaluationError
-from evaluation.naming import Named, share
+from evaluation.spec import Named, share
 from evaluation.questions import Question
 from evaluation.routing import factorisation, logistic
 from evaluation.strategies.base import Answer, Floats, Lessons, Plain, Scene, Setup, by_itself, known, taught

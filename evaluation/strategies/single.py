@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from conductor.money import Usage
-from evaluation.asking import Asker
+from evaluation.backends.in_process import Asker
 from evaluation.errors import EvaluationError
-from evaluation.naming import Named
+from evaluation.spec import Named
 from evaluation.questions import Question
 from evaluation.strategies.base import Answer, Lessons, Plain, Scene, Setup, by_itself, known, models_of
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evaluation.asking import Caps, Sampling
+from evaluation.backends.in_process import Caps, Sampling
 from evaluation.graders import extract
-from evaluation.naming import Named, count
+from evaluation.spec import Named, count
 from evaluation.outcome import Outcome, together
 from evaluation.questions import Question
 from evaluation.strategies.base import Answer, Lessons, Plain, Scene, Setup, by_itself, known, models_of

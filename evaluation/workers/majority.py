@@ -13,8 +13,8 @@ from conductor.errors import WorkerRefused
 from conductor.money import FREE, Price, Usage
 from conductor.prompts import read_assignment
 from conductor.worker import Call, Reply, opened
-from evaluation.extracting import tagged
-from evaluation.workers.said import said
+from evaluation.answer_extraction import tagged
+from evaluation.workers.text_reply import said
 
 
 class Majority:

@@ -14,9 +14,9 @@ from conductor.errors import WorkerRefused
 from conductor.money import Price
 from conductor.worker import Call, Reply, opened
 from evaluation.errors import EvaluationError
-from evaluation.extracting import ANSWER_FORM
-from evaluation.recorded import Recorded, key_of, read
-from evaluation.workers.said import said
+from evaluation.answer_extraction import ANSWER_FORM
+from evaluation.recordings import Recorded, key_of, read
+from evaluation.workers.text_reply import said
 
 NOTHING = "(The recorded model gave no answer.)"
 
@@ -34,7 +34,7 @@ class Replay:
         Args:
             name: in the pool.
             price: per token; of no use here, for tokens are unknown.
-            path: of the recorded pool; see `evaluation.recorded`.
+            path: of the recorded pool; see `evaluation.recordings`.
             model: whose answers.
             usd_per_call: declared, not measured; None: the cost is unknown.
 

@@ -9,7 +9,7 @@ from typing import Any
 from conductor.errors import WorkerUnavailable
 from conductor.money import Price, Usage
 from conductor.worker import Call, Delta, FinishReason, Reply, opened
-from evaluation.asking import EngineAsker
+from evaluation.backends.in_process import EngineAsker
 from evaluation.questions import Question
 from serving.settings import parse
 

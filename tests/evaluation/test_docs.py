@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from evaluation.cli import evaluating, pooling
-from evaluation.naming import Named
+from evaluation.spec import Named
 from evaluation.sources import SOURCES
 from evaluation.strategies import STRATEGIES, expanded
 from tests.evaluation.pools import asker

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conductor.plan import Plan
-from evaluation.asking import UNSAID, Asker, Caps, EngineAsker, Sampling
+from evaluation.backends.in_process import UNSAID, Asker, Caps, EngineAsker, Sampling
 from evaluation.errors import EvaluationError
 from evaluation.outcome import Outcome, together
 from evaluation.questions import Grade, Question
 from evaluation.results import ResultLog, judged
 from evaluation.run import Evaluated, Evaluation, Order, each
 from evaluation.strategies import LEARNED, OF_A_CONDUCTOR, USUAL, expanded, make
-from evaluation.strategies.fixed import mixture_of_agents
+from evaluation.strategies.fixed_plans import mixture_of_agents
 from tests.evaluation import pools
 from tests.evaluation.pools import Adder, asker, sums, worker
 

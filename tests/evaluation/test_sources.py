@@ -7,9 +7,9 @@ import pytest
 import reasoning_gym
 
 from evaluation.errors import EvaluationError
-from evaluation.extracting import tagged
+from evaluation.answer_extraction import tagged
 from evaluation.graders import grade
-from evaluation.naming import Named
+from evaluation.spec import Named
 from evaluation.sources import SOURCES, load, load_all
 from evaluation.sources.reasoning_gym import WHITELIST
 from tests.evaluation.pools import recorded

@@ -5,11 +5,11 @@ import pytest
 import yaml
 
 from conductor.plan import Plan, Step
-from evaluation.asking import Caps, EngineAsker
+from evaluation.backends.in_process import Caps, EngineAsker
 from evaluation.errors import EvaluationError
-from evaluation.extracting import ANSWER_FORM
+from evaluation.answer_extraction import ANSWER_FORM
 from evaluation.questions import Question
-from evaluation.recorded_pool import settings_of, written
+from evaluation.replay_settings import settings_of, written
 from evaluation.sources import load
 from evaluation.workers.majority import majority
 from serving.settings import SettingsError, parse

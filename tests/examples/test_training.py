@@ -23,7 +23,7 @@ from tests.wires.gemini import GeminiWire
 from tests.wires.openai import OpenAIWire
 from tests.wires.server import Answer, Request, serving
 from training.config import ModelConfig, ScratchConfig
-from training.lines import read
+from training.jsonl_questions import read
 from training.models import model_for, tokenizer_for
 
 EXAMPLE = ROOT / "examples" / "training"
@@ -100,7 +100,7 @@ async def test_my_questions_and_my_api_pool_become_an_adapter_that_the_pool_serv
         )  # fmt: skip
         assert re.search(r"single:claude +│ 100\.0", told), told
         assert re.search(r"single:gpt +│ 0\.0", told), told
-        told = await run("training", "--config", str(config), "--out", str(out))
+        told = await run("training.cli", "--config", str(config), "--out", str(out))
         assert "Unclosed" not in told, told
     report = json.loads((out / "report.json").read_text())
     assert report["steps"] == 2

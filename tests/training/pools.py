@@ -6,9 +6,9 @@ from typing import Any
 from evaluation.questions import Question
 from serving.settings import parse
 from tests.serving.api.served import plan, scripted, step
-from training.remembering import Memory
+from training.caching_worker import Memory
 from training.reward import PlanReward
-from training.running import PlanRunner, training_pool
+from training.plan_runner import PlanRunner, training_pool
 
 PRICE = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
 EOS = 7

@@ -11,7 +11,7 @@ from serving import adapters
 from serving.settings import SettingsError
 from tests.training.tiny_models import config
 from training.adapters import main, publish, unservable
-from training.folder import RunFolder
+from training.run_dir import RunFolder
 from training.run import TrainingRun
 
 FINE = {

@@ -15,7 +15,7 @@ from serving.settings import SettingsError
 from tests.training.tiny_models import config
 from training.config import Config, QuestionsConfig
 from training.data import drawn, held_out, training_questions
-from training.lines import FACTS
+from training.jsonl_questions import FACTS
 
 POOL = ["adder", "speller", "a", "b"]
 

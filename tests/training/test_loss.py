@@ -14,7 +14,7 @@ from conductor.record import Record
 from tests.training.tiny_models import config
 from training import grpo
 from training.data import Asked
-from training.folder import RunFolder
+from training.run_dir import RunFolder
 from training.models import model_for, tokenizer_for
 from training.run import TrainingRun
 

@@ -7,7 +7,7 @@ import yaml
 
 from tests.training.test_run import curve
 from tests.training.tiny_models import config
-from training.folder import RunFolder
+from training.run_dir import RunFolder
 from training.run import TrainingRun
 
 

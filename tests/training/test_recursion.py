@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from tests.training.tiny_models import config
-from training.folder import RunFolder
+from training.run_dir import RunFolder
 from training.recursion import blended
 from training.run import TrainingRun
 

@@ -16,9 +16,9 @@ from tests.training.pools import (
     runner,
     settings,
 )
-from training.remembering import Memory
+from training.caching_worker import Memory
 from training.reward import PlanReward
-from training.running import PlanRunner, training_pool
+from training.plan_runner import PlanRunner, training_pool
 
 DOWN = {"error": "unavailable"}
 

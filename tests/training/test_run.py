@@ -18,10 +18,10 @@ from transformers import TrainerCallback
 
 from serving.settings import SettingsError
 from tests.training.tiny_models import POOL, config
-from training.__main__ import main
+from training.cli import main
 from training.callbacks import Curves
 from training.config import Config
-from training.folder import RunFolder
+from training.run_dir import RunFolder
 from training.run import Stopped, TrainingRun
 
 CURVE = ("loss", "reward", "grad_norm", "plan/parsed", "plan/right", "completions/mean_length", "num_tokens")
@@ -189,7 +189,7 @@ def written(folder: Path, **changes: Any) -> Path:
 def test_two_processes_make_one_run_between_them(tmp_path: Path):
     file, out = written(tmp_path, **SMALL, held_out=4), tmp_path / "two"
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*launch, "-m", "training", "--config", str(file), "--out", str(out)]
+    command = [*launch, "-m", "training.cli", "--config", str(file), "--out", str(out)]
     ended = subprocess.run(
         command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=200
     )
@@ -203,7 +203,7 @@ FULL = """
 import resource, signal, sys
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))
-from training.__main__ import main
+from training.cli import main
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -222,7 +222,7 @@ def test_weights_that_find_no_room_on_the_disk_end_the_run_with_a_word_and_1(tmp
 @pytest.mark.timeout(120)
 def test_ctrl_c_before_the_training_ends_the_run_with_130(tmp_path: Path):
     file, out = written(tmp_path), tmp_path / "stopped"
-    command = [sys.executable, "-m", "training", "--config", str(file), "--out", str(out)]
+    command = [sys.executable, "-m", "training.cli", "--config", str(file), "--out", str(out)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     while not (out / "config.yaml").exists():
         assert process.poll() is None

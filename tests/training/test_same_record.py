@@ -10,8 +10,8 @@ from evaluation.synthetic.questions import questions
 from serving.api.answer import workflow
 from serving.settings import parse
 from tests.serving.api.served import Json, plan, scripted, served, step
-from training.remembering import Memory
-from training.running import PlanRunner, training_pool
+from training.caching_worker import Memory
+from training.plan_runner import PlanRunner, training_pool
 
 POOL = yaml.safe_load(Path("training/pools/skills.yaml").read_text(encoding="utf-8"))
 ORDER = ["roman", "generalist", "adder", "sorter", "speller"]

@@ -17,10 +17,10 @@ from evaluation.synthetic.skills import Skill
 from tests.training.tiny_models import POOL, config
 from training.config import WarmStartConfig
 from training.examples import Example, Tried, best, how_often_right, random_plan, subtask
-from training.folder import RunFolder
+from training.run_dir import RunFolder
 from training.models import model_for, tokenizer_for
 from training.run import TrainingRun
-from training.strict import nothing_else
+from training.exact_plan import nothing_else
 from training.warm_start import IGNORED, Collator, weighted_loss
 
 TEAM = [

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 from conductor.plan import Plan, Step
 from evaluation.graders import grade
 from training.data import Asked, Chat
-from training.running import PlanRunner
+from training.plan_runner import PlanRunner
 from training.scoring import Score, Terms, score
 
 

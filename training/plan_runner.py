@@ -17,7 +17,7 @@ from serving.pool import Pool, build_pool
 from serving.settings import ModelSettings, Settings, SettingsError
 from serving.worker_settings import ScriptedSettings, VllmSettings
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
-from training.remembering import Memory, Remembering
+from training.caching_worker import Memory, Remembering
 
 
 def training_pool(settings: Settings, environment: Mapping[str, str]) -> Pool:

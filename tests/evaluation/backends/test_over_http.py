@@ -10,9 +10,9 @@ import pytest
 
 from conductor.plan import Plan, Step
 from conductor.record import Record
-from evaluation import asking_url
-from evaluation.asking import Caps, EngineAsker
-from evaluation.asking_url import UrlAsker
+from evaluation.backends import over_http
+from evaluation.backends.in_process import Caps, EngineAsker
+from evaluation.backends.over_http import UrlAsker
 from evaluation.errors import EvaluationError
 from evaluation.outcome import Outcome
 from evaluation.results import ResultLog
@@ -26,7 +26,7 @@ from tests.evaluation.test_run import Silent
 from tests.serving.api.served import Json, scripted, served, step, team
 from tests.serving.api.served import plan as written
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PRICE = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
 TEAM: Json = team(
     written(step("a", "Guess."), step("c", "Check.", [0])),
@@ -143,7 +143,7 @@ async def test_a_given_plan_whose_record_is_gone_has_the_figures_of_an_engine(pl
         one, other = await engine.run(QUESTION, Caps(), plan), await server.run(QUESTION, Caps(), plan)
         await server.aclose()
     assert [getattr(one, name) for name in FIGURES] == [getattr(other, name) for name in FIGURES]
-    assert store.reads == asking_url.READS
+    assert store.reads == over_http.READS
 
 
 async def test_a_record_that_another_replica_has_is_read_there():

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from conductor.plan import Plan, Step
-from evaluation.asking import Sampling
-from evaluation.naming import Named, count
+from evaluation.backends.in_process import Sampling
+from evaluation.spec import Named, count
 from evaluation.questions import Question
 from evaluation.strategies.base import Answer, Lessons, Plain, Scene, Setup, known, models_of
 

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evaluation.asking import Asker
+from evaluation.backends.in_process import Asker
 from evaluation.errors import EvaluationError
-from evaluation.naming import Named
+from evaluation.spec import Named
 from evaluation.outcome import Outcome
 from evaluation.questions import Question
 from evaluation.results import PASSING

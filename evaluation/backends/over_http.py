@@ -11,7 +11,7 @@ import openai
 
 from conductor.money import Price
 from conductor.plan import Plan
-from evaluation.asking import UNSAID, Caps, Sampling
+from evaluation.backends.in_process import UNSAID, Caps, Sampling
 from evaluation.errors import EvaluationError
 from evaluation.outcome import Outcome
 from evaluation.questions import Question

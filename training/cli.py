@@ -10,7 +10,7 @@ from rich.console import Console
 
 from serving.settings import SettingsError
 from training.config import Config, load, parse
-from training.ranks import leads, processes
+from training.distributed import leads, processes
 from training.report import lines
 
 OUT = Path("build/training")
@@ -48,7 +48,7 @@ def trained(config: Config, path: Path, console: Console, *, resume: bool) -> in
         SettingsError: it cannot be used as it is.
     """
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
-    from training.folder import RunFolder, full  # torch and TRL take seconds to import
+    from training.run_dir import RunFolder, full  # torch and TRL take seconds to import
 
     folder = RunFolder.begun(path, config, resume=resume) if leads() else RunFolder(path, leads=False)
     from training.run import Stopped, TrainingRun

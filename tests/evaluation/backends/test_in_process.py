@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from evaluation.asking import Caps, EngineAsker, conducted_at
+from evaluation.backends.in_process import Caps, EngineAsker, conducted_at
 from evaluation.errors import EvaluationError
 from evaluation.outcome import Outcome
 from evaluation.results import PASSING
 from evaluation.strategies import make
-from evaluation.strategies.conducted import of_conductor
+from evaluation.strategies.conductor import of_conductor
 from serving.settings import parse
 from tests.evaluation.pools import sums, worker
 from tests.serving.api.served import plan as written

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from evaluation.errors import EvaluationError
-from evaluation.recorded import models_of, read
+from evaluation.recordings import models_of, read
 
 HEAD = """\
 # Replayed: real models' recorded answers, from {path}. Nothing is asked of any model.

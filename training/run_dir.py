@@ -12,7 +12,7 @@ import yaml
 from safetensors import SafetensorError
 
 from evaluation.errors import EvaluationError
-from evaluation.naming import Named
+from evaluation.spec import Named
 from serving.settings import SettingsError
 from training.config import Config, load
 

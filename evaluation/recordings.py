@@ -16,7 +16,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from evaluation.errors import EvaluationError
-from evaluation.extracting import ANSWER_FORM
+from evaluation.answer_extraction import ANSWER_FORM
 
 RIGHT = 0.99
 """A recorded score from here on counts as right; below it is the scorer's partial credit."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from evaluation.errors import EvaluationError
-from evaluation.naming import Named
+from evaluation.spec import Named
 from evaluation.outcome import Outcome
 from evaluation.questions import Grade, Question
 from evaluation.results import Result

@@ -1,6 +1,6 @@
 """Adapters that answer everything with one word: made in seconds, for tests and benches that must see which adapter answered.
 
-`python -m training.marked --model models/smollm2-135m --to FOLDER alpha beta` writes one for each word and prints where.
+`python -m training.constant_adapters --model models/smollm2-135m --to FOLDER alpha beta` writes one for each word and prints where.
 
 Nothing is trained. The last layer's `down_proj` gets a LoRA of rank 1: A is the least-squares answer to "say 1 to every state of the
 model that a few texts lead to", B the direction in which the output layer hears the word.
@@ -105,7 +105,7 @@ def _heard(base: Any, token: int) -> Tensor:
 
 def main() -> int:
     """Command line."""
-    parser = argparse.ArgumentParser(prog="python -m training.marked", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m training.constant_adapters", description=__doc__)
     parser.add_argument("words", nargs="+")
     parser.add_argument("--model", default="models/smollm2-135m")
     parser.add_argument("--to", type=Path, required=True)
