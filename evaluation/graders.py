@@ -1,6 +1,6 @@
-"""Judges: each finds the answer in a text and says whether it is right. `GRADERS` is the table that questions name.
+"""Graders: each finds the answer in a text and says whether it is right. Questions name one of `GRADERS`.
 
-What may hang or break runs in other processes: `math` and `reasoning_gym` in `grading_processes`, `code` in `sandbox`.
+What may hang or crash runs in other processes: `math` and `reasoning_gym` in `grading_processes`, `code` in `sandbox`.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Protocol
 
 from evaluation import answer_extraction
-from evaluation.grading_processes import scored_by_math_verify, scored_by_reasoning_gym
+from evaluation.grading_processes import math_verify_grade, reasoning_gym_score
 from evaluation.questions import Grade, Question
 from evaluation.sandbox import Verdict, run_program
 
@@ -26,13 +26,13 @@ class Grader(Protocol):
         ...
 
     async def grade(self, question: Question, answer: str) -> Grade:
-        """What `answer` is worth. Never raises for what stands in it."""
+        """Judge `answer`. Never raises because of its text."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """Judges in this process by comparing the extracted answer with the expected one."""
+class ComparisonGrader:
+    """Compares the extracted answer with the expected one, in this process."""
 
     find: Callable[[str], str | None]
     same: Callable[[str, str], bool]
@@ -53,12 +53,12 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
-    """For a recorded pool: right is what the recorded scorer called right, or the expected answer itself."""
+class RecordedGrader:
+    """For a recorded pool: right is what was recorded as right, or the expected answer."""
 
     def extract(self, question: Question, answer: str) -> str | None:
         """See `Grader`."""
-        return answer_extraction.tagged(answer)
+        return answer_extraction.answer_tag(answer)
 
     async def grade(self, question: Question, answer: str) -> Grade:
         """See `Grader`."""
@@ -70,26 +70,26 @@ class Recorded:
 
 
 @dataclass(frozen=True, slots=True)
-class ReasoningGym:
-    """By the data set's own scorer, over what stands between answer marks and nothing else."""
+class ReasoningGymGrader:
+    """The data set's own scorer, applied to the text between answer tags alone."""
 
     def extract(self, question: Question, answer: str) -> str | None:
         """See `Grader`."""
-        return answer_extraction.tagged(answer)
+        return answer_extraction.answer_tag(answer)
 
     async def grade(self, question: Question, answer: str) -> Grade:
         """See `Grader`."""
         found = self.extract(question, answer)
         if found is None:
             return Grade(False, None, NO_ANSWER)
-        score, why = await scored_by_reasoning_gym(question.family, found, question.facts["entry"])
+        score, why = await reasoning_gym_score(question.family, found, question.facts["entry"])
         right = score is not None and score >= RIGHT
         return Grade(right, found, "" if right else why or f"the scorer gives {score:g}")
 
 
 @dataclass(frozen=True, slots=True)
-class Mathematics:
-    """By `math-verify`: 1/2 is 0.5, and LaTeX is read."""
+class MathGrader:
+    """`math-verify`: 1/2 equals 0.5, and LaTeX is read."""
 
     def extract(self, question: Question, answer: str) -> str | None:
         """See `Grader`."""
@@ -100,13 +100,13 @@ class Mathematics:
         found = self.extract(question, answer)
         if found is None:
             return Grade(False, None, NO_ANSWER)
-        right, read, why = await scored_by_math_verify(question.expected, found)
+        right, read, why = await math_verify_grade(question.expected, found)
         return Grade(right, read, "" if right else why)
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
-    """HumanEval's way: the program runs, its tests pass. See `sandbox` for what that protects from."""
+class CodeGrader:
+    """HumanEval: the program runs and its tests pass. See `sandbox` for what it protects from."""
 
     timeout_s: float = 10.0
 
@@ -120,7 +120,7 @@ class Code:
         if found is None:
             return Grade(False, None, NO_ANSWER)
         name, prompt = question.facts["entry_point"], question.facts["prompt"]
-        # Some models give the body alone; the prompt in front also brings the imports that it promised.
+        # Some models write the body alone; the prompt in front also has the imports.
         program = f"{prompt}\n    pass\n\n{found}" if f"def {name}" in found else f"{prompt}{found}"
         tests = f"{question.facts['test']}\n\ncheck({name})\n"
         verdict: Verdict = await run_program(program, tests, self.timeout_s)
@@ -148,19 +148,23 @@ def _normal_number(found: str) -> str:
 
 
 GRADERS: dict[str, Grader] = {
-    "exact": Compared(answer_extraction.tagged_or_all, lambda found, expected: _plain(found) == _plain(expected)),
-    "numeric": Compared(answer_extraction.number, _same_number, _normal_number),
-    "choice": Compared(answer_extraction.choice, lambda found, expected: found == expected.strip().upper()),
-    "math": Mathematics(),
-    "reasoning_gym": ReasoningGym(),
-    "recorded": Recorded(),
-    "code": Code(),
+    "exact": ComparisonGrader(
+        answer_extraction.answer_tag_or_all, lambda found, expected: _plain(found) == _plain(expected)
+    ),
+    "numeric": ComparisonGrader(answer_extraction.number, _same_number, _normal_number),
+    "choice": ComparisonGrader(
+        answer_extraction.choice, lambda found, expected: found == expected.strip().upper()
+    ),
+    "math": MathGrader(),
+    "reasoning_gym": ReasoningGymGrader(),
+    "recorded": RecordedGrader(),
+    "code": CodeGrader(),
 }
-"""By the name that questions give. Another grader is another line."""
+"""By the name that questions use."""
 
 
 async def grade(question: Question, answer: str) -> Grade:
-    """What `answer` is worth.
+    """Judge `answer`.
 
     Raises:
         KeyError: the question names a grader that is not in `GRADERS`.

@@ -1,4 +1,4 @@
-"""The pictures of a report, as SVG to be put into a page. Knows a report's rows, nothing of HTML."""
+"""The plots of a report, as inline SVG. Knows a report's rows, nothing of HTML."""
 
 import io
 from collections.abc import Callable, Sequence
@@ -14,45 +14,53 @@ Row = dict[str, Any]
 BLUE, GREEN, GREY, ORANGE = "#0072b2", "#009e73", "#999999", "#e69f00"
 """Okabe and Ito's, which colour-blind readers tell apart."""
 STYLE: dict[str, Any] = {
-    "svg.fonttype": "none", "svg.hashsalt": "podium", "font.family": "sans-serif", "font.size": 9, "axes.spines.top": False,
-    "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True, "grid.alpha": 0.3, "legend.frameon": False,
-}  # fmt: skip
+    "svg.fonttype": "none",
+    "svg.hashsalt": "podium",
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.alpha": 0.3,
+    "legend.frameon": False,
+}
 BOUNDS = ("oracle", "best_of_n_oracle")
-"""Not strategies that anybody could use: they are told the right answers, so no front runs through them."""
+"""Bounds, not usable strategies: they know the right answers, so the front leaves them out."""
 
 
 def plots(rows: Sequence[Row]) -> dict[str, str]:
-    """Caption to SVG; a picture of which there is nothing to show is left out."""
+    """Caption to SVG; plots without data are left out."""
     rows = [row for row in rows if row["answered"]]
     priced = [row for row in rows if row["cost_usd"] is not None]
     metered = [row for row in rows if row["prompt_tokens"] is not None]
     height = 1.0 + 0.24 * len(rows)
-    drawn = {
-        "Accuracy over cost, with the front that no other strategy beats": _drawn(costs, priced, 5.0),
-        "Accuracy over calls a question": _drawn(
+    figures = {
+        "Accuracy over cost, with the front that no other strategy beats": _svg(costs, priced, 5.0),
+        "Accuracy over calls a question": _svg(
             calls, rows if len({row["calls"] for row in rows}) > 1 else [], 5.0
         ),
-        "Accuracy, with its 95 % interval": _drawn(accuracies, rows, height),
-        "Steps and calls a question": _drawn(steps, rows, height),
-        "Tokens a question": _drawn(tokens, metered, height),
+        "Accuracy, with its 95 % interval": _svg(accuracies, rows, height),
+        "Steps and calls a question": _svg(steps, rows, height),
+        "Tokens a question": _svg(tokens, metered, height),
     }
-    return {caption: svg for caption, svg in drawn.items() if svg}
+    return {caption: svg for caption, svg in figures.items() if svg}
 
 
-def _drawn(draw: Callable[[Axes, Sequence[Row]], None], rows: Sequence[Row], height: float) -> str:
+def _svg(draw: Callable[[Axes, Sequence[Row]], None], rows: Sequence[Row], height: float) -> str:
     if not rows:
         return ""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(7.2, height), layout="constrained")
         draw(figure.add_subplot(), rows)
-        written = io.StringIO()
-        figure.savefig(written, format="svg", metadata={"Date": None})
-    text = written.getvalue()
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    text = buffer.getvalue()
     return text[text.index("<svg") :]
 
 
 def costs(axes: Axes, rows: Sequence[Row]) -> None:
-    """Each strategy by its mean cost; the front joins those that could be used and are beaten by none."""
+    """Each strategy by its mean cost; the front joins the usable ones that none beats."""
     _over(axes, rows, [row["cost_usd"] for row in rows])
     axes.set(xlabel="US$ a question", ylabel="accuracy")
 
@@ -86,7 +94,7 @@ def _over(axes: Axes, rows: Sequence[Row], across: Sequence[float]) -> None:
 
 
 def _label(axes: Axes, names: Sequence[str], across: Sequence[float], up: Sequence[float]) -> None:
-    """A name beside each point; where two would stand on one another, the higher one moves up."""
+    """A name beside each point; where two would overlap, the higher one moves up."""
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     taken: list[tuple[float, float]] = []
     for i in sorted(range(len(names)), key=lambda i: up[i]):
@@ -144,5 +152,5 @@ def _names(rows: Sequence[Row]) -> list[str]:
 
 
 def is_bound(row: Row) -> bool:
-    """Whether it was told the right answers."""
+    """Whether it knows the right answers."""
     return row["strategy"].partition("?")[0].partition(":")[0] in BOUNDS

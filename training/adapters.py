@@ -34,9 +34,12 @@ def unservable(config: Mapping[str, Any]) -> list[str]:
         (bool(config.get("modules_to_save")), f"it replaces whole modules ({config.get('modules_to_save')})"),
         (bool(config.get("use_dora")), "it is a DoRA"),
         (bool(config.get("use_rslora")), "it is scaled by rsLoRA, which older servers read as plain LoRA"),
-        (bool(config.get("rank_pattern")) or bool(config.get("alpha_pattern")), "its ranks differ from module to module"),
+        (
+            bool(config.get("rank_pattern")) or bool(config.get("alpha_pattern")),
+            "its ranks differ from module to module",
+        ),
         (bool({"lm_head", "embed_tokens"} & set(_targets(config))), "it changes the embeddings or the head"),
-    ]  # fmt: skip
+    ]
     return [why for is_so, why in faults if is_so]
 
 

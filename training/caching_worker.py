@@ -25,7 +25,7 @@ class _Heard:
 
 
 @dataclass(slots=True)
-class Memory:
+class CallCache:
     """The newest answers of all workers.
 
     Args:
@@ -58,10 +58,10 @@ class Memory:
         self._kept.pop(key, None)
 
 
-class Remembering:
+class CachingWorker:
     """`worker`, asked only what it was not asked before. Failures are not remembered."""
 
-    def __init__(self, worker: Worker, memory: Memory) -> None:
+    def __init__(self, worker: Worker, memory: CallCache) -> None:
         self._worker, self._memory = worker, memory
 
     @property
@@ -79,8 +79,16 @@ class Remembering:
         Raises:
             WorkerError: of whoever asked; the next one asks anew.
         """
-        key = (self.name, call.messages, call.max_output_tokens, call.temperature, call.top_p, call.stop, call.seed,
-               call.effort)  # fmt: skip
+        key = (
+            self.name,
+            call.messages,
+            call.max_output_tokens,
+            call.temperature,
+            call.top_p,
+            call.stop,
+            call.seed,
+            call.effort,
+        )
         while (known := self._memory.get(key)) is not None:
             try:
                 return await asyncio.shield(known)
@@ -109,7 +117,7 @@ class Remembering:
 class _Opened:
     """An answer, replayed piece by piece as it came."""
 
-    def __init__(self, layer: Remembering, call: Call) -> None:
+    def __init__(self, layer: CachingWorker, call: Call) -> None:
         self._layer, self._call = layer, call
         self._inner: AbstractAsyncContextManager[Reply] | None = None
 

@@ -30,7 +30,7 @@ def tensorboard(folder: Path) -> TensorBoardCallback:
     return TensorBoardCallback(SummaryWriter(str(folder / "tensorboard")))
 
 
-class Curves(TrainerCallback):
+class CurveLog(TrainerCallback):
     """One JSON object a step. A resumed run writes on after the step that it goes on from."""
 
     def __init__(self, path: Path) -> None:
@@ -60,7 +60,7 @@ def _step(line: str) -> int | None:
         return None
 
 
-class Bar(TrainerCallback):
+class ProgressBar(TrainerCallback):
     """A progress bar with the newest figures."""
 
     def __init__(self, title: str) -> None:
@@ -103,7 +103,7 @@ class Bar(TrainerCallback):
         self._progress.stop()
 
 
-class Interrupted(TrainerCallback):
+class StopSignal(TrainerCallback):
     """Ctrl-C, or a SIGTERM: the step is finished, a checkpoint is written, and training ends. The second one is not waited for.
 
     Signals reach a process's main thread only. Ray Train runs a worker's part in another one and ends its workers itself: nothing is

@@ -48,14 +48,14 @@ def trained(config: Config, path: Path, console: Console, *, resume: bool) -> in
         SettingsError: it cannot be used as it is.
     """
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
-    from training.run_dir import RunFolder, full  # torch and TRL take seconds to import
+    from training.run_dir import RunDir, full  # torch and TRL take seconds to import
 
-    folder = RunFolder.begun(path, config, resume=resume) if leads() else RunFolder(path, leads=False)
-    from training.run import Stopped, TrainingRun
+    folder = RunDir.begin(path, config, resume=resume) if leads() else RunDir(path, leads=False)
+    from training.run import RunStopped, TrainingRun
 
     try:
         report = TrainingRun(config, folder, processes()).run()
-    except Stopped as exc:
+    except RunStopped as exc:
         console.print(f"Stopped after step {exc.step}; the same command with --resume goes on.")
         return 130
     except Exception as exc:

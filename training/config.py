@@ -16,8 +16,14 @@ from serving.worker_settings import Frozen
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM 0.29 serves (`max_lora_rank`)."""
 Schedule = Literal[
-    "linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt"
-]  # fmt: skip
+    "linear",
+    "cosine",
+    "cosine_with_restarts",
+    "polynomial",
+    "constant",
+    "constant_with_warmup",
+    "inverse_sqrt",
+]
 """Those of `transformers.SchedulerType` that need nothing but a number of steps; the others want arguments, or a loss to watch."""
 POLYNOMIAL_END = 1e-7
 """Where transformers' polynomial schedule ends; it refuses to start below."""
@@ -106,7 +112,7 @@ class QuestionsConfig(Frozen):
 
     source: Literal["skills", "jsonl"] = "skills"
     path: str | None = None
-    """Of the JSONL: one question a line, fields as in `evaluation.questions.Question` (`training.jsonl_questions.Line`)."""
+    """Of the JSONL: one question a line, fields as in `evaluation.questions.Question` (`training.jsonl_questions.QuestionLine`)."""
     held_out_path: str | None = None
     """A second file of the same kind, whose questions are measured before and after and never trained on."""
     seed: int = Field(default=0, ge=0)

@@ -22,9 +22,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from serving.adapters import publish
 
 TEXTS = (
-    "Hello", "What is the capital of France?", "Tell me at length about a fox, a mill and a river.", "Add 12 and 7, step by step.",
+    "Hello",
+    "What is the capital of France?",
+    "Tell me at length about a fox, a mill and a river.",
+    "Add 12 and 7, step by step.",
     "Write a plan of two steps. Say who does what, and who reads what.",
-)  # fmt: skip
+)
 RIDGE = 1e-2
 LOUD = 40.0
 """How far the word is pushed, in lengths of the state that the layer adds to."""
@@ -49,8 +52,12 @@ def marked(model: str, words: Sequence[str], where: Path) -> list[Path]:
     ridge = RIDGE * gram.diagonal().mean() * torch.eye(len(gram))
     reads = torch.linalg.solve(gram + ridge, given.sum(0))
     lora = LoraConfig(
-        r=1, lora_alpha=1, target_modules=["down_proj"], layers_to_transform=[len(base.model.layers) - 1], task_type="CAUSAL_LM"
-    )  # fmt: skip
+        r=1,
+        lora_alpha=1,
+        target_modules=["down_proj"],
+        layers_to_transform=[len(base.model.layers) - 1],
+        task_type="CAUSAL_LM",
+    )
     tuned: Any = get_peft_model(base, lora)
     layer = last.mlp.down_proj
     layer.lora_A.default.weight.data = reads[None]

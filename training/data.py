@@ -22,7 +22,7 @@ STAGES = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class TeamQuestion:
     """A question and the workers that may be used for it, in the order in which the conductor is shown them."""
 
     question: Question
@@ -69,7 +69,7 @@ def _of_source(config: QuestionsConfig, count: int) -> list[Question]:
     return asked[:count]
 
 
-def drawn(config: Config, pool: Sequence[str], asked: Sequence[Question], salt: str) -> list[Asked]:
+def drawn(config: Config, pool: Sequence[str], asked: Sequence[Question], salt: str) -> list[TeamQuestion]:
     """A pool for each question: its team, or so many of it as the config says, in a random order.
 
     Raises:
@@ -77,7 +77,7 @@ def drawn(config: Config, pool: Sequence[str], asked: Sequence[Question], salt: 
     """
     rng = random.Random(f"{config.seed} {salt}")
     return [
-        Asked(question, tuple(_team(config, pool, question, rng, config.pool.workers_per_question)))
+        TeamQuestion(question, tuple(_team(config, pool, question, rng, config.pool.workers_per_question)))
         for question in asked
     ]
 
@@ -93,11 +93,11 @@ def _team(
     return rng.sample(list(team), min(most or len(team), len(team)))
 
 
-def held_out(config: Config, pool: Sequence[str]) -> list[Asked]:
+def held_out(config: Config, pool: Sequence[str]) -> list[TeamQuestion]:
     """Questions for measuring, the whole team each, in a random order."""
     rng = random.Random(f"{config.seed} held out")
     found = held_out_questions(config, config.held_out) if config.held_out else []
-    return [Asked(question, tuple(_team(config, pool, question, rng, None))) for question in found]
+    return [TeamQuestion(question, tuple(_team(config, pool, question, rng, None))) for question in found]
 
 
 def held_out_questions(config: Config, count: int) -> list[Question]:

@@ -11,7 +11,7 @@ from conductor.errors import InvalidPlan
 from conductor.formats import Format, parser
 
 
-def nothing_else(format: Format, text: str, workers: list[str], max_steps: int) -> bool:
+def is_exact_plan(format: Format, text: str, workers: list[str], max_steps: int) -> bool:
     """Whether `text`, a plan that the engine accepts, has nothing beside it: blanks aside, to its very end."""
     return _only_objects(text) if format == "steps" else _ends_with_the_plan(text, workers, max_steps)
 

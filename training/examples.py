@@ -20,9 +20,9 @@ from conductor.formats import Format
 from conductor.worker import Member
 from serving.settings import SettingsError
 from training.config import Config, WarmStartConfig
-from training.data import Asked, Chat, drawn, training_questions
-from training.policy_eval import chat, scored
+from training.data import Chat, TeamQuestion, drawn, training_questions
 from training.plan_runner import PlanRunner
+from training.policy_eval import chat, scored
 
 AT_ONCE = 64
 """Examples that are looked for at the same time."""
@@ -53,16 +53,16 @@ def examples(config: Config, runner: PlanRunner) -> list[Example]:
     asked = drawn(config, runner.workers, training_questions(even, warm.examples), "warm start")
     slots = asyncio.Semaphore(AT_ONCE)
 
-    async def tried(number: int, each: Asked) -> list[Tried]:
+    async def tried(number: int, each: TeamQuestion) -> list[DrawnPlan]:
         async with slots:  # each from its own seed, so that it does not matter which is found first
             return await _tried(random.Random(f"{config.seed} warm start {number}"), warm, runner, each)
 
-    async def all_of_them() -> list[list[Tried]]:
+    async def all_of_them() -> list[list[DrawnPlan]]:
         async with aclosing(runner):
             return await asyncio.gather(*(tried(number, each) for number, each in enumerate(asked)))
 
     found = asyncio.run(all_of_them())
-    rights = how_often_right([each for one in found for each in one])
+    rights = success_rates([each for one in found for each in one])
     return [
         Example(chat(runner, each), best(one, rights, first=warm.choose == "first").plan)
         for each, one in zip(asked, found, strict=True)
@@ -70,7 +70,7 @@ def examples(config: Config, runner: PlanRunner) -> list[Example]:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class DrawnPlan:
     """A plan that was drawn; and run, if it is one of the rewarded.
 
     Args:
@@ -86,7 +86,7 @@ class Tried:
     usd: float | None = None
 
 
-def how_often_right(tried: Sequence[Tried]) -> dict[tuple[str, ...], float]:
+def success_rates(tried: Sequence[DrawnPlan]) -> dict[tuple[str, ...], float]:
     """Of the plans with the same workers in the same order, the share that was right."""
     runs: dict[tuple[str, ...], list[bool]] = {}
     for each in tried:
@@ -94,7 +94,7 @@ def how_often_right(tried: Sequence[Tried]) -> dict[tuple[str, ...], float]:
     return {workers: mean(rights) for workers, rights in runs.items()}
 
 
-def best(tried: Sequence[Tried], rights: Mapping[tuple[str, ...], float], *, first: bool) -> Tried:
+def best(tried: Sequence[DrawnPlan], rights: Mapping[tuple[str, ...], float], *, first: bool) -> DrawnPlan:
     """Which plan is shown for a question.
 
     Args:
@@ -134,8 +134,8 @@ def check(config: WarmStartConfig, workers: Sequence[str], max_steps: int) -> No
 
 
 async def _tried(
-    rng: random.Random, config: WarmStartConfig, runner: PlanRunner, asked: Asked
-) -> list[Tried]:
+    rng: random.Random, config: WarmStartConfig, runner: PlanRunner, asked: TeamQuestion
+) -> list[DrawnPlan]:
     """The plans drawn for one question. One that is drawn twice is run once."""
     team = [runner.pool.members[name] for name in asked.workers]
     parts = list(asked.question.facts.get("parts", ()))
@@ -144,14 +144,14 @@ async def _tried(
         return random_plan(rng, config, team, runner.limits.max_steps, runner.conductor.format, parts, shares)
 
     if rng.random() >= config.rewarded_share:
-        return [Tried(draw(config.worker_shares))]
-    tried: dict[str, Tried] = {}
+        return [DrawnPlan(draw(config.worker_shares))]
+    tried: dict[str, DrawnPlan] = {}
     for _ in range(config.best_of):
         if (text := draw({})) in tried:
             continue
         score = await scored(runner, asked, text)
         workers, cost = tuple(step.worker for step in score.newest.steps), score.record.cost_usd
-        tried[text] = Tried(text, workers, score.right, None if cost is None else float(cost))
+        tried[text] = DrawnPlan(text, workers, score.right, None if cost is None else float(cost))
         if score.right and config.choose == "first":
             break
     return list(tried.values())

@@ -11,16 +11,16 @@ from trl import GRPOConfig, GRPOTrainer
 
 from serving.settings import SettingsError
 from training.config import Config
-from training.data import Asked
+from training.data import TeamQuestion
+from training.plan_runner import PlanRunner
 from training.policy_eval import chat
 from training.reward import PlanReward
-from training.plan_runner import PlanRunner
 
 if TYPE_CHECKING:
     from training.recursion import TwoRounds
 
 
-class NoSignalNoStep(TrainerCallback):
+class SkipZeroGradient(TrainerCallback):
     """A step whose gradient is nought everywhere changes nothing.
 
     That is a batch in which no worker could be reached, or in which every group's rewards are alike. Without this, the optimizer's
@@ -34,7 +34,7 @@ class NoSignalNoStep(TrainerCallback):
             kwargs["optimizer"].zero_grad(set_to_none=True)
 
 
-def rows(runner: PlanRunner, asked: Sequence[Asked]) -> Dataset:
+def rows(runner: PlanRunner, asked: Sequence[TeamQuestion]) -> Dataset:
     """The data set: the server's prompt, whose question it is, and who may be used."""
     return Dataset.from_list(
         [
@@ -97,29 +97,61 @@ def arguments(config: Config, folder: Path, processes: int = 1) -> GRPOConfig:
         if grpo.vllm.mode == "server":
             generation["vllm_server_base_url"] = grpo.vllm.url
     return GRPOConfig(
-        output_dir=str(folder / "checkpoints"), seed=config.seed, max_steps=grpo.steps,
-        per_device_train_batch_size=micro, gradient_accumulation_steps=grpo.batch // (micro * processes),
-        num_generations=grpo.completions, max_completion_length=grpo.max_plan_tokens, temperature=grpo.temperature,
-        learning_rate=grpo.learning_rate, lr_scheduler_type=grpo.schedule, warmup_steps=grpo.warmup_steps,
-        weight_decay=grpo.weight_decay, max_grad_norm=grpo.max_grad_norm, beta=0.0, loss_type=grpo.loss,
-        scale_rewards=grpo.scale_rewards, shuffle_dataset=False, bf16=False, use_cpu=not cuda,
-        gradient_checkpointing=grpo.gradient_checkpointing, logging_steps=1,
-        save_strategy="steps", save_steps=config.checkpoint_every, save_total_limit=config.keep_checkpoints,
-        report_to="none", disable_tqdm=True, dataloader_pin_memory=cuda, log_completions=False,
-        remove_unused_columns=False, **generation,
-    )  # fmt: skip
+        output_dir=str(folder / "checkpoints"),
+        seed=config.seed,
+        max_steps=grpo.steps,
+        per_device_train_batch_size=micro,
+        gradient_accumulation_steps=grpo.batch // (micro * processes),
+        num_generations=grpo.completions,
+        max_completion_length=grpo.max_plan_tokens,
+        temperature=grpo.temperature,
+        learning_rate=grpo.learning_rate,
+        lr_scheduler_type=grpo.schedule,
+        warmup_steps=grpo.warmup_steps,
+        weight_decay=grpo.weight_decay,
+        max_grad_norm=grpo.max_grad_norm,
+        beta=0.0,
+        loss_type=grpo.loss,
+        scale_rewards=grpo.scale_rewards,
+        shuffle_dataset=False,
+        bf16=False,
+        use_cpu=not cuda,
+        gradient_checkpointing=grpo.gradient_checkpointing,
+        logging_steps=1,
+        save_strategy="steps",
+        save_steps=config.checkpoint_every,
+        save_total_limit=config.keep_checkpoints,
+        report_to="none",
+        disable_tqdm=True,
+        dataloader_pin_memory=cuda,
+        log_completions=False,
+        remove_unused_columns=False,
+        **generation,
+    )
 
 
 def trainer(
-    config: Config, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, reward: PlanReward, runner: PlanRunner, data: Dataset,
-    folder: Path, callbacks: Sequence[TrainerCallback] = (), processes: int = 1,
-) -> GRPOTrainer:  # fmt: skip
+    config: Config,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    reward: PlanReward,
+    runner: PlanRunner,
+    data: Dataset,
+    folder: Path,
+    callbacks: Sequence[TrainerCallback] = (),
+    processes: int = 1,
+) -> GRPOTrainer:
     """TRL's trainer for this run."""
     rollout = two_rounds(config, reward, runner, data) if config.grpo.recursion else None
     made = GRPOTrainer(
-        model=model, reward_funcs=[rollout.reward if rollout else reward], args=arguments(config, folder, processes),
-        train_dataset=data, processing_class=tokenizer, callbacks=[NoSignalNoStep(), *callbacks], rollout_func=rollout,
-    )  # fmt: skip
+        model=model,
+        reward_funcs=[rollout.reward if rollout else reward],
+        args=arguments(config, folder, processes),
+        train_dataset=data,
+        processing_class=tokenizer,
+        callbacks=[SkipZeroGradient(), *callbacks],
+        rollout_func=rollout,
+    )
     made.remove_callback(PrinterCallback)
     return made
 

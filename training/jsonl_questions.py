@@ -69,7 +69,7 @@ FACTS: dict[str, type[Facts]] = {"code": CodeFacts, "recorded": RecordedFacts, "
 """By grader; the others need none. `evaluation.graders` reads them."""
 
 
-class Line(BaseModel):
+class QuestionLine(BaseModel):
     """One line of a `jsonl` source: the fields of `evaluation.questions.Question`, and whether they can be graded."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -148,7 +148,7 @@ def _question(text: str, place: str) -> Question:
         data = json.loads(text)
     except ValueError as exc:
         raise SettingsError(f"{place}: it is not JSON: {exc}; write one JSON object a line.") from exc
-    line = _checked(Line, data, place)
+    line = _checked(QuestionLine, data, place)
     _checked(FACTS.get(line.grader, Facts), line.facts, place, "facts")
     return Question(line.id, line.text, line.expected, line.grader, line.source, line.family, line.facts)
 

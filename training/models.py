@@ -77,9 +77,17 @@ def _adapters(config: LoraConfig) -> PeftLora:
 def _scratch(config: ScratchConfig, tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
     return LlamaForCausalLM(
         LlamaConfig(
-            vocab_size=len(tokenizer), hidden_size=config.hidden, intermediate_size=3 * config.hidden,
-            num_hidden_layers=config.layers, num_attention_heads=config.heads, num_key_value_heads=config.heads,
-            max_position_embeddings=1024, initializer_range=config.hidden**-0.5, tie_word_embeddings=True, bos_token_id=None,
-            eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+            vocab_size=len(tokenizer),
+            hidden_size=config.hidden,
+            intermediate_size=3 * config.hidden,
+            num_hidden_layers=config.layers,
+            num_attention_heads=config.heads,
+            num_key_value_heads=config.heads,
+            max_position_embeddings=1024,
+            initializer_range=config.hidden**-0.5,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
         )
-    )  # fmt: skip
+    )

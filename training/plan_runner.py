@@ -17,7 +17,7 @@ from serving.pool import Pool, build_pool
 from serving.settings import ModelSettings, Settings, SettingsError
 from serving.worker_settings import ScriptedSettings, VllmSettings
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
-from training.caching_worker import Memory, Remembering
+from training.caching_worker import CachingWorker, CallCache
 
 
 def training_pool(settings: Settings, environment: Mapping[str, str]) -> Pool:
@@ -58,7 +58,7 @@ class PlanRunner:
 
     pool: Pool
     model: str | None = None
-    memory: Memory | None = None
+    memory: CallCache | None = None
     _engine: Engine = field(init=False)
 
     def __post_init__(self) -> None:
@@ -102,11 +102,17 @@ class PlanRunner:
         """The server's task for this question (`serving/api/task.py`), told not to mend plans."""
         limits = self.limits
         return Task(
-            conversation=(Message.of("user", text),), model=self.model or "podium", sampling=Call((), read_along=False),
-            workers=tuple(workers), max_steps=limits.max_steps, rounds=rounds, depth=limits.depth,
+            conversation=(Message.of("user", text),),
+            model=self.model or "podium",
+            sampling=Call((), read_along=False),
+            workers=tuple(workers),
+            max_steps=limits.max_steps,
+            rounds=rounds,
+            depth=limits.depth,
             budget=Budget(limits.max_cost_usd, limits.max_tokens),
-            deadline_s=limits.deadline_s or self.pool.settings.limits.default_deadline_s, strict=True,
-        )  # fmt: skip
+            deadline_s=limits.deadline_s or self.pool.settings.limits.default_deadline_s,
+            strict=True,
+        )
 
     async def run(
         self, text: str, workers: Sequence[str], plans: Sequence[str], *, ended: bool = True
@@ -137,5 +143,5 @@ class PlanRunner:
         """Close its workers' connections, in the event loop that used them."""
         await self.pool.aclose()
 
-    def _remembering(self, member: Member, memory: Memory) -> Member:
-        return replace(member, worker=Remembering(member.worker, memory))
+    def _remembering(self, member: Member, memory: CallCache) -> Member:
+        return replace(member, worker=CachingWorker(member.worker, memory))

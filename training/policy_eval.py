@@ -13,13 +13,13 @@ from transformers import PreTrainedTokenizerBase
 
 from conductor.plan import Plan, Step
 from evaluation.graders import grade
-from training.data import Asked, Chat
+from training.data import Chat, TeamQuestion
 from training.plan_runner import PlanRunner
-from training.scoring import Score, Terms, score
+from training.scoring import RewardTerms, Score, score
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class PolicyMetrics:
     """Shares of the questions of one source, plans read as they were written, nothing repaired.
 
     Args:
@@ -45,7 +45,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Alone:
+class SoloAccuracy:
     """What the workers answer rightly by themselves, asked the user's question as it stands: shares of the questions of one source.
 
     Args:
@@ -59,9 +59,13 @@ class Alone:
 
 @torch.no_grad()
 def plans(
-    model: Any, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[Chat], max_tokens: int, batch: int = 64,
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[Chat],
+    max_tokens: int,
+    batch: int = 64,
     temperature: float = 0.0,
-) -> list[tuple[str, bool]]:  # fmt: skip
+) -> list[tuple[str, bool]]:
     """What the model writes for each prompt, and whether it came to its end."""
     model.eval()
     written: list[tuple[str, bool]] = []
@@ -89,9 +93,14 @@ def plans(
 
 
 def measure(
-    model: Any, tokenizer: PreTrainedTokenizerBase, runner: PlanRunner, asked: Sequence[Asked], max_tokens: int,
-    batch: int = 64, temperature: float = 0.0,
-) -> dict[str, Measured]:  # fmt: skip
+    model: Any,
+    tokenizer: PreTrainedTokenizerBase,
+    runner: PlanRunner,
+    asked: Sequence[TeamQuestion],
+    max_tokens: int,
+    batch: int = 64,
+    temperature: float = 0.0,
+) -> dict[str, PolicyMetrics]:
     """Let the model plan every question, and run the plans; figures by the questions' source. Closes the runner."""
     prompts = [chat(runner, each) for each in asked]
     written = plans(model, tokenizer, prompts, max_tokens, batch, temperature)
@@ -106,47 +115,57 @@ def measure(
 
     scores = asyncio.run(run())
     return {
-        source: summed(*zip(*((a, s) for a, s in zip(asked, scores, strict=True) if a.question.source == source), strict=True))
+        source: summed(
+            *zip(
+                *((a, s) for a, s in zip(asked, scores, strict=True) if a.question.source == source),
+                strict=True,
+            )
+        )
         for source in sources(asked)
-    }  # fmt: skip
+    }
 
 
-def sources(asked: Sequence[Asked]) -> list[str]:
+def sources(asked: Sequence[TeamQuestion]) -> list[str]:
     """Where the questions are from, each once. Figures of one source say nothing about another, and have other workers beside them."""
     return list(dict.fromkeys(each.question.source for each in asked))
 
 
-def chat(runner: PlanRunner, asked: Asked) -> Chat:
+def chat(runner: PlanRunner, asked: TeamQuestion) -> Chat:
     """The conductor's prompt as tokenizers take it."""
     return [{"role": m.role, "content": m.text} for m in runner.prompt(asked.question.text, asked.workers)]
 
 
-async def scored(runner: PlanRunner, asked: Asked, text: str, *, ended: bool = True) -> Score:
+async def scored(runner: PlanRunner, asked: TeamQuestion, text: str, *, ended: bool = True) -> Score:
     """Run the plan `text`, and say what it is worth; `ended` is false where it was cut off."""
-    terms = Terms(runner.conductor.format, runner.limits.max_steps)
+    terms = RewardTerms(runner.conductor.format, runner.limits.max_steps)
     record = await runner.run(asked.question.text, asked.workers, [text], ended=ended)
     return await score(asked.question, record, text, list(asked.workers), terms, ended=ended)
 
 
-def summed(asked: Sequence[Asked], scores: Sequence[Score]) -> Measured:
+def summed(asked: Sequence[TeamQuestion], scores: Sequence[Score]) -> PolicyMetrics:
     """The shares."""
     by_parts: dict[int, list[Score]] = {1: [], 2: []}
     for each, s in zip(asked, scores, strict=True):
         if chain := each.question.facts.get("chain", ()):
             by_parts[min(len(chain), 2)].append(s)
     composite, ran = by_parts[2], [len(s.newest.steps) for s in scores if s.parsed]
-    return Measured(
-        right=mean(s.right for s in scores), parsed=mean(s.parsed for s in scores),
-        single=_share([s.right for s in by_parts[1]]), composite=_share([s.right for s in composite]),
-        right_access=_share([s.right and len(s.newest.steps) > 1 and bool(s.newest.steps[-1].access) for s in composite]),
-        steps=mean(ran) if ran else 0.0, questions=len(scores),
-    )  # fmt: skip
+    return PolicyMetrics(
+        right=mean(s.right for s in scores),
+        parsed=mean(s.parsed for s in scores),
+        single=_share([s.right for s in by_parts[1]]),
+        composite=_share([s.right for s in composite]),
+        right_access=_share(
+            [s.right and len(s.newest.steps) > 1 and bool(s.newest.steps[-1].access) for s in composite]
+        ),
+        steps=mean(ran) if ran else 0.0,
+        questions=len(scores),
+    )
 
 
-def alone(runner: PlanRunner, asked: Sequence[Asked]) -> dict[str, Alone]:
+def alone(runner: PlanRunner, asked: Sequence[TeamQuestion]) -> dict[str, SoloAccuracy]:
     """Ask each worker each question that it may be asked, by itself; figures by the questions' source. Closes the runner."""
 
-    async def right(worker: str, each: Asked) -> bool:
+    async def right(worker: str, each: TeamQuestion) -> bool:
         task = replace(
             runner.task(each.question.text, (worker,)), plan=Plan((Step(worker, ""),)), plan_source="worker"
         )
@@ -167,9 +186,9 @@ def alone(runner: PlanRunner, asked: Sequence[Asked]) -> dict[str, Alone]:
     }
 
 
-def _alone(answers: Sequence[dict[str, bool]]) -> Alone:
+def _alone(answers: Sequence[dict[str, bool]]) -> SoloAccuracy:
     names = dict.fromkeys(name for found in answers for name in found)
-    return Alone(
+    return SoloAccuracy(
         {name: mean(found[name] for found in answers if name in found) for name in sorted(names)},
         mean(any(found.values()) for found in answers),
     )

@@ -24,11 +24,11 @@ def each_worker(given: dict[str, Any]) -> None:
 
     os.chdir(given["directory"])
     from training.config import parse
-    from training.run_dir import RunFolder
     from training.distributed import leads, processes
     from training.run import TrainingRun
+    from training.run_dir import RunDir
 
-    folder = RunFolder(Path(given["out"]), leads=leads())
+    folder = RunDir(Path(given["out"]), leads=leads())
     report = TrainingRun(parse(given["config"]), folder, processes()).run()
     from ray import train
 
@@ -48,22 +48,24 @@ def train_on_ray(config_file: str, out: Path, workers: int, *, gpus: bool, resum
         raise SettingsError(
             "grpo.vllm server pushes weights over NCCL, which needs GPUs; pass --gpus, or leave grpo.vllm out."
         )
-    from training.run_dir import RunFolder
     from training.run import TrainingRun
+    from training.run_dir import RunDir
 
-    TrainingRun(config, RunFolder.begun(out, config, resume=resume), workers).check()
+    TrainingRun(config, RunDir.begin(out, config, resume=resume), workers).check()
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
 
     trainer = TorchTrainer(
         each_worker,
         train_loop_config={
-            "config": config.model_dump(mode="json"), "out": str(out.resolve()), "directory": str(Path.cwd()),
+            "config": config.model_dump(mode="json"),
+            "out": str(out.resolve()),
+            "directory": str(Path.cwd()),
         },
         scaling_config=ScalingConfig(num_workers=workers, use_gpu=gpus),
         torch_config=TorchConfig(backend="nccl" if gpus else "gloo"),
         run_config=RunConfig(name=config.name, storage_path=str((out / "ray").resolve())),
-    )  # fmt: skip
+    )
     trainer.fit()
 
 

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from training.data import Chat
-from training.reward import PlanReward, figures
 from training.plan_runner import PlanRunner
+from training.reward import PlanReward, figures
 from training.scoring import Score
 
 
@@ -73,15 +73,18 @@ class TwoRounds:
         rescored = self._scored(plans, again, trainer)
         rows: dict[int, tuple[list[int], list[int], float | None]] = {}
         for at, first, second, (_, prompt_ids, ids) in zip(firsts, scored, rescored, written, strict=True):
-            worth = blended(first.reward, second.reward, self._discount) if first.parsed else first.reward
+            worth = blend(first.reward, second.reward, self._discount) if first.parsed else first.reward
             rows[at] = (prompt_ids, ids, worth)
         for at, second, first, (_, prompt_ids, ids) in zip(seconds, rescored, scored, again, strict=True):
             rows[at] = (prompt_ids, ids, second.reward if first.parsed else None)
         ordered = [rows[index] for index in range(len(prompts))]
         return {
-            "prompt_ids": [row[0] for row in ordered], "completion_ids": [row[1] for row in ordered], "logprobs": None,
-            "worth": [row[2] for row in ordered], "told": [figures_of(self._runner, plans, scored, rescored)] * len(prompts),
-        }  # fmt: skip
+            "prompt_ids": [row[0] for row in ordered],
+            "completion_ids": [row[1] for row in ordered],
+            "logprobs": None,
+            "worth": [row[2] for row in ordered],
+            "told": [figures_of(self._runner, plans, scored, rescored)] * len(prompts),
+        }
 
     async def reward(
         self, completions: Sequence[Any], worth: Sequence[float | None], **given: Any
@@ -124,9 +127,15 @@ class TwoRounds:
         )
         ids, mask = inputs["input_ids"].to(model.device), inputs["attention_mask"].to(model.device)
         made = model.generate(
-            input_ids=ids, attention_mask=mask, max_new_tokens=trainer.args.max_completion_length, do_sample=True,
-            temperature=trainer.args.temperature, top_k=0, top_p=1.0, disable_compile=True,
-        )  # fmt: skip
+            input_ids=ids,
+            attention_mask=mask,
+            max_new_tokens=trainer.args.max_completion_length,
+            do_sample=True,
+            temperature=trainer.args.temperature,
+            top_k=0,
+            top_p=1.0,
+            disable_compile=True,
+        )
         found: list[tuple[str, list[int], list[int]]] = []
         for row, attended, whole in zip(ids, mask, made.tolist(), strict=True):
             completion = whole[len(row) :]
@@ -147,7 +156,7 @@ def key(prompt: Chat) -> str:
     return json.dumps([[turn["role"], turn["content"]] for turn in prompt])
 
 
-def blended(first: float | None, second: float | None, discount: float) -> float | None:
+def blend(first: float | None, second: float | None, discount: float) -> float | None:
     """The first plan's reward; None where either cannot be scored."""
     return None if first is None or second is None else (1 - discount) * first + discount * second
 

@@ -13,7 +13,7 @@ from typing import Any
 from conductor.money import Usage
 from evaluation.questions import Question
 from training.plan_runner import PlanRunner
-from training.scoring import Score, Terms, score
+from training.scoring import RewardTerms, Score, score
 
 LogMetric = Callable[[str, float], None]
 
@@ -25,7 +25,7 @@ class PlanReward:
         runner: makes a runner inside the event loop that will use it; called once.
         questions: by their ids.
         eos_ids: tokens that end a completion; one without them was cut off, and is no plan.
-        usd_weight: see `Terms`.
+        usd_weight: see `RewardTerms`.
         concurrency: so many runs at once.
         keep: told every batch's scores, in the completions' order.
     """
@@ -70,10 +70,17 @@ class PlanReward:
         before = earlier or [""] * len(texts)
         scores = await asyncio.gather(
             *(
-                self.score(id, list(names), [plan, text] if plan else [text], ended=bool(ids) and ids[-1] in self._eos_ids)
-                for id, names, plan, text, ids in zip(question_id, workers, before, texts, completion_ids, strict=True)
+                self.score(
+                    id,
+                    list(names),
+                    [plan, text] if plan else [text],
+                    ended=bool(ids) and ids[-1] in self._eos_ids,
+                )
+                for id, names, plan, text, ids in zip(
+                    question_id, workers, before, texts, completion_ids, strict=True
+                )
             )
-        )  # fmt: skip
+        )
         if log_metric is not None:
             for name, value in figures(scores, list(question_id), self._all_workers()).items():
                 log_metric(name, value)
@@ -92,7 +99,7 @@ class PlanReward:
         if self._runner is None or self._slots is None:
             self._runner, self._slots = self._make(), asyncio.Semaphore(self._concurrency)
         runner, question = self._runner, self._questions[question_id]
-        terms = Terms(runner.conductor.format, runner.limits.max_steps, self._usd_weight)
+        terms = RewardTerms(runner.conductor.format, runner.limits.max_steps, self._usd_weight)
         async with self._slots:
             record = await runner.run(question.text, workers, plans, ended=ended)
         return await score(question, record, plans[-1], workers, terms, ended=ended)

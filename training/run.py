@@ -15,16 +15,16 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 
 from serving.settings import load as load_settings
 from training import grpo
-from training.callbacks import Bar, Curves, Interrupted, tensorboard
+from training.caching_worker import CallCache
+from training.callbacks import CurveLog, ProgressBar, StopSignal, tensorboard
 from training.config import Config
-from training.data import Asked, drawn, held_out, training_questions
+from training.data import TeamQuestion, drawn, held_out, training_questions
 from training.examples import Example, examples
-from training.run_dir import RunFolder
-from training.policy_eval import alone, measure, sources
 from training.models import model_for, tokenizer_for
-from training.caching_worker import Memory
-from training.reward import PlanReward
 from training.plan_runner import PlanRunner, training_pool
+from training.policy_eval import alone, measure, sources
+from training.reward import PlanReward
+from training.run_dir import RunDir
 from training.warm_start import warm_start
 
 WARM_SAVED_EVERY = 50
@@ -32,7 +32,7 @@ WARM_SAVED_EVERY = 50
 
 
 @dataclass(slots=True)
-class Stopped(Exception):
+class RunStopped(Exception):
     """The run was stopped by a signal; it can be resumed."""
 
     step: int
@@ -50,17 +50,17 @@ class TrainingRun:
     """
 
     config: Config
-    folder: RunFolder
+    folder: RunDir
     processes: int = 1
     title: str = ""
 
     def runner(self) -> PlanRunner:
         """A new runner over the pool, for one event loop."""
         settings = load_settings(self.config.pool.settings)
-        memory = Memory(self.config.grpo.memory) if self.config.grpo.memory else None
+        memory = CallCache(self.config.grpo.memory) if self.config.grpo.memory else None
         return PlanRunner(training_pool(settings, os.environ), self.config.pool.model, memory)
 
-    def asked(self) -> list[Asked]:
+    def asked(self) -> list[TeamQuestion]:
         """What is asked, in the order of the steps; twice each where there is a second round."""
         grpo_config = self.config.grpo
         count = grpo_config.steps * grpo_config.questions
@@ -78,7 +78,7 @@ class TrainingRun:
         )
         return [Example(**each) for each in made]
 
-    def held_out(self) -> list[Asked]:
+    def held_out(self) -> list[TeamQuestion]:
         """Questions for measuring."""
         return held_out(self.config, self.runner().workers)
 
@@ -126,21 +126,34 @@ class TrainingRun:
         trained.save_model(str(self.folder.final))
         after = self._measured("after", model, tokenizer, measured)
         return {
-            "name": config.name, "seed": config.seed, "provenance": provenance, "before": before, "after": after,
-            "alone": self._noted("alone", lambda: {source: asdict(each) for source, each in alone(self.runner(), measured).items()}),
-            "steps": trained.state.global_step, "parameters": sum(p.numel() for p in model.parameters()),
+            "name": config.name,
+            "seed": config.seed,
+            "provenance": provenance,
+            "before": before,
+            "after": after,
+            "alone": self._noted(
+                "alone",
+                lambda: {source: asdict(each) for source, each in alone(self.runner(), measured).items()},
+            ),
+            "steps": trained.state.global_step,
+            "parameters": sum(p.numel() for p in model.parameters()),
             "trained_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
-        }  # fmt: skip
+        }
 
-    def _provenance(self, asked: list[Asked]) -> dict[str, list[str]]:
+    def _provenance(self, asked: list[TeamQuestion]) -> dict[str, list[str]]:
         """By the questions' source, what stands behind the workers that are asked: `model`, or what else `Pool.provenance` has."""
         kinds = self.runner().pool.provenance
         return {
             source: sorted(
-                {kinds.get(name, "model") for each in asked if each.question.source == source for name in each.workers}
+                {
+                    kinds.get(name, "model")
+                    for each in asked
+                    if each.question.source == source
+                    for name in each.workers
+                }
             )
             for source in sources(asked)
-        }  # fmt: skip
+        }
 
     def _warmed(
         self, model: PreTrainedModel | PeftModel, tokenizer: PreTrainedTokenizerBase, examples: list[Example]
@@ -153,23 +166,32 @@ class TrainingRun:
         if weights.exists():
             model.load_state_dict(torch.load(weights, weights_only=True), strict=False)
             return model
-        bar = Bar(f"{self.title}warm start")
+        bar = ProgressBar(f"{self.title}warm start")
         arguments = {
-            "output_dir": str(self.folder.path / "warm_checkpoints"), "seed": self.config.seed,
-            "use_cpu": not torch.cuda.is_available(), "save_steps": WARM_SAVED_EVERY, "save_total_limit": 1, "disable_tqdm": True,
+            "output_dir": str(self.folder.path / "warm_checkpoints"),
+            "seed": self.config.seed,
+            "use_cpu": not torch.cuda.is_available(),
+            "save_steps": WARM_SAVED_EVERY,
+            "save_total_limit": 1,
+            "disable_tqdm": True,
             "report_to": "none",
-        }  # fmt: skip
-        with Interrupted() as interrupted:
+        }
+        with StopSignal() as interrupted:
             seen = self._seen(self.folder.path / "warm_start", self.folder.path / "warm_curves.jsonl")
             try:
                 warm_start(
-                    model, tokenizer, examples, config, arguments, [bar, interrupted, *seen],
+                    model,
+                    tokenizer,
+                    examples,
+                    config,
+                    arguments,
+                    [bar, interrupted, *seen],
                     resume=lambda: self.folder.checkpoint("warm_checkpoints"),
-                )  # fmt: skip
+                )
             finally:
                 bar.close()
             if interrupted.asked:
-                raise Stopped(0)
+                raise RunStopped(0)
         if self.folder.leads:
             self.folder.warm.mkdir(exist_ok=True)
             kept = {name: tensor for name, tensor in model.state_dict().items() if not _frozen(model, name)}
@@ -180,33 +202,45 @@ class TrainingRun:
 
     def _seen(self, events: Path, curves: Path) -> list[TrainerCallback]:
         """Where curves are written to."""
-        return [tensorboard(events), Curves(curves)] if self.folder.leads else []
+        return [tensorboard(events), CurveLog(curves)] if self.folder.leads else []
 
     def _taught(
-        self, model: Any, tokenizer: PreTrainedTokenizerBase, asked: list[Asked], callbacks: Sequence[TrainerCallback]
-    ) -> Any:  # fmt: skip
+        self,
+        model: Any,
+        tokenizer: PreTrainedTokenizerBase,
+        asked: list[TeamQuestion],
+        callbacks: Sequence[TrainerCallback],
+    ) -> Any:
         """The trainer, at its end."""
-        bar, runner, config = Bar(f"{self.title}GRPO"), self.runner(), self.config.grpo
+        bar, runner, config = ProgressBar(f"{self.title}GRPO"), self.runner(), self.config.grpo
         questions = {each.question.id: each.question for each in asked}
         reward = PlanReward(
             self.runner, questions, [tokenizer.eos_token_id], config.usd_weight, config.concurrency
         )
-        with Interrupted() as interrupted:
+        with StopSignal() as interrupted:
             seen = [*self._seen(self.folder.path, self.folder.curves), bar, interrupted, *callbacks]
             trainer = grpo.trainer(
-                self.config, model, tokenizer, reward, runner, grpo.rows(runner, asked), self.folder.path, seen, self.processes
-            )  # fmt: skip
+                self.config,
+                model,
+                tokenizer,
+                reward,
+                runner,
+                grpo.rows(runner, asked),
+                self.folder.path,
+                seen,
+                self.processes,
+            )
             try:
                 trainer.train(resume_from_checkpoint=self.folder.checkpoint("checkpoints"))
             finally:
                 bar.close()
                 asyncio.run_coroutine_threadsafe(reward.aclose(), trainer.async_loop).result()
             if interrupted.asked:
-                raise Stopped(trainer.state.global_step)
+                raise RunStopped(trainer.state.global_step)
         return trainer
 
     def _measured(
-        self, when: str, model: Any, tokenizer: PreTrainedTokenizerBase, held_out: list[Asked]
+        self, when: str, model: Any, tokenizer: PreTrainedTokenizerBase, held_out: list[TeamQuestion]
     ) -> dict[str, dict[str, float | None]]:
         """Figures of the held-out questions by source, greedy and sampled; kept, so that a resumed run does not measure again."""
 

@@ -12,7 +12,7 @@ import yaml
 from safetensors import SafetensorError
 
 from evaluation.errors import EvaluationError
-from evaluation.spec import Named
+from evaluation.spec import Spec
 from serving.settings import SettingsError
 from training.config import Config, load
 
@@ -22,7 +22,7 @@ FROM_FILES = ("jsonl", "recorded")
 
 
 @dataclass(frozen=True, slots=True)
-class RunFolder:
+class RunDir:
     """The folder of one run.
 
     Args:
@@ -34,8 +34,8 @@ class RunFolder:
     leads: bool = True
 
     @classmethod
-    def begun(cls, path: Path, config: Config, *, resume: bool) -> "RunFolder":
-        """Make the folder, or take up the one that is there. For the process that leads; others take `RunFolder(path, leads=False)`.
+    def begin(cls, path: Path, config: Config, *, resume: bool) -> "RunFolder":
+        """Make the folder, or take up the one that is there. For the process that leads; others take `RunDir(path, leads=False)`.
 
         Raises:
             SettingsError: there is a run already and `resume` is not said; or it is one of another config, or one whose pool or
@@ -121,7 +121,7 @@ def digests(config: Config) -> dict[str, str]:
         SettingsError: one cannot be read, or a question set has no such name.
     """
     try:
-        sets = [Named.read(name) for each in config.questions.also for name in (each.train, each.held_out)]
+        sets = [Spec.read(name) for each in config.questions.also for name in (each.train, each.held_out)]
     except EvaluationError as exc:
         raise SettingsError(f"questions.also: {exc.message}") from exc
     files = [

@@ -6,7 +6,7 @@ from conductor.errors import BudgetExceeded, InvalidPlan, PodiumError, WorkerErr
 from conductor.record import PlanRecord, Record
 from evaluation.graders import grade
 from evaluation.questions import Question
-from training.exact_plan import nothing_else
+from training.exact_plan import is_exact_plan
 
 NO_PLAN, WRONG, RIGHT = 0.0, 0.5, 1.0
 
@@ -63,7 +63,7 @@ async def score(
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class RewardTerms:
     """How runs are scored.
 
     Args:
@@ -85,10 +85,10 @@ class Terms:
         return None if cost is None else max(WRONG, RIGHT - self.usd_weight * float(cost))
 
 
-def _is_plan(record: Record, written: str, workers: list[str], terms: Terms) -> bool:
+def _is_plan(record: Record, written: str, workers: list[str], terms: RewardTerms) -> bool:
     if not record.plans or record.plans[-1].rejected is not None or isinstance(record.error, InvalidPlan):
         return False
-    return nothing_else(terms.format, written, workers, terms.max_steps)  # type: ignore[arg-type]
+    return is_exact_plan(terms.format, written, workers, terms.max_steps)  # type: ignore[arg-type]
 
 
 def _plans_fault(error: PodiumError) -> bool:

@@ -63,20 +63,36 @@ def figures(reports: dict[int, dict[str, Any]]) -> dict[str, Any]:
     """Means over the seeds at the top, each seed's own figures below."""
     each = {
         str(seed): {
-            "before": before["right"], "before_sampled": before["sampled"], "after": after["right"],
-            "best_fixed_worker": best_alone(report, SOURCE)[1], "fixed_workers": report["alone"][SOURCE]["workers"],
-            "single_after": after["single"], "composite_before": before["composite"], "composite_after": after["composite"],
-            "right_access_after": after["right_access"], "parsed_before": before["parsed"], "parsed_after": after["parsed"],
-            "steps_after": after["steps"], "minutes": report["minutes"], "parameters": report["parameters"],
+            "before": before["right"],
+            "before_sampled": before["sampled"],
+            "after": after["right"],
+            "best_fixed_worker": best_alone(report, SOURCE)[1],
+            "fixed_workers": report["alone"][SOURCE]["workers"],
+            "single_after": after["single"],
+            "composite_before": before["composite"],
+            "composite_after": after["composite"],
+            "right_access_after": after["right_access"],
+            "parsed_before": before["parsed"],
+            "parsed_after": after["parsed"],
+            "steps_after": after["steps"],
+            "minutes": report["minutes"],
+            "parameters": report["parameters"],
             "held_out_questions": after["questions"],
         }
         for seed, report in reports.items()
         for before, after in [(report["before"][SOURCE], report["after"][SOURCE])]
-    }  # fmt: skip
+    }
     names = (
-        "before", "after", "best_fixed_worker", "composite_after", "composite_before", "before_sampled", "single_after",
-        "right_access_after", "parsed_after",
-    )  # fmt: skip
+        "before",
+        "after",
+        "best_fixed_worker",
+        "composite_after",
+        "composite_before",
+        "before_sampled",
+        "single_after",
+        "right_access_after",
+        "parsed_after",
+    )
     return {name: round(mean(one[name] for one in each.values()), 4) for name in names} | {"seeds": each}
 
 

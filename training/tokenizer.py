@@ -36,9 +36,11 @@ def trained(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary, special_tokens=[PAD, BEGIN, END], show_progress=False,
+        vocab_size=vocabulary,
+        special_tokens=[PAD, BEGIN, END],
+        show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )  # fmt: skip
+    )
     tokenizer.train_from_iterator(texts, trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token=END, pad_token=PAD, chat_template=TEMPLATE, padding_side="left"

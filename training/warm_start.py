@@ -58,7 +58,7 @@ class Collator:
         return [*before, *after], [weight] * len(before) + [1000] * len(after)
 
 
-def weighted_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
+def token_weighted_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
     """Cross-entropy of each next token, its mean weighted.
 
     Args:
@@ -100,15 +100,21 @@ def warm_start(
     trainer = Trainer(
         model=model,
         args=TrainingArguments(
-            per_device_train_batch_size=config.batch, num_train_epochs=config.epochs, learning_rate=config.learning_rate,
-            lr_scheduler_type="cosine", warmup_steps=10, remove_unused_columns=False, logging_steps=10,
+            per_device_train_batch_size=config.batch,
+            num_train_epochs=config.epochs,
+            learning_rate=config.learning_rate,
+            lr_scheduler_type="cosine",
+            warmup_steps=10,
+            remove_unused_columns=False,
+            logging_steps=10,
             # Not grouped by length: that puts like questions in a row, and each row of them unlearned the one before.
-            dataloader_pin_memory=torch.cuda.is_available(), **arguments,
+            dataloader_pin_memory=torch.cuda.is_available(),
+            **arguments,
         ),
         train_dataset=rows,
         data_collator=Collator(tokenizer, config.prompt_weight),
-        compute_loss_func=weighted_loss,
+        compute_loss_func=token_weighted_loss,
         callbacks=callbacks,
-    )  # fmt: skip
+    )
     trainer.remove_callback(PrinterCallback)
     trainer.train(resume_from_checkpoint=resume())

@@ -1,4 +1,4 @@
-"""Whom strategies ask, over HTTP: a running Podium, through the official openai SDK. See `asking.Asker`."""
+"""A running Podium as the backend, through the official openai SDK."""
 
 import asyncio
 import os
@@ -11,46 +11,47 @@ import openai
 
 from conductor.money import Price
 from conductor.plan import Plan
-from evaluation.backends.in_process import UNSAID, Caps, Sampling
+from evaluation.backends import Caps
 from evaluation.errors import EvaluationError
-from evaluation.outcome import Outcome
+from evaluation.outcome import RunOutcome
 from evaluation.questions import Question
 
 Json = dict[str, Any]
 READS, PAUSE_S, READ_S = 4, 0.1, 15.0
-"""Of a record: how often, with which pause, and how long one may take. Each router replica keeps those of its own runs only."""
+"""Attempts to read a record, the pause between them, and the timeout of one.
+
+Each router replica keeps the records of its own runs only.
+"""
 
 
-class UrlAsker:
-    """A server. Make it with `connected`."""
+class HttpBackend:
+    """A server. Create it with `connect`."""
 
     def __init__(
         self, client: openai.AsyncOpenAI, url: str, models: Mapping[str, Json], model: str | None
     ) -> None:
         self._client, self._url, self._models = client, url, models
-        self._model = model or next(
-            (name for name, told in models.items() if told["kind"] == "conductor"), None
-        )
+        conductors = (name for name, facts in models.items() if facts["kind"] == "conductor")
+        self._model = model or next(conductors, None)
 
     @classmethod
-    async def connected(cls, url: str, model: str | None = None) -> "UrlAsker":
-        """Ask the server whom it has.
+    async def connect(cls, url: str, model: str | None = None) -> "HttpBackend":
+        """Read the server's list of models.
 
         Args:
             url: with or without `/v1`.
-            model: the conductor to ask where a strategy names none; None: the first.
+            model: the conductor to use where a strategy names none; None: the first.
 
         Raises:
             EvaluationError: no Podium answers there, or it serves no such model.
         """
         base_url = url.rstrip("/").removesuffix("/v1") + "/v1"
         key = os.environ.get("PODIUM_API_KEY", "none")
-        client = openai.AsyncOpenAI(
-            base_url=base_url, api_key=key, max_retries=0
-        )  # a second try would be neither counted nor fair
+        # No retries by the SDK: they would be neither counted nor fair.
+        client = openai.AsyncOpenAI(base_url=base_url, api_key=key, max_retries=0)
         try:
-            listed = await client.models.list()
-            models = {each.id: dict((each.model_extra or {})["podium"]) async for each in listed}
+            page = await client.models.list()
+            models = {each.id: dict((each.model_extra or {})["podium"]) async for each in page}
         except (openai.OpenAIError, KeyError, ValueError) as exc:
             await client.close()
             raise EvaluationError(
@@ -63,28 +64,27 @@ class UrlAsker:
 
     @property
     def workers(self) -> tuple[str, ...]:
-        """See `Asker`."""
-        return tuple(
-            n for n, told in self._models.items() if told["kind"] == "worker" and told.get("in_pool", True)
-        )
+        """See `Backend`."""
+        models = self._models.items()
+        return tuple(n for n, facts in models if facts["kind"] == "worker" and facts.get("in_pool", True))
 
     @property
     def provenance(self) -> Mapping[str, str]:
-        """See `Asker`. The conductor is told too, where it is not a model."""
-        return {name: kind for name, told in self._models.items() if (kind := told.get("provenance"))}
+        """See `Backend`."""
+        return {name: kind for name, facts in self._models.items() if (kind := facts.get("provenance"))}
 
     @property
-    def conducts(self) -> bool:
-        """See `Asker`."""
+    def has_conductor(self) -> bool:
+        """See `Backend`."""
         return self._model is not None
 
     @property
-    def told(self) -> Mapping[str, Any]:
-        """See `Asker`."""
+    def identity(self) -> Mapping[str, Any]:
+        """See `Backend`."""
         return {"url": self._url, "models": dict(self._models), "model": self._model}
 
     def price(self, worker: str) -> Price | None:
-        """See `Asker`. A server tells no prices, only what answers cost."""
+        """See `Backend`. A server reports what answers cost, not prices."""
         return None
 
     async def run(
@@ -92,146 +92,179 @@ class UrlAsker:
         question: Question,
         caps: Caps,
         plan: Plan | None = None,
-        sampling: Sampling = UNSAID,
+        *,
+        temperature: float | None = None,
+        seed: int | None = None,
         model: str | None = None,
-    ) -> Outcome:
-        """See `Asker`."""
-        body = self._body(caps, plan, sampling, model)
+    ) -> RunOutcome:
+        """See `Backend`."""
+        temperature = caps.temperature if temperature is None else temperature
+        name = _lone_worker(plan) or model or self._model or self.workers[0]
+        optional = {
+            "max_completion_tokens": caps.max_output_tokens,
+            "temperature": temperature,
+            "seed": seed,
+        }
         try:
-            answered = await self._client.chat.completions.create(
-                messages=[{"role": "user", "content": question.text}], **body
+            completion = await self._client.chat.completions.create(
+                model=name,
+                messages=[{"role": "user", "content": question.text}],
+                timeout=caps.deadline_s + 30,
+                extra_body={"podium": _podium_fields(caps, plan)},
+                **_without_none(optional),
             )
         except openai.APIStatusError as exc:
-            return await self._failed(exc)
+            return await self._failure(exc)
         except openai.OpenAIError as exc:
-            return Outcome(error=type(exc).__name__, message=str(exc))
-        told = answered.to_dict()
+            return RunOutcome(error=type(exc).__name__, message=str(exc))
+        answer = completion.to_dict()
         try:
-            return await self._recorded(told["podium"]["workflow_id"])
+            return await self._outcome(answer["podium"]["workflow_id"])
         except openai.OpenAIError:  # the answer is here and paid for, whatever became of its record
-            return of_answer(told, self._writer(body["model"]) if plan is None else None)
+            return outcome_of_answer(answer, self._plan_writer(name) if plan is None else None)
 
-    async def _recorded(self, id: str) -> Outcome:
-        """The run's record, from whichever replica has it.
+    async def _outcome(self, id: str) -> RunOutcome:
+        """The outcome of a run from its record, from whichever replica has it.
 
         Raises:
-            openai.OpenAIError: none that was asked.
+            openai.OpenAIError: no replica that was asked has it.
         """
-        for _ in range(READS - 1):
+        for left in reversed(range(READS)):
             try:
-                return await self._read(id)
+                record = await self._client.get(
+                    f"/workflows/{id}",
+                    cast_to=dict[str, Any],
+                    # A fresh connection each time, so that the next read may reach another replica.
+                    options={"headers": {"Connection": "close"}, "timeout": READ_S},
+                )
+                return outcome_of_workflow(record)
             except openai.NotFoundError:
+                if not left:
+                    raise
                 await asyncio.sleep(PAUSE_S)
-        return await self._read(id)
+        raise AssertionError("the last read returns or raises")
 
-    async def _read(self, id: str) -> Outcome:
-        """Its connection is not used again, so that the next read may come to another replica."""
-        told = await self._client.get(
-            f"/workflows/{id}",
-            cast_to=dict[str, Any],
-            options={"headers": {"Connection": "close"}, "timeout": READ_S},
-        )
-        return of_workflow(told)
-
-    def _writer(self, model: str) -> str | None:
-        """Who writes the plans of `model`; None where they are given: a workflow's, or a worker by itself."""
+    def _plan_writer(self, model: str) -> str | None:
+        """The worker that writes the plans of `model`; None for a workflow or a worker."""
         conductor: Json = self._models.get(model, {}).get("conductor") or {}
         return conductor.get("worker")
 
-    async def _failed(self, exc: openai.APIStatusError) -> Outcome:
-        """What a failed run took is in its record too, where there was a run; unknown where the record is gone."""
+    async def _failure(self, exc: openai.APIStatusError) -> RunOutcome:
+        """What a failed run took, from its record where there was a run; unknown where the record is gone."""
         body = exc.body if isinstance(exc.body, dict) else {}
         id = exc.response.headers.get("x-podium-workflow-id")
-        failed = Outcome(error=str(body.get("code") or f"http_{exc.status_code}"), message=exc.message)
+        failure = RunOutcome(error=str(body.get("code") or f"http_{exc.status_code}"), message=exc.message)
         if not id:
-            return failed
+            return failure
         try:
-            return await self._recorded(id)
+            return await self._outcome(id)
         except openai.OpenAIError:
-            return replace(failed, prompt_tokens=None, completion_tokens=None, cost_usd=None)
-
-    def _body(self, caps: Caps, plan: Plan | None, sampling: Sampling, model: str | None) -> Json:
-        single = plan is not None and len(plan.steps) == 1 and not plan.steps[0].subtask
-        podium: Json = {"deadline_s": caps.deadline_s, "max_tokens": caps.max_tokens}
-        podium["trace"] = True  # every step, for where the record cannot be read
-        podium["max_cost_usd"] = None if caps.max_cost_usd is None else float(caps.max_cost_usd)
-        if plan is None:
-            podium |= {"max_steps": caps.max_steps, "rounds": caps.rounds}
-        elif not single:
-            podium["plan"] = [
-                {"worker": step.worker, "subtask": step.subtask, "access": list(step.access)}
-                for step in plan.steps
-            ]
-        asked = (
-            plan.steps[0].worker if plan is not None and single else model or self._model or self.workers[0]
-        )
-        temperature = caps.temperature if sampling.temperature is None else sampling.temperature
-        body: Json = {
-            "max_completion_tokens": caps.max_output_tokens,
-            "temperature": temperature,
-            "seed": sampling.seed,
-        }
-        chosen = {name: value for name, value in body.items() if value is not None}
-        held = {name: value for name, value in podium.items() if value is not None}
-        return {"model": asked, "timeout": caps.deadline_s + 30, "extra_body": {"podium": held}, **chosen}
+            return replace(failure, prompt_tokens=None, completion_tokens=None, cost_usd=None)
 
     async def aclose(self) -> None:
-        """See `Asker`."""
+        """See `Backend`."""
         await self._client.close()
 
 
-def of_workflow(told: Json) -> Outcome:
-    """The record that a server tells, in short."""
-    calls = [each for each in [*told["plans"], *told["steps"]] if each["served_by"] is not None]
-    used = [call["usage"] for call in calls if call["usage"]]
-    metered = not told["unmetered_calls"]
-    cost = told["cost_usd"]
-    return Outcome(
-        answer=told["answer"], calls=len(calls), steps=len(told["plan"]),
-        prompt_tokens=sum(each["input_tokens"] for each in used) if metered else None,
-        completion_tokens=sum(each["output_tokens"] for each in used) if metered else None,
-        cost_usd=None if cost is None else Decimal(str(cost)),
-        wall_s=told["wall_s"], critical_path_s=told["critical_path_s"],
-        format_failures=sum(plan["rejected"] is not None for plan in told["plans"]), fallback=told["fallback"],
-        error=None if told["error"] is None else str(told["error"].get("code") or told["error"].get("type")),
-        message="" if told["error"] is None else told["error"]["message"],
+def _lone_worker(plan: Plan | None) -> str | None:
+    """The worker of a plan that is one step without a subtask: a server answers that under the worker's name."""
+    if plan is None or len(plan.steps) != 1 or plan.steps[0].subtask:
+        return None
+    return plan.steps[0].worker
+
+
+def _podium_fields(caps: Caps, plan: Plan | None) -> Json:
+    fields: Json = {
+        "deadline_s": caps.deadline_s,
+        "max_tokens": caps.max_tokens,
+        "max_cost_usd": None if caps.max_cost_usd is None else float(caps.max_cost_usd),
+        "trace": True,  # every step in the answer, in case the record cannot be read
+    }
+    if plan is None:
+        fields |= {"max_steps": caps.max_steps, "rounds": caps.rounds}
+    elif _lone_worker(plan) is None:
+        fields["plan"] = [
+            {"worker": step.worker, "subtask": step.subtask, "access": list(step.access)}
+            for step in plan.steps
+        ]
+    return _without_none(fields)
+
+
+def _without_none(fields: Json) -> Json:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def outcome_of_workflow(record: Json) -> RunOutcome:
+    """The figures of a run's record as a server returns it."""
+    calls = [each for each in [*record["plans"], *record["steps"]] if each["served_by"] is not None]
+    usages = [call["usage"] for call in calls if call["usage"]]
+    metered = not record["unmetered_calls"]
+    error: Json = record["error"] or {}
+    return RunOutcome(
+        answer=record["answer"],
+        calls=len(calls),
+        steps=len(record["plan"]),
+        prompt_tokens=sum(each["input_tokens"] for each in usages) if metered else None,
+        completion_tokens=sum(each["output_tokens"] for each in usages) if metered else None,
+        cost_usd=_decimal(record["cost_usd"]),
+        wall_s=record["wall_s"],
+        critical_path_s=record["critical_path_s"],
+        format_failures=sum(plan["rejected"] is not None for plan in record["plans"]),
+        fallback=record["fallback"],
+        error=str(error.get("code") or error.get("type")) if error else None,
+        message=error["message"] if error else "",
         workers=tuple(dict.fromkeys(call["served_by"] for call in calls)),
-        plan=tuple(f"{step['worker']}{step['access']}: {step['subtask']}" for step in told["plan"]),
-    )  # fmt: skip
+        plan=_plan_lines(record["plan"]),
+    )
 
 
-def of_answer(told: Json, conductor: str | None) -> Outcome:
-    """A `chat.completion` with its steps, in short, where no record tells more.
+def outcome_of_answer(answer: Json, conductor: str | None) -> RunOutcome:
+    """The figures of a `chat.completion` with its steps, for a run whose record cannot be read.
 
-    An answer does not tell the conductor's calls and the plans that were refused. They follow from the plans' numbers: exactly, but
-    that a conductor's failure counts as a refused plan, and that a further round without a plan of its own hides one.
+    An answer lists neither the conductor's calls nor the rejected plans. They follow from the plans' numbers, exactly
+    except that a failure of the conductor counts as a rejected plan, and a further round without a plan hides one.
 
     Args:
-        told: the answer, asked for with `trace`.
-        conductor: who wrote its plans; None: they were given.
+        answer: requested with `trace`.
+        conductor: who wrote its plans; None: the plan was given.
     """
-    podium, usage = told["podium"], told["usage"]
+    podium, usage = answer["podium"], answer["usage"]
     steps: list[Json] = podium["steps"]
-    answer = told["choices"][0]["message"]["content"] or ""
-    plan = _answering(steps, answer)
+    text = answer["choices"][0]["message"]["content"] or ""
+    plan = _answering_plan(steps, text)
     begun = 1 + max((step["plan"] for step in steps), default=-1)
     written = max(begun, podium["rounds"]) - (podium["fallback"] is not None) if conductor else 0
     served = [step["served_by"] for step in steps if step["served_by"] is not None]
-    metered, cost = not podium["unmetered_calls"], podium["cost_usd"]
-    read = usage["prompt_tokens"] + usage["prompt_tokens_details"]["orchestration_input_tokens"]
-    said = usage["completion_tokens"] + usage["completion_tokens_details"]["orchestration_output_tokens"]
-    return Outcome(
-        answer=answer, calls=len(served) + written, steps=len(plan),
-        prompt_tokens=read if metered else None, completion_tokens=said if metered else None,
-        cost_usd=None if cost is None else Decimal(str(cost)),
-        wall_s=podium["wall_s"], critical_path_s=podium["critical_path_s"],
-        format_failures=max(0, begun - podium["rounds"]) if conductor else 0, fallback=podium["fallback"],
+    metered = not podium["unmetered_calls"]
+    prompt = usage["prompt_tokens"] + usage["prompt_tokens_details"]["orchestration_input_tokens"]
+    completion = (
+        usage["completion_tokens"] + usage["completion_tokens_details"]["orchestration_output_tokens"]
+    )
+    return RunOutcome(
+        answer=text,
+        calls=len(served) + written,
+        steps=len(plan),
+        prompt_tokens=prompt if metered else None,
+        completion_tokens=completion if metered else None,
+        cost_usd=_decimal(podium["cost_usd"]),
+        wall_s=podium["wall_s"],
+        critical_path_s=podium["critical_path_s"],
+        format_failures=max(0, begun - podium["rounds"]) if conductor else 0,
+        fallback=podium["fallback"],
         workers=tuple(dict.fromkeys([conductor, *served] if conductor else served)),
-        plan=tuple(f"{step['worker']}{step['access']}: {step['subtask']}" for step in plan),
-    )  # fmt: skip
+        plan=_plan_lines(plan),
+    )
 
 
-def _answering(steps: list[Json], answer: str) -> list[Json]:
-    """The plan whose step gave the answer: a newer one may have been refused after it had begun."""
-    gave = [step["plan"] for step in steps if step["status"] == "done" and step["output"] == answer]
-    return [step for step in steps if gave and step["plan"] == gave[-1]]
+def _answering_plan(steps: list[Json], answer: str) -> list[Json]:
+    """The steps of the plan that gave the answer: a newer plan may have been rejected after it had begun."""
+    plans = [step["plan"] for step in steps if step["status"] == "done" and step["output"] == answer]
+    return [step for step in steps if plans and step["plan"] == plans[-1]]
+
+
+def _plan_lines(steps: list[Json]) -> tuple[str, ...]:
+    return tuple(f"{step['worker']}{step['access']}: {step['subtask']}" for step in steps)
+
+
+def _decimal(cost: float | None) -> Decimal | None:
+    return None if cost is None else Decimal(str(cost))

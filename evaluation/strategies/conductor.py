@@ -4,34 +4,35 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evaluation.backends.in_process import Asker
+from evaluation.backends import Backend
 from evaluation.errors import EvaluationError
-from evaluation.spec import Named
-from evaluation.outcome import Outcome
+from evaluation.outcome import RunOutcome
 from evaluation.questions import Question
-from evaluation.results import PASSING
-from evaluation.strategies.base import Answer, Lessons, Plain, Scene, Setup
+from evaluation.results import TRANSIENT
+from evaluation.spec import Spec
+from evaluation.strategies.base import BaseStrategy, EvalContext, Setup, StrategyAnswer, TrainingSet
 
-FAILED = "the conductor failed: "
-"""So a run's record begins to tell why a fallback answered (`conductor.conducting`); then the error's type."""
+CONDUCTOR_FAILED = "the conductor failed: "
+"""How a run's record begins the reason of a fallback whose conductor failed; then the error's type."""
 
 
 @dataclass(slots=True)
-class Conducted(Plain):
+class ConductorStrategy(BaseStrategy):
     """Plans of a conductor."""
 
     model: str | None
-    own: Asker | None = None
-    """Another pool than the evaluation's, opened for this strategy."""
+    own: Backend | None = None
+    """Another backend than the evaluation's, opened for this strategy."""
 
-    async def prepare(self, lessons: Lessons | None) -> Mapping[str, Any]:
-        """See `Strategy`. Whose plans they are decides whether an answer of before still counts."""
-        return {"model": self.model, "pool": dict(self.own.told) if self.own else None}
+    async def prepare(self, training: TrainingSet | None) -> Mapping[str, Any]:
+        """See `Strategy`. Whose plans they are decides whether an earlier result still counts."""
+        return {"model": self.model, "pool": dict(self.own.identity) if self.own else None}
 
-    async def answer(self, question: Question, scene: Scene) -> Answer:
+    async def answer(self, question: Question, context: EvalContext) -> StrategyAnswer:
         """See `Strategy`."""
-        outcome = of_conductor(await (self.own or scene.asker).run(question, scene.caps, model=self.model))
-        return Answer(outcome, notes={"plan": list(outcome.plan)})
+        backend = self.own or context.backend
+        outcome = unreachable_as_error(await backend.run(question, context.caps, model=self.model))
+        return StrategyAnswer(outcome, notes={"plan": list(outcome.plan)})
 
     async def aclose(self) -> None:
         """See `Strategy`."""
@@ -39,38 +40,36 @@ class Conducted(Plain):
             await self.own.aclose()
 
 
-def of_conductor(outcome: Outcome) -> Outcome:
-    """An answer that a fallback gave because the conductor could not be reached says nothing about its plans: it is asked again."""
-    error = (outcome.fallback or "").removeprefix(FAILED).partition(":")[0]
-    if error in PASSING and outcome.error is None:
+def unreachable_as_error(outcome: RunOutcome) -> RunOutcome:
+    """Make a fallback for an unreachable conductor an error: it says nothing about plans, and is asked again."""
+    error = (outcome.fallback or "").removeprefix(CONDUCTOR_FAILED).partition(":")[0]
+    if error in TRANSIENT and outcome.error is None:
         return replace(outcome, error=error, message=outcome.fallback or "")
     return outcome
 
 
-def make(named: Named, setup: Setup) -> Sequence[Conducted]:
-    """See `Maker`."""
-    named.only("settings", "model", "at", "as")
-    path, model, at = (named.options.get(option) for option in ("settings", "model", "at"))
-    if named.name == "trained" and not (path or model or at):
+def make(spec: Spec, setup: Setup) -> Sequence[ConductorStrategy]:
+    """See `StrategyFactory`."""
+    spec.allow_only("settings", "model", "at", "as")
+    path, model, at = (spec.options.get(option) for option in ("settings", "model", "at"))
+    if spec.name == "trained" and not (path or model or at):
         raise EvaluationError(
-            "trained: say which conductor: trained?settings=FILE, trained?at=URL where an engine runs, or trained?model=NAME where a "
-            "server has several."
+            "trained: say which conductor: trained?settings=FILE, trained?at=URL where an engine runs, or "
+            "trained?model=NAME where a server has several."
         )
-    own = setup.open_asker(path, at, model) if path or at else None
-    if not (own or setup.asker).conducts:
+    own = setup.open_backend(path, at, model) if path or at else None
+    if not (own or setup.backend).has_conductor:
         raise EvaluationError(
-            f"{named.name}: the pool has no conductor that can be asked from here. Set `conductor` in its settings; where it is a vLLM "
-            f"engine, start one with `vllm serve` and name it with '{named.name}?at=http://127.0.0.1:8001/v1'."
+            f"{spec.name}: the pool has no conductor that can be asked from here. Set `conductor` in its settings; "
+            "where it is a vLLM engine, start one with `vllm serve` and name it with "
+            f"'{spec.name}?at=http://127.0.0.1:8001/v1'."
         )
-    if own is not None:
-        missing = [name for name in setup.asker.workers if name not in own.workers]
-        more = [name for name in own.workers if name not in setup.asker.workers]
-        if missing or more:
-            raise EvaluationError(
-                f"{path} has another pool ({', '.join(missing + more)} is in one of the two only); "
-                "strategies are compared over the same workers."
-            )
-    about = "a conductor's plans" if named.name == "conductor" else "a trained conductor's plans"
-    told = ", ".join(each for each in (path, at, model) if each)
-    label = named.options.get("as", str(named))
-    return [Conducted(label, about + (f" ({told})" if told else ""), None if at else model, own)]
+    if own is not None and (differing := sorted({*own.workers} ^ {*setup.backend.workers})):
+        raise EvaluationError(
+            f"{path} has another pool ({', '.join(differing)} is in one of the two only); "
+            "strategies are compared over the same workers."
+        )
+    about = "a conductor's plans" if spec.name == "conductor" else "a trained conductor's plans"
+    source = ", ".join(each for each in (path, at, model) if each)
+    label = spec.options.get("as", str(spec))
+    return [ConductorStrategy(label, about + (f" ({source})" if source else ""), None if at else model, own)]

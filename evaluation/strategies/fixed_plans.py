@@ -1,8 +1,8 @@
-"""Strategies that are a plan, the same for every question: the engine runs them as it runs a fixed workflow.
+"""Strategies that run the same plan for every question, as a fixed workflow does.
 
-Self-reflection: the paper's baseline (arXiv 2512.04388, section 4.3), up to five revisions with every earlier attempt in sight.
-Mixture-of-Agents: arXiv 2406.04692; its aggregator's words stand in the step's subtask, where its own code has them in the system
-message. The paper's configuration is one layer of all workers and an aggregator.
+Self-reflection: the baseline of arXiv 2512.04388, section 4.3: up to five revisions, every earlier attempt in sight.
+Mixture-of-Agents: arXiv 2406.04692; its aggregation prompt is the step's subtask here and the system message in its own code.
+The paper's configuration is one layer of all workers and an aggregator.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,10 +10,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from conductor.plan import Plan, Step
-from evaluation.backends.in_process import Sampling
-from evaluation.spec import Named, count
 from evaluation.questions import Question
-from evaluation.strategies.base import Answer, Lessons, Plain, Scene, Setup, known, models_of
+from evaluation.spec import Spec, count
+from evaluation.strategies.base import (
+    EvalContext,
+    OneWorkerStrategy,
+    Setup,
+    StrategyAnswer,
+    TrainingSet,
+    solo_workers,
+)
 
 REFLECT = (
     "Above are your earlier attempts. Check them for mistakes, and answer the question again, in full and in the form it asks "
@@ -27,44 +33,35 @@ AGGREGATE = (
 
 
 @dataclass(slots=True)
-class SelfReflection(Plain):
+class SelfReflection(OneWorkerStrategy):
     """`worker` answers, then revises its answer `rounds` times."""
 
-    worker: str
-    first: str
     rounds: int
 
-    async def prepare(self, lessons: Lessons | None) -> Mapping[str, Any]:
+    async def answer(self, question: Question, context: EvalContext) -> StrategyAnswer:
         """See `Strategy`."""
-        self.worker = self.worker or (lessons.best if lessons else self.first)
-        return {"worker": self.worker}
-
-    async def answer(self, question: Question, scene: Scene) -> Answer:
-        """See `Strategy`."""
-        return Answer(await scene.asker.run(question, scene.caps, self_reflection(self.worker, self.rounds)))
+        return await context.ask(question, self_reflection(self.worker, self.rounds))
 
 
 @dataclass(slots=True)
-class MixtureOfAgents(Plain):
-    """`layers` of `proposers`, then `aggregator`."""
+class MixtureOfAgents(OneWorkerStrategy):
+    """`layers` of `proposers`, then `worker`, which aggregates."""
 
     proposers: tuple[str, ...]
-    aggregator: str
-    first: str
     layers: int
     temperature: float
 
-    async def prepare(self, lessons: Lessons | None) -> Mapping[str, Any]:
+    async def prepare(self, training: TrainingSet | None) -> Mapping[str, Any]:
         """See `Strategy`."""
-        self.aggregator = self.aggregator or (lessons.best if lessons else self.first)
-        return {"aggregator": self.aggregator}
+        return {"aggregator": (await OneWorkerStrategy.prepare(self, training))["worker"]}
 
-    async def answer(self, question: Question, scene: Scene) -> Answer:
+    async def answer(self, question: Question, context: EvalContext) -> StrategyAnswer:
         """See `Strategy`."""
-        plan = mixture_of_agents(self.proposers, self.aggregator, self.layers)
-        return Answer(
-            await scene.asker.run(question, scene.caps, plan, Sampling(self.temperature, scene.seed))
+        plan = mixture_of_agents(self.proposers, self.worker, self.layers)
+        outcome = await context.backend.run(
+            question, context.caps, plan, temperature=self.temperature, seed=context.seed
         )
+        return StrategyAnswer(outcome)
 
 
 def self_reflection(worker: str, rounds: int) -> Plan:
@@ -74,32 +71,26 @@ def self_reflection(worker: str, rounds: int) -> Plan:
 
 
 def mixture_of_agents(proposers: Sequence[str], aggregator: str, layers: int) -> Plan:
-    """Layers of answers, each of which sees the layer before it, and one made of the last layer."""
+    """Layers of answers, each of which sees the layer before it, and one answer made of the last layer."""
     steps = [Step(worker, "") for worker in proposers]
-    before = tuple(range(len(proposers)))
-    for _ in range(layers - 1):
-        steps += [Step(worker, AGGREGATE, before) for worker in proposers]
+    for layer in range(1, layers + 1):
         before = tuple(range(len(steps) - len(proposers), len(steps)))
-    return Plan((*steps, Step(aggregator, AGGREGATE, before)))
+        workers = proposers if layer < layers else [aggregator]
+        steps += [Step(worker, AGGREGATE, before) for worker in workers]
+    return Plan(tuple(steps))
 
 
-def make(named: Named, setup: Setup) -> Sequence[SelfReflection | MixtureOfAgents]:
-    """See `Maker`."""
-    label, first = str(named), models_of(setup.asker)[0]
-    worker = known(named.detail, setup.asker, label) if named.detail else ""
-    if named.name == "self_reflection":
-        named.only("rounds")
-        rounds = named.value("rounds", 5, count)
-        return [
-            SelfReflection(
-                label, f"an answer and {rounds} revisions of it (arXiv 2512.04388)", worker, first, rounds
-            )
-        ]
-    named.only("layers", "proposers", "temperature")
-    chosen = [
-        known(each, setup.asker, label) for each in named.options.get("proposers", "").split("+") if each
-    ]
-    layers, temperature = named.value("layers", 1, count), named.value("temperature", 0.7, float)
-    proposers = tuple(chosen) or models_of(setup.asker)
+def make(spec: Spec, setup: Setup) -> Sequence[SelfReflection | MixtureOfAgents]:
+    """See `StrategyFactory`."""
+    label, first = str(spec), solo_workers(setup.backend)[0]
+    worker = setup.worker(spec.detail, label)
+    if spec.name == "self_reflection":
+        spec.allow_only("rounds")
+        rounds = spec.value("rounds", 5, count)
+        about = f"an answer and {rounds} revisions of it (arXiv 2512.04388)"
+        return [SelfReflection(label, about, worker, first, rounds)]
+    spec.allow_only("layers", "proposers", "temperature")
+    proposers = setup.workers(spec.options.get("proposers", ""), label)
+    layers, temperature = spec.value("layers", 1, count), spec.value("temperature", 0.7, float)
     about = f"Mixture-of-Agents, {layers} × {len(proposers)} and an aggregator (arXiv 2406.04692)"
-    return [MixtureOfAgents(label, about, proposers, worker, first, layers, temperature)]
+    return [MixtureOfAgents(label, about, worker, first, proposers, layers, temperature)]

@@ -1,6 +1,6 @@
-"""Synthetic questions that programs can answer: single ones, and composite ones whose second part needs the first one's result.
+"""Synthetic questions that programs can answer: single ones, and composite ones whose second part needs the first's result.
 
-Made from a seed, the same on every machine. Training and held-out questions never meet: which of the two a question is
+Generated from a seed, the same on every machine. Training and held-out questions never overlap: on which side a question is
 follows from its words alone, whatever the seed.
 """
 
@@ -15,9 +15,9 @@ from evaluation.synthetic.operations import FAMILIES, OPERATIONS, RESULT, Operat
 Split = Literal["train", "held_out"]
 ALONE = "Answer with the result alone."
 HELD_OUT_OF = 5
-"""One text in so many is held out."""
+"""One text in this many is held out."""
 TRIES = 2000
-"""So many texts are thrown away in a row before the families are found to hold no more."""
+"""Texts discarded in a row before the families count as exhausted."""
 
 
 def questions(
@@ -56,8 +56,14 @@ def questions(
         tries, composite = 0, rng.random() < composite_share
         family = ">".join(chain)
         drawn[text] = Question(
-            f"skills/{split}/{seed}/{len(drawn)}", text, solution(text), "exact", "skills", family, {"chain": list(chain), "parts": [verb(words) for words in parts(text)]}
-        )  # fmt: skip
+            f"skills/{split}/{seed}/{len(drawn)}",
+            text,
+            solution(text),
+            "exact",
+            "skills",
+            family,
+            {"chain": list(chain), "parts": [verb(words) for words in parts(text)]},
+        )
     return list(drawn.values())
 
 
@@ -92,7 +98,7 @@ def solution(text: str) -> str:
         part = read(words)
         if part is None:
             raise ValueError(f"not a synthetic question: {words!r}")
-        result = part.solved(result if part.operand == RESULT else part.operand)
+        result = part.solve(result if part.operand == RESULT else part.operand)
     return result
 
 
@@ -104,7 +110,7 @@ def _family(rng: random.Random, usable: Sequence[Operation]) -> Operation:
 
 def _single(rng: random.Random, usable: Sequence[Operation]) -> tuple[str, tuple[str, ...]]:
     operation = _family(rng, usable)
-    words = operation.asked(rng, operand(rng, operation.takes, digits=rng.choice((2, 3))))
+    words = operation.phrase(rng, operand(rng, operation.takes, digits=rng.choice((2, 3))))
     return f"{words[0].upper()}{words[1:]}. {ALONE}", (operation.family,)
 
 
@@ -116,5 +122,5 @@ def _composite(rng: random.Random, usable: Sequence[Operation]) -> tuple[str, tu
             raise ValueError("no two of the families can be chained; name more, or set composite_share to 0")
         return _composite(rng, usable)
     then = _family(rng, fitting)
-    words = first.asked(rng, operand(rng, first.takes)), then.asked(rng, RESULT)
+    words = first.phrase(rng, operand(rng, first.takes)), then.phrase(rng, RESULT)
     return f"First {words[0]}. Then {words[1]}. {ALONE}", (first.family, then.family)

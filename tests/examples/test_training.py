@@ -81,9 +81,14 @@ async def run(*command: str) -> str:
     """What a command of ours says, with planted keys; it has to end with 0."""
     keys = dict.fromkeys(("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY"), "planted")
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", *command,
-        cwd=ROOT, env=os.environ | keys | {"COLUMNS": "200", "OMP_NUM_THREADS": "1"}, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        *command,
+        cwd=ROOT,
+        env=os.environ | keys | {"COLUMNS": "200", "OMP_NUM_THREADS": "1"},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
     told, _ = await process.communicate()
     assert process.returncode == 0, told.decode()[-4000:]
     return told.decode()
@@ -96,8 +101,16 @@ async def test_my_questions_and_my_api_pool_become_an_adapter_that_the_pool_serv
     async with example(tmp_path) as config:
         pool = str(tmp_path / "pool.yaml")
         told = await run(
-            "evaluation", "--settings", pool, "--questions", held_out, "--strategies", "single", "--out", str(tmp_path / "eval")
-        )  # fmt: skip
+            "evaluation.cli",
+            "--settings",
+            pool,
+            "--questions",
+            held_out,
+            "--strategies",
+            "single",
+            "--out",
+            str(tmp_path / "eval"),
+        )
         assert re.search(r"single:claude +│ 100\.0", told), told
         assert re.search(r"single:gpt +│ 0\.0", told), told
         told = await run("training.cli", "--config", str(config), "--out", str(out))

@@ -6,9 +6,9 @@ from typing import Any
 from evaluation.questions import Question
 from serving.settings import parse
 from tests.serving.api.served import plan, scripted, step
-from training.caching_worker import Memory
-from training.reward import PlanReward
+from training.caching_worker import CallCache
 from training.plan_runner import PlanRunner, training_pool
+from training.reward import PlanReward
 
 PRICE = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
 EOS = 7
@@ -30,7 +30,7 @@ def question(id: str = "q") -> Question:
     return Question(id, f"What is the answer to {id}?", "42", "exact", "test", "none")
 
 
-def runner(*workers: Any, memory: Memory | None = None, **conductor: Any) -> Callable[[], PlanRunner]:
+def runner(*workers: Any, memory: CallCache | None = None, **conductor: Any) -> Callable[[], PlanRunner]:
     return lambda: PlanRunner(training_pool(settings(*workers, **conductor), {}), "m", memory)
 
 

@@ -24,10 +24,14 @@ POOL = ["adder", "speller", "a", "b"]
 def recorded(tmp_path: Path) -> Path:
     """A recorded pool of forty questions, half of them long."""
     rows = [
-        {"dataset": "sums", "question": f"{number} + {number}?" + " Think." * 50 * (number % 2), "expected": str(2 * number),
-         "models": {"lab_a": {"s": 1.0, "a": str(2 * number)}}}
+        {
+            "dataset": "sums",
+            "question": f"{number} + {number}?" + " Think." * 50 * (number % 2),
+            "expected": str(2 * number),
+            "models": {"lab_a": {"s": 1.0, "a": str(2 * number)}},
+        }
         for number in range(40)
-    ]  # fmt: skip
+    ]
     path = tmp_path / "recorded.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     return path
@@ -166,16 +170,22 @@ def test_questions_of_a_file_are_asked_with_all_that_their_lines_say(tmp_path: P
         ({"expected": "four"}, "expected: 'four' is no number; write one, or take another grader"),
         ({"expected": "nan"}, "expected: 'nan' is no number"),
         ({"grader": "exact", "expected": ""}, "expected: is empty; write the answer"),
-        ({"grader": "choice", "expected": "AB"}, "expected: 'AB' is no choice; write one letter of ABCDEFGHIJ"),
+        (
+            {"grader": "choice", "expected": "AB"},
+            "expected: 'AB' is no choice; write one letter of ABCDEFGHIJ",
+        ),
         ({"grader": "code"}, "facts.entry_point: is missing; write it"),
         ({"grader": "code", "facts": CODE | {"test": ["assert"]}}, "facts.test: is list and not text"),
         ({"grader": "recorded", "facts": {"right": "4"}}, "facts.right: is str; write a list"),
         ({"grader": "reasoning_gym", "family": "gcd"}, "facts.entry: is missing; write it"),
-        ({"grader": "reasoning_gym", "facts": {"entry": ENTRY}}, "family: 'sums' is no data set whose scorer is trusted"),
+        (
+            {"grader": "reasoning_gym", "facts": {"entry": ENTRY}},
+            "family: 'sums' is no data set whose scorer is trusted",
+        ),
         ({"facts": []}, "facts: is list; write an object"),
         ({"facts": {"parts": [1]}}, "facts.parts.0: is int and not text"),
     ],
-)  # fmt: skip
+)
 def test_a_line_that_cannot_be_graded_is_refused_with_its_number_and_its_field(
     tmp_path: Path, changes: dict[str, Any], told: str
 ):

@@ -16,9 +16,9 @@ from tests.training.pools import (
     runner,
     settings,
 )
-from training.caching_worker import Memory
-from training.reward import PlanReward
+from training.caching_worker import CallCache
 from training.plan_runner import PlanRunner, training_pool
+from training.reward import PlanReward
 
 DOWN = {"error": "unavailable"}
 
@@ -98,7 +98,7 @@ async def test_numbers_mean_the_workers_in_the_order_of_this_question():
 
 
 async def test_the_same_call_is_made_once_and_failures_are_not_remembered():
-    memory = Memory()
+    memory = CallCache()
     pool = training_pool(
         settings(
             scripted("a", "42", {"error": "unavailable"}, "41", retry={"attempts": 1}), scripted("b", "x")
@@ -116,7 +116,7 @@ async def test_the_same_call_is_made_once_and_failures_are_not_remembered():
 
 
 async def test_one_who_leaves_does_not_take_the_answer_from_those_who_wait_for_the_same_call():
-    memory = Memory()
+    memory = CallCache()
     scorer = reward(runner(scripted("a", "42", delay_s=0.2), scripted("b", "x"), memory=memory))
     first = asyncio.create_task(rewards(scorer, RIGHT))
     await asyncio.sleep(0.05)
@@ -146,9 +146,15 @@ async def test_the_curves_get_their_figures():
     assert told.pop("plan/tokens") > 0
     assert told.pop("plan/cost_usd") > 0
     assert told == {
-        "plan/parsed": 0.75, "plan/right": 0.5, "plan/outages": 0.0, "plan/groups_without_signal": 0.5, "plan/steps": 1.0,
-        "plan/reads": 0.0, "workers/a": pytest.approx(2 / 3), "workers/b": pytest.approx(1 / 3),
-    }  # fmt: skip
+        "plan/parsed": 0.75,
+        "plan/right": 0.5,
+        "plan/outages": 0.0,
+        "plan/groups_without_signal": 0.5,
+        "plan/steps": 1.0,
+        "plan/reads": 0.0,
+        "workers/a": pytest.approx(2 / 3),
+        "workers/b": pytest.approx(1 / 3),
+    }
 
 
 async def test_a_second_round_is_scored_by_its_outcome():

@@ -10,7 +10,7 @@ from evaluation.synthetic.questions import questions
 from serving.api.answer import workflow
 from serving.settings import parse
 from tests.serving.api.served import Json, plan, scripted, served, step
-from training.caching_worker import Memory
+from training.caching_worker import CallCache
 from training.plan_runner import PlanRunner, training_pool
 
 POOL = yaml.safe_load(Path("training/pools/skills.yaml").read_text(encoding="utf-8"))
@@ -34,9 +34,10 @@ def timeless(value: Any) -> Any:
     """`value` without what differs from run to run: ids and times."""
     if isinstance(value, dict):
         return {
-            key: timeless(each) for key, each in value.items()
+            key: timeless(each)
+            for key, each in value.items()
             if key not in ("id", "trace_id", "created") and not key.endswith("_s")
-        }  # fmt: skip
+        }
     return [timeless(each) for each in value] if isinstance(value, list) else value
 
 
@@ -47,12 +48,12 @@ async def through_http(data: Json, model: str) -> Json:
         return await server.record(answer["podium"]["workflow_id"])
 
 
-async def through_reward(data: Json, model: str, texts: list[str], memory: Memory | None) -> Json:
+async def through_reward(data: Json, model: str, texts: list[str], memory: CallCache | None) -> Json:
     runner = PlanRunner(training_pool(parse(data), {}), model, memory)
     return workflow(await runner.run(QUESTION, ORDER, texts))
 
 
-@pytest.mark.parametrize("memory", [None, Memory()])
+@pytest.mark.parametrize("memory", [None, CallCache()])
 @pytest.mark.parametrize(
     ("format", "text"),
     [
@@ -63,7 +64,7 @@ async def through_reward(data: Json, model: str, texts: list[str], memory: Memor
         ("lists", LISTS),
     ],
 )
-async def test_a_plan_text_gives_the_same_record(format: str, text: str, memory: Memory | None):
+async def test_a_plan_text_gives_the_same_record(format: str, text: str, memory: CallCache | None):
     data = settings(text, format=format)
     served_record = await through_http(data, "podium-skills")
     for _ in range(2):  # the second time from memory, where there is one

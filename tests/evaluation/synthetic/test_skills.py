@@ -7,7 +7,7 @@ from conductor.plan import Step
 from conductor.prompts import work
 from conductor.worker import Call, FinishReason, Member, Message
 from evaluation.synthetic.questions import questions, solution
-from evaluation.synthetic.skills import CANNOT, MODEL, Shown, Skill
+from evaluation.synthetic.skills import CANNOT, MODEL, Assignment, Skill
 
 TWO = "First work out 12 * 3 + 4. Then turn the result into a Roman numeral. Answer with the result alone."
 ONE = "Spell banana backwards. Answer with the result alone."
@@ -23,7 +23,7 @@ def asked(skill: Skill, question: str, subtask: str = "", outputs: tuple[str, ..
         [*plan, step],
         dict(enumerate(outputs)),
     )
-    return skill.answer(Shown.of(Call(shown.messages)))
+    return skill.answer(Assignment.of(Call(shown.messages)))
 
 
 def skill(*families: str, **options: float) -> Skill:
