@@ -122,6 +122,7 @@ def _reasoning_gym(dataset: str, answer: str, entry: dict[str, Any]) -> tuple[fl
     from reasoning_gym import get_score_answer_fn
 
     try:
-        return float(get_score_answer_fn(dataset)(answer, entry)), ""
+        score: Any = get_score_answer_fn(dataset)
+        return float(score(answer, entry)), ""
     except Exception as exc:  # noqa: BLE001  (dozens of scorers, each failing in its own way on untrusted text)
         return None, f"the scorer failed: {type(exc).__name__}"

@@ -1,13 +1,13 @@
-"""The same question to the same worker is asked once. A layer for training and evaluation, not for serving.
+"""A layer for training, not for serving: the same call to the same worker is made once.
 
-A group of completions often holds the same plan many times. What is remembered is paid for again in the ledger and the record,
-so that a plan's cost does not depend on who asked before.
+A group of completions often holds the same plan many times. A cached reply is billed again in the ledger and the record, so
+that a plan's cost does not depend on earlier calls.
 """
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Hashable
-from contextlib import AbstractAsyncContextManager, aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Hashable
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 
 from conductor.errors import WorkerError
@@ -15,124 +15,101 @@ from conductor.worker import Call, Delta, Reply, Worker, opened
 
 
 @dataclass(frozen=True, slots=True)
-class _Heard:
-    """One whole answer."""
+class CachedReply:
+    """One whole reply."""
 
-    worker: str
-    model: str
     deltas: tuple[Delta, ...]
     reply: Reply
 
 
 @dataclass(slots=True)
 class CallCache:
-    """The newest answers of all workers.
+    """The newest replies of all workers.
 
     Args:
-        answers: at most so many are kept; 0 keeps none.
+        max_entries: 0 keeps none, but still joins concurrent calls.
+        lookups: how often a reply was looked up.
+        hits: how often it was there.
     """
 
-    answers: int = 50_000
-    asked: int = 0
-    remembered: int = 0
-    _kept: OrderedDict[Hashable, "asyncio.Future[_Heard]"] = field(default_factory=OrderedDict)
+    max_entries: int = 50_000
+    lookups: int = 0
+    hits: int = 0
+    _entries: OrderedDict[Hashable, "asyncio.Future[CachedReply]"] = field(default_factory=OrderedDict)
 
-    def get(self, key: Hashable) -> "asyncio.Future[_Heard] | None":
-        """The answer, or the promise of one that is being given."""
-        self.asked += 1
-        found = self._kept.get(key)
-        if found is not None:
-            self.remembered += 1
-            self._kept.move_to_end(key)
-        return found
+    def get(self, key: Hashable) -> "asyncio.Future[CachedReply] | None":
+        """The reply, or the future of a call in progress."""
+        self.lookups += 1
+        entry = self._entries.get(key)
+        if entry is not None:
+            self.hits += 1
+            self._entries.move_to_end(key)
+        return entry
 
-    def promise(self, key: Hashable) -> "asyncio.Future[_Heard]":
-        """A place for an answer that is being asked for."""
-        made = self._kept[key] = asyncio.get_running_loop().create_future()
-        while len(self._kept) > max(self.answers, 1):
-            self._kept.popitem(last=False)
-        return made
+    def reserve(self, key: Hashable) -> "asyncio.Future[CachedReply]":
+        """A future for a call that begins."""
+        entry = self._entries[key] = asyncio.get_running_loop().create_future()
+        while len(self._entries) > max(self.max_entries, 1):
+            self._entries.popitem(last=False)
+        return entry
 
-    def forget(self, key: Hashable) -> None:
-        """Drop it: the call failed, or nothing is to be kept."""
-        self._kept.pop(key, None)
+    def drop(self, key: Hashable) -> None:
+        """Remove it: the call failed, or nothing is kept."""
+        self._entries.pop(key, None)
 
 
 class CachingWorker:
-    """`worker`, asked only what it was not asked before. Failures are not remembered."""
+    """`worker` behind a cache. Failures are not cached."""
 
-    def __init__(self, worker: Worker, memory: CallCache) -> None:
-        self._worker, self._memory = worker, memory
+    def __init__(self, worker: Worker, cache: CallCache) -> None:
+        self._worker, self._cache = worker, cache
 
     @property
     def name(self) -> str:
         """See `Worker.name`."""
         return self._worker.name
 
-    def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """See `Worker.open`."""
-        return _Opened(self, call)
+    @asynccontextmanager
+    async def open(self, call: Call) -> AsyncIterator[Reply]:
+        """See `Worker.open`. The reply is replayed delta by delta."""
+        cached = await self._fetch(call)
+        source = cached.reply
 
-    async def heard(self, call: Call) -> _Heard:
-        """The whole answer, asked for now or before.
+        async def replay() -> AsyncGenerator[Delta]:
+            for delta in cached.deltas:
+                yield delta
+
+        async with opened(source.worker, source.model, replay(), source.price) as reply:
+            reply.attempts = source.attempts
+            yield reply
+
+    async def _fetch(self, call: Call) -> CachedReply:
+        """The whole reply, from the cache or from the worker.
 
         Raises:
-            WorkerError: of whoever asked; the next one asks anew.
+            WorkerError: of the call that was made; the next one calls again.
         """
-        key = (
-            self.name,
-            call.messages,
-            call.max_output_tokens,
-            call.temperature,
-            call.top_p,
-            call.stop,
-            call.seed,
-            call.effort,
-        )
-        while (known := self._memory.get(key)) is not None:
+        limits = (call.max_output_tokens, call.temperature, call.top_p, call.stop, call.seed, call.effort)
+        key = (self.name, call.messages, *limits)
+        while (entry := self._cache.get(key)) is not None:
             try:
-                return await asyncio.shield(known)
+                return await asyncio.shield(entry)
             except (WorkerError, asyncio.CancelledError):
                 task = asyncio.current_task()
                 if task is not None and task.cancelling():
-                    raise  # we are cancelled, not the one who asks
-        promise = self._memory.promise(key)
+                    raise  # this task is cancelled, not the one that makes the call
+        entry = self._cache.reserve(key)
         try:
-            answer = await self._ask(call)
+            reply = await self._call(call)
         except BaseException:
-            self._memory.forget(key)
-            promise.cancel()
+            self._cache.drop(key)
+            entry.cancel()
             raise
-        promise.set_result(answer)
-        if not self._memory.answers:
-            self._memory.forget(key)
-        return answer
-
-    async def _ask(self, call: Call) -> _Heard:
-        async with self._worker.open(call) as reply, aclosing(aiter(reply)) as deltas:
-            said = tuple([delta async for delta in deltas])
-            return _Heard(reply.worker, reply.model, said, reply)
-
-
-class _Opened:
-    """An answer, replayed piece by piece as it came."""
-
-    def __init__(self, layer: CachingWorker, call: Call) -> None:
-        self._layer, self._call = layer, call
-        self._inner: AbstractAsyncContextManager[Reply] | None = None
-
-    async def __aenter__(self) -> Reply:
-        heard = await self._layer.heard(self._call)
-
-        async def deltas() -> AsyncGenerator[Delta]:
-            for delta in heard.deltas:
-                yield delta
-
-        self._inner = opened(heard.worker, heard.model, deltas(), heard.reply.price)
-        reply = await self._inner.__aenter__()
-        reply.attempts = heard.reply.attempts
+        entry.set_result(reply)
+        if not self._cache.max_entries:
+            self._cache.drop(key)
         return reply
 
-    async def __aexit__(self, *exc: object) -> bool | None:
-        assert self._inner is not None
-        return await self._inner.__aexit__(*exc)  # type: ignore[arg-type]
+    async def _call(self, call: Call) -> CachedReply:
+        async with self._worker.open(call) as reply, aclosing(aiter(reply)) as deltas:
+            return CachedReply(tuple([delta async for delta in deltas]), reply)

@@ -1,13 +1,13 @@
-"""Which of the processes that train together this one is, as torchrun, accelerate and Ray Train say it. Imports nothing heavy."""
+"""This process among those that train together, as torchrun, accelerate and Ray Train tell it. Imports nothing heavy."""
 
 import os
 
 
-def processes() -> int:
-    """On how many devices this run is, one process each."""
+def world_size() -> int:
+    """How many processes train together, one a device."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def leads() -> bool:
-    """Whether this process is the first of them, which alone writes."""
+def is_main_process() -> bool:
+    """Whether this is the first of them, the only one that writes."""
     return os.environ.get("RANK", "0") == "0"

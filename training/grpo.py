@@ -1,4 +1,4 @@
-"""GRPO by TRL (1.16), told by public arguments and callbacks alone: nothing of the trainer is subclassed."""
+"""GRPO by TRL (1.16), configured by public arguments and callbacks: nothing of the trainer is subclassed."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from serving.settings import SettingsError
 from training.config import Config
 from training.data import TeamQuestion
 from training.plan_runner import PlanRunner
-from training.policy_eval import chat
+from training.policy_eval import chat_prompt
 from training.reward import PlanReward
 
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 class SkipZeroGradient(TrainerCallback):
-    """A step whose gradient is nought everywhere changes nothing.
+    """A step whose gradient is zero everywhere changes nothing.
 
-    That is a batch in which no worker could be reached, or in which every group's rewards are alike. Without this, the optimizer's
-    momentum (and its weight decay) would still move the weights.
+    That is a batch in which no worker could be reached, or in which every group's rewards are equal. Without this, the
+    optimizer's momentum and weight decay would still move the weights.
     """
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -34,18 +34,22 @@ class SkipZeroGradient(TrainerCallback):
             kwargs["optimizer"].zero_grad(set_to_none=True)
 
 
-def rows(runner: PlanRunner, asked: Sequence[TeamQuestion]) -> Dataset:
-    """The data set: the server's prompt, whose question it is, and who may be used."""
+def rows(runner: PlanRunner, questions: Sequence[TeamQuestion]) -> Dataset:
+    """The data set: the server's prompt, the question's id, and the workers that may be used."""
     return Dataset.from_list(
         [
-            {"prompt": chat(runner, each), "question_id": each.question.id, "workers": list(each.workers)}
-            for each in asked
+            {
+                "prompt": chat_prompt(runner, each),
+                "question_id": each.question.id,
+                "workers": list(each.workers),
+            }
+            for each in questions
         ]
     )
 
 
 def check(config: Config, processes: int) -> None:
-    """Whether the config goes with so many processes. What it lacks by itself, `training.config` has refused.
+    """Whether the config suits this number of processes; `training.config` checks everything else.
 
     Raises:
         SettingsError: the batch cannot be divided among devices and micro-batches; or second rounds are for several processes.
@@ -64,7 +68,7 @@ def check(config: Config, processes: int) -> None:
 
 
 def _micro_batch(config: Config, processes: int) -> int:
-    """What one device takes at once: no more than its part of a step."""
+    """Completions that one device takes at once: no more than its part of a step."""
     return min(config.grpo.micro_batch, config.grpo.batch // processes)
 
 
@@ -79,7 +83,7 @@ def _remedy(batch: int, processes: int, most: int) -> str:
 
 
 def arguments(config: Config, folder: Path, processes: int = 1) -> GRPOConfig:
-    """The config in TRL's words.
+    """The config as TRL's arguments.
 
     Raises:
         SettingsError: see `check`.
@@ -157,10 +161,11 @@ def trainer(
 
 
 def two_rounds(config: Config, reward: PlanReward, runner: PlanRunner, data: Dataset) -> "TwoRounds":
-    """What makes second rounds."""
+    """The rollout of second rounds."""
     from training.recursion import TwoRounds, key
 
     grpo = config.grpo
     assert grpo.recursion is not None, "the caller sees to it"
-    asked = {key(row["prompt"]): (row["question_id"], row["workers"]) for row in data}
-    return TwoRounds(reward, runner, asked, grpo.completions, grpo.recursion.discount)
+    rows: Any = data
+    teams = {key(row["prompt"]): (row["question_id"], row["workers"]) for row in rows}
+    return TwoRounds(reward, runner, teams, grpo.completions, grpo.recursion.discount)

@@ -1,12 +1,9 @@
-"""Questions of one's own to train on: JSON lines (`questions.source: jsonl`), each checked before anything is trained.
+"""Your own questions to train on: JSON lines (`questions.source: jsonl`), each validated before anything is trained.
 
-A line that cannot be graded would give wrong rewards for hours, and nobody would know why.
+A line that cannot be graded would give wrong rewards for hours without an error.
 """
 
-import json
-from collections.abc import Iterator
 from decimal import Decimal, InvalidOperation
-from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import (
@@ -19,25 +16,27 @@ from pydantic import (
     model_validator,
 )
 
+from evaluation.errors import EvaluationError
 from evaluation.graders import GRADERS
+from evaluation.json_lines import read_json_lines
 from evaluation.questions import Question
 from evaluation.sources.packaged import LETTERS
 from evaluation.sources.reasoning_gym import WHITELIST
 from serving.settings import SettingsError
 
 
-def _said(text: str) -> str:
+def _nonempty(text: str) -> str:
     if not text.strip():
         raise ValueError("is empty; write it out")
     return text
 
 
-Said = Annotated[str, AfterValidator(_said)]
-Checked = TypeVar("Checked", bound=BaseModel)
+NonEmpty = Annotated[str, AfterValidator(_nonempty)]
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class Facts(BaseModel):
-    """What a line's `facts` may tell the warm start; anything else may stand beside it."""
+    """What a line's `facts` may tell the warm start; other keys are allowed."""
 
     model_config = ConfigDict(strict=True)
 
@@ -46,52 +45,56 @@ class Facts(BaseModel):
 
 
 class CodeFacts(Facts):
-    """What the grader `code` needs besides: HumanEval's fields."""
+    """What the grader `code` needs: HumanEval's fields."""
 
-    entry_point: Said
+    entry_point: NonEmpty
     prompt: str
-    test: Said
+    test: NonEmpty
 
 
 class RecordedFacts(Facts):
-    """What the grader `recorded` needs besides: the answers that count as right."""
+    """What the grader `recorded` needs: the answers that count as right."""
 
     right: list[str]
 
 
-class GymFacts(Facts):
-    """What the grader `reasoning_gym` needs besides: the data set's own entry."""
+class ReasoningGymFacts(Facts):
+    """What the grader `reasoning_gym` needs: the data set's own entry."""
 
     entry: dict[str, Any]
 
 
-FACTS: dict[str, type[Facts]] = {"code": CodeFacts, "recorded": RecordedFacts, "reasoning_gym": GymFacts}
-"""By grader; the others need none. `evaluation.graders` reads them."""
+FACTS: dict[str, type[Facts]] = {
+    "code": CodeFacts,
+    "recorded": RecordedFacts,
+    "reasoning_gym": ReasoningGymFacts,
+}
+"""By grader, as `evaluation.graders` reads them; the others need none."""
 
 
 class QuestionLine(BaseModel):
-    """One line of a `jsonl` source: the fields of `evaluation.questions.Question`, and whether they can be graded."""
+    """One line of a `jsonl` source: the fields of `evaluation.questions.Question`."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    id: Said
-    text: Said
+    id: NonEmpty
+    text: NonEmpty
     expected: str
     grader: str
-    source: Said
-    family: Said
+    source: NonEmpty
+    family: NonEmpty
     facts: dict[str, Any] = Field(default_factory=dict)
 
     @field_validator("grader")
     @classmethod
-    def _known(cls, grader: str) -> str:
+    def _check_grader(cls, grader: str) -> str:
         if grader not in GRADERS:
             raise ValueError(f"{grader!r} is no grader; take one of {', '.join(GRADERS)}")
         return grader
 
     @model_validator(mode="after")
-    def _can_be_right(self) -> Self:
-        """An expected answer that no answer equals would be 0 reward for ever, and nobody would know why."""
+    def _check_expected(self) -> Self:
+        """An expected answer that no answer equals would mean a reward of 0 for ever."""
         if self.grader in ("exact", "math") and not self.expected.strip():
             raise ValueError("expected: is empty; write the answer")
         if self.grader == "numeric" and not _is_number(self.expected):
@@ -100,7 +103,8 @@ class QuestionLine(BaseModel):
             raise ValueError(f"expected: {self.expected!r} is no choice; write one letter of {LETTERS}")
         if self.grader == "reasoning_gym" and self.family not in WHITELIST:
             raise ValueError(
-                f"family: {self.family!r} is no data set whose scorer is trusted; take one of {', '.join(WHITELIST)}"
+                f"family: {self.family!r} is no data set whose scorer is trusted; "
+                f"take one of {', '.join(WHITELIST)}"
             )
         return self
 
@@ -112,57 +116,42 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def read(path: str) -> list[Question]:
+def read_questions(path: str) -> list[Question]:
     """The questions of a file.
 
     Raises:
-        SettingsError: it cannot be read, holds none, or has a line that is none; with its number, the field and the remedy.
+        SettingsError: it cannot be read, is empty, or has a line that is not a question; with its number, the field and the
+            remedy.
     """
-    found: list[Question] = []
-    lines: dict[str, int] = {}
-    for number, text in _lines(Path(path)):
-        question = _question(text, f"{path}, line {number}")
-        if (first := lines.setdefault(question.id, number)) != number:
-            raise SettingsError(
-                f"{path}, line {number}: id: {question.id!r} is that of line {first} too; give each question its own."
-            )
-        found.append(question)
-    if not found:
+    questions: dict[str, Question] = {}
+    places: dict[str, str] = {}
+    try:
+        for place, data in read_json_lines(path):
+            line = _validate(QuestionLine, data, place)
+            _validate(FACTS.get(line.grader, Facts), line.facts, place, "facts")
+            if line.id in questions:
+                first = places[line.id].rpartition(", ")[2]
+                raise SettingsError(
+                    f"{place}: id: {line.id!r} is that of {first} too; give each question its own."
+                )
+            places[line.id], questions[line.id] = place, Question(**dict(line))
+    except EvaluationError as exc:
+        raise SettingsError(exc.message) from exc
+    if not questions:
         raise SettingsError(f"{path} holds no question.")
-    return found
+    return list(questions.values())
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Those that are not empty, counted from 1. Unicode's other line ends may stand in JSON strings, and end none."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as exc:
-        raise SettingsError(f"The questions {path} cannot be read: {exc.strerror}.") from exc
-    except UnicodeDecodeError as exc:
-        raise SettingsError(f"The questions {path} are not UTF-8: {exc}. Save them as UTF-8.") from exc
-    return ((number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip())
-
-
-def _question(text: str, place: str) -> Question:
-    try:
-        data = json.loads(text)
-    except ValueError as exc:
-        raise SettingsError(f"{place}: it is not JSON: {exc}; write one JSON object a line.") from exc
-    line = _checked(QuestionLine, data, place)
-    _checked(FACTS.get(line.grader, Facts), line.facts, place, "facts")
-    return Question(line.id, line.text, line.expected, line.grader, line.source, line.family, line.facts)
-
-
-def _checked(model: type[Checked], data: object, place: str, *within: str) -> Checked:
+def _validate(model: type[Model], data: object, place: str, *within: str) -> Model:
     try:
         return model.model_validate(data)
     except ValidationError as exc:
         fault = exc.errors(include_url=False)[0]
         field = ".".join(str(part) for part in (*within, *fault["loc"]))
-        told = fault["msg"].removeprefix("Value error, ")
+        message = fault["msg"].removeprefix("Value error, ")
         if remedy := REMEDIES.get(fault["type"]):
-            told = remedy.format(sort=type(fault["input"]).__name__, fields=", ".join(model.model_fields))
-        raise SettingsError(f"{place}: {field}: {told}." if field else f"{place}: {told}.") from exc
+            message = remedy.format(sort=type(fault["input"]).__name__, fields=", ".join(model.model_fields))
+        raise SettingsError(f"{place}: {field}: {message}." if field else f"{place}: {message}.") from exc
 
 
 REMEDIES = {
@@ -173,4 +162,4 @@ REMEDIES = {
     "dict_type": "is {sort}; write an object",
     "model_type": "it is {sort}; write one JSON object a line, with {fields}",
 }
-"""By pydantic's name of the fault."""
+"""By pydantic's type of the fault."""

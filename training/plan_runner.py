@@ -1,7 +1,7 @@
-"""A plan's text, run as the server would run it: the same engine, prompts, layers and ledger.
+"""Runs a plan's text as the server would: the same run, prompts, layers and ledger.
 
-The only thing that differs is who says the plan: a worker that says exactly the given text. Nothing is mended: a text that is no
-plan ends the run (`Task.strict`).
+Only the conductor differs: a worker that says exactly the given text. Nothing is repaired: a text that is not a plan ends
+the run (`Task.strict`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,22 +9,26 @@ from dataclasses import dataclass, field, replace
 
 from conductor.engine import Engine
 from conductor.money import Budget
+from conductor.plan import Plan, Step
 from conductor.planner import Conductor
 from conductor.record import Record
 from conductor.task import Task
-from conductor.worker import Call, FinishReason, Member, Message
+from conductor.worker import Call, FinishReason, Message
 from serving.pool import Pool, build_pool
 from serving.settings import ModelSettings, Settings, SettingsError
 from serving.worker_settings import ScriptedSettings, VllmSettings
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
 from training.caching_worker import CachingWorker, CallCache
 
+Chat = list[dict[str, str]]
+"""A prompt as tokenizers take it."""
+
 
 def training_pool(settings: Settings, environment: Mapping[str, str]) -> Pool:
-    """The workers of `settings`, for a conductor that is not served but taught.
+    """The workers of `settings`, for a conductor that is trained and not served.
 
     Raises:
-        SettingsError: it has no conductor; or a worker's engine would have to be started, which is the server's business; or a
+        SettingsError: there is no conductor; a worker's engine would have to be started, which is the server's job; or a
             key is missing.
     """
     chosen = settings.conductor
@@ -33,14 +37,13 @@ def training_pool(settings: Settings, environment: Mapping[str, str]) -> Pool:
     workers = []
     for worker in settings.workers:
         if worker.name == chosen.worker:
-            kept = {
-                name: getattr(worker, name) for name in ScriptedSettings.model_fields if hasattr(worker, name)
-            }
+            shared = [name for name in ScriptedSettings.model_fields if hasattr(worker, name)]
+            kept = {name: getattr(worker, name) for name in shared}
             worker = ScriptedSettings(**(kept | {"kind": "scripted", "replies": ("",)}))
         elif isinstance(worker, VllmSettings):
             raise SettingsError(
-                f"Worker {worker.name!r} is of kind vllm, which a server starts. Serve it, and write it with kind openai and its "
-                "base_url in the pool's settings for training."
+                f"Worker {worker.name!r} is of kind vllm, which a server starts. Serve it, and write it with "
+                "kind openai and its base_url in the pool's settings for training."
             )
         workers.append(worker)
     return build_pool(settings.model_copy(update={"workers": tuple(workers)}), environment, engines={})
@@ -52,13 +55,13 @@ class PlanRunner:
 
     Args:
         pool: as `training_pool` makes it; used from one event loop.
-        model: a name in its settings' `models`, whose limits hold; None: no name, five steps.
-        memory: remembers what workers were asked; None: each is asked every time.
+        model: a name in its settings' `models`, whose limits apply; None: no name, five steps.
+        cache: of workers' replies; None: every call is made.
     """
 
     pool: Pool
     model: str | None = None
-    memory: CallCache | None = None
+    cache: CallCache | None = None
     _engine: Engine = field(init=False)
 
     def __post_init__(self) -> None:
@@ -66,8 +69,11 @@ class PlanRunner:
             there = ", ".join(self.pool.settings.models) or "none"
             raise SettingsError(f"The pool has no model {self.model!r}; its `models` are: {there}.")
         engine = self.pool.engine
-        if self.memory is not None:
-            members = {name: self._remembering(member, self.memory) for name, member in engine.pool.items()}
+        if self.cache is not None:
+            members = {
+                name: replace(member, worker=CachingWorker(member.worker, self.cache))
+                for name, member in engine.pool.items()
+            }
             engine = replace(engine, pool=members)
         object.__setattr__(self, "_engine", engine)
 
@@ -78,7 +84,7 @@ class PlanRunner:
 
     @property
     def conductor(self) -> Conductor:
-        """The conductor, as the settings have it."""
+        """The conductor, as in the settings."""
         assert self._engine.conductor is not None, "training_pool sees to it"
         return self._engine.conductor
 
@@ -87,19 +93,48 @@ class PlanRunner:
         """The names that plans may use, in the settings' order."""
         return list(self.limits.workers or self._engine.pool)
 
-    def prompt(self, text: str, workers: Sequence[str]) -> list[Message]:
-        """What the server shows the conductor of a question to plan, the pool in the order of `workers`."""
+    def prompt(self, text: str, workers: Sequence[str]) -> Chat:
+        """The server's prompt to plan for a question, the workers in this order."""
+        return [{"role": message.role, "content": message.text} for message in self._prompt(text, workers)]
+
+    def revision(self, text: str, workers: Sequence[str], plan: str, outcome: str) -> Chat:
+        """The server's prompt to accept a plan and its outcome, or to plan again."""
+        prompt, layout = self._prompt(text, workers), self.conductor.layout
+        messages = self._engine.prompts.revise(prompt, plan, outcome, layout)
+        return [{"role": message.role, "content": message.text} for message in messages]
+
+    def _prompt(self, text: str, workers: Sequence[str]) -> list[Message]:
         members = [self._engine.pool[name] for name in workers]
-        asked = (Message.of("user", text),)
-        return self._engine.prompts.plan(self.conductor.layout, members, self.limits.max_steps, asked)
+        conversation = (Message.of("user", text),)
+        return self._engine.prompts.plan(self.conductor.layout, members, self.limits.max_steps, conversation)
 
-    def revision(self, text: str, workers: Sequence[str], written: str, outcome: str) -> list[Message]:
-        """What the server shows the conductor of a plan and its outcome, to accept it or to plan again."""
-        asked = self.prompt(text, workers)
-        return self._engine.prompts.revise(asked, written, outcome, self.conductor.layout)
+    async def run(
+        self, text: str, workers: Sequence[str], plans: Sequence[str], *, ended: bool = True
+    ) -> Record:
+        """The record of a run in which the conductor says `plans`, one a round.
 
-    def task(self, text: str, workers: Sequence[str], rounds: int = 1) -> Task:
-        """The server's task for this question (`serving/api/task.py`), told not to mend plans."""
+        Args:
+            text: the user's question.
+            workers: who may be used, in the order in which the conductor was shown them.
+            plans: the conductor's texts, one a round.
+            ended: whether the last text ended by itself, and was not cut off.
+        """
+        last = FinishReason.STOP if ended else FinishReason.LENGTH
+        replies = [ScriptedReply(plan) for plan in plans[:-1]] + [ScriptedReply(plans[-1], finish=last)]
+        conductor, member = self.conductor, self.conductor.member
+        member = replace(member, worker=ScriptedWorker(member.name, replies, price=member.price))
+        conductor = replace(conductor, member=member, constrained=None, shuffle=False)
+        engine = replace(self._engine, conductor=conductor, fallback=None)
+        return await _finish(engine, self._task(text, workers, len(plans)))
+
+    async def run_solo(self, text: str, worker: str) -> Record:
+        """The record of a run in which `worker` answers alone."""
+        task = self._task(text, (worker,))
+        task = replace(task, plan=Plan((Step(worker, ""),)), plan_source="worker")
+        return await _finish(self.pool.open_engine, task)
+
+    def _task(self, text: str, workers: Sequence[str], rounds: int = 1) -> Task:
+        """The server's task for this question (`serving/api/task.py`), without repair of plans."""
         limits = self.limits
         return Task(
             conversation=(Message.of("user", text),),
@@ -114,34 +149,13 @@ class PlanRunner:
             strict=True,
         )
 
-    async def run(
-        self, text: str, workers: Sequence[str], plans: Sequence[str], *, ended: bool = True
-    ) -> Record:
-        """The record of a run in which the conductor says `plans`, one a round.
-
-        Args:
-            text: the user's question.
-            workers: who may be used, in the order in which the conductor was shown them.
-            plans: its texts, one a round.
-            ended: whether the last text came to its end, and was not cut off.
-        """
-        last = FinishReason.STOP if ended else FinishReason.LENGTH
-        replies = [ScriptedReply(plan) for plan in plans[:-1]] + [ScriptedReply(plans[-1], finish=last)]
-        conductor = self.conductor
-        saying = replace(
-            conductor.member,
-            worker=ScriptedWorker(conductor.member.name, replies, price=conductor.member.price),
-        )
-        told = replace(conductor, member=saying, constrained=None, shuffle=False)
-        engine = replace(self._engine, conductor=told, fallback=None)
-        async with engine.running(self.task(text, workers, len(plans))) as run:
-            async for _ in run.events():
-                pass
-        return run.record
-
     async def aclose(self) -> None:
-        """Close its workers' connections, in the event loop that used them."""
+        """Close the workers' connections, in the event loop that used them."""
         await self.pool.aclose()
 
-    def _remembering(self, member: Member, memory: CallCache) -> Member:
-        return replace(member, worker=CachingWorker(member.worker, memory))
+
+async def _finish(engine: Engine, task: Task) -> Record:
+    async with engine.running(task) as run:
+        async for _ in run.events():
+            pass
+    return run.record

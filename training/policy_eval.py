@@ -1,33 +1,35 @@
-"""How good a conductor is on questions it was not trained on, beside what any one worker could do alone."""
+"""How good a policy is on questions it was not trained on, beside what each worker can do alone."""
 
 import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from statistics import mean
-from typing import Any
+from typing import Any, TypeVar
 
-import torch
 from rich.progress import track
 from transformers import PreTrainedTokenizerBase
 
-from conductor.plan import Plan, Step
 from evaluation.graders import grade
-from training.data import Chat, TeamQuestion
-from training.plan_runner import PlanRunner
+from training.data import TeamQuestion
+from training.generation import Completion, generate
+from training.plan_runner import Chat, PlanRunner
 from training.scoring import RewardTerms, Score, score
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyMetrics:
-    """Shares of the questions of one source, plans read as they were written, nothing repaired.
+    """Shares of the questions of one source; plans are run as written, nothing is repaired.
 
     Args:
         right: answered rightly.
         parsed: with a plan that can run, and nothing beside it.
-        single, composite: as `right`, of the synthetic questions that take one skill, and two; None where there are none.
-        right_access: of the composite ones, those right by at least two steps of which the last one reads another; likewise.
-        steps: of a plan, in the mean; 0 where none parsed.
+        single: right, of the synthetic questions that take one skill; None where there are none.
+        composite: likewise of those that take two.
+        right_access: of the composite ones, right by two steps or more of which the last one reads another; likewise.
+        steps: mean number in a plan; 0 where none parsed.
         questions: how many there were.
     """
 
@@ -46,7 +48,7 @@ class PolicyMetrics:
 
 @dataclass(frozen=True, slots=True)
 class SoloAccuracy:
-    """What the workers answer rightly by themselves, asked the user's question as it stands: shares of the questions of one source.
+    """What the workers answer rightly alone: shares of the questions of one source.
 
     Args:
         workers: each one's share, of the questions that it may be asked.
@@ -57,140 +59,105 @@ class SoloAccuracy:
     oracle: float
 
 
-@torch.no_grad()
-def plans(
-    model: Any,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: Sequence[Chat],
-    max_tokens: int,
-    batch: int = 64,
-    temperature: float = 0.0,
-) -> list[tuple[str, bool]]:
-    """What the model writes for each prompt, and whether it came to its end."""
-    model.eval()
-    written: list[tuple[str, bool]] = []
-    for start in track(range(0, len(prompts), batch), description="writing plans", transient=True):
-        texts = [
-            tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)
-            for prompt in prompts[start : start + batch]
-        ]
-        inputs = tokenizer(
-            texts, return_tensors="pt", padding=True, add_special_tokens=False, padding_side="left"
-        )
-        inputs = {name: inputs[name].to(model.device) for name in ("input_ids", "attention_mask")}
-        sampling = (
-            {"do_sample": True, "temperature": temperature, "top_k": 0}
-            if temperature
-            else {"do_sample": False}
-        )
-        made = model.generate(**inputs, max_new_tokens=max_tokens, disable_compile=True, **sampling)
-        for ids in made[:, inputs["input_ids"].shape[1] :].tolist():
-            ended = tokenizer.eos_token_id in ids
-            kept = ids[: ids.index(tokenizer.eos_token_id)] if ended else ids
-            written.append((tokenizer.decode(kept, skip_special_tokens=True), ended))
-    model.train()
-    return written
-
-
-def measure(
+def evaluate_policy(
     model: Any,
     tokenizer: PreTrainedTokenizerBase,
     runner: PlanRunner,
-    asked: Sequence[TeamQuestion],
+    questions: Sequence[TeamQuestion],
     max_tokens: int,
     batch: int = 64,
     temperature: float = 0.0,
 ) -> dict[str, PolicyMetrics]:
-    """Let the model plan every question, and run the plans; figures by the questions' source. Closes the runner."""
-    prompts = [chat(runner, each) for each in asked]
-    written = plans(model, tokenizer, prompts, max_tokens, batch, temperature)
+    """Let the model plan every question, and run the plans; by the questions' source. Closes the runner."""
+    prompts = [chat_prompt(runner, each) for each in questions]
+    completions: list[Completion] = []
+    model.eval()
+    for start in track(range(0, len(prompts), batch), description="writing plans", transient=True):
+        part = prompts[start : start + batch]
+        completions += generate(model, tokenizer, part, max_tokens, temperature)
+    model.train()
 
     async def run() -> list[Score]:
         async with aclosing(runner):
-            return list(
-                await asyncio.gather(
-                    *(scored(runner, each, w[0], ended=w[1]) for each, w in zip(asked, written, strict=True))
-                )
+            scores = (
+                score_plan(runner, each, c.text, ended=c.ended)
+                for each, c in zip(questions, completions, strict=True)
             )
+            return await asyncio.gather(*scores)
 
     scores = asyncio.run(run())
     return {
-        source: summed(
-            *zip(
-                *((a, s) for a, s in zip(asked, scores, strict=True) if a.question.source == source),
-                strict=True,
-            )
-        )
-        for source in sources(asked)
+        source: summarize(*zip(*pairs, strict=True)) for source, pairs in by_source(questions, scores).items()
     }
 
 
-def sources(asked: Sequence[TeamQuestion]) -> list[str]:
-    """Where the questions are from, each once. Figures of one source say nothing about another, and have other workers beside them."""
-    return list(dict.fromkeys(each.question.source for each in asked))
+def sources(questions: Sequence[TeamQuestion]) -> list[str]:
+    """Where the questions are from, each once. Figures are kept apart by source: each has workers of its own."""
+    return list(dict.fromkeys(each.question.source for each in questions))
 
 
-def chat(runner: PlanRunner, asked: TeamQuestion) -> Chat:
-    """The conductor's prompt as tokenizers take it."""
-    return [{"role": m.role, "content": m.text} for m in runner.prompt(asked.question.text, asked.workers)]
+def by_source(
+    questions: Sequence[TeamQuestion], values: Sequence[T]
+) -> dict[str, list[tuple[TeamQuestion, T]]]:
+    """The questions with their values, by source."""
+    groups: dict[str, list[tuple[TeamQuestion, T]]] = {source: [] for source in sources(questions)}
+    for each, value in zip(questions, values, strict=True):
+        groups[each.question.source].append((each, value))
+    return groups
 
 
-async def scored(runner: PlanRunner, asked: TeamQuestion, text: str, *, ended: bool = True) -> Score:
-    """Run the plan `text`, and say what it is worth; `ended` is false where it was cut off."""
+def chat_prompt(runner: PlanRunner, question: TeamQuestion) -> Chat:
+    """The conductor's prompt for `question`."""
+    return runner.prompt(question.question.text, question.workers)
+
+
+async def score_plan(runner: PlanRunner, question: TeamQuestion, text: str, *, ended: bool = True) -> Score:
+    """Run the plan `text` and score it; `ended` is false where it was cut off."""
     terms = RewardTerms(runner.conductor.format, runner.limits.max_steps)
-    record = await runner.run(asked.question.text, asked.workers, [text], ended=ended)
-    return await score(asked.question, record, text, list(asked.workers), terms, ended=ended)
+    record = await runner.run(question.question.text, question.workers, [text], ended=ended)
+    return await score(question.question, record, text, list(question.workers), terms, ended=ended)
 
 
-def summed(asked: Sequence[TeamQuestion], scores: Sequence[Score]) -> PolicyMetrics:
+def summarize(questions: Sequence[TeamQuestion], scores: Sequence[Score]) -> PolicyMetrics:
     """The shares."""
-    by_parts: dict[int, list[Score]] = {1: [], 2: []}
-    for each, s in zip(asked, scores, strict=True):
-        if chain := each.question.facts.get("chain", ()):
-            by_parts[min(len(chain), 2)].append(s)
-    composite, ran = by_parts[2], [len(s.newest.steps) for s in scores if s.parsed]
+    by_parts: dict[int, list[Score]] = {0: [], 1: [], 2: []}
+    for each, s in zip(questions, scores, strict=True):
+        by_parts[min(len(each.question.facts.get("chain", ())), 2)].append(s)
+    single, composite = by_parts[1], by_parts[2]
+    lengths = [len(s.newest.steps) for s in scores if s.parsed]
+    reads = [len(s.newest.steps) > 1 and bool(s.newest.steps[-1].access) for s in composite]
     return PolicyMetrics(
         right=mean(s.right for s in scores),
         parsed=mean(s.parsed for s in scores),
-        single=_share([s.right for s in by_parts[1]]),
+        single=_share([s.right for s in single]),
         composite=_share([s.right for s in composite]),
-        right_access=_share(
-            [s.right and len(s.newest.steps) > 1 and bool(s.newest.steps[-1].access) for s in composite]
-        ),
-        steps=mean(ran) if ran else 0.0,
+        right_access=_share([s.right and read for s, read in zip(composite, reads, strict=True)]),
+        steps=mean(lengths) if lengths else 0.0,
         questions=len(scores),
     )
 
 
-def alone(runner: PlanRunner, asked: Sequence[TeamQuestion]) -> dict[str, SoloAccuracy]:
-    """Ask each worker each question that it may be asked, by itself; figures by the questions' source. Closes the runner."""
+def solo_accuracy(runner: PlanRunner, questions: Sequence[TeamQuestion]) -> dict[str, SoloAccuracy]:
+    """Ask each worker each question that it may be asked; by the questions' source. Closes the runner."""
 
     async def right(worker: str, each: TeamQuestion) -> bool:
-        task = replace(
-            runner.task(each.question.text, (worker,)), plan=Plan((Step(worker, ""),)), plan_source="worker"
-        )
-        async with runner.pool.open_engine.running(task) as run:
-            async for _ in run.events():
-                pass
-        return run.record.error is None and (await grade(each.question, run.record.answer)).correct
+        record = await runner.run_solo(each.question.text, worker)
+        return record.error is None and (await grade(each.question, record.answer)).correct
 
     async def every() -> list[dict[str, bool]]:
         # One question after another: workers may be other people's machines.
         async with aclosing(runner):
-            return [{name: await right(name, each) for name in each.workers} for each in asked]
+            return [{name: await right(name, each) for name in each.workers} for each in questions]
 
-    answers = list(zip(asked, asyncio.run(every()), strict=True))
-    return {
-        source: _alone([found for each, found in answers if each.question.source == source])
-        for source in sources(asked)
-    }
+    groups = by_source(questions, asyncio.run(every()))
+    return {source: _solo([rights for _, rights in pairs]) for source, pairs in groups.items()}
 
 
-def _alone(answers: Sequence[dict[str, bool]]) -> SoloAccuracy:
-    names = dict.fromkeys(name for found in answers for name in found)
+def _solo(answers: Sequence[dict[str, bool]]) -> SoloAccuracy:
+    names = sorted({name for rights in answers for name in rights})
     return SoloAccuracy(
-        {name: mean(found[name] for found in answers if name in found) for name in sorted(names)},
-        mean(any(found.values()) for found in answers),
+        {name: mean(rights[name] for rights in answers if name in rights) for name in names},
+        mean(any(rights.values()) for rights in answers),
     )
 
 

@@ -1,4 +1,4 @@
-"""A run's figures for readers. Each stands beside what its workers are: shares over programs say nothing of models."""
+"""A run's figures for readers, each beside what its workers are: shares over programs say nothing about models."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -33,14 +33,14 @@ def best_alone(report: Mapping[str, Any], source: str) -> tuple[str, float]:
 
 def lines(report: Mapping[str, Any]) -> list[str]:
     """The held-out figures, one line a source; none where the run held no questions out."""
-    told = []
+    text = []
     for source, before in report["before"].items():
         name, share = best_alone(report, source)
-        told.append(
+        text.append(
             f"{source}: held-out questions right: {before['right']:.3f} before, {report['after'][source]['right']:.3f} after; "
             f"{name} alone {share:.3f} ({stands_for(report['provenance'][source])})"
         )
-    return told
+    return text
 
 
 def tables(report: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Where a run is kept: its config, what it was made from, its curves, checkpoints and report. Written so that a cut leaves no half file."""
+"""Where a run is kept: its config, inputs, curves, checkpoints and report. An interrupted write leaves no half file."""
 
 import hashlib
 import json
@@ -17,8 +17,8 @@ from serving.settings import SettingsError
 from training.config import Config, load
 
 PACKAGES = ("podium", "torch", "transformers", "trl", "peft", "datasets", "accelerate", "tokenizers")
-FROM_FILES = ("jsonl", "recorded")
-"""Question sets whose name has a path in it."""
+FILE_SOURCES = ("jsonl", "recorded")
+"""Question sets whose detail is a path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,57 +27,54 @@ class RunDir:
 
     Args:
         path: of it.
-        leads: whether this process is the one that writes, of those that train together.
+        is_main: whether this process is the one that writes, of those that train together.
     """
 
     path: Path
-    leads: bool = True
+    is_main: bool = True
 
     @classmethod
-    def begin(cls, path: Path, config: Config, *, resume: bool) -> "RunFolder":
-        """Make the folder, or take up the one that is there. For the process that leads; others take `RunDir(path, leads=False)`.
+    def begin(cls, path: Path, config: Config, *, resume: bool) -> "RunDir":
+        """Create the folder, or resume the run in it. For the main process; others use `RunDir(path, is_main=False)`.
 
         Raises:
-            SettingsError: there is a run already and `resume` is not said; or it is one of another config, or one whose pool or
-                questions have changed since; or a file of theirs cannot be read.
+            SettingsError: it holds a run and `resume` is false; the run has another config, or its pool or questions have
+                changed since; or one of their files cannot be read.
         """
-        folder, inputs = cls(path), digests(config)
-        if folder.config_file.exists():
-            if not resume:
-                raise SettingsError(
-                    f"{path} holds a run already. Pass --resume to go on with it, or --out for another folder."
-                )
-            if load(folder.config_file) != config:
-                raise SettingsError(
-                    f"{path} holds a run of another config: {folder.config_file}. Give that one, or another --out."
-                )
-            for file, digest in (folder.noted("inputs") or {}).items():
-                if inputs.get(file) != digest:
-                    raise SettingsError(
-                        f"{file} is not what it was when the run in {path} began (inputs.json has its digest). Put the old one back, "
-                        "or give another --out."
-                    )
-            return folder
+        run_dir, inputs = cls(path), digests(config)
+        if run_dir.config_file.exists():
+            run_dir._check_resumable(config, inputs, resume=resume)
+            return run_dir
         path.mkdir(parents=True, exist_ok=True)
-        folder.note("inputs", inputs)
-        written(folder.pool_file, Path(config.pool.settings).read_text(encoding="utf-8"))
-        folder.note(
-            "versions", {name: version(name) for name in PACKAGES} | {"python": platform.python_version()}
-        )
-        written(
-            folder.config_file, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
-        )  # the last one: a folder that has it is whole
-        return folder
+        versions = {name: version(name) for name in PACKAGES} | {"python": platform.python_version()}
+        run_dir.save("inputs", inputs)
+        write_atomically(path / "pool.yaml", Path(config.pool.settings).read_text(encoding="utf-8"))
+        run_dir.save("versions", versions)
+        # Last, so that a folder that has it is whole.
+        text = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False)
+        write_atomically(run_dir.config_file, text)
+        return run_dir
+
+    def _check_resumable(self, config: Config, inputs: dict[str, str], *, resume: bool) -> None:
+        if not resume:
+            raise SettingsError(
+                f"{self.path} holds a run already. Pass --resume to go on with it, or --out for another folder."
+            )
+        if load(self.config_file) != config:
+            raise SettingsError(
+                f"{self.path} holds a run of another config: {self.config_file}. Give that one, or another --out."
+            )
+        for file, digest in (self.load("inputs") or {}).items():
+            if inputs.get(file) != digest:
+                raise SettingsError(
+                    f"{file} is not what it was when the run in {self.path} began (inputs.json has its digest). "
+                    "Put the old one back, or give another --out."
+                )
 
     @property
     def config_file(self) -> Path:
-        """The config as it was read, whole."""
+        """The whole config."""
         return self.path / "config.yaml"
-
-    @property
-    def pool_file(self) -> Path:
-        """The pool's settings as they were when the run began."""
-        return self.path / "pool.yaml"
 
     @property
     def curves(self) -> Path:
@@ -95,21 +92,19 @@ class RunDir:
         return self.path / "final"
 
     def checkpoint(self, stage: str) -> str | None:
-        """The newest whole checkpoint of a stage: `checkpoints` or `warm_checkpoints`."""
-        found = [
-            each
-            for each in (self.path / stage).glob("checkpoint-*")
-            if (each / "trainer_state.json").exists()
-        ]
-        return str(max(found, key=lambda each: int(each.name.rpartition("-")[2]))) if found else None
+        """The newest complete checkpoint of a stage: `checkpoints` or `warm_checkpoints`."""
+        paths = (path.parent for path in (self.path / stage).glob("checkpoint-*/trainer_state.json"))
+        newest = max(paths, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+        return None if newest is None else str(newest)
 
-    def note(self, name: str, value: Any) -> None:
-        """Keep `value` as JSON under `name`, where this process leads."""
-        if self.leads:
-            written(self.path / f"{name}.json", json.dumps(value, indent=1, allow_nan=False) + "\n")
+    def save(self, name: str, value: Any) -> None:
+        """Write `value` to `NAME.json`, in the main process."""
+        if self.is_main:
+            text = json.dumps(value, indent=1, allow_nan=False) + "\n"
+            write_atomically(self.path / f"{name}.json", text)
 
-    def noted(self, name: str) -> Any:
-        """What was kept under `name`; None where nothing was."""
+    def load(self, name: str) -> Any:
+        """The value of `NAME.json`; None where there is none."""
         file = self.path / f"{name}.json"
         return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
 
@@ -118,18 +113,14 @@ def digests(config: Config) -> dict[str, str]:
     """SHA-256 of each file that a run is made from: the pool's settings and the questions.
 
     Raises:
-        SettingsError: one cannot be read, or a question set has no such name.
+        SettingsError: one cannot be read, or the name of a question set cannot be parsed.
     """
     try:
-        sets = [Spec.read(name) for each in config.questions.also for name in (each.train, each.held_out)]
+        sets = [Spec.parse(name) for each in config.questions.also for name in (each.train, each.held_out)]
     except EvaluationError as exc:
         raise SettingsError(f"questions.also: {exc.message}") from exc
-    files = [
-        config.pool.settings,
-        config.questions.path,
-        config.questions.held_out_path,
-        *(each.detail for each in sets if each.name in FROM_FILES),
-    ]
+    own = (config.pool.settings, config.questions.path, config.questions.held_out_path)
+    files = (*own, *(each.detail for each in sets if each.name in FILE_SOURCES))
     return {file: _digest(Path(file)) for file in files if file}
 
 
@@ -141,18 +132,18 @@ def _digest(path: Path) -> str:
         raise SettingsError(f"{path} cannot be read: {exc.strerror}.") from exc
 
 
-def written(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str) -> None:
     """Write `text` whole or not at all."""
     partial = path.with_name(path.name + ".partial")
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)
 
 
-def full(exc: BaseException) -> str | None:
-    """Why a file could not be written, where that is what `exc` is about; torch and safetensors do not say it with an OSError."""
+def write_error(exc: BaseException) -> str | None:
+    """Why a file could not be written, where `exc` says that; torch and safetensors raise no OSError for it."""
+    message = str(exc)
     if isinstance(exc, OSError) and not isinstance(exc, ConnectionError | TimeoutError):
-        return exc.strerror or str(exc)
-    told = str(exc)
-    if isinstance(exc, RuntimeError) and ("PytorchStreamWriter" in told or "inline_container" in told):
+        return exc.strerror or message
+    if isinstance(exc, RuntimeError) and ("PytorchStreamWriter" in message or "inline_container" in message):
         return "the disk is full, or a file may not grow so large"
-    return told if isinstance(exc, SafetensorError) and "I/O error" in told else None
+    return message if isinstance(exc, SafetensorError) and "I/O error" in message else None

@@ -1,7 +1,7 @@
 """The warm start: supervised learning of what a plan looks like, from the plans of `training.examples`.
 
-A step's subtask speaks of its worker's card, which teaches that a number stands for a card. The loss can count
-the prompt's tokens too: a policy that never had to predict or restate a question does not read it, and then only learns to collect the
+A step's subtask mentions its worker's card, which teaches that a number stands for a card. The loss can count the prompt's
+tokens too: a policy that never had to predict or restate a question does not read it, and then learns only to collect the
 format's half point.
 """
 
@@ -19,8 +19,8 @@ from transformers import (
 )
 
 from training.config import WarmStartConfig
-from training.data import Chat
 from training.examples import Example
+from training.plan_runner import Chat
 
 IGNORED = -100
 
@@ -28,8 +28,8 @@ IGNORED = -100
 class Collator:
     """Examples to a batch, padded on the left. `labels` is (B, T, 2): the token, and its weight in thousandths.
 
-    Where prompts do not count, logits are made of the plans' places alone and T is theirs: over a vocabulary of 49,152 the prompts'
-    logits take more memory than all the rest, and a third of the time.
+    Where prompts do not count, logits are computed for the plans' positions alone, and T is theirs: over a vocabulary of
+    49,152 the prompts' logits take more memory than all the rest, and a third of the time.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt_weight: float) -> None:
@@ -83,7 +83,7 @@ def warm_start(
     *,
     resume: Callable[[], str | None] = lambda: None,
 ) -> None:
-    """Teach `model` the examples, in place.
+    """Train `model` on the examples.
 
     Args:
         model: changed in place.
@@ -92,7 +92,7 @@ def warm_start(
         config: how.
         callbacks: of the Trainer.
         arguments: of `TrainingArguments`: folder, seed, device, checkpoints.
-        resume: gives the checkpoint to go on from.
+        resume: returns the checkpoint to resume from.
     """
     from datasets import Dataset
 
@@ -107,7 +107,7 @@ def warm_start(
             warmup_steps=10,
             remove_unused_columns=False,
             logging_steps=10,
-            # Not grouped by length: that puts like questions in a row, and each row of them unlearned the one before.
+            # Not grouped by length: that puts similar questions in a row, and each row unlearned the one before.
             dataloader_pin_memory=torch.cuda.is_available(),
             **arguments,
         ),

@@ -23,7 +23,7 @@ from tests.wires.gemini import GeminiWire
 from tests.wires.openai import OpenAIWire
 from tests.wires.server import Answer, Request, serving
 from training.config import ModelConfig, ScratchConfig
-from training.jsonl_questions import read
+from training.jsonl_questions import read_questions
 from training.models import model_for, tokenizer_for
 
 EXAMPLE = ROOT / "examples" / "training"
@@ -35,7 +35,7 @@ PROVIDERS = {
 RIGHT = {
     question.text: question.expected
     for name in ("problems.jsonl", "held_out.jsonl")
-    for question in read(str(EXAMPLE / name))
+    for question in read_questions(str(EXAMPLE / name))
 }
 
 
@@ -57,7 +57,7 @@ async def example(folder: Path) -> AsyncIterator[Path]:
     """The example's files in `folder`, its API workers on the loopback, its conductor a tiny one; its training config."""
     pool = yaml.safe_load((EXAMPLE / "pool.yaml").read_text())
     config = yaml.safe_load((EXAMPLE / "train.yaml").read_text())
-    texts = [question.text for question in read(config["questions"]["path"])]
+    texts = [question.text for question in read_questions(config["questions"]["path"])]
     scratch = ModelConfig(scratch=ScratchConfig(hidden=32, layers=1, heads=1, vocabulary=1500))
     tokenizer = tokenizer_for(scratch, [*texts, *pool["prompts"].values()])
     model_for(scratch, tokenizer, 0).save_pretrained(folder / "base")

@@ -30,8 +30,8 @@ def question(id: str = "q") -> Question:
     return Question(id, f"What is the answer to {id}?", "42", "exact", "test", "none")
 
 
-def runner(*workers: Any, memory: CallCache | None = None, **conductor: Any) -> Callable[[], PlanRunner]:
-    return lambda: PlanRunner(training_pool(settings(*workers, **conductor), {}), "m", memory)
+def runner(*workers: Any, cache: CallCache | None = None, **conductor: Any) -> Callable[[], PlanRunner]:
+    return lambda: PlanRunner(training_pool(settings(*workers, **conductor), {}), "m", cache)
 
 
 def reward(make: Callable[[], PlanRunner] | None = None, **options: Any) -> PlanReward:

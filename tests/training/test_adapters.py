@@ -48,7 +48,7 @@ def finished(path: Path, **adapter: Any) -> Path:
     (folder.final / "adapter_config.json").write_text(json.dumps(FINE | adapter), "utf-8")
     save_file({"q.lora_A.weight": torch.full((16, 4), 0.1)}, folder.final / "adapter_model.safetensors")
     measured = {"right": 0.2, "sampled": 0.1, "single": 0.3, "composite": None, "parsed": 1.0, "questions": 9}
-    folder.note(
+    folder.save(
         "report",
         {
             "minutes": 3,

@@ -51,7 +51,7 @@ class Told:
 def trainer(tmp_path: Path, loss: str, reward: Any) -> tuple[Any, Any]:
     made = config(tmp_path, grpo={"loss": loss, "micro_batch": 4})
     run = TrainingRun(made, RunDir(tmp_path))
-    asked: list[TeamQuestion] = run.asked()
+    asked: list[TeamQuestion] = run.prompts()
     texts = [each.question.text for each in asked]
     tokenizer = tokenizer_for(made.model, texts)
     model = model_for(made.model, tokenizer, seed=0)

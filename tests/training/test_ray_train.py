@@ -20,7 +20,9 @@ def test_one_ray_worker_trains_to_the_same_curve_as_without_ray(tmp_path: Path):
     command = [
         sys.executable,
         "-m",
-        "training.ray_train",
+        "training.cli",
+        "--ray-workers",
+        "1",
         "--config",
         str(file),
         "--out",

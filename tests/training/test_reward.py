@@ -98,26 +98,26 @@ async def test_numbers_mean_the_workers_in_the_order_of_this_question():
 
 
 async def test_the_same_call_is_made_once_and_failures_are_not_remembered():
-    memory = CallCache()
+    cache = CallCache()
     pool = training_pool(
         settings(
             scripted("a", "42", {"error": "unavailable"}, "41", retry={"attempts": 1}), scripted("b", "x")
         ),
         {},
     )
-    scorer = reward(lambda: PlanRunner(pool, "m", memory))
+    scorer = reward(lambda: PlanRunner(pool, "m", cache))
     assert await rewards(scorer, *[RIGHT] * 8) == [1.0] * 8
     wire = next(wire for wire in pool.wires if wire.name == "a")
     assert len(wire.calls) == 1  # type: ignore[attr-defined]
-    assert (memory.asked - memory.remembered, memory.remembered) == (1, 7)
+    assert (cache.lookups - cache.hits, cache.hits) == (1, 7)
     other = plan(step(0, "Something else."))
     assert await rewards(scorer, other) == [None]
     assert await rewards(scorer, other) == [0.5]
 
 
 async def test_one_who_leaves_does_not_take_the_answer_from_those_who_wait_for_the_same_call():
-    memory = CallCache()
-    scorer = reward(runner(scripted("a", "42", delay_s=0.2), scripted("b", "x"), memory=memory))
+    cache = CallCache()
+    scorer = reward(runner(scripted("a", "42", delay_s=0.2), scripted("b", "x"), cache=cache))
     first = asyncio.create_task(rewards(scorer, RIGHT))
     await asyncio.sleep(0.05)
     second = asyncio.create_task(rewards(scorer, RIGHT))

@@ -48,12 +48,12 @@ async def through_http(data: Json, model: str) -> Json:
         return await server.record(answer["podium"]["workflow_id"])
 
 
-async def through_reward(data: Json, model: str, texts: list[str], memory: CallCache | None) -> Json:
-    runner = PlanRunner(training_pool(parse(data), {}), model, memory)
+async def through_reward(data: Json, model: str, texts: list[str], cache: CallCache | None) -> Json:
+    runner = PlanRunner(training_pool(parse(data), {}), model, cache)
     return workflow(await runner.run(QUESTION, ORDER, texts))
 
 
-@pytest.mark.parametrize("memory", [None, CallCache()])
+@pytest.mark.parametrize("cache", [None, CallCache()])
 @pytest.mark.parametrize(
     ("format", "text"),
     [
@@ -64,11 +64,11 @@ async def through_reward(data: Json, model: str, texts: list[str], memory: CallC
         ("lists", LISTS),
     ],
 )
-async def test_a_plan_text_gives_the_same_record(format: str, text: str, memory: CallCache | None):
+async def test_a_plan_text_gives_the_same_record(format: str, text: str, cache: CallCache | None):
     data = settings(text, format=format)
     served_record = await through_http(data, "podium-skills")
     for _ in range(2):  # the second time from memory, where there is one
-        rewarded = await through_reward(data, "podium-skills", [text], memory)
+        rewarded = await through_reward(data, "podium-skills", [text], cache)
         assert timeless(rewarded) == timeless(served_record)
     assert served_record["status"] == "finished"
     assert served_record["cost_usd"] > 0
@@ -88,5 +88,4 @@ async def test_the_prompt_that_is_trained_on_is_the_one_that_the_server_shows():
     text = plan(ADD, ROMAN)
     record = await through_http(settings(text), "podium-skills")
     runner = PlanRunner(training_pool(parse(settings(text)), {}), "podium-skills")
-    shown = [{"role": message.role, "content": message.text} for message in runner.prompt(QUESTION, ORDER)]
-    assert record["plans"][0]["prompt"] == shown
+    assert record["plans"][0]["prompt"] == runner.prompt(QUESTION, ORDER)
