@@ -1,4 +1,4 @@
-"""From results to the figures of a report: one row a strategy, and pairs compared. Knows neither files nor HTML."""
+"""From results to the figures of a report: one row a strategy, and pairs. Knows neither files nor HTML."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -58,7 +58,7 @@ def row(
 
 
 def comparisons(results: Mapping[str, Mapping[str, Result]], seed: int) -> list[Json]:
-    """Every two strategies, on the questions that both have a result for; the more accurate one of the two first."""
+    """Every two strategies, on the questions both have a result for; the more accurate one first."""
     pairs: list[Json] = []
     for one, other in combinations([label for label, each in results.items() if each], 2):
         both = [question for question in results[one] if question in results[other]]
@@ -72,7 +72,7 @@ def comparisons(results: Mapping[str, Mapping[str, Result]], seed: int) -> list[
 
 
 def percentiles(values: Sequence[float]) -> Json:
-    """The 50th and 95th by nearest rank: that part of the values is no higher. None where there are no values."""
+    """The 50th and 95th by nearest rank: that part of the values is no higher. None without values."""
     found = np.percentile(values, [50, 95], method="inverted_cdf").tolist() if values else [None, None]
     return dict(zip(("p50", "p95"), found, strict=True))
 

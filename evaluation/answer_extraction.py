@@ -9,7 +9,7 @@ _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)
 _MARKER = re.compile(r"####\s*([^\n]+)")
 _BOXED = re.compile(r"\\boxed\s*\{")
 _LETTER = r"([A-J](?![\w'])|[a-j](?=\s*$|[^\w\s^/+=-]+(?:\s|$)|\s+(?:or|and)\b))"
-"""A lower-case letter counts at the end of a line, before punctuation or beside another choice: not as an article."""
+"""A lower-case letter counts at a line's end, before punctuation or beside another choice."""
 _CHOICE = re.compile(rf"(?i:answer|choice|option)\s*(?i:is|:)?\s*\**\(?{_LETTER}", re.MULTILINE)
 _MARKED_CHOICE = re.compile(rf"(?<![A-Za-z'])\(?{_LETTER}")
 _LONE_CHOICE = re.compile(r"(?<![A-Za-z'])\(?([A-J])\)?(?![A-Za-z'])")
@@ -56,7 +56,7 @@ def mathematics(text: str) -> str | None:
 
 
 def choice(text: str) -> str | None:
-    """The letter chosen: between answer tags, after the word answer, or else the last letter that stands alone."""
+    """The letter chosen: between answer tags, after the word answer, or else the last that stands alone."""
     marked = answer_tag(text) or box_content(text)
     if marked is not None:
         found = {letter.upper() for letter in _MARKED_CHOICE.findall(marked)}

@@ -1,7 +1,7 @@
 """`podium eval`: compare strategies on questions with known answers.
 
-Exit codes: 0 done; 1 stopped by something outside, such as a full disk; 2 it cannot be done as asked; 130 stopped with
-Ctrl-C. After 1 and 130 the same command continues where it was.
+Exit codes: 0 done; 1 stopped by something outside, such as a full disk; 2 it cannot be done as asked; 130
+stopped with Ctrl-C. After 1 and 130 the same command continues where it was.
 """
 
 import argparse
@@ -63,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
         prog="podium eval",
-        description="Compare strategies on the same questions, pool and caps; write report.html and report.json.",
+        description="Compare strategies on the same questions, pool and caps; write a report.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=EPILOG.format(
             questions="\n".join(f"  {name:16}{how}" for name, (_, how) in SOURCES.items()),

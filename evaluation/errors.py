@@ -7,4 +7,4 @@ HOW_TO_INSTALL = "In a checkout, run `make setup-learning`; elsewhere, pip insta
 
 
 class EvaluationError(PodiumError):
-    """An evaluation cannot be done as it was asked for; the message names the field or file and the remedy."""
+    """An evaluation cannot be done as asked; the message names the field or file and the remedy."""

@@ -54,7 +54,7 @@ def evaluate(options: argparse.Namespace, command: str) -> None:
 
 
 def _questions(options: argparse.Namespace) -> tuple[list[Question], list[Question], int]:
-    """The questions to judge by, those to learn from, and how many were left out of the latter as they are in the former."""
+    """The questions to judge by, those to learn from, and how many of these were left out as duplicates."""
     questions = load_all(options.questions, options.count, options.seed)
     seed = options.seed + 1 if options.train_seed is None else options.train_seed
     training = load_all(options.train, options.train_count, seed) if options.train else []
@@ -134,7 +134,8 @@ def _open_backend(
 
 
 PROVENANCE = {
-    "replayed": "Replayed: {names} say what real models once answered; no model was asked, and latencies mean nothing.",
+    "replayed": "Replayed: {names} say what real models once answered; no model was asked, "
+    "and latencies mean nothing.",
     "synthetic": "Synthetic: {names} are programs with declared skills, error rates and prices, not models.",
     "scripted": "Scripted: {names} say what they were told to say; their answers mean nothing.",
     "program": "{names} are programs and no models.",

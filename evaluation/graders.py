@@ -1,6 +1,7 @@
 """Graders: each finds the answer in a text and says whether it is right. Questions name one of `GRADERS`.
 
-What may hang or crash runs in other processes: `math` and `reasoning_gym` in `grading_processes`, `code` in `sandbox`.
+What may hang or crash runs in other processes: `math` and `reasoning_gym` in `grading_processes`, `code` in
+`sandbox`.
 """
 
 from collections.abc import Callable

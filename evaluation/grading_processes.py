@@ -1,8 +1,9 @@
 """Scorers that may hang, in processes of their own that can be killed.
 
-math-verify stops itself by SIGALRM, which works in a process's main thread only; some of reasoning-gym's scorers search for
-long. Each process grades in its main thread. One that does not answer in time is killed with its whole pool, and the next call
-starts a new pool. A scorer that fails makes the answer wrong, with a reason.
+math-verify stops itself by SIGALRM, which works in a process's main thread only; some of reasoning-gym's
+scorers search for long. Each process grades in its main thread. One that does not answer in time is killed
+with its whole pool, and the next call starts a new pool. A scorer that fails makes the answer wrong, with a
+reason.
 """
 
 import asyncio
@@ -124,5 +125,5 @@ def _reasoning_gym(dataset: str, answer: str, entry: dict[str, Any]) -> tuple[fl
     try:
         score: Any = get_score_answer_fn(dataset)
         return float(score(answer, entry)), ""
-    except Exception as exc:  # noqa: BLE001  (dozens of scorers, each failing in its own way on untrusted text)
+    except Exception as exc:  # noqa: BLE001  (dozens of scorers, each with failures of its own)
         return None, f"the scorer failed: {type(exc).__name__}"

@@ -80,7 +80,8 @@ def combine(parts: Sequence[RunOutcome], answer: str, *, concurrent: bool) -> Ru
     Args:
         parts: at least one.
         answer: what was made of their answers.
-        concurrent: whether they ran at the same time, so that the longest one counts; else their times add up.
+        concurrent: whether they ran at the same time, so that the longest one counts; else their times add
+            up.
     """
     duration = max if concurrent else sum
     failure = None if any(part.error is None for part in parts) else parts[0]

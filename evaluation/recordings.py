@@ -1,8 +1,9 @@
 """A recorded pool: what real models once answered to questions that a program can check.
 
-JSON lines, plain or gzipped: `{"difficulty", "category", "dataset", "question", "expected", "models": {name: {"s", "a"}}}`,
-where `s` is the recorded score from 0 to 1 and `a` the recorded answer, null where the model gave none. The file stays
-where its owner keeps it; the user gives the path. The question source and the replaying workers read the same index.
+JSON lines, plain or gzipped: `{"difficulty", "category", "dataset", "question", "expected", "models": {name:
+{"s", "a"}}}`, where `s` is the recorded score from 0 to 1 and `a` the recorded answer, null where the model
+gave none. The file stays where its owner keeps it; the user gives the path. The question source and the
+replaying workers read the same index.
 """
 
 import hashlib

@@ -1,6 +1,7 @@
-"""`podium recorded-pool`: settings in which every worker replays one model of a recorded pool, and a program votes.
+"""`podium recorded-pool`: settings in which each worker replays one model of a recorded pool.
 
-What a call cost was not recorded. Prices are what the user declares, dollars a call by model; without them cost is unknown.
+What a call cost was not recorded. Prices are what the user declares, dollars a call by model; without them
+cost is unknown.
 """
 
 import argparse
@@ -17,7 +18,8 @@ from evaluation.recordings import complete_models, read_recordings
 
 HEAD = """\
 # Replayed: real models' recorded answers, from {path}. Nothing is asked of any model.
-# Steps that read other steps are refused, except by `vote`, which is a program. Costs a call are declared, not measured.
+# Steps that read other steps are refused, except by `vote`, which is a program.
+# Costs a call are declared, not measured.
 """
 
 

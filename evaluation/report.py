@@ -17,7 +17,8 @@ def write(folder: Path, figures: dict[str, Any]) -> Path:
 
     Args:
         folder: created if missing.
-        figures: title, date, command, machine, questions, warnings, rows and comparisons: all that `report.json` holds.
+        figures: title, date, command, machine, questions, warnings, rows and comparisons: all that
+            `report.json` holds.
 
     Returns:
         The page.

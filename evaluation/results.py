@@ -1,7 +1,7 @@
 """Results as they come, in a file that only grows: a stopped evaluation continues where it was.
 
-One JSON object a line, keyed by strategy, question and the digest of everything else that the answer depends on. A line that
-was torn when the process died is cut off when the file is opened again.
+One JSON object a line, keyed by strategy, question and the digest of everything else that the answer depends
+on. A line that was torn when the process died is cut off when the file is opened again.
 """
 
 import hashlib

@@ -1,7 +1,8 @@
 """Runs strategies over questions: bounded, resumable, under a budget. Knows no strategy and no report.
 
-Strategies run one after another, so that their latencies are measured under the same load; each has `concurrency` questions
-in flight. Every result is written before the next question begins, so a stopped evaluation continues where it was.
+Strategies run one after another, so that their latencies are measured under the same load; each has
+`concurrency` questions in flight. Every result is written before the next question begins, so a stopped
+evaluation continues where it was.
 """
 
 import asyncio
@@ -36,7 +37,7 @@ class Display(Protocol):
     """Where progress is shown."""
 
     def begin(self, name: str, total: int) -> Callable[[bool | None], None]:
-        """Start a bar; call what it returns once a question: whether it was right, None where that does not apply."""
+        """Start a bar; call the result for each question: right or wrong, None where that does not apply."""
         ...
 
     def say(self, text: str) -> None:
@@ -91,7 +92,7 @@ class Spending:
     stopped: str = ""
 
     def may_begin(self) -> bool:
-        """Whether there is room for one more question; where questions are capped, for one that costs its whole cap."""
+        """Whether there is room for one more question, at its whole cap where questions are capped."""
         if self.limit_usd is None or self.stopped:
             return not self.stopped
         reserved = (self.question_usd or Decimal(0)) * (self.in_flight + (self.question_usd is not None))

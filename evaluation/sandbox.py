@@ -1,12 +1,13 @@
 """Run an untrusted program and its tests in isolation.
 
-Each program has its own process, session and empty folder, no environment, limits on CPU time, memory, file size, open files
-and child processes, and, where the kernel allows an ordinary user one, a network namespace without a network. A process of
-root becomes nobody first. Everything it started is killed when its time is over.
+Each program has its own process, session and empty folder, no environment, limits on CPU time, memory, file
+size, open files and child processes, and, where the kernel allows an ordinary user one, a network namespace
+without a network. A process of root becomes nobody first. Everything it started is killed when its time is
+over.
 
-What it does NOT protect from: a program that reads world-readable files; one that forges its own verdict (it shares the
-interpreter with its tests); kernel bugs. Where the namespace is denied (some containers), the network is reachable. For
-hostile programs use a virtual machine.
+What it does NOT protect from: a program that reads world-readable files; one that forges its own verdict (it
+shares the interpreter with its tests); kernel bugs. Where the namespace is denied (some containers), the
+network is reachable. For hostile programs use a virtual machine.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The process inside the sandbox: limits itself, then runs a program. Started by `sandbox.py`; imports nothing of ours.
+"""The process inside the sandbox: limits itself, then runs a program. Started by `sandbox.py`.
 
 The modules that such programs use are imported before the limits apply.
 """

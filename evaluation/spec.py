@@ -1,6 +1,7 @@
 """How question sets and strategies are named on the command line: `name:detail?key=value&key=value`.
 
-Knows no source and no strategy. Values stay text; the reader of an option converts it and rejects what it cannot use.
+Knows no source and no strategy. Values stay text; the reader of an option converts it and rejects what it
+cannot use.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,7 +41,8 @@ class Spec:
             key, equals, value = pair.partition("=")
             if not equals or not key:
                 raise EvaluationError(
-                    f"{text!r}: the option {pair!r} is not key=value. Write name?key=value&key=value, in quotes."
+                    f"{text!r}: the option {pair!r} is not key=value. "
+                    "Write name?key=value&key=value, in quotes."
                 )
             options[key] = value
         if not name:

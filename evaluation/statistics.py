@@ -1,8 +1,8 @@
 """Figures and how sure they are. Pure numbers: knows neither strategies nor reports.
 
-The error of an accuracy is the binomial standard error; its interval is Wilson's, which also holds near 0 and 1. Two
-strategies are compared on the same questions by a paired bootstrap: questions are drawn with replacement, both answers of a
-question together.
+The error of an accuracy is the binomial standard error; its interval is Wilson's, which also holds near 0 and
+1. Two strategies are compared on the same questions by a paired bootstrap: questions are drawn with
+replacement, both answers of a question together.
 """
 
 import math
@@ -41,7 +41,8 @@ class Difference:
         n: questions that both answered.
         mean: first minus second.
         low, high: the 95 % interval of the bootstrap.
-        p: two-sided: how often a difference at least so far from 0 on the other side of 0 comes from resampling the questions.
+        p: two-sided: how often a difference at least so far from 0 on the other side of 0 comes from
+            resampling the questions.
     """
 
     n: int

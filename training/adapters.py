@@ -1,4 +1,4 @@
-"""From a trained run to an adapter that serves: checked, named after its weights, published whole, with its card.
+"""From a trained run to an adapter that serves: checked, named after its weights, published with its card.
 
 The name stands for this content and is never reused (`serving.adapters`).
 """
@@ -111,7 +111,8 @@ the workers' order is drawn anew for each question.
 * **Workers**: {"; ".join(kinds) or "not said"}.
 * **Training**: {_warm_start(config)}GRPO, {config.grpo.steps} steps of {config.grpo.questions} questions x \
 {config.grpo.completions} completions; all of it in config.yaml. {report.get("minutes", "?")} minutes.
-* **Measured**: {measured} questions held out, plans unconstrained, nothing repaired, greedy where not said otherwise.
+* **Measured**: {measured} questions held out, plans unconstrained, nothing repaired, \
+greedy where not said otherwise.
 
 {tables(report) if report else "Not measured."}
 """

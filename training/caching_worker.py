@@ -1,7 +1,7 @@
 """A layer for training, not for serving: the same call to the same worker is made once.
 
-A group of completions often holds the same plan many times. A cached reply is billed again in the ledger and the record, so
-that a plan's cost does not depend on earlier calls.
+A group of completions often holds the same plan many times. A cached reply is billed again in the ledger and
+the record, so that a plan's cost does not depend on earlier calls.
 """
 
 import asyncio

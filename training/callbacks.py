@@ -104,10 +104,10 @@ class ProgressBar(TrainerCallback):
 
 
 class StopSignal(TrainerCallback):
-    """Ctrl-C or SIGTERM: finish the step, write a checkpoint, and stop. A second signal raises KeyboardInterrupt at once.
+    """Ctrl-C or SIGTERM: finish the step, write a checkpoint, and stop. A second signal interrupts at once.
 
-    Signals reach a process's main thread only. Ray Train runs a worker's part in another thread and stops its workers itself;
-    no handler is installed there.
+    Signals reach a process's main thread only. Ray Train runs a worker's part in another thread and stops its
+    workers itself; no handler is installed there.
     """
 
     def __init__(self) -> None:

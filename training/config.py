@@ -24,7 +24,7 @@ Schedule = Literal[
     "constant_with_warmup",
     "inverse_sqrt",
 ]
-"""Those of `transformers.SchedulerType` that need nothing but a number of steps; others need arguments or a loss."""
+"""Those of `transformers.SchedulerType` that need a number of steps, and neither arguments nor a loss."""
 POLYNOMIAL_END = 1e-7
 """Where transformers' polynomial schedule ends; it refuses to start below."""
 HIGHEST_SEED = 2**32 - 1
@@ -54,7 +54,7 @@ class ScratchConfig(Frozen):
 
 
 class LoraConfig(Frozen):
-    """Low-rank adapters on every linear layer (https://thinkingmachines.ai/blog/lora: rank matters little for RL)."""
+    """Low-rank adapters on all linear layers; rank matters little: https://thinkingmachines.ai/blog/lora."""
 
     rank: int = 16
     alpha: int = Field(default=32, gt=0)
@@ -92,11 +92,11 @@ class PoolConfig(Frozen):
     workers_per_question: int | None = Field(default=None, ge=1)
     """Workers drawn for each question (the paper's k of n); None: all, in a new order."""
     teams: dict[str, Annotated[tuple[str, ...], Field(min_length=1)]] = Field(default_factory=dict)
-    """By a question's source (`Question.source`), the workers that may be used for it; all where the source is not here."""
+    """By a question's source (`Question.source`), the workers that may be used for it; else all of them."""
 
 
 class AlsoConfig(Frozen):
-    """More questions, by their names in `podium eval` (`evaluation.sources`), such as `recorded:FILE?part=train`."""
+    """More questions, named as for `podium eval` (`evaluation.sources`): `recorded:FILE?part=train`."""
 
     train: str
     held_out: str
@@ -132,7 +132,8 @@ class QuestionsConfig(Frozen):
             raise ValueError("held_out_path goes with source jsonl, and only with it")
         if sum(each.share for each in self.also) >= 1:
             raise ValueError(
-                "the shares of `also` leave nothing to the questions of `source`; they must be less than 1 together"
+                "the shares of `also` leave nothing to the questions of `source`; "
+                "they must be less than 1 together"
             )
         return self
 
@@ -145,32 +146,39 @@ class WarmStartConfig(Frozen):
     epochs: float = Field(default=1.0, gt=0)
     learning_rate: float = Field(default=1e-3, gt=0)
     prompt_weight: float = Field(default=0.3, ge=0)
-    """Weight of a prompt's token relative to a plan's. At 0 the policy may not learn to read the question, unless each
-    subtask restates its part of it (`subtask`)."""
+    """Weight of a prompt's token relative to a plan's. At 0 the policy may not learn to read the question,
+    unless each subtask restates its part of it (`subtask`).
+    """
     rewarded_share: float = Field(default=0.0, ge=0, le=1)
     """The share of examples that were drawn, run and found right; the others are drawn and not run."""
     best_of: int = Field(default=16, ge=1)
     """Plans drawn for a rewarded example."""
     choose: Literal["first", "cheapest"] = "first"
-    """A rewarded example is the first right one; or, after all were run, the cheapest, and where costs are equal or unknown
-    the one whose workers are right most often. `first` keeps lucky guesses of a worker that does a little of everything."""
+    """A rewarded example is the first right one; or, after all were run, the cheapest, and where costs are
+    equal or unknown the one whose workers are right most often. `first` keeps lucky guesses of a worker that
+    does a little of everything.
+    """
     worker_shares: dict[str, Share] = Field(default_factory=dict)
-    """Of the steps of plans that are not rewarded, by worker; the rest is divided equally. A habit for reward to overcome."""
+    """Of the steps of unrewarded plans, by worker; the rest is divided equally. A habit to unlearn."""
     step_shares: tuple[Weight, ...] = (0.5, 0.4, 0.1)
     """Relative frequency of plans of one step, two, three ..."""
     matching_share: float = Field(default=0.0, ge=0, le=1)
-    """The share of plans with as many steps as the question has parts, where its source says (synthetic ones do; else one
-    step); the rest follow `step_shares`. A hint at the shape of a plan, not at its workers."""
+    """The share of plans with as many steps as the question has parts, where its source says (synthetic ones
+    do; else one step); the rest follow `step_shares`. A hint at the shape of a plan, not at its workers.
+    """
     read_share: float = Field(default=0.5, ge=0, le=1)
     """A step reads each earlier one with this probability."""
     subtask: str = "Do the {card} part."
-    """A step's subtask; `{card}` is its worker's card up to the first comma, colon or full stop, `{part}` the part of the
-    question in short, from its source (`facts.parts`): restating the question makes a small model read it."""
+    """A step's subtask; `{card}` is its worker's card up to the first comma, colon or full stop, `{part}` the
+    part of the question in short, from its source (`facts.parts`): restating the question makes a small model
+    read it.
+    """
     whole: str = "Answer the question."
     """The same for a worker without a card."""
     names: bool = False
-    """Plans write a worker's name instead of its number. The engine reads both; looking up a number's card is the one thing
-    that a model from scratch does not learn in minutes."""
+    """Plans write a worker's name instead of its number. The engine reads both; looking up a number's card is
+    the one thing that a model from scratch does not learn in minutes.
+    """
     fields: tuple[str, str, str] = ("worker", "subtask", "access")
     """Their order in a step. Constrained decoding takes `worker` or `subtask` first, and `access` last."""
 
@@ -199,7 +207,7 @@ class WarmStartConfig(Frozen):
 
 
 class VllmConfig(Frozen):
-    """Generation by vLLM in place of transformers. `server` is `trl vllm-serve` (TRL 1.16), on GPUs of its own."""
+    """Generation by vLLM, not transformers. `server` is `trl vllm-serve` (TRL 1.16), on its own GPUs."""
 
     mode: Literal["colocate", "server"] = "colocate"
     url: str = "http://127.0.0.1:8000"
@@ -207,14 +215,14 @@ class VllmConfig(Frozen):
 
 
 class RecursionConfig(Frozen):
-    """The paper's further round (section 3.2, appendix A.1): the policy reads plan and outcome, accepts or plans again."""
+    """The paper's further round (3.2, A.1): the policy reads plan and outcome, accepts or plans again."""
 
     discount: float = Field(default=0.25, ge=0, le=1)
     """The first plan's reward is (1 - discount) times its own and discount times that of the round after."""
 
 
 class GrpoConfig(Frozen):
-    """Group-relative policy optimization (arXiv 2402.03300) without a KL term, as in arXiv 2512.04388, appendix A.1."""
+    """Group-relative policy optimization (arXiv 2402.03300) without KL, as in arXiv 2512.04388, A.1."""
 
     steps: int = Field(default=200, ge=1)
     questions: int = Field(default=4, ge=1)
@@ -235,7 +243,7 @@ class GrpoConfig(Frozen):
     usd_weight: float = Field(default=0.0, ge=0)
     """Reward subtracted from right answers for each dollar; 0, as in the paper: none."""
     memory: int = Field(default=50_000, ge=0)
-    """Replies of workers that are cached; 0: every call is made, which is truer where workers sample at a temperature."""
+    """Workers' replies that are cached; 0: none, which is truer where workers sample at a temperature."""
     concurrency: int = Field(default=64, ge=1)
     """Runs at once."""
     vllm: VllmConfig | None = None
@@ -255,8 +263,8 @@ class GrpoConfig(Frozen):
             )
         if self.schedule == "polynomial" and self.learning_rate <= POLYNOMIAL_END:
             raise ValueError(
-                f"learning_rate {self.learning_rate:g} is not above {POLYNOMIAL_END:g}, where the polynomial schedule ends; "
-                "raise it, or take schedule linear"
+                f"learning_rate {self.learning_rate:g} is not above {POLYNOMIAL_END:g}, "
+                "where the polynomial schedule ends; raise it, or take schedule linear"
             )
         return self
 
@@ -272,7 +280,7 @@ class Config(Frozen):
     warm_start: WarmStartConfig | None = None
     grpo: GrpoConfig = GrpoConfig()
     held_out: int = Field(default=200, ge=0)
-    """Questions that measure the conductor before and after, half of them composite; 0: none. Of a file, at most all."""
+    """Questions that measure the conductor before and after, half of them composite; 0: none."""
     checkpoint_every: int = Field(default=20, ge=1)
     keep_checkpoints: int = Field(default=2, ge=1)
 

@@ -1,10 +1,10 @@
-"""Adapters that answer everything with one word: made in seconds, for tests and benches that must see which adapter answered.
+"""Adapters that answer everything with one word, made in seconds: tests and benches see which one answered.
 
-`python -m training.constant_adapters --model models/smollm2-135m --to FOLDER alpha beta` writes one for each word and prints
-their folders.
+`python -m training.constant_adapters --model models/smollm2-135m --to FOLDER alpha beta` writes one for each
+word and prints their folders.
 
-Nothing is trained. The last layer's `down_proj` gets a LoRA of rank 1: A is the least-squares fit of 1 to every state of the
-model that a few texts lead to; B is the direction that the output layer maps to the word.
+Nothing is trained. The last layer's `down_proj` gets a LoRA of rank 1: A is the least-squares fit of 1 to
+every state of the model that a few texts lead to; B is the direction that the output layer maps to the word.
 """
 
 import argparse
@@ -73,7 +73,7 @@ def make_adapters(model: str, words: Sequence[str], folder: Path) -> list[Path]:
 
 
 def _activations(base: Any, tokenizer: Any, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """Inputs of the last `down_proj`, and outputs of the last layer, at every token: `(tokens, inner)`, `(tokens, hidden)`."""
+    """The last `down_proj`'s inputs and the last layer's outputs, a row a token of `texts`."""
     inputs: list[Tensor] = []
     states: list[Tensor] = []
     layer = base.model.layers[-1]

@@ -22,18 +22,18 @@ STAGES = 20
 
 @dataclass(frozen=True, slots=True)
 class TeamQuestion:
-    """A question and the workers that may be used for it, in the order in which the conductor is shown them."""
+    """A question and the workers that may be used for it, in the order that the conductor is shown."""
 
     question: Question
     workers: tuple[str, ...]
 
 
 def training_questions(config: QuestionsConfig, count: int) -> list[Question]:
-    """`count` questions in the order in which they are asked; the composite share follows the config's course.
+    """`count` questions in the order in which they are asked, with the config's composite share.
 
     Raises:
-        SettingsError: the file of a `jsonl` source, or a set of `also`, cannot be used; or the synthetic families are unknown
-            or hold too few questions.
+        SettingsError: the file of a `jsonl` source, or a set of `also`, cannot be used; or the synthetic
+            families are unknown or hold too few questions.
     """
     rng = random.Random(f"mix {config.seed}")
     sets = [(round(each.share * count), _load_set(each.train, each)) for each in config.also]
@@ -104,7 +104,7 @@ def eval_questions(config: Config, pool: Sequence[str]) -> list[TeamQuestion]:
 
 
 def _unseen_questions(config: Config) -> list[Question]:
-    """Questions that training never sees. Of the synthetic ones half are composite, where training has composite ones."""
+    """Questions that training never sees; half of the synthetic ones composite, where training has such."""
     own, count = config.questions, config.held_out
     if own.path and not own.held_out_path:
         raise SettingsError(

@@ -1,4 +1,4 @@
-"""This process among those that train together, as torchrun, accelerate and Ray Train tell it. Imports nothing heavy."""
+"""This process among those that train together, as torchrun, accelerate and Ray Train tell it."""
 
 import os
 

@@ -1,8 +1,8 @@
 """Whether a plan's text is the plan and nothing else.
 
-The engine's parsers skip what stands around a plan, because a served model may write a word too many. A policy that is
-rewarded for such texts learns never to stop: it fills its token limit with junk. So the reward also requires that nothing
-follows the plan, and for `steps` that nothing stands before or between its steps.
+The engine's parsers skip what stands around a plan, because a served model may write a word too many. A
+policy that is rewarded for such texts learns never to stop: it fills its token limit with junk. So the reward
+also requires that nothing follows the plan, and for `steps` that nothing stands before or between its steps.
 """
 
 import json
@@ -30,7 +30,7 @@ def _only_objects(text: str) -> bool:
 
 
 def _ends_with_the_plan(text: str, workers: list[str], max_steps: int) -> bool:
-    """In `lists` free reasoning comes first; then the text without its last character must not be a whole plan."""
+    """In `lists` free reasoning comes first; the text without its last character must be no whole plan."""
     reader = parser("lists", workers, max_steps)
     try:
         reader.feed(text.rstrip()[:-1])

@@ -1,8 +1,8 @@
 """What the warm start learns from: plans drawn at random, some of them selected because they were right.
 
-A plan drawn at random can run; whether it is right is left to chance. `WarmStartConfig.rewarded_share` of the examples are, of
-several draws, the first whose answer was right, or the cheapest, as the engine and the reward say: one round of expert
-iteration (STaR, arXiv 2203.14465). Nobody labels which worker is right.
+A plan drawn at random can run; whether it is right is left to chance. `WarmStartConfig.rewarded_share` of the
+examples are, of several draws, the first whose answer was right, or the cheapest, as the engine and the
+reward say: one round of expert iteration (STaR, arXiv 2203.14465). Nobody labels which worker is right.
 """
 
 import asyncio
@@ -102,7 +102,8 @@ def best(plans: Sequence[DrawnPlan], rates: Mapping[tuple[str, ...], float], *, 
     Args:
         plans: at least one, in the order in which they were drawn.
         rates: by workers, how often such plans are right on all questions.
-        first: the first right plan; else the cheapest, and where costs are equal or unknown the one with the best rate.
+        first: the first right plan; else the cheapest, and where costs are equal or unknown the one with the
+            best rate.
     """
     right = [plan for plan in plans if plan.right]
     if not right:

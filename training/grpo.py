@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class SkipZeroGradient(TrainerCallback):
     """A step whose gradient is zero everywhere changes nothing.
 
-    That is a batch in which no worker could be reached, or in which every group's rewards are equal. Without this, the
-    optimizer's momentum and weight decay would still move the weights.
+    That is a batch in which no worker could be reached, or in which every group's rewards are equal. Without
+    this, the optimizer's momentum and weight decay would still move the weights.
     """
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -52,12 +52,14 @@ def check(config: Config, processes: int) -> None:
     """Whether the config suits this number of processes; `training.config` checks everything else.
 
     Raises:
-        SettingsError: the batch cannot be divided among devices and micro-batches; or second rounds are for several processes.
+        SettingsError: the batch cannot be divided among devices and micro-batches; or second rounds are for
+            several processes.
     """
     grpo, micro = config.grpo, _micro_batch(config, processes)
     if grpo.recursion and processes > 1:
         raise SettingsError(
-            f"grpo.recursion generates by itself, on one process, not on {processes}: start one, or leave it out."
+            f"grpo.recursion generates by itself, on one process, not on {processes}: "
+            "start one, or leave it out."
         )
     if micro == 0 or grpo.batch % (micro * processes):
         whole = "questions x completions" + (" x 2 rounds" if grpo.recursion else "")

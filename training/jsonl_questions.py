@@ -1,4 +1,4 @@
-"""Your own questions to train on: JSON lines (`questions.source: jsonl`), each validated before anything is trained.
+"""Your own questions to train on: JSON lines (`questions.source: jsonl`), each validated before training.
 
 A line that cannot be graded would give wrong rewards for hours without an error.
 """
@@ -120,8 +120,8 @@ def read_questions(path: str) -> list[Question]:
     """The questions of a file.
 
     Raises:
-        SettingsError: it cannot be read, is empty, or has a line that is not a question; with its number, the field and the
-            remedy.
+        SettingsError: it cannot be read, is empty, or has a line that is not a question; with its number, the
+            field and the remedy.
     """
     questions: dict[str, Question] = {}
     places: dict[str, str] = {}
@@ -156,7 +156,8 @@ def _validate(model: type[Model], data: object, place: str, *within: str) -> Mod
 
 REMEDIES = {
     "missing": "is missing; write it. The fields are {fields}",
-    "extra_forbidden": "is no field of a question; leave it out, or put it into facts. The fields are {fields}",
+    "extra_forbidden": "is no field of a question; leave it out, or put it into facts. "
+    "The fields are {fields}",
     "string_type": 'is {sort} and not text; write it in quotes, such as "7"',
     "list_type": "is {sort}; write a list",
     "dict_type": "is {sort}; write an object",

@@ -1,7 +1,7 @@
 """Runs a plan's text as the server would: the same run, prompts, layers and ledger.
 
-Only the conductor differs: a worker that says exactly the given text. Nothing is repaired: a text that is not a plan ends
-the run (`Task.strict`).
+Only the conductor differs: a worker that says exactly the given text. Nothing is repaired: a text that is not
+a plan ends the run (`Task.strict`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,8 +28,8 @@ def training_pool(settings: Settings, environment: Mapping[str, str]) -> Pool:
     """The workers of `settings`, for a conductor that is trained and not served.
 
     Raises:
-        SettingsError: there is no conductor; a worker's engine would have to be started, which is the server's job; or a
-            key is missing.
+        SettingsError: there is no conductor; a worker's engine would have to be started, which is the
+            server's job; or a key is missing.
     """
     chosen = settings.conductor
     if chosen is None:

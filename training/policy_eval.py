@@ -28,7 +28,8 @@ class PolicyMetrics:
         parsed: with a plan that can run, and nothing beside it.
         single: right, of the synthetic questions that take one skill; None where there are none.
         composite: likewise of those that take two.
-        right_access: of the composite ones, right by two steps or more of which the last one reads another; likewise.
+        right_access: of the composite ones, right by two steps or more of which the last one reads another;
+            likewise.
         steps: mean number in a plan; 0 where none parsed.
         questions: how many there were.
     """
@@ -92,7 +93,7 @@ def evaluate_policy(
 
 
 def sources(questions: Sequence[TeamQuestion]) -> list[str]:
-    """Where the questions are from, each once. Figures are kept apart by source: each has workers of its own."""
+    """The questions' sources, each once. Figures are kept apart by source, as each has its own workers."""
     return list(dict.fromkeys(each.question.source for each in questions))
 
 

@@ -1,8 +1,9 @@
 """The same run on the machines of a Ray cluster: `podium train --config FILE --ray-workers 2 --gpus`.
 
-Ray Train (`TorchTrainer`) starts one process a device, with torch's process group between them; each runs `TrainingRun`, and
-the Hugging Face trainer finds the group. Generation goes to `vllm` in `server` mode (`grpo.vllm` in the config), started with
-`trl vllm-serve` on GPUs that are not among these. The run's folder must be on storage that all machines share.
+Ray Train (`TorchTrainer`) starts one process a device, with torch's process group between them; each runs
+`TrainingRun`, and the Hugging Face trainer finds the group. Generation goes to `vllm` in `server` mode
+(`grpo.vllm` in the config), started with `trl vllm-serve` on GPUs that are not among these. The run's folder
+must be on storage that all machines share.
 
 Tried on CPUs with one worker and a tiny model; not tried with GPUs by us.
 """
@@ -41,7 +42,8 @@ def train_on_ray(config: Config, out: Path, workers: int, *, gpus: bool, resume:
     """
     if workers > 1 and config.grpo.vllm is not None and config.grpo.vllm.mode == "server" and not gpus:
         raise SettingsError(
-            "grpo.vllm server pushes weights over NCCL, which needs GPUs; pass --gpus, or leave grpo.vllm out."
+            "grpo.vllm server pushes weights over NCCL, which needs GPUs; "
+            "pass --gpus, or leave grpo.vllm out."
         )
     from training.run import TrainingRun
     from training.run_dir import RunDir

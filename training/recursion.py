@@ -1,11 +1,13 @@
 """Two rounds in one step: plans, and second plans by a policy that has read its first plan and the outcome.
 
-By TRL's `rollout_func` (1.16, experimental there), because a second round's prompt is known only once the first round has
-run. The rows of a step come in pairs of groups, each pair about one question: the first group's completions are first plans,
-the second group's are second plans, each about the first plan at the same position. So each round has its own baseline, as in
-the paper (arXiv 2512.04388, appendix A.1), and half of the samples are in the recursive round.
+By TRL's `rollout_func` (1.16, experimental there), because a second round's prompt is known only once the
+first round has run. The rows of a step come in pairs of groups, each pair about one question: the first
+group's completions are first plans, the second group's are second plans, each about the first plan at the
+same position. So each round has its own baseline, as in the paper (arXiv 2512.04388, appendix A.1), and half
+of the samples are in the recursive round.
 
-Generation is by transformers, on one process: with vLLM or more processes `rollout_func` would have to bring its own.
+Generation is by transformers, on one process: with vLLM or more processes `rollout_func` would have to bring
+its own.
 """
 
 import asyncio
@@ -49,7 +51,8 @@ class TwoRounds:
         group = self._group
         if len(prompts) % (2 * group):
             raise ValueError(
-                f"{len(prompts)} prompts are not pairs of groups of {group}; set micro_batch to the whole step's"
+                f"{len(prompts)} prompts are not pairs of groups of {group}; "
+                "set micro_batch to the whole step's"
             )
         positions = [index for index in range(len(prompts)) if index // group % 2 == 0]
         teams = [self._teams[key(prompts[index])] for index in positions]

@@ -1,7 +1,7 @@
 """The reward: completions in, numbers out, by running them.
 
-A TRL reward function (1.16: asynchronous, `None` for what cannot be scored) with the data set's columns `question_id` and
-`workers`. Knows neither model nor optimizer.
+A TRL reward function (1.16: asynchronous, `None` for what cannot be scored) with the data set's columns
+`question_id` and `workers`. Knows neither model nor optimizer.
 """
 
 import asyncio
@@ -61,7 +61,8 @@ class PlanReward:
             question_id: a column of the data set.
             workers: another.
             log_metric: receives the batch's figures.
-            earlier: the plan of the round before, where the completion is a second round's; empty: a first round.
+            earlier: the plan of the round before, where the completion is a second round's; empty: a first
+                round.
             **_: whatever else TRL passes.
         """
         texts = [each if isinstance(each, str) else each[-1]["content"] or "" for each in completions]

@@ -227,7 +227,7 @@ class TrainingRun:
     def _measure(
         self, when: str, model: Any, tokenizer: PreTrainedTokenizerBase, held_out: list[TeamQuestion]
     ) -> dict[str, dict[str, float | None]]:
-        """Figures of the held-out questions by source, greedy and sampled; saved, so that a resumed run reuses them."""
+        """Figures of the held-out questions by source, greedy and sampled; a resumed run reuses them."""
 
         def figures() -> dict[str, dict[str, float | None]]:
             tokens = self.config.grpo.max_plan_tokens

@@ -1,4 +1,4 @@
-"""Where a run is kept: its config, inputs, curves, checkpoints and report. An interrupted write leaves no half file."""
+"""Where a run is kept: its config, inputs, curves, checkpoints and report. No write leaves half a file."""
 
 import hashlib
 import json
@@ -35,11 +35,11 @@ class RunDir:
 
     @classmethod
     def begin(cls, path: Path, config: Config, *, resume: bool) -> "RunDir":
-        """Create the folder, or resume the run in it. For the main process; others use `RunDir(path, is_main=False)`.
+        """Create the folder, or resume the run in it. For the main process alone.
 
         Raises:
-            SettingsError: it holds a run and `resume` is false; the run has another config, or its pool or questions have
-                changed since; or one of their files cannot be read.
+            SettingsError: it holds a run and `resume` is false; the run has another config, or its pool or
+                questions have changed since; or one of their files cannot be read.
         """
         run_dir, inputs = cls(path), digests(config)
         if run_dir.config_file.exists():
@@ -58,17 +58,19 @@ class RunDir:
     def _check_resumable(self, config: Config, inputs: dict[str, str], *, resume: bool) -> None:
         if not resume:
             raise SettingsError(
-                f"{self.path} holds a run already. Pass --resume to go on with it, or --out for another folder."
+                f"{self.path} holds a run already. "
+                "Pass --resume to go on with it, or --out for another folder."
             )
         if load(self.config_file) != config:
             raise SettingsError(
-                f"{self.path} holds a run of another config: {self.config_file}. Give that one, or another --out."
+                f"{self.path} holds a run of another config: {self.config_file}. "
+                "Give that one, or another --out."
             )
         for file, digest in (self.load("inputs") or {}).items():
             if inputs.get(file) != digest:
                 raise SettingsError(
-                    f"{file} is not what it was when the run in {self.path} began (inputs.json has its digest). "
-                    "Put the old one back, or give another --out."
+                    f"{file} is not what it was when the run in {self.path} began "
+                    "(inputs.json has its digest). Put the old one back, or give another --out."
                 )
 
     @property
@@ -140,7 +142,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def write_error(exc: BaseException) -> str | None:
-    """Why a file could not be written, where `exc` says that; torch and safetensors raise no OSError for it."""
+    """Why a file could not be written, where `exc` says so; torch and safetensors raise no OSError."""
     message = str(exc)
     if isinstance(exc, OSError) and not isinstance(exc, ConnectionError | TimeoutError):
         return exc.strerror or message

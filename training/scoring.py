@@ -46,8 +46,8 @@ class RewardTerms:
     Args:
         format: of the plans.
         max_steps: of a plan.
-        usd_weight: subtracted from a right answer's reward for each dollar that it cost; 0, as in the paper: nothing. The
-            reward never falls below a wrong answer's.
+        usd_weight: subtracted from a right answer's reward for each dollar that it cost; 0, as in the paper:
+            nothing. The reward never falls below a wrong answer's.
     """
 
     format: Format = "steps"
@@ -73,7 +73,8 @@ async def score(
 ) -> Score:
     """Score `record`, whose last plan is `text`, written for `workers` in that order.
 
-    A text that was cut off (`ended` is false) is no plan, even where the engine could run what there is of it.
+    A text that was cut off (`ended` is false) is no plan, even where the engine could run what there is of
+    it.
     """
     if not ended or not _is_plan(record, text, workers, terms):
         return Score(

@@ -1,7 +1,8 @@
-"""`make train-tiny`: a conductor of less than a million parameters learns in minutes on two CPU cores, with three seeds.
+"""`make train-tiny`: a conductor of under a million parameters learns in minutes on two cores, three seeds.
 
-A test of the whole loop (questions, warm start, runs, reward, GRPO, held-out figures), on SYNTHETIC questions and workers.
-Each seed is a `podium train` of its own on one thread, two at a time. Writes `build/train-tiny.json` and `build/train-tiny.png`.
+A test of the whole loop (questions, warm start, runs, reward, GRPO, held-out figures), on SYNTHETIC questions
+and workers. Each seed is a `podium train` of its own on one thread, two at a time. Writes
+`build/train-tiny.json` and `build/train-tiny.png`.
 """
 
 import argparse

@@ -16,12 +16,13 @@ TEMPLATE = (
 )
 """ChatML, as SmolLM2 and Qwen speak it."""
 WORDS = Regex(
-    r"\p{L}+(?: \p{L}+)*\.\", \"[a-z]+\": [\"\[]?|\"?,? ?\{?\"[a-z]+\": ?[\"\[]?| ?\p{L}+|\p{N}|[^\p{L}\p{N}\n]+|\n"
+    r"\p{L}+(?: \p{L}+)*\.\", \"[a-z]+\": [\"\[]?|\"?,? ?\{?\"[a-z]+\": ?[\"\[]?"
+    r"| ?\p{L}+|\p{N}|[^\p{L}\p{N}\n]+|\n"
 )
-"""A sentence in a plan with the key after it, a key with the marks around it, words, single digits, other marks, lines.
+"""A sentence of a plan with the key after it, a key with its marks, words, digits, other marks, lines.
 
-So a step is six tokens long, and the worker comes right after the token of its task: what a policy of this size must learn by
-reward is which token follows which.
+So a step is six tokens long, and the worker comes right after the token of its task: what a policy of this
+size must learn by reward is which token follows which.
 """
 
 

@@ -1,8 +1,8 @@
 """The warm start: supervised learning of what a plan looks like, from the plans of `training.examples`.
 
-A step's subtask mentions its worker's card, which teaches that a number stands for a card. The loss can count the prompt's
-tokens too: a policy that never had to predict or restate a question does not read it, and then learns only to collect the
-format's half point.
+A step's subtask mentions its worker's card, which teaches that a number stands for a card. The loss can count
+the prompt's tokens too: a policy that never had to predict or restate a question does not read it, and then
+learns only to collect the format's half point.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,10 +26,10 @@ IGNORED = -100
 
 
 class Collator:
-    """Examples to a batch, padded on the left. `labels` is (B, T, 2): the token, and its weight in thousandths.
+    """Examples to a batch, padded on the left. `labels` is (B, T, 2): token, and weight in thousandths.
 
-    Where prompts do not count, logits are computed for the plans' positions alone, and T is theirs: over a vocabulary of
-    49,152 the prompts' logits take more memory than all the rest, and a third of the time.
+    Where prompts do not count, logits are computed for the plans' positions alone, and T is theirs: over a
+    vocabulary of 49,152 the prompts' logits take more memory than all the rest, and a third of the time.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt_weight: float) -> None:
@@ -107,7 +107,8 @@ def warm_start(
             warmup_steps=10,
             remove_unused_columns=False,
             logging_steps=10,
-            # Not grouped by length: that puts similar questions in a row, and each row unlearned the one before.
+            # Not grouped by length: that puts similar questions in a row, and each row unlearned the one
+            # before.
             dataloader_pin_memory=torch.cuda.is_available(),
             **arguments,
         ),

@@ -55,7 +55,7 @@ class Backend(Protocol):
 
     @property
     def provenance(self) -> Mapping[str, str]:
-        """Name to `replayed`, `synthetic`, `scripted` or `program`, conductor included; models are not listed."""
+        """Name to `replayed`, `synthetic`, `scripted` or `program`, conductor included; models have none."""
         ...
 
     @property

@@ -19,7 +19,7 @@ from serving.worker_settings import OpenAISettings, VllmSettings
 
 
 class InProcessBackend:
-    """The workers that `build_pool` makes. A conductor that is a vLLM engine is left out; see `with_conductor_at`."""
+    """The workers of `build_pool`, without a conductor that is a vLLM engine (`with_conductor_at`)."""
 
     def __init__(
         self, settings: Settings, environment: Mapping[str, str] | None = None, model: str | None = None
@@ -29,7 +29,8 @@ class InProcessBackend:
         Args:
             settings: of the pool.
             environment: where API keys are read from; None: this process's.
-            model: a name in the settings' `models`, whose workers are the pool; None: every worker in the pool.
+            model: a name in the settings' `models`, whose workers are the pool; None: every worker in the
+                pool.
 
         Raises:
             EvaluationError: a worker needs a cluster, or there is no such model.
@@ -39,8 +40,8 @@ class InProcessBackend:
         local = [worker.name for worker in settings.workers if isinstance(worker, VllmSettings)]
         if local:
             raise EvaluationError(
-                f"The worker {local[0]!r} is a vLLM engine, which a cluster serves: start it with `make serve`, "
-                "and evaluate with --url http://127.0.0.1:8000 in place of --settings."
+                f"The worker {local[0]!r} is a vLLM engine, which a cluster serves: start it with "
+                "`make serve`, and evaluate with --url http://127.0.0.1:8000 in place of --settings."
             )
         if model is not None and model not in settings.models:
             there = ", ".join(settings.models) or "none"

@@ -167,7 +167,7 @@ class HttpBackend:
 
 
 def _lone_worker(plan: Plan | None) -> str | None:
-    """The worker of a plan that is one step without a subtask: a server answers that under the worker's name."""
+    """The worker of a plan of one step without a subtask: a server runs that under the worker's name."""
     if plan is None or len(plan.steps) != 1 or plan.steps[0].subtask:
         return None
     return plan.steps[0].worker
@@ -221,8 +221,9 @@ def outcome_of_workflow(record: Json) -> RunOutcome:
 def outcome_of_answer(answer: Json, conductor: str | None) -> RunOutcome:
     """The figures of a `chat.completion` with its steps, for a run whose record cannot be read.
 
-    An answer lists neither the conductor's calls nor the rejected plans. They follow from the plans' numbers, exactly
-    except that a failure of the conductor counts as a rejected plan, and a further round without a plan hides one.
+    An answer lists neither the conductor's calls nor the rejected plans. They follow from the plans' numbers,
+    exactly except that a failure of the conductor counts as a rejected plan, and a further round without a
+    plan hides one.
 
     Args:
         answer: requested with `trace`.

@@ -1,8 +1,9 @@
-"""MasRouter's cascade of choices (arXiv 2502.11133, yanweiyue/masrouter): task class, mode, number of agents, workers.
+"""MasRouter's cascade of choices (arXiv 2502.11133, yanweiyue/masrouter): task, mode, team size, workers.
 
-A question's embedding (384) goes through one hidden layer (64); each head also reads the choice of the head before it. The
-task head learns from labels; the others by REINFORCE on the reward minus its running mean. Theirs has a variational
-autoencoder where the mode head is here, a sigmoid for the number of agents where a softmax is here, and no running mean.
+A question's embedding (384) goes through one hidden layer (64); each head also reads the choice of the head
+before it. The task head learns from labels; the others by REINFORCE on the reward minus its running mean.
+Theirs has a variational autoencoder where the mode head is here, a sigmoid for the number of agents where a
+softmax is here, and no running mean.
 
 Shapes: B episodes, E = 384, H = 64, T task classes, M modes, A most agents, W workers.
 """
@@ -83,7 +84,7 @@ class Cascade(nn.Module):
     def loss(
         self, x_B_E: Floats, tasks_B: Ints, choices: Sequence[TeamChoice], advantages_B: Floats
     ) -> Tensor:
-        """Task cross-entropy, minus advantage times the log-probability of each choice; the mean over the batch."""
+        """Task cross-entropy, minus advantage times the log-probability of each choice; batch mean."""
         hidden, task = self._encode(torch.from_numpy(x_B_E))
         rows, modes = torch.arange(len(x_B_E)), torch.tensor([choice.mode for choice in choices])
         count, worker = self._team(hidden, modes)
@@ -101,7 +102,7 @@ class Cascade(nn.Module):
         return hidden, torch.log_softmax(self.task(hidden) / TASK_TEMPERATURE, dim=1)
 
     def _mode(self, hidden: Tensor, task: Tensor) -> Tensor:
-        """Log-probabilities of modes. The task head's output is an input here: no gradient flows into that head."""
+        """Log-probabilities of modes. The task head's output is an input without gradient."""
         logits = self.mode(torch.hstack([hidden, task.detach().exp()]))
         return torch.log_softmax(logits / MODE_TEMPERATURE, dim=1)
 

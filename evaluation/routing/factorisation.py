@@ -1,9 +1,9 @@
 """RouteLLM's matrix factorisation (arXiv 2406.18665, lm-sys/RouteLLM `routers/matrix_factorization`).
 
-The score of worker w for question q is `head · (v_w ⊙ (P x_q)) + b_w`, with v_w of unit length; the probability that w beats
-u is sigmoid(score(w) - score(u)). It is trained on pairs of workers of which one was right and the other was not. Theirs
-trains on human votes, with 1536 numbers of an OpenAI embedding and 128 inside; ours on right and wrong, with 384 numbers of
-all-MiniLM-L6-v2.
+The score of worker w for question q is `head · (v_w ⊙ (P x_q)) + b_w`, with v_w of unit length; the
+probability that w beats u is sigmoid(score(w) - score(u)). It is trained on pairs of workers of which one was
+right and the other was not. Theirs trains on human votes, with 1536 numbers of an OpenAI embedding and 128
+inside; ours on right and wrong, with 384 numbers of all-MiniLM-L6-v2.
 
 Shapes: B pairs, Q questions, W workers, E = 384, D = inner size.
 """
@@ -78,7 +78,7 @@ def win_pairs(right_Q_W: Bools) -> Ints:
 
 
 def threshold(win_rate_Q: Floats, share: float) -> float:
-    """The win rate from which on the strong worker is called, so that it is called for `share` of these questions."""
+    """The lowest win rate at which the strong worker is called, so that it gets `share` of the questions."""
     n = round(share * len(win_rate_Q))
     ordered = np.sort(win_rate_Q)[::-1]
     if n in (0, len(ordered)):

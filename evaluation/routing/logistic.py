@@ -1,6 +1,7 @@
-"""A learned router over all workers: for each the probability that it is right, by logistic regression on the embedding.
+"""A router over all workers: for each the probability that it is right, by logistic regression on embeddings.
 
-The choice is the highest probability minus `factor` times cost; the factor is found so that the mean cost meets a target.
+The choice is the highest probability minus `factor` times cost; the factor is found so that the mean cost
+meets a target.
 
 Shapes: Q questions, W workers, E = 384.
 """

@@ -1,7 +1,7 @@
 """Any JSON lines, plain or gzipped: `jsonl:PATH?question=prompt&answer=gold&grader=numeric`.
 
-Fields are `question`, `answer`, and optionally `id` and `family`; options name others. `form=` replaces the sentence that
-asks for `<answer>` tags; an empty one leaves it out.
+Fields are `question`, `answer`, and optionally `id` and `family`; options name others. `form=` replaces the
+sentence that asks for `<answer>` tags; an empty one leaves it out.
 """
 
 from pathlib import Path

@@ -43,8 +43,8 @@ def questions(spec: Spec, count: int | None, seed: int) -> list[Question]:
 
 def _humaneval(row: dict[str, Any]) -> Question:
     text = (
-        "Complete this Python function. Answer with one code block that holds the whole function and everything it needs, "
-        f"imports included.\n\n```python\n{row['prompt']}```"
+        "Complete this Python function. Answer with one code block that holds the whole function and "
+        f"everything it needs, imports included.\n\n```python\n{row['prompt']}```"
     )
     facts = {name: row[name] for name in ("prompt", "test", "entry_point")}
     return Question(

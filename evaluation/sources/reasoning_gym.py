@@ -1,9 +1,10 @@
-"""reasoning-gym's questions, generated from a seed: `reasoning_gym:chain_sum,caesar_cipher`, or all of `WHITELIST`.
+"""reasoning-gym's questions, generated from a seed: `reasoning_gym:chain_sum,caesar_cipher`, or `WHITELIST`.
 
-Its scorers were made for training and have traps: most give credit to any text that contains the answer, some full credit,
-and some run the answer as Python. So the whitelist holds only data sets where, in version 0.1.25, the reference answer scores
-1, the same answer among other words scores below 0.99, an empty or unrelated answer does too, and the scorer evaluates no
-input. The grader takes the text between `<answer>` tags and requires 0.99 (`evaluation.graders`).
+Its scorers were made for training and have traps: most give credit to any text that contains the answer, some
+full credit, and some run the answer as Python. So the whitelist holds only data sets where, in version
+0.1.25, the reference answer scores 1, the same answer among other words scores below 0.99, an empty or
+unrelated answer does too, and the scorer evaluates no input. The grader takes the text between `<answer>`
+tags and requires 0.99 (`evaluation.graders`).
 """
 
 from evaluation.answer_extraction import ANSWER_FORM
@@ -12,7 +13,7 @@ from evaluation.questions import Question
 from evaluation.spec import Spec
 
 SEEDS_APART = 1_000_003
-"""reasoning-gym makes question i of seed s from s + i: neighbouring seeds would share most of their questions."""
+"""reasoning-gym makes question i of seed s from s + i: neighbouring seeds would share most questions."""
 _TRUSTED = """
 ab acre advanced_geometry aiw arc_1d arc_agi base_conversion basic_arithmetic bf binary_alternation
 bitwise_arithmetic caesar_cipher calendar_arithmetic chain_sum circuit_logic color_cube_rotation

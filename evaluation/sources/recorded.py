@@ -1,7 +1,8 @@
 """Questions of a recorded pool (`evaluation.recordings`): `recorded:PATH?part=test&difficulty=hard`.
 
-`part` splits by the questions' own text, so a question is on the same side in every file: `train` is for learning routers
-and conductors, `test` for judging them; `share` is the training part of all (0.6). `max_chars` leaves longer ones out.
+`part` splits by the questions' own text, so a question is on the same side in every file: `train` is for
+learning routers and conductors, `test` for judging them; `share` is the training part of all (0.6).
+`max_chars` leaves longer ones out.
 """
 
 import sys

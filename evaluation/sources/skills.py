@@ -1,4 +1,4 @@
-"""The synthetic skills (`evaluation.synthetic`), as a source: generated, solvable by programs; reports say so."""
+"""The synthetic skills (`evaluation.synthetic`) as a source; reports say that they are synthetic."""
 
 from evaluation.errors import EvaluationError
 from evaluation.questions import Question

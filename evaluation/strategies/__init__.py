@@ -25,7 +25,7 @@ STRATEGIES: dict[str, tuple[str, str]] = {
     "best_of_n_oracle": ("bounds", "best_of_n_oracle: right where any of best_of_n's samples is (no calls)"),
     "oracle": ("bounds", "oracle: right where any single worker is (no calls)"),
 }
-"""Name to its module and how it is written. A WORKER not named is the best on --train, or the pool's first."""
+"""Name to module and syntax. A WORKER not named is the best on --train, or else the pool's first."""
 LEARNED = ("routellm", "router", "masrouter")
 USUAL = tuple(name for name in STRATEGIES if name not in {*LEARNED, "vote", "trained"})
 OF_A_CONDUCTOR = ("conductor", "best_of_n", "best_of_n_oracle")

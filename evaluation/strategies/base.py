@@ -1,4 +1,4 @@
-"""What a strategy is: a way to answer a question with a pool, under caps that are the same for all strategies."""
+"""What a strategy is: a way to answer a question with a pool, under caps that are the same for all."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -155,7 +155,7 @@ class BaseStrategy:
 
 @dataclass(slots=True)
 class OneWorkerStrategy(BaseStrategy):
-    """Uses one worker throughout; where none is named, the best on the training set, or else the first of the pool."""
+    """Uses one worker; an empty name means the best on the training set, or else the pool's first."""
 
     worker: str
     first: str

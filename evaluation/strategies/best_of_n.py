@@ -1,8 +1,9 @@
 """Best-of-n at equal compute: the control that the paper lacks.
 
-For each question the worker is sampled as often as the conductor made calls for that question, the one for the plan included
-(`by=calls`), or until it has spent as many tokens as the conductor (`by=tokens`; at least one sample, and none that is
-expected to go beyond). The majority is chosen; `best_of_n_oracle` says what a perfect choice would have scored.
+For each question the worker is sampled as often as the conductor made calls for that question, the one for
+the plan included (`by=calls`), or until it has spent as many tokens as the conductor (`by=tokens`; at least
+one sample, and none that is expected to go beyond). The majority is chosen; `best_of_n_oracle` says what a
+perfect choice would have scored.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""A conductor writes a plan for each question: the pool's own, or a trained one of other settings or another name."""
+"""A conductor writes a plan for each question: the pool's own, or a trained one from elsewhere."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -41,7 +41,7 @@ class ConductorStrategy(BaseStrategy):
 
 
 def unreachable_as_error(outcome: RunOutcome) -> RunOutcome:
-    """Make a fallback for an unreachable conductor an error: it says nothing about plans, and is asked again."""
+    """Turn a fallback for an unreachable conductor into an error: it says nothing about plans."""
     error = (outcome.fallback or "").removeprefix(CONDUCTOR_FAILED).partition(":")[0]
     if error in TRANSIENT and outcome.error is None:
         return replace(outcome, error=error, message=outcome.fallback or "")
@@ -60,8 +60,8 @@ def make(spec: Spec, setup: Setup) -> Sequence[ConductorStrategy]:
     own = setup.open_backend(path, at, model) if path or at else None
     if not (own or setup.backend).has_conductor:
         raise EvaluationError(
-            f"{spec.name}: the pool has no conductor that can be asked from here. Set `conductor` in its settings; "
-            "where it is a vLLM engine, start one with `vllm serve` and name it with "
+            f"{spec.name}: the pool has no conductor that can be asked from here. Set `conductor` in its "
+            "settings; where it is a vLLM engine, start one with `vllm serve` and name it with "
             f"'{spec.name}?at=http://127.0.0.1:8001/v1'."
         )
     if own is not None and (differing := sorted({*own.workers} ^ {*setup.backend.workers})):

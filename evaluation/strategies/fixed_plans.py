@@ -1,8 +1,8 @@
 """Strategies that run the same plan for every question, as a fixed workflow does.
 
-Self-reflection: the baseline of arXiv 2512.04388, section 4.3: up to five revisions, every earlier attempt in sight.
-Mixture-of-Agents: arXiv 2406.04692; its aggregation prompt is the step's subtask here and the system message in its own code.
-The paper's configuration is one layer of all workers and an aggregator.
+Self-reflection: the baseline of arXiv 2512.04388, section 4.3: up to five revisions, every earlier attempt in
+sight. Mixture-of-Agents: arXiv 2406.04692; its aggregation prompt is the step's subtask here and the system
+message in its own code. The paper's configuration is one layer of all workers and an aggregator.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,13 +22,14 @@ from evaluation.strategies.base import (
 )
 
 REFLECT = (
-    "Above are your earlier attempts. Check them for mistakes, and answer the question again, in full and in the form it asks "
-    "for. If the last attempt is right, repeat its answer."
+    "Above are your earlier attempts. Check them for mistakes, and answer the question again, in full and "
+    "in the form it asks for. If the last attempt is right, repeat its answer."
 )
 AGGREGATE = (
-    "You have been provided with a set of responses from various models to the question. Synthesize them into a single, "
-    "high-quality response. Critically evaluate what they say; some of it may be biased or wrong. Do not simply copy one of them: "
-    "give a refined, accurate and complete answer, in the form that the question asks for."
+    "You have been provided with a set of responses from various models to the question. Synthesize them "
+    "into a single, high-quality response. Critically evaluate what they say; some of it may be biased or "
+    "wrong. Do not simply copy one of them: give a refined, accurate and complete answer, in the form that "
+    "the question asks for."
 )
 
 

@@ -1,9 +1,10 @@
-"""MasRouter-style (arXiv 2502.11133): for each question how agents collaborate, how many there are, and which model each is.
+"""MasRouter-style (arXiv 2502.11133): for each question how agents collaborate, how many, and which models.
 
-Reproduced: the cascade of choices over a MiniLM embedding, its six modes, its reward and its numbers (hidden layer 64, Adam
-at 0.01, batches of 16, 5 epochs, at most 6 agents, two rounds of debate, a last node by the most frequent model). Not
-reproduced: its variational mode head, its library of roles (ours has four, assigned in turn), embeddings of models and roles,
-and code execution nodes. So a figure of this strategy is not a figure of the authors' system.
+Reproduced: the cascade of choices over a MiniLM embedding, its six modes, its reward and its numbers (hidden
+layer 64, Adam at 0.01, batches of 16, 5 epochs, at most 6 agents, two rounds of debate, a last node by the
+most frequent model). Not reproduced: its variational mode head, its library of roles (ours has four, assigned
+in turn), embeddings of models and roles, and code execution nodes. So a figure of this strategy is not a
+figure of the authors' system.
 """
 
 import asyncio

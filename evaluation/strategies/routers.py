@@ -1,9 +1,10 @@
 """Learned routers: one worker a question, chosen by what was learned from training questions.
 
-`routellm` chooses between a strong and a weak worker (`evaluation.routing.factorisation`); its threshold is set so that the
-strong one is called for a given share of questions, or so that questions cost no more than a given mean. `router` chooses
-among all workers (`evaluation.routing.logistic`). Both are calibrated on questions they were not fitted on: a fifth of the
-training questions that is held back, and for `router` each fifth in turn.
+`routellm` chooses between a strong and a weak worker (`evaluation.routing.factorisation`); its threshold is
+set so that the strong one is called for a given share of questions, or so that questions cost no more than a
+given mean. `router` chooses among all workers (`evaluation.routing.logistic`). Both are calibrated on
+questions they were not fitted on: a fifth of the training questions that is held back, and for `router` each
+fifth in turn.
 """
 
 import math
@@ -153,7 +154,7 @@ def split(training: TrainingSet) -> tuple[Any, Any]:
 
 
 def weaker_worker(training: TrainingSet, strong: str, allowed_usd: float = math.inf) -> str:
-    """The worker to pair with `strong`: the most accurate that costs at most half as much, or else the second best.
+    """The worker to pair with `strong`: the most accurate at half its cost or less, or else the second best.
 
     Args:
         training: who can what.

@@ -1,4 +1,4 @@
-"""Majorities: of several samples of one worker (self-consistency, arXiv 2203.11171), or of one answer of each worker."""
+"""Majorities: of samples of one worker (self-consistency, arXiv 2203.11171), or of all workers."""
 
 import asyncio
 from collections.abc import Sequence

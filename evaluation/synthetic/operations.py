@@ -39,7 +39,8 @@ class Operation:
         takes: the sort of its operand.
         gives: the sort of its result.
         wordings: how it may be phrased; `{x}` is the operand, `{a}` and `{b}` are small numbers.
-        solve: result of (operand, numbers in the order of their names); raises `ValueError` for an operand of another sort.
+        solve: result of (operand, numbers in the order of their names); raises `ValueError` for an operand of
+            another sort.
     """
 
     family: str

@@ -1,7 +1,7 @@
-"""Synthetic questions that programs can answer: single ones, and composite ones whose second part needs the first's result.
+"""Synthetic questions that programs can answer: single ones, and composite ones whose parts are chained.
 
-Generated from a seed, the same on every machine. Training and held-out questions never overlap: on which side a question is
-follows from its words alone, whatever the seed.
+Generated from a seed, the same on every machine. Training and held-out questions never overlap: on which side
+a question is follows from its words alone, whatever the seed.
 """
 
 import hashlib
@@ -32,7 +32,8 @@ def questions(
     Args:
         seed: the same gives the same.
         count: how many.
-        composite_share: the part of them, in the mean, that takes two families, the second one reading the first one's result.
+        composite_share: the part of them, in the mean, that takes two families, the second one reading the
+            first one's result.
         families: the skills they are about; at least two where there are composite ones.
         split: from which side; `train` and `held_out` have no text in common.
 

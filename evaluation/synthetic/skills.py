@@ -1,9 +1,11 @@
 """A SYNTHETIC worker: a program that solves a few families of synthetic questions, and declines all others.
 
-It gets the prompt of a language model (`conductor/prompts.py`, `work`): the question, the outputs its step may see, its task.
-It knows nothing else, in particular no reference answer. `kind: python` in the settings makes one::
+It gets the prompt of a language model (`conductor/prompts.py`, `work`): the question, the outputs its step
+may see, its task. It knows nothing else, in particular no reference answer. `kind: python` in the settings
+makes one::
 
-    - {name: adder, kind: python, factory: "evaluation.synthetic.skills:Skill", options: {families: [arithmetic]}}
+    - {name: adder, kind: python, factory: "evaluation.synthetic.skills:Skill",
+       options: {families: [arithmetic]}}
 """
 
 import asyncio
@@ -37,7 +39,7 @@ class Assignment:
 
     @classmethod
     def of(cls, call: Call) -> "Assignment":
-        """Take a call's last user turn apart: the question, and as a part of its own what the engine adds to it."""
+        """Split a call's last user turn into the question and what the engine adds to it as a second part."""
         turn = next((message for message in reversed(call.messages) if message.role == "user"), None)
         texts = [part.text for part in turn.parts if isinstance(part, Text)] if turn else []
         outputs, task = read_assignment("".join(texts[1:]))
@@ -51,7 +53,8 @@ class Skill:
         name: in the pool.
         price: per token; words are counted as tokens.
         families: what it can do; all where not given.
-        error_rate: of the parts that it can do it gets so many wrong, in the mean; which ones follows from seed and prompt.
+        error_rate: of the parts that it can do it gets so many wrong, in the mean; which ones follows from
+            seed and prompt.
         seed: of those errors.
 
     Raises:
@@ -110,7 +113,7 @@ class Skill:
         return result or ""
 
     def _parts_to_do(self, shown: Assignment) -> list[Part]:
-        """The parts to do: those the task names, by their words or their family; without such a task the whole question.
+        """The parts to do: those the task names, by their words or family; without such a task all of them.
 
         A part whose operand somebody else has found already is where a whole question is taken up.
         """

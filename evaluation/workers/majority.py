@@ -1,6 +1,7 @@
-"""A voter, a program and not a model: it reads the outputs its step may see and gives the answer most of them give.
+"""A voter, a program and not a model: it gives the answer that most of the outputs its step may see give.
 
-    - {name: vote, kind: python, factory: "evaluation.workers.majority:Majority", card: "Counts votes; give it steps to read."}
+    - {name: vote, kind: python, factory: "evaluation.workers.majority:Majority",
+       card: "Counts votes; give it steps to read."}
 
 Answers are what stands between `<answer>` tags.
 """
@@ -35,7 +36,8 @@ class Majority:
         outputs = read_assignment(user)[0] if call.access else []
         if not outputs:
             raise WorkerRefused(
-                f"{self.name} is a program that counts the votes of earlier steps; give its step an access list.",
+                f"{self.name} is a program that counts the votes of earlier steps; "
+                "give its step an access list.",
                 worker=self.name,
             )
         answers = [answer_tag(output) for output in outputs]
@@ -46,7 +48,7 @@ class Majority:
 
 
 def majority(answers: Sequence[str | None]) -> int | None:
-    """Where the most frequent answer first stands, compared word by word; of equally frequent ones the earliest.
+    """Index of the first most frequent answer, compared word by word.
 
     None where nobody answered.
     """

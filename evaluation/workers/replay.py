@@ -1,10 +1,11 @@
-"""A real model, replayed: a worker that gives that model's recorded answer to the same question, and nothing else.
+"""A real model, replayed: a worker that gives that model's recorded answer to the same question.
 
     - {name: o3-mini, kind: python, factory: "evaluation.workers.replay:Replay",
        options: {path: recorded.jsonl.gz, model: openai_o3-mini, usd_per_call: 0.01}}
 
-It recognises a question by its text in the conversation, whatever the subtask beside it. It refuses a step that reads other
-steps: no answer to such a prompt was recorded. Tokens are unknown; a cost is only what the settings declare per call.
+It recognises a question by its text in the conversation, whatever the subtask beside it. It refuses a step
+that reads other steps: no answer to such a prompt was recorded. Tokens are unknown; a cost is only what the
+settings declare per call.
 """
 
 from contextlib import AbstractAsyncContextManager
@@ -68,8 +69,8 @@ class Replay:
     def _recorded_answer(self, call: Call) -> str | None:
         if call.access:
             raise WorkerRefused(
-                f"{self.name} replays recorded answers; none was recorded for a prompt that shows other steps. "
-                "Give it steps with an empty access list.",
+                f"{self.name} replays recorded answers; none was recorded for a prompt that shows other "
+                "steps. Give it steps with an empty access list.",
                 worker=self.name,
             )
         user = next((m.text for m in reversed(call.messages) if m.role == "user"), "")
@@ -77,7 +78,8 @@ class Replay:
         question = question or self._recordings.get(key_of(user))
         if question is None or self._model not in question.models:
             raise WorkerRefused(
-                f"{self.name} replays {self._model}, and no answer of that model to this question was recorded.",
+                f"{self.name} replays {self._model}, and no answer of that model to this question was "
+                "recorded.",
                 worker=self.name,
             )
         return question.models[self._model].a

@@ -11,7 +11,9 @@ Floats = npt.NDArray[np.float64]
 
 
 def two_kinds(n: int) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """Questions of two kinds along the first axis; worker 0 can the one, worker 1 the other, worker 2 nothing."""
+    """Questions of two kinds along the first axis; worker 0 can the one, worker 1 the other, worker 2
+    nothing.
+    """
     rng = np.random.default_rng(0)
     x = rng.normal(0, 0.1, (n, 6))
     kind = np.arange(n) % 2 == 0

@@ -22,7 +22,9 @@ WORTH = {"q0": [0.0, 0.5, 1.0, 1.0], "q1": [0.5, 0.5, None, 1.0]}
 
 
 def by_hand(rewards: list[float | None]) -> list[float]:
-    """Advantages of one group: (r - mean) / (std + 1e-4), the sample's standard deviation, the unscorable left out and at 0."""
+    """Advantages of one group: (r - mean) / (std + 1e-4), the sample's standard deviation, the unscorable
+    left out and at 0.
+    """
     require_worker = [reward for reward in rewards if reward is not None]
     return [
         0.0 if r is None else (r - mean(require_worker)) / (stdev(require_worker) + 1e-4) for r in rewards
@@ -65,8 +67,8 @@ def loss_by_hand(
 ) -> torch.Tensor:
     """The loss of one micro-batch, straight from its definition.
 
-    With one update a batch the ratio of new to old probability is 1, so the clipped objective is the advantage itself, and its
-    gradient is that of advantage * log-probability.
+    With one update a batch the ratio of new to old probability is 1, so the clipped objective is the
+    advantage itself, and its gradient is that of advantage * log-probability.
     """
     ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
     attended = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)

@@ -108,7 +108,9 @@ def test_the_same_config_gives_the_same_run_and_another_seed_another(tmp_path: P
 
 
 def test_an_outage_changes_no_weights_and_no_momentum(tmp_path: Path):
-    """The workers fail from the third step on; by then the optimizer has momentum, and its weight decay would pull too."""
+    """The workers fail from the third step on; by then the optimizer has momentum, and its weight decay would
+    pull too.
+    """
     from tests.training import outage
 
     outage.CALLS_LEFT = None

@@ -80,7 +80,9 @@ def test_of_the_right_plans_the_first_or_the_cheapest_is_shown_and_else_that_of_
 
 
 def test_the_cheapest_of_all_draws_asks_the_specialist_also_where_another_guesses_rightly(tmp_path: Path):
-    """A third worker does both sorts, at ten times the price, and is never wrong: `first` shows it, `cheapest` does not."""
+    """A third worker does both sorts, at ten times the price, and is never wrong: `first` shows it,
+    `cheapest` does not.
+    """
     dear = """
   - {name: both, kind: python, factory: "evaluation.synthetic.skills:Skill", card: both,
      price: {input_usd_per_mtok: 10, output_usd_per_mtok: 10}}
