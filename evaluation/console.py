@@ -1,6 +1,6 @@
 """What the terminal shows of an evaluation: a bar a strategy, and the table at the end."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,7 +36,7 @@ class Terminal:
         )
 
     @contextmanager
-    def progress(self) -> Iterator[None]:
+    def progress(self) -> Generator[None]:
         """Bars are live inside the block."""
         with self._progress:
             yield

@@ -5,6 +5,8 @@ scorers search for long. Each process grades in its main thread. One that does n
 with its whole pool, and the next call starts a new pool. A scorer that fails makes the answer wrong, with a
 reason.
 """
+# The types of math-verify and reasoning-gym are partial.
+# pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false
 
 import asyncio
 import atexit
@@ -13,6 +15,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -73,7 +76,8 @@ class GradingPool:
         """Kill its processes: waiting calls get BrokenProcessPool, and the next call starts another pool."""
         if pool is self._pool:
             self._pool = None
-        for process in list((getattr(pool, "_processes", None) or {}).values()):
+        processes: dict[int, BaseProcess] = getattr(pool, "_processes", None) or {}
+        for process in list(processes.values()):
             process.kill()
         pool.shutdown(wait=False)
 
@@ -109,10 +113,12 @@ def _limit_memory() -> None:
 def _math_verify(expected: str, answer: str) -> tuple[bool, str | None, str]:
     from math_verify import parse, verify
 
-    gold = parse(expected, parsing_timeout=COMPARISON_S) or parse(
+    gold: list[Any] = parse(expected, parsing_timeout=COMPARISON_S) or parse(
         f"${expected}$", parsing_timeout=COMPARISON_S
     )
-    found = parse(answer, parsing_timeout=COMPARISON_S) or parse(f"${answer}$", parsing_timeout=COMPARISON_S)
+    found: list[Any] = parse(answer, parsing_timeout=COMPARISON_S) or parse(
+        f"${answer}$", parsing_timeout=COMPARISON_S
+    )
     if not found:
         return False, None, "no mathematical expression was found in the text"
     right = bool(verify(gold, found, timeout_seconds=COMPARISON_S))

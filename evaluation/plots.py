@@ -1,8 +1,10 @@
 """The plots of a report, as inline SVG. Knows a report's rows, nothing of HTML."""
+# The types of matplotlib are partial.
+# pyright: reportUnknownMemberType=false
 
 import io
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -50,7 +52,7 @@ def plots(rows: Sequence[Row]) -> dict[str, str]:
 def _svg(draw: Callable[[Axes, Sequence[Row]], None], rows: Sequence[Row], height: float) -> str:
     if not rows:
         return ""
-    with mpl.rc_context(STYLE):
+    with mpl.rc_context(cast(Any, STYLE)):
         figure = Figure(figsize=(7.2, height), layout="constrained")
         draw(figure.add_subplot(), rows)
         buffer = io.StringIO()

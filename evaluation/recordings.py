@@ -83,4 +83,4 @@ def read_recordings(path: str) -> Mapping[str, RecordedQuestion]:
 def complete_models(recordings: Mapping[str, RecordedQuestion]) -> list[str]:
     """The models that were asked every one of these questions, in alphabetical order."""
     every = [set(each.models) for each in recordings.values()]
-    return sorted(set.intersection(*every)) if every else []
+    return sorted(every[0].intersection(*every)) if every else []

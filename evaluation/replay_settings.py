@@ -8,14 +8,16 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
+from pydantic import Field, TypeAdapter, ValidationError
 
 from conductor.errors import PodiumError
 from evaluation.errors import EvaluationError
 from evaluation.recordings import complete_models, read_recordings
 
+Price = Annotated[float, Field(ge=0, strict=True)]
 HEAD = """\
 # Replayed: real models' recorded answers, from {path}. Nothing is asked of any model.
 # Steps that read other steps are refused, except by `vote`, which is a program.
@@ -111,14 +113,13 @@ def read_prices(path: Path) -> dict[str, float]:
         EvaluationError: the file cannot be read, or is not a table of numbers.
     """
     try:
-        prices = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return TypeAdapter(dict[str, Price]).validate_python(yaml.safe_load(path.read_text(encoding="utf-8")))
     except (OSError, yaml.YAMLError) as exc:
         raise EvaluationError(f"The prices {path} cannot be read: {exc}.") from exc
-    if not isinstance(prices, dict) or not all(
-        isinstance(usd, int | float) and usd >= 0 for usd in prices.values()
-    ):
-        raise EvaluationError(f"{path}: write one line a model, `openai_o3-mini: 0.01`, dollars a call.")
-    return {str(model): float(usd) for model, usd in prices.items()}
+    except ValidationError as exc:
+        raise EvaluationError(
+            f"{path}: write one line a model, `openai_o3-mini: 0.01`, dollars a call."
+        ) from exc
 
 
 def to_yaml(settings: dict[str, Any], path: str) -> str:

@@ -2,8 +2,9 @@
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jinja2
 
@@ -36,14 +37,14 @@ def write(folder: Path, figures: dict[str, Any]) -> Path:
 def _plain(value: Any) -> Any:
     """For JSON, which has no NaN."""
     if isinstance(value, dict):
-        return {str(name): _plain(each) for name, each in value.items()}
+        return {str(name): _plain(each) for name, each in cast(dict[Any, Any], value).items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(each) for each in cast(Sequence[Any], value)]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
+    environment: Any = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         undefined=jinja2.StrictUndefined,

@@ -52,7 +52,7 @@ class Result:
     extracted: str | None
     why: str
     outcome: RunOutcome
-    notes: Mapping[str, Any] = field(default_factory=dict)
+    notes: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @classmethod
     def of(
@@ -151,4 +151,5 @@ def _parse(fields: dict[str, Any]) -> Result:
     cost = outcome["cost_usd"]
     outcome |= {"cost_usd": None if cost is None else Decimal(cost)}
     outcome |= {name: tuple(outcome[name]) for name in ("workers", "plan")}
-    return Result(**(fields | {"outcome": RunOutcome(**outcome)}))
+    fields["outcome"] = RunOutcome(**outcome)
+    return Result(**fields)

@@ -4,6 +4,7 @@ The modules that such programs use are imported before the limits apply.
 """
 
 # ruff: noqa: F401
+# pyright: reportUnusedImport=false
 import abc
 import array
 import bisect

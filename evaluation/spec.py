@@ -25,7 +25,7 @@ class Spec:
 
     name: str
     detail: str = ""
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
     def parse(cls, text: str) -> "Spec":

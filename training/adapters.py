@@ -2,6 +2,8 @@
 
 The name stands for this content and is never reused (`serving.adapters`).
 """
+# The types of safetensors are partial.
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
 
 import argparse
 import json
@@ -32,8 +34,8 @@ LICENCE = "apache-2.0"
 def unservable(config: Mapping[str, Any]) -> list[str]:
     """Why vLLM 0.29 cannot serve an adapter with this PEFT config; empty where it can."""
     get, rank = config.get, config.get("r")
-    targets = get("target_modules") or []
-    targets = {targets} if isinstance(targets, str) else {*targets}
+    modules: str | list[str] = get("target_modules") or []
+    targets = {modules} if isinstance(modules, str) else {*modules}
     faults = {
         f"it is of type {get('peft_type')}, not LORA": get("peft_type") != "LORA",
         f"its rank is {rank}, not one of {', '.join(map(str, LORA_RANKS))}": rank not in LORA_RANKS,

@@ -6,7 +6,7 @@ the record, so that a plan's cost does not depend on earlier calls.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Hashable
+from collections.abc import AsyncGenerator, Hashable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -70,7 +70,7 @@ class CachingWorker:
         return self._worker.name
 
     @asynccontextmanager
-    async def open(self, call: Call) -> AsyncIterator[Reply]:
+    async def open(self, call: Call) -> AsyncGenerator[Reply]:
         """See `Worker.open`. The reply is replayed delta by delta."""
         cached = await self._fetch(call)
         source = cached.reply

@@ -1,4 +1,6 @@
 """What is seen of a run in progress: a bar and curves; and how it is stopped."""
+# The types of accelerate and transformers are partial.
+# pyright: reportMissingTypeStubs=false, reportPrivateImportUsage=false, reportUnknownVariableType=false
 
 import json
 import signal
@@ -132,7 +134,9 @@ class StopSignal(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """See `TrainerCallback`. Processes that train together stop at the same step."""
-        if PartialState().num_processes > 1:
-            self.requested = any(gather_object([self.requested]))
+        state_of_all: Any = PartialState()
+        if state_of_all.num_processes > 1:
+            requests: list[bool] = gather_object([self.requested])
+            self.requested = any(requests)
         if self.requested:
             control.should_save = control.should_training_stop = True

@@ -6,6 +6,9 @@ word and prints their folders.
 Nothing is trained. The last layer's `down_proj` gets a LoRA of rank 1: A is the least-squares fit of 1 to
 every state of the model that a few texts lead to; B is the direction that the output layer maps to the word.
 """
+# The types of torch and transformers are partial.
+# pyright: reportUnknownMemberType=false, reportUnknownLambdaType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false
 
 import argparse
 import json
@@ -64,7 +67,7 @@ def make_adapters(model: str, words: Sequence[str], folder: Path) -> list[Path]:
     adapters: list[Path] = []
     for word in words:
         direction = _word_direction(base, _token(tokenizer, word))
-        push = SCALE * states.norm(dim=1).mean() * direction
+        push: Tensor = SCALE * states.norm(dim=1).mean() * direction
         layer.down_proj.lora_B.default.weight.data = push[:, None]
         with tempfile.TemporaryDirectory() as path:
             adapted.save_pretrained(path)
@@ -104,7 +107,9 @@ def _word_direction(base: Any, token: int) -> Tensor:
     """The unit vector of the last state that the output layer maps to `token`."""
     output = base.lm_head.weight * base.model.norm.weight
     centred = output - output.mean(0)
-    direction = torch.linalg.solve(centred.T @ centred, centred[token])  # what maps to this token alone
+    direction: Tensor = torch.linalg.solve(
+        centred.T @ centred, centred[token]
+    )  # what maps to this token alone
     direction = direction / direction.norm()
     if int((output @ direction).argmax()) != token:
         raise ValueError(f"no direction makes token {token} the likeliest")

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import PreTrainedTokenizerBase
 
 from training.plan_runner import Chat
 
@@ -30,7 +29,7 @@ class Completion:
 @torch.no_grad()
 def generate(
     model: Any,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: Any,
     prompts: Sequence[Chat],
     max_tokens: int,
     temperature: float,

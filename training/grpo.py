@@ -1,4 +1,6 @@
 """GRPO by TRL (1.16), configured by public arguments and callbacks: nothing of the trainer is subclassed."""
+# The types of TRL and datasets are partial.
+# pyright: reportMissingTypeStubs=false, reportPrivateImportUsage=false, reportUnknownMemberType=false
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -148,10 +150,11 @@ def trainer(
     processes: int = 1,
 ) -> GRPOTrainer:
     """TRL's trainer for this run."""
-    rollout = two_rounds(config, reward, runner, data) if config.grpo.recursion else None
+    rollout: Any = two_rounds(config, reward, runner, data) if config.grpo.recursion else None
+    rewards: Any = [rollout.reward if rollout else reward]
     made = GRPOTrainer(
         model=model,
-        reward_funcs=[rollout.reward if rollout else reward],
+        reward_funcs=rewards,
         args=arguments(config, folder, processes),
         train_dataset=data,
         processing_class=tokenizer,

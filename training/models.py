@@ -1,4 +1,6 @@
 """The conductor's weights: loaded, or initialized at random; all trained, or with adapters."""
+# The types of transformers are partial.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -75,7 +77,7 @@ def _adapters(config: LoraConfig) -> PeftLora:
     )
 
 
-def _scratch(config: ScratchConfig, tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
+def _scratch(config: ScratchConfig, tokenizer: Any) -> LlamaForCausalLM:
     return LlamaForCausalLM(
         LlamaConfig(
             vocab_size=len(tokenizer),

@@ -6,6 +6,7 @@ a plan ends the run (`Task.strict`).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from conductor.engine import Engine
 from conductor.money import Budget
@@ -16,7 +17,7 @@ from conductor.task import Task
 from conductor.worker import Call, FinishReason, Message
 from serving.pool import Pool, build_pool
 from serving.settings import ModelSettings, Settings, SettingsError
-from serving.worker_settings import ScriptedSettings, VllmSettings
+from serving.worker_settings import ScriptedSettings, VllmSettings, WorkerSettings
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
 from training.caching_worker import CachingWorker, CallCache
 
@@ -34,12 +35,13 @@ def training_pool(settings: Settings, environment: Mapping[str, str]) -> Pool:
     chosen = settings.conductor
     if chosen is None:
         raise SettingsError("Training needs a pool with a conductor. Set `conductor` in its settings.")
-    workers = []
+    workers: list[WorkerSettings] = []
     for worker in settings.workers:
         if worker.name == chosen.worker:
             shared = [name for name in ScriptedSettings.model_fields if hasattr(worker, name)]
-            kept = {name: getattr(worker, name) for name in shared}
-            worker = ScriptedSettings(**(kept | {"kind": "scripted", "replies": ("",)}))
+            kept: dict[str, Any] = {name: getattr(worker, name) for name in shared}
+            kept |= {"kind": "scripted", "replies": ("",)}
+            worker = ScriptedSettings(**kept)
         elif isinstance(worker, VllmSettings):
             raise SettingsError(
                 f"Worker {worker.name!r} is of kind vllm, which a server starts. Serve it, and write it with "

@@ -8,7 +8,6 @@ from statistics import mean
 from typing import Any, TypeVar
 
 from rich.progress import track
-from transformers import PreTrainedTokenizerBase
 
 from evaluation.graders import grade
 from training.data import TeamQuestion
@@ -62,7 +61,7 @@ class SoloAccuracy:
 
 def evaluate_policy(
     model: Any,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: Any,
     runner: PlanRunner,
     questions: Sequence[TeamQuestion],
     max_tokens: int,

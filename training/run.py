@@ -1,4 +1,6 @@
 """One training run: warm start, GRPO, measured before and after. Can be stopped at any time and resumed."""
+# The types of accelerate and torch are partial.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 
 import asyncio
 import os
@@ -10,7 +12,7 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
-from transformers import PreTrainedTokenizerBase, TrainerCallback, set_seed
+from transformers import TrainerCallback, set_seed
 
 from serving.settings import load as load_settings
 from training import grpo
@@ -84,7 +86,8 @@ class TrainingRun:
             SettingsError: the pool, the questions or the batch cannot be used.
         """
         grpo.check(self.config, self.processes)
-        self.prompts(), self.eval_questions()
+        self.prompts()
+        self.eval_questions()
 
     def run(self, callbacks: Sequence[TrainerCallback] = ()) -> dict[str, Any]:
         """All of it; returns the report.
@@ -146,7 +149,7 @@ class TrainingRun:
             workers[each.question.source].update(each.workers)
         return {source: sorted({kinds.get(n, "model") for n in names}) for source, names in workers.items()}
 
-    def _warm_start(self, model: Any, tokenizer: PreTrainedTokenizerBase, examples: list[Example]) -> None:
+    def _warm_start(self, model: Any, tokenizer: Any, examples: list[Example]) -> None:
         """Train `model` on the examples, or load the weights of the warm start that was done before."""
         config, weights = self.config.warm_start, self.run_dir.warm / "weights.pt"
         if config is None:
@@ -193,7 +196,7 @@ class TrainingRun:
     def _train(
         self,
         model: Any,
-        tokenizer: PreTrainedTokenizerBase,
+        tokenizer: Any,
         prompts: list[TeamQuestion],
         callbacks: Sequence[TrainerCallback],
     ) -> Any:
@@ -225,7 +228,7 @@ class TrainingRun:
         return trainer
 
     def _measure(
-        self, when: str, model: Any, tokenizer: PreTrainedTokenizerBase, held_out: list[TeamQuestion]
+        self, when: str, model: Any, tokenizer: Any, held_out: list[TeamQuestion]
     ) -> dict[str, dict[str, float | None]]:
         """Figures of the held-out questions by source, greedy and sampled; a resumed run reuses them."""
 

@@ -66,7 +66,8 @@ class RunDir:
                 f"{self.path} holds a run of another config: {self.config_file}. "
                 "Give that one, or another --out."
             )
-        for file, digest in (self.load("inputs") or {}).items():
+        begun_with: dict[str, str] = self.load("inputs") or {}
+        for file, digest in begun_with.items():
             if inputs.get(file) != digest:
                 raise SettingsError(
                     f"{file} is not what it was when the run in {self.path} began "

@@ -4,6 +4,8 @@ A test of the whole loop (questions, warm start, runs, reward, GRPO, held-out fi
 and workers. Each seed is a `podium train` of its own on one thread, two at a time. Writes
 `build/train-tiny.json` and `build/train-tiny.png`.
 """
+# The types of matplotlib are partial.
+# pyright: reportUnknownMemberType=false
 
 import argparse
 import json
@@ -36,7 +38,7 @@ MEANS = (*BARS, "before_sampled", "single_after", "right_access_after", "parsed_
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code: 0 where every seed was trained, else 1."""
-    parser = argparse.ArgumentParser(prog="python -m training.tiny", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m training.tiny", description="Train the tiny conductor.")
     parser.add_argument("--config", default="training/configs/tiny.yaml")
     parser.add_argument("--out", type=Path, default=Path("build"))
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)

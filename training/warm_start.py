@@ -4,6 +4,8 @@ A step's subtask mentions its worker's card, which teaches that a number stands 
 the prompt's tokens too: a policy that never had to predict or restate a question does not read it, and then
 learns only to collect the format's half point.
 """
+# The types of transformers and datasets are partial.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +13,6 @@ from typing import Any
 import torch
 from transformers import (
     PreTrainedModel,
-    PreTrainedTokenizerBase,
     PrinterCallback,
     Trainer,
     TrainerCallback,
@@ -32,7 +33,7 @@ class Collator:
     vocabulary of 49,152 the prompts' logits take more memory than all the rest, and a third of the time.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt_weight: float) -> None:
+    def __init__(self, tokenizer: Any, prompt_weight: float) -> None:
         self._tokenizer, self._prompt_weight = tokenizer, prompt_weight
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -75,7 +76,7 @@ def token_weighted_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: 
 
 def warm_start(
     model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: Any,
     examples: Sequence[Example],
     config: WarmStartConfig,
     arguments: dict[str, Any],

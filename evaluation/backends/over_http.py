@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
 import openai
 
@@ -106,7 +106,8 @@ class HttpBackend:
             "seed": seed,
         }
         try:
-            completion = await self._client.chat.completions.create(
+            create: Any = self._client.chat.completions.create  # its overloads do not know of our fields
+            completion = await create(
                 model=name,
                 messages=[{"role": "user", "content": question.text}],
                 timeout=caps.deadline_s + 30,
@@ -117,7 +118,7 @@ class HttpBackend:
             return await self._failure(exc)
         except openai.OpenAIError as exc:
             return RunOutcome(error=type(exc).__name__, message=str(exc))
-        answer = completion.to_dict()
+        answer: Json = completion.to_dict()
         try:
             return await self._outcome(answer["podium"]["workflow_id"])
         except openai.OpenAIError:  # the answer is here and paid for, whatever became of its record
@@ -151,7 +152,7 @@ class HttpBackend:
 
     async def _failure(self, exc: openai.APIStatusError) -> RunOutcome:
         """What a failed run took, from its record where there was a run; unknown where the record is gone."""
-        body = exc.body if isinstance(exc.body, dict) else {}
+        body = cast(Json, exc.body) if isinstance(exc.body, dict) else {}
         id = exc.response.headers.get("x-podium-workflow-id")
         failure = RunOutcome(error=str(body.get("code") or f"http_{exc.status_code}"), message=exc.message)
         if not id:

@@ -7,6 +7,8 @@ softmax is here, and no running mean.
 
 Shapes: B episodes, E = 384, H = 64, T task classes, M modes, A most agents, W workers.
 """
+# The types of torch are partial.
+# pyright: reportUnknownMemberType=false
 
 from collections.abc import Sequence
 from dataclasses import dataclass

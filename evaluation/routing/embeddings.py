@@ -2,6 +2,8 @@
 
 Vectors are cached beside the results, so that each text is embedded once.
 """
+# The types of sentence-transformers are partial.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 
 import hashlib
 from collections.abc import Callable, Sequence

@@ -7,6 +7,8 @@ inside; ours on right and wrong, with 384 numbers of all-MiniLM-L6-v2.
 
 Shapes: B pairs, Q questions, W workers, E = 384, D = inner size.
 """
+# The types of torch are partial.
+# pyright: reportUnknownMemberType=false
 
 import numpy as np
 import numpy.typing as npt
@@ -62,8 +64,9 @@ def fit(
     model, x = Factorisation(x_Q_E.shape[1], right_Q_W.shape[1], inner, rng), torch.from_numpy(x_Q_E)
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=1e-2)
     for _ in range(epochs):
-        for pairs_B_3 in torch.from_numpy(rng.permutation(pairs)).split(batch):
-            question, winner, loser = pairs_B_3.T
+        order: Tensor = torch.from_numpy(rng.permutation(pairs))
+        for start in range(0, len(order), batch):
+            question, winner, loser = order[start : start + batch].T
             scores = model(x[question])
             margin = scores.gather(1, winner[:, None]) - scores.gather(1, loser[:, None])
             optimizer.zero_grad()

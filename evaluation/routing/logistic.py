@@ -5,8 +5,11 @@ meets a target.
 
 Shapes: Q questions, W workers, E = 384.
 """
+# The types of scikit-learn are partial.
+# pyright: reportMissingTypeStubs=false
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +40,8 @@ def fit(x_Q_E: Floats, right_Q_W: Bools) -> WorkerRegressions:
     weights_E_W = np.zeros((x_Q_E.shape[1], right_Q_W.shape[1]))
     bias_W = np.where(right_Q_W.all(axis=0), CERTAIN, -CERTAIN)
     for w in np.flatnonzero(right_Q_W.any(axis=0) & ~right_Q_W.all(axis=0)):
-        model = LogisticRegression(C=STRENGTH, max_iter=500).fit(x_Q_E, right_Q_W[:, w])
+        model: Any = LogisticRegression(C=STRENGTH, max_iter=500)
+        model.fit(x_Q_E, right_Q_W[:, w])
         weights_E_W[:, w], bias_W[w] = model.coef_[0], model.intercept_[0]
     return WorkerRegressions(weights_E_W, bias_W)
 

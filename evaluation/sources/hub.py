@@ -2,6 +2,10 @@
 
 `datasets` is imported only here. Fields are named as for `jsonl`.
 """
+# The types of datasets are partial.
+# pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false
+
+from typing import Any
 
 from evaluation.errors import EvaluationError
 from evaluation.questions import Question
@@ -23,7 +27,7 @@ def questions(spec: Spec, count: int | None, seed: int) -> list[Question]:
             "elsewhere, pip install datasets."
         ) from exc
     try:
-        rows = load_dataset(name, spec.options.get("config"), split=spec.options.get("split", "test"))
+        rows: Any = load_dataset(name, spec.options.get("config"), split=spec.options.get("split", "test"))
     except (OSError, ValueError, RuntimeError, httpx.HTTPError) as exc:
         raise EvaluationError(
             f"hub:{name} cannot be loaded: {type(exc).__name__}: {exc}. Is the hub reachable (HF_ENDPOINT, "

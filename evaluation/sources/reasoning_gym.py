@@ -6,6 +6,8 @@ full credit, and some run the answer as Python. So the whitelist holds only data
 unrelated answer does too, and the scorer evaluates no input. The grader takes the text between `<answer>`
 tags and requires 0.99 (`evaluation.graders`).
 """
+# The types of reasoning-gym are partial.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 
 from evaluation.answer_extraction import ANSWER_FORM
 from evaluation.errors import HOW_TO_INSTALL, EvaluationError

@@ -1,7 +1,7 @@
 """Rows of any data set as questions; options say which field is which. Shared by `jsonl` and `hub`."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 from evaluation.answer_extraction import ANSWER_FORM
 from evaluation.errors import EvaluationError
@@ -33,13 +33,14 @@ def questions_from_rows(spec: Spec, rows: Iterable[tuple[str, Any]], source: str
     for number, (place, row) in enumerate(rows):
         if not isinstance(row, dict):
             raise EvaluationError(f"{place}: it is {type(row).__name__}; write one JSON object a line.")
+        fields = cast(dict[str, Any], row)
         texts = {
-            role: _text(row, name, place, role)
+            role: _text(fields, name, place, role)
             for role, name in names.items()
-            if role != "family" and (role != "id" or name in row or "id" in spec.options)
+            if role != "family" and (role != "id" or name in fields or "id" in spec.options)
         }
         text = f"{texts['question']}\n\n{form}" if form else texts["question"]
-        id, family = texts.get("id", str(number)), str(row.get(names["family"], source))
+        id, family = texts.get("id", str(number)), str(fields.get(names["family"], source))
         questions.append(Question(f"{source}/{id}", text, texts["answer"], grader, source, family))
     return questions
 

@@ -31,7 +31,7 @@ class StrategyAnswer:
 
     outcome: RunOutcome
     grade: Grade | None = None
-    notes: Mapping[str, Any] = field(default_factory=dict)
+    notes: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)

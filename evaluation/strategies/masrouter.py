@@ -95,7 +95,7 @@ class MasRouter(LearningStrategy):
         )
         rng = np.random.default_rng(training.seed)
         for _ in range(self.epochs):
-            order = rng.permutation(len(x))
+            order: list[int] = rng.permutation(len(x)).tolist()
             for start in range(0, len(order), BATCH):
                 batch = order[start : start + BATCH]
                 choices = [self.cascade.walk(x[at], sample=True) for at in batch]
