@@ -95,7 +95,7 @@ def parser() -> argparse.ArgumentParser:
     add("--max-output-tokens", type=count, help="of one call")
     add("--max-tokens", type=count, help="of one question, all calls together")
     add("--max-cost-usd", type=usd, help="likewise, in dollars")
-    add("--strategy-usd", type=usd, help="a strategy that has spent so much begins no further question")
+    add("--strategy-usd", type=usd, help="a strategy that has spent this begins no further question")
     add("--deadline-s", type=seconds, default=300.0, help="of one run (%(default)s)")
     add("--temperature", type=temperature, help="of workers, where a strategy sets none")
     return parser

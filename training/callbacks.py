@@ -134,9 +134,8 @@ class StopSignal(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """See `TrainerCallback`. Processes that train together stop at the same step."""
-        state_of_all: Any = PartialState()
-        if state_of_all.num_processes > 1:
-            requests: list[bool] = gather_object([self.requested])
-            self.requested = any(requests)
+        processes: Any = PartialState()
+        if processes.num_processes > 1:
+            self.requested = any(gather_object([self.requested]))
         if self.requested:
             control.should_save = control.should_training_stop = True

@@ -53,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
     add("--out", type=Path, help="the run's folder (build/training/NAME); on Ray, one that all machines see")
     add("--seed", type=int, help="instead of the config's")
     add("--resume", action="store_true", help="go on with the run in the folder")
-    add("--ray-workers", type=int, metavar="N", help="train on a Ray cluster, with so many processes")
+    add("--ray-workers", type=int, metavar="N", help="train on a Ray cluster, with N processes")
     add("--gpus", action="store_true", help="with --ray-workers: a GPU for each process")
     return parser
 

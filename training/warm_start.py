@@ -11,13 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from transformers import (
-    PreTrainedModel,
-    PrinterCallback,
-    Trainer,
-    TrainerCallback,
-    TrainingArguments,
-)
+from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 from training.config import WarmStartConfig
 from training.examples import Example
@@ -47,9 +41,8 @@ class Collator:
         batch = {"input_ids": ids, "attention_mask": mask, "labels": labels}
         if self._prompt_weight:
             return batch
-        kept = 1 + max(
-            sum(weight > 0 for weight in w) for _, w in rows
-        )  # the last one of a prompt foretells the plan's first
+        # One more: the last token of a prompt predicts the plan's first.
+        kept = 1 + max(sum(weight > 0 for weight in w) for _, w in rows)
         return batch | {"labels": labels[:, -kept:], "logits_to_keep": kept}
 
     def _tokens(self, prompt: Chat, plan: str) -> tuple[list[int], list[int]]:

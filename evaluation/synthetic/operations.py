@@ -188,7 +188,7 @@ def of_result(operation: Operation, first: Operation) -> bool:
 
 
 def operand(rng: random.Random, sort: Sort, digits: int = 2) -> str:
-    """A number of so many digits without a nought, or a made-up word of two or three syllables."""
+    """A number of `digits` digits without a zero, or a made-up word of two or three syllables."""
     if sort == "number":
         return "".join(str(rng.randint(1, 9)) for _ in range(digits))
     return "".join(rng.choice(CONSONANTS) + rng.choice(VOWELS) for _ in range(rng.randint(2, 3)))

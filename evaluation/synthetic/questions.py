@@ -104,7 +104,7 @@ def solution(text: str) -> str:
 
 
 def _family(rng: random.Random, usable: Sequence[Operation]) -> Operation:
-    """Families alike, however many operations each has."""
+    """Families are equally likely, however many operations each has."""
     family = rng.choice(sorted({operation.family for operation in usable}))
     return rng.choice([operation for operation in usable if operation.family == family])
 

@@ -33,7 +33,7 @@ class Assignment:
 
     question: str
     task: str
-    """Empty where it was given none."""
+    """Empty where there is none."""
     outputs: tuple[str, ...]
     """Of the steps it may read, in their order."""
 
@@ -53,8 +53,7 @@ class Skill:
         name: in the pool.
         price: per token; words are counted as tokens.
         families: what it can do; all where not given.
-        error_rate: of the parts that it can do it gets so many wrong, in the mean; which ones follows from
-            seed and prompt.
+        error_rate: the mean share of its parts that it gets wrong; which ones follows from seed and prompt.
         seed: of those errors.
 
     Raises:
@@ -115,7 +114,7 @@ class Skill:
     def _parts_to_do(self, shown: Assignment) -> list[Part]:
         """The parts to do: those the task names, by their words or family; without such a task all of them.
 
-        A part whose operand somebody else has found already is where a whole question is taken up.
+        Of a whole question, a first part that another step has solved is skipped.
         """
         whole = [part for words in parts(shown.question) if (part := read(words))]
         own = read(shown.task)
@@ -128,8 +127,10 @@ class Skill:
         return whole[1:] if done and len(whole) > 1 else whole
 
     def _result_or_error(self, shown: Assignment, index: int, result: str) -> str:
-        """`result`, or something like it where this is one of the parts that it gets wrong."""
-        digest = hashlib.sha256(f"{self._seed}\0{self.name}\0{index}\0{shown}".encode()).digest()
+        """`result`, or something similar where this is one of the parts that it gets wrong."""
+        # Spelled out, whatever the class is called: published figures depend on which parts go wrong.
+        prompt = f"Shown(question={shown.question!r}, task={shown.task!r}, outputs={shown.outputs!r})"
+        digest = hashlib.sha256(f"{self._seed}\0{self.name}\0{index}\0{prompt}".encode()).digest()
         if int.from_bytes(digest[:8]) >= self._error_rate * 2**64:
             return result
         if result in ("yes", "no"):
