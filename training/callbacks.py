@@ -136,6 +136,7 @@ class StopSignal(TrainerCallback):
         """See `TrainerCallback`. Processes that train together stop at the same step."""
         processes: Any = PartialState()
         if processes.num_processes > 1:
-            self.requested = any(gather_object([self.requested]))
+            requests: list[bool] = gather_object([self.requested])
+            self.requested = any(requests)
         if self.requested:
             control.should_save = control.should_training_stop = True
