@@ -73,7 +73,7 @@ capacity: setup-dev ## replicas, GPUs and dollars for a rate, simulated
 	@$(BIN)/python -m loadtest.simulator
 
 eval: setup-learning ## compare strategies: EVAL="--settings FILE --questions gsm8k"; without EVAL it tells how
-	@$(BIN)/python -m evaluation $(EVAL)
+	@$(BIN)/python -m evaluation.cli $(EVAL)
 
 check-cluster: setup-base ## do pool, Serve config and machines agree, and what do they cost
 	@$(BIN)/python -m cluster.check

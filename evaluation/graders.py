@@ -1,173 +1,127 @@
-"""Judges: each finds the answer in a text and says whether it is right. `GRADERS` is the table that questions name.
+"""Graders: each finds the answer in a text and says whether it is right. Questions name one of `GRADERS`.
 
-What may hang or break runs in other processes: `math` and `reasoning_gym` in `grading_processes`, `code` in `sandbox`.
+What may hang or crash runs in other processes: `math` and `reasoning_gym` in `grading_processes`, `code` in
+`sandbox`.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from typing import Protocol
 
-from evaluation import extracting
-from evaluation.grading_processes import scored_by_math_verify, scored_by_reasoning_gym
+from evaluation.answer_extraction import answer_tag, answer_tag_or_all, choice, code, mathematics, number
+from evaluation.grading_processes import math_verify_grade, reasoning_gym_score
 from evaluation.questions import Grade, Question
-from evaluation.sandbox import Verdict, run_program
+from evaluation.sandbox import run_program
 
 NO_ANSWER = "no answer was found in the text"
 RIGHT = 0.99
 """reasoning-gym's scores are floats, and partial credit is not a right answer."""
-
-
-class Grader(Protocol):
-    """One way to judge."""
-
-    def extract(self, question: Question, answer: str) -> str | None:
-        """The part of `answer` that counts; None where there is none. Votes are counted over it."""
-        ...
-
-    async def grade(self, question: Question, answer: str) -> Grade:
-        """What `answer` is worth. Never raises for what stands in it."""
-        ...
+CODE_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """Judges in this process by comparing the extracted answer with the expected one."""
+class Grader:
+    """One way to judge.
 
-    find: Callable[[str], str | None]
-    same: Callable[[str, str], bool]
-    normal: Callable[[str], str] = str.strip
+    Args:
+        extract: finds the part of a text that counts; None where there is none. Votes are counted over it.
+        judge: the verdict on that part. Never raises because of its text.
+    """
 
-    def extract(self, question: Question, answer: str) -> str | None:
-        """See `Grader`."""
-        found = self.find(answer)
-        return None if found is None else self.normal(found)
-
-    async def grade(self, question: Question, answer: str) -> Grade:
-        """See `Grader`."""
-        found = self.extract(question, answer)
-        if found is None:
-            return Grade(False, None, NO_ANSWER)
-        right = self.same(found, question.expected)
-        return Grade(right, found, "" if right else "it differs from the expected answer")
+    extract: Callable[[str], str | None]
+    judge: Callable[[Question, str], Awaitable[Grade]]
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """For a recorded pool: right is what the recorded scorer called right, or the expected answer itself."""
+def compare(same: Callable[[str, str], bool]) -> Callable[[Question, str], Awaitable[Grade]]:
+    """A judge that compares the answer with the expected one, in this process."""
 
-    def extract(self, question: Question, answer: str) -> str | None:
-        """See `Grader`."""
-        return extracting.tagged(answer)
+    async def judge(question: Question, answer: str) -> Grade:
+        right = same(answer, question.expected)
+        return Grade(right, answer, "" if right else "it differs from the expected answer")
 
-    async def grade(self, question: Question, answer: str) -> Grade:
-        """See `Grader`."""
-        found = self.extract(question, answer)
-        if found is None:
-            return Grade(False, None, NO_ANSWER)
-        right = found == question.expected.strip() or found in question.facts["right"]
-        return Grade(right, found, "" if right else "no recorded answer with these words is right")
+    return judge
 
 
-@dataclass(frozen=True, slots=True)
-class ReasoningGym:
-    """By the data set's own scorer, over what stands between answer marks and nothing else."""
-
-    def extract(self, question: Question, answer: str) -> str | None:
-        """See `Grader`."""
-        return extracting.tagged(answer)
-
-    async def grade(self, question: Question, answer: str) -> Grade:
-        """See `Grader`."""
-        found = self.extract(question, answer)
-        if found is None:
-            return Grade(False, None, NO_ANSWER)
-        score, why = await scored_by_reasoning_gym(question.family, found, question.facts["entry"])
-        right = score is not None and score >= RIGHT
-        return Grade(right, found, "" if right else why or f"the scorer gives {score:g}")
+async def judge_recorded(question: Question, answer: str) -> Grade:
+    """Right is what was recorded as right, or the expected answer."""
+    right = answer == question.expected.strip() or answer in question.facts["right"]
+    return Grade(right, answer, "" if right else "no recorded answer with these words is right")
 
 
-@dataclass(frozen=True, slots=True)
-class Mathematics:
-    """By `math-verify`: 1/2 is 0.5, and LaTeX is read."""
-
-    def extract(self, question: Question, answer: str) -> str | None:
-        """See `Grader`."""
-        return extracting.mathematics(answer)
-
-    async def grade(self, question: Question, answer: str) -> Grade:
-        """See `Grader`."""
-        found = self.extract(question, answer)
-        if found is None:
-            return Grade(False, None, NO_ANSWER)
-        right, read, why = await scored_by_math_verify(question.expected, found)
-        return Grade(right, read, "" if right else why)
+async def judge_reasoning_gym(question: Question, answer: str) -> Grade:
+    """By the data set's own scorer."""
+    score, why = await reasoning_gym_score(question.family, answer, question.facts["entry"])
+    right = score is not None and score >= RIGHT
+    return Grade(right, answer, "" if right else why or f"the scorer gives {score:g}")
 
 
-@dataclass(frozen=True, slots=True)
-class Code:
-    """HumanEval's way: the program runs, its tests pass. See `sandbox` for what that protects from."""
-
-    timeout_s: float = 10.0
-
-    def extract(self, question: Question, answer: str) -> str | None:
-        """See `Grader`."""
-        return extracting.code(answer)
-
-    async def grade(self, question: Question, answer: str) -> Grade:
-        """See `Grader`."""
-        found = self.extract(question, answer)
-        if found is None:
-            return Grade(False, None, NO_ANSWER)
-        name, prompt = question.facts["entry_point"], question.facts["prompt"]
-        # Some models give the body alone; the prompt in front also brings the imports that it promised.
-        program = f"{prompt}\n    pass\n\n{found}" if f"def {name}" in found else f"{prompt}{found}"
-        tests = f"{question.facts['test']}\n\ncheck({name})\n"
-        verdict: Verdict = await run_program(program, tests, self.timeout_s)
-        return Grade(verdict.passed, found, verdict.why)
+async def judge_mathematics(question: Question, answer: str) -> Grade:
+    """By `math-verify`: 1/2 equals 0.5, and LaTeX is read."""
+    right, read, why = await math_verify_grade(question.expected, answer)
+    return Grade(right, read, "" if right else why)
 
 
-def _plain(text: str) -> str:
-    return " ".join(text.split()).casefold()
+async def judge_code(question: Question, answer: str) -> Grade:
+    """HumanEval: the program runs and its tests pass. See `sandbox` for what it protects from."""
+    name, prompt = question.facts["entry_point"], question.facts["prompt"]
+    # Some models write the body alone; the prompt in front also has the imports.
+    program = f"{prompt}\n    pass\n\n{answer}" if f"def {name}" in answer else f"{prompt}{answer}"
+    tests = f"{question.facts['test']}\n\ncheck({name})\n"
+    verdict = await run_program(program, tests, CODE_TIMEOUT_S)
+    return Grade(verdict.passed, answer, verdict.why)
 
 
-def _same_number(found: str, expected: str) -> bool:
+def _same_words(answer: str, expected: str) -> bool:
+    return answer.casefold().split() == expected.casefold().split()
+
+
+def _same_choice(answer: str, expected: str) -> bool:
+    return answer == expected.strip().upper()
+
+
+def _same_number(answer: str, expected: str) -> bool:
     try:
-        one, other = Decimal(found), Decimal(expected.replace(",", "").strip())
+        one, other = Decimal(answer), Decimal(expected.replace(",", "").strip())
         return one == other or (other != 0 and abs(one / other - 1) < Decimal("1e-6"))
     except ArithmeticError:  # no number, or one too large to divide
         return False
 
 
-def _normal_number(found: str) -> str:
+def _number(text: str) -> str | None:
+    """The number, in one spelling: 7.0 and 7 are the same vote."""
+    if (digits := number(text)) is None:
+        return None
     try:
-        number = Decimal(found)
-        return format(number.normalize(), "f") if abs(number.adjusted()) < 40 else str(number)
+        value = Decimal(digits)
+        return format(value.normalize(), "f") if abs(value.adjusted()) < 40 else str(value)
     except InvalidOperation:
-        return found
+        return digits
 
 
 GRADERS: dict[str, Grader] = {
-    "exact": Compared(extracting.tagged_or_all, lambda found, expected: _plain(found) == _plain(expected)),
-    "numeric": Compared(extracting.number, _same_number, _normal_number),
-    "choice": Compared(extracting.choice, lambda found, expected: found == expected.strip().upper()),
-    "math": Mathematics(),
-    "reasoning_gym": ReasoningGym(),
-    "recorded": Recorded(),
-    "code": Code(),
+    "exact": Grader(answer_tag_or_all, compare(_same_words)),
+    "numeric": Grader(_number, compare(_same_number)),
+    "choice": Grader(choice, compare(_same_choice)),
+    "math": Grader(mathematics, judge_mathematics),
+    "reasoning_gym": Grader(answer_tag, judge_reasoning_gym),
+    "recorded": Grader(answer_tag, judge_recorded),
+    "code": Grader(code, judge_code),
 }
-"""By the name that questions give. Another grader is another line."""
+"""By the name that questions use."""
 
 
 async def grade(question: Question, answer: str) -> Grade:
-    """What `answer` is worth.
+    """Judge `answer`.
 
     Raises:
         KeyError: the question names a grader that is not in `GRADERS`.
     """
-    return await GRADERS[question.grader].grade(question, answer)
+    found = extract(question, answer)
+    if found is None:
+        return Grade(False, None, NO_ANSWER)
+    return await GRADERS[question.grader].judge(question, found)
 
 
 def extract(question: Question, answer: str) -> str | None:
     """The part of `answer` that counts; None where there is none."""
-    return GRADERS[question.grader].extract(question, answer)
+    return GRADERS[question.grader].extract(answer)

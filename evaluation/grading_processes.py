@@ -1,9 +1,12 @@
-"""Scorers that may hang, in processes of their own that can be ended.
+"""Scorers that may hang, in processes of their own that can be killed.
 
-math-verify stops itself by SIGALRM, which works in a process's main thread only; some of reasoning-gym's scorers search for long.
-Each process grades in its main thread; one that does not answer in time is killed together with its pool, and the pool is made
-anew. A scorer that fails says so as a wrong answer with a reason.
+math-verify stops itself by SIGALRM, which works in a process's main thread only; some of reasoning-gym's
+scorers search for long. Each process grades in its main thread. One that does not answer in time is killed
+with its whole pool, and the next call starts a new pool. A scorer that fails makes the answer wrong, with a
+reason.
 """
+# The types of math-verify and reasoning-gym are partial.
+# pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false
 
 import asyncio
 import atexit
@@ -12,41 +15,44 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
 from typing import Any
 from weakref import WeakKeyDictionary
 
 PROCESSES = 2
-INSIDE_S = 5
-"""What math-verify allows one comparison."""
-OUTSIDE_S = 30.0
-"""After which a process is killed; the first call also waits for its imports."""
+COMPARISON_S = 5
+"""Timeout of one comparison inside math-verify."""
+CALL_S = 30.0
+"""When a process is killed; the first call also waits for its imports."""
 MEMORY_BYTES = 4 * 1024**3
 
 
 TRIES = 4
-"""Of a call whose process was killed for another one's sake."""
+"""Attempts of a call whose process was killed because of another call."""
 
 
-class Processes:
-    """A pool that is made when it is first needed, and made again after a kill."""
+class GradingPool:
+    """A process pool that starts when first needed, and again after a kill."""
 
     def __init__(self) -> None:
         self._pool: ProcessPoolExecutor | None = None
-        self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+        self._slots: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
-    async def call(self, work: Callable[..., Any], *given: Any, timeout_s: float = OUTSIDE_S) -> Any:
-        """`work(*given)` over there; its time begins when a process is free.
+    async def call(self, work: Callable[..., Any], *arguments: Any, timeout_s: float = CALL_S) -> Any:
+        """Run `work(*arguments)` in a process; the timeout starts when one is free.
 
         Raises:
             TimeoutError: it was killed.
-            BrokenProcessPool: its process died, time and again.
+            BrokenProcessPool: its process died in every attempt.
         """
-        places = self._places.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(PROCESSES))
-        async with places:
+        slots = self._slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(PROCESSES))
+        async with slots:
             for left in reversed(range(TRIES)):
-                pool = self._made()
+                pool = self._start()
                 try:
-                    return await asyncio.wait_for(asyncio.wrap_future(pool.submit(work, *given)), timeout_s)
+                    return await asyncio.wait_for(
+                        asyncio.wrap_future(pool.submit(work, *arguments)), timeout_s
+                    )
                 except TimeoutError:
                     self._end(pool)
                     raise
@@ -61,44 +67,45 @@ class Processes:
         if self._pool is not None:
             self._end(self._pool)
 
-    def _made(self) -> ProcessPoolExecutor:
+    def _start(self) -> ProcessPoolExecutor:
         if self._pool is None:
-            self._pool = ProcessPoolExecutor(PROCESSES, get_context("spawn"), initializer=_limited)
+            self._pool = ProcessPoolExecutor(PROCESSES, get_context("spawn"), initializer=_limit_memory)
         return self._pool
 
     def _end(self, pool: ProcessPoolExecutor) -> None:
-        """Kill what `pool` runs: those who wait for it are told that it broke, and the next call makes another."""
+        """Kill its processes: waiting calls get BrokenProcessPool, and the next call starts another pool."""
         if pool is self._pool:
             self._pool = None
-        for process in list((getattr(pool, "_processes", None) or {}).values()):
+        processes: dict[int, BaseProcess] = getattr(pool, "_processes", None) or {}
+        for process in list(processes.values()):
             process.kill()
         pool.shutdown(wait=False)
 
 
-PROCESSES_OF_THIS = Processes()
-atexit.register(PROCESSES_OF_THIS.close)
+POOL = GradingPool()
+atexit.register(POOL.close)
 
 
-async def scored_by_math_verify(expected: str, answer: str) -> tuple[bool, str | None, str]:
+async def math_verify_grade(expected: str, answer: str) -> tuple[bool, str | None, str]:
     """Whether they are equal, how the answer was read, and why not."""
     try:
-        return await PROCESSES_OF_THIS.call(_math_verify, expected, answer)
+        return await POOL.call(_math_verify, expected, answer)
     except (TimeoutError, BrokenProcessPool) as exc:
         return False, answer, f"the comparison did not end: {type(exc).__name__}"
 
 
-async def scored_by_reasoning_gym(
+async def reasoning_gym_score(
     dataset: str, answer: str, entry: Mapping[str, Any]
 ) -> tuple[float | None, str]:
     """The data set's score of 0 to 1; None, with a reason, where its scorer failed."""
     try:
-        return await PROCESSES_OF_THIS.call(_reasoning_gym, dataset, answer, dict(entry))
+        return await POOL.call(_reasoning_gym, dataset, answer, dict(entry))
     except (TimeoutError, BrokenProcessPool) as exc:
         return None, f"the scorer did not end: {type(exc).__name__}"
 
 
-def _limited() -> None:
-    """Answers are strangers' texts: none may take all memory."""
+def _limit_memory() -> None:
+    """Answers are untrusted: none may take all memory."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
@@ -106,11 +113,15 @@ def _limited() -> None:
 def _math_verify(expected: str, answer: str) -> tuple[bool, str | None, str]:
     from math_verify import parse, verify
 
-    gold = parse(expected, parsing_timeout=INSIDE_S) or parse(f"${expected}$", parsing_timeout=INSIDE_S)
-    found = parse(answer, parsing_timeout=INSIDE_S) or parse(f"${answer}$", parsing_timeout=INSIDE_S)
+    gold: list[Any] = parse(expected, parsing_timeout=COMPARISON_S) or parse(
+        f"${expected}$", parsing_timeout=COMPARISON_S
+    )
+    found: list[Any] = parse(answer, parsing_timeout=COMPARISON_S) or parse(
+        f"${answer}$", parsing_timeout=COMPARISON_S
+    )
     if not found:
         return False, None, "no mathematical expression was found in the text"
-    right = bool(verify(gold, found, timeout_seconds=INSIDE_S))
+    right = bool(verify(gold, found, timeout_seconds=COMPARISON_S))
     return right, str(found[-1]), "" if right else "it is not equal to the expected answer"
 
 
@@ -118,6 +129,7 @@ def _reasoning_gym(dataset: str, answer: str, entry: dict[str, Any]) -> tuple[fl
     from reasoning_gym import get_score_answer_fn
 
     try:
-        return float(get_score_answer_fn(dataset)(answer, entry)), ""
-    except Exception as exc:  # noqa: BLE001  (dozens of scorers, each failing in its own way over a stranger's text)
-        return None, f"the scorer refused it: {type(exc).__name__}"
+        score: Any = get_score_answer_fn(dataset)
+        return float(score(answer, entry)), ""
+    except Exception as exc:  # noqa: BLE001  (dozens of scorers, each with failures of its own)
+        return None, f"the scorer failed: {type(exc).__name__}"

@@ -1,4 +1,4 @@
-"""What is asked, and how its answer is checked. Knows no source and no grader by itself."""
+"""What is asked, and how its answer is checked. Knows no source and no grader."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,12 +10,12 @@ class Question:
     """One question whose answer can be checked by a program.
 
     Args:
-        id: unique in its source and the same every time, so that a stopped evaluation can go on: `skills/7/12`.
-        text: what the user asks, with the form of the answer that the grader wants.
-        expected: the reference answer; never shown to anybody who answers.
+        id: unique in its source and stable, so that a stopped evaluation can continue: `skills/7/12`.
+        text: the user's message, with the form of answer that the grader needs.
+        expected: the reference answer; never shown to a worker.
         grader: a name in `evaluation.graders.GRADERS`.
         source: where it is from: `skills`, `recorded`, `reasoning_gym` ...
-        family: its sort within the source, for figures by family.
+        family: its kind within the source, for figures by family.
         facts: what the grader or a replaying worker needs beyond the text.
     """
 
@@ -25,16 +25,16 @@ class Question:
     grader: str
     source: str
     family: str
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)
 class Grade:
-    """What became of an answer.
+    """The verdict on an answer.
 
     Args:
-        correct: whether it counts as right; nothing is half right.
-        extracted: the part of the text that was judged; None where the text has no answer in it.
+        correct: right or not; there is no partial credit.
+        extracted: the part of the text that was judged; None where it has no answer.
         why: in words, where it is not right.
     """
 

@@ -1,9 +1,10 @@
-"""Writes an evaluation as a page that needs nothing beside itself, and as JSON. Knows files, not how figures are made."""
+"""Writes an evaluation as one self-contained page and as JSON. Knows files, not how figures are computed."""
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jinja2
 
@@ -12,35 +13,38 @@ from evaluation.plots import is_bound, plots
 TEMPLATE = "report.html.j2"
 
 
-def write(folder: Path, told: dict[str, Any]) -> Path:
+def write(folder: Path, figures: dict[str, Any]) -> Path:
     """Write `report.html` and `report.json`.
 
     Args:
-        folder: made if it is not there.
-        told: title, date, command, machine, questions, warnings, rows and comparisons: all that `report.json` holds.
+        folder: created if missing.
+        figures: title, date, command, machine, questions, warnings, rows and comparisons: all that
+            `report.json` holds.
 
     Returns:
         The page.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "report.json").write_text(json.dumps(_plain(told), indent=2) + "\n", encoding="utf-8")
+    (folder / "report.json").write_text(json.dumps(_plain(figures), indent=2) + "\n", encoding="utf-8")
     page = folder / "report.html"
-    families = sorted({family for row in told["rows"] for family in row["families"]})
-    page.write_text(_template().render(told, plots=plots(told["rows"]), families=families), encoding="utf-8")
+    families = sorted({family for row in figures["rows"] for family in row["families"]})
+    page.write_text(
+        _template().render(figures, plots=plots(figures["rows"]), families=families), encoding="utf-8"
+    )
     return page
 
 
 def _plain(value: Any) -> Any:
-    """For JSON, which knows no NaN."""
+    """For JSON, which has no NaN."""
     if isinstance(value, dict):
-        return {str(name): _plain(each) for name, each in value.items()}
+        return {str(name): _plain(each) for name, each in cast(dict[Any, Any], value).items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(each) for each in cast(Sequence[Any], value)]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
+    environment: Any = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -53,20 +57,20 @@ def _template() -> jinja2.Template:
 
 
 def number(value: float | None) -> str:
-    """As a person reads it; a dash where it is unknown."""
+    """For people; a dash where unknown."""
     return "–" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def percent(value: float | None) -> str:
-    """Of one, with a decimal."""
+    """A share as percent, with one decimal."""
     return "–" if value is None or math.isnan(value) else f"{100 * value:.1f}"
 
 
 def seconds(value: float | None) -> str:
-    """Milliseconds where it is short."""
+    """Milliseconds below one second."""
     return "–" if value is None else f"{value:.2f} s" if value >= 1 else f"{1000 * value:.3g} ms"
 
 
 def usd(value: float | None) -> str:
-    """Dollars; unknown is said."""
+    """Dollars."""
     return "unknown" if value is None else f"{value:.3g}"

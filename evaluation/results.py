@@ -1,7 +1,7 @@
-"""Results as they come, in a file that only grows: a stopped evaluation goes on where it was.
+"""Results as they come, in a file that only grows: a stopped evaluation continues where it was.
 
-One JSON object a line, keyed by strategy, question and the digest of everything else that the answer depends on. A line that
-was torn when the process died is cut off when the file is opened again.
+One JSON object a line, keyed by strategy, question and the digest of everything else that the answer depends
+on. A line that was torn when the process died is cut off when the file is opened again.
 """
 
 import hashlib
@@ -14,28 +14,33 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.errors import EvaluationError
-from evaluation.outcome import Outcome
+from evaluation.outcome import RunOutcome
 from evaluation.questions import Grade, Question
 
 Key = tuple[str, str, str]
-PASSING = frozenset(
-    {"WorkerBusy", "WorkerUnavailable", "Overloaded", "DeadlineExceeded", "worker_busy", "worker_unavailable", "overloaded",
-     "deadline_exceeded", "http_429", "http_502", "http_503", "http_504", "APIConnectionError", "APITimeoutError"}
-)  # fmt: skip
-"""Errors that may be gone when the question is asked again, so a resumed evaluation asks it again."""
+TRANSIENT = {
+    *("WorkerBusy", "WorkerUnavailable", "Overloaded", "DeadlineExceeded"),
+    *("worker_busy", "worker_unavailable", "overloaded", "deadline_exceeded"),
+    *("http_429", "http_502", "http_503", "http_504", "APIConnectionError", "APITimeoutError"),
+}
+"""Errors that may not come again, so a resumed evaluation asks again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One strategy's answer to one question, judged.
+    """One strategy's answer to one question, graded.
 
     Args:
         strategy: its label.
-        question, source, family: whose.
+        question: its id.
+        source: of the question.
+        family: of the question.
         digest: of what else the answer depends on: settings, caps, seed, options.
-        correct, extracted, why: the grade.
-        outcome: what it took.
-        notes: what a strategy leaves for those that come after it, such as which of its samples were right.
+        correct: see `Grade`.
+        extracted: see `Grade`.
+        why: see `Grade`.
+        outcome: answer and price.
+        notes: for later strategies, such as which of its samples were right.
     """
 
     strategy: str
@@ -46,8 +51,22 @@ class Result:
     correct: bool
     extracted: str | None
     why: str
-    outcome: Outcome
-    notes: Mapping[str, Any] = field(default_factory=dict)
+    outcome: RunOutcome
+    notes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    @classmethod
+    def of(
+        cls,
+        strategy: str,
+        question: Question,
+        digest: str,
+        outcome: RunOutcome,
+        grade: Grade,
+        notes: Mapping[str, Any],
+    ) -> "Result":
+        """Put a result together."""
+        about = question.id, question.source, question.family, digest
+        return cls(strategy, *about, grade.correct, grade.extracted, grade.why, outcome, notes)
 
     @property
     def key(self) -> Key:
@@ -55,24 +74,14 @@ class Result:
         return self.strategy, self.question, self.digest
 
     @property
-    def abstained(self) -> bool:
-        """It gave no answer, though nothing failed."""
+    def no_answer(self) -> bool:
+        """Whether it has no answer though nothing failed."""
         return self.outcome.error is None and self.extracted is None
 
 
-def judged(
-    strategy: str, question: Question, digest: str, outcome: Outcome, grade: Grade, notes: Mapping[str, Any]
-) -> Result:
-    """A result of its parts."""
-    return Result(
-        strategy, question.id, question.source, question.family, digest, grade.correct, grade.extracted, grade.why, outcome,
-        notes,
-    )  # fmt: skip
-
-
-def digest(told: Any) -> str:
-    """Twelve letters that change when anything in `told` does."""
-    text = json.dumps(told, sort_keys=True, separators=(",", ":"), default=str)
+def digest(facts: Any) -> str:
+    """Twelve letters that change when anything in `facts` does."""
+    text = json.dumps(facts, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -80,13 +89,13 @@ class ResultLog:
     """The file. One process at a time; use it as a context manager."""
 
     def __init__(self, path: Path) -> None:
-        """Reads what is there.
+        """Read what is there.
 
         Raises:
             EvaluationError: it cannot be read or written, or holds something else.
         """
         self._path = path
-        self._held: dict[Key, Result] = {}
+        self._results: dict[Key, Result] = {}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = path.open("ab+")
@@ -103,48 +112,44 @@ class ResultLog:
         self._file.close()
 
     def get(self, strategy: str, question: str, digest: str) -> Result | None:
-        """The newest result of that key; None where there is none or it is worth another try."""
-        found = self._held.get((strategy, question, digest))
-        return None if found is not None and found.outcome.error in PASSING else found
+        """The newest result of that key; None where there is none or its error was transient."""
+        result = self._results.get((strategy, question, digest))
+        return None if result is not None and result.outcome.error in TRANSIENT else result
 
     def add(self, result: Result) -> None:
-        """Keep it, on the disk too.
+        """Append it to the file.
 
         Raises:
             OSError: the disk is full. What was written before is whole.
         """
-        self._file.write(json.dumps(_told(result), separators=(",", ":")).encode() + b"\n")
+        line = json.dumps(asdict(result), separators=(",", ":"), default=str)  # a cost is a Decimal
+        self._file.write(line.encode() + b"\n")
         self._file.flush()
-        self._held[result.key] = result
+        self._results[result.key] = result
 
     def _read(self) -> None:
         self._file.seek(0)
-        kept = 0
+        whole = 0
         for number, line in enumerate(self._file, 1):
             if not line.endswith(b"\n"):
                 break  # torn: the process died while it wrote
             try:
-                result = _result(json.loads(line))
+                result = _parse(json.loads(line))
             except (ValueError, KeyError, TypeError) as exc:
                 raise EvaluationError(
-                    f"{self._path}, line {number} is no result ({type(exc).__name__}: {exc}). Move the file away, or choose another --out."
+                    f"{self._path}, line {number} is no result ({type(exc).__name__}: {exc}). "
+                    "Move the file away, or choose another --out."
                 ) from exc
-            self._held[result.key] = result
-            kept += len(line)
-        self._file.truncate(kept)
+            self._results[result.key] = result
+            whole += len(line)
+        self._file.truncate(whole)
         self._file.seek(0, os.SEEK_END)
 
 
-def _told(result: Result) -> dict[str, Any]:
-    told = asdict(result)
-    cost = result.outcome.cost_usd
-    told["outcome"]["cost_usd"] = None if cost is None else str(cost)
-    return told
-
-
-def _result(told: dict[str, Any]) -> Result:
-    outcome = dict(told["outcome"])
+def _parse(fields: dict[str, Any]) -> Result:
+    outcome = dict(fields["outcome"])
     cost = outcome["cost_usd"]
     outcome |= {"cost_usd": None if cost is None else Decimal(cost)}
     outcome |= {name: tuple(outcome[name]) for name in ("workers", "plan")}
-    return Result(**(told | {"outcome": Outcome(**outcome)}))
+    fields["outcome"] = RunOutcome(**outcome)
+    return Result(**fields)

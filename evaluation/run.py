@@ -1,7 +1,8 @@
 """Runs strategies over questions: bounded, resumable, under a budget. Knows no strategy and no report.
 
-Strategies follow one another, so that their latencies are measured under the same load; each has `concurrency` questions under
-way. Every result is on the disk before the next question is begun, so an evaluation that was stopped goes on where it was.
+Strategies run one after another, so that their latencies are measured under the same load; each has
+`concurrency` questions in flight. Every result is written before the next question begins, so a stopped
+evaluation continues where it was.
 """
 
 import asyncio
@@ -10,42 +11,51 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from conductor.plan.plan import Plan
-from evaluation.asking import Asker, Caps
+from evaluation.backends import Backend, Caps
 from evaluation.graders import grade
 from evaluation.questions import Question
-from evaluation.results import Result, ResultLog, digest, judged
+from evaluation.results import Result, ResultLog, digest
 from evaluation.routing.embeddings import Embedder
-from evaluation.strategies.base import Answer, Lessons, Scene, Strategy, by_itself, models_of
+from evaluation.strategies.base import (
+    EvalContext,
+    Strategy,
+    StrategyAnswer,
+    TrainingSet,
+    solo_plan,
+    solo_workers,
+)
+
+Item = TypeVar("Item")
 
 
-class Show(Protocol):
-    """Where progress goes."""
+class Display(Protocol):
+    """Where progress is shown."""
 
     def begin(self, name: str, total: int) -> Callable[[bool | None], None]:
-        """A new bar; call what it gives once a question: whether it was right, None where that says nothing."""
+        """Start a bar; call the result for each question: right or wrong, None where that does not apply."""
         ...
 
     def say(self, text: str) -> None:
-        """A line."""
+        """Show a line."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """An evaluation.
+class EvalConfig:
+    """What an evaluation asks, and how.
 
     Args:
         questions: to be judged by.
         training: to learn from; none of them is among `questions`.
         caps: of every strategy, for one question.
-        seed: of everything that is drawn.
-        concurrency: questions under way at once.
-        strategy_usd: what one strategy may cost altogether, learning not included; None: as much as it takes.
+        seed: of all randomness.
+        concurrency: questions in flight.
+        strategy_usd: what one strategy may cost, learning not included; None: unlimited.
     """
 
     questions: Sequence[Question]
@@ -57,7 +67,7 @@ class Order:
 
 
 @dataclass(slots=True)
-class Evaluated:
+class EvalResults:
     """What came out.
 
     Args:
@@ -78,22 +88,21 @@ class Spending:
     limit_usd: Decimal | None
     question_usd: Decimal | None
     spent_usd: Decimal = Decimal(0)
-    under_way: int = 0
+    in_flight: int = 0
     stopped: str = ""
 
     def may_begin(self) -> bool:
-        """Whether there is room for one more question; where each has a cap of its own, for one that costs all of it."""
+        """Whether there is room for one more question, at its whole cap where questions are capped."""
         if self.limit_usd is None or self.stopped:
             return not self.stopped
-        held = (self.question_usd or Decimal(0)) * (self.under_way + (self.question_usd is not None))
-        if self.spent_usd + held > self.limit_usd or (
-            self.spent_usd >= self.limit_usd and self.limit_usd > 0
-        ):
+        reserved = (self.question_usd or Decimal(0)) * (self.in_flight + (self.question_usd is not None))
+        over = self.spent_usd + reserved > self.limit_usd
+        if over or (self.spent_usd >= self.limit_usd and self.limit_usd > 0):
             self.stopped = f"its budget of {self.limit_usd} US$ is used up"
         return not self.stopped
 
     def book(self, cost_usd: Decimal | None) -> None:
-        """A question has been answered."""
+        """Add the cost of an answer."""
         if cost_usd is not None:
             self.spent_usd += cost_usd
         elif self.limit_usd is not None and self.question_usd is not None:
@@ -105,135 +114,130 @@ class Spending:
 
 
 class Evaluation:
-    """One evaluation under way."""
+    """One evaluation in progress."""
 
     def __init__(
-        self, order: Order, asker: Asker, log: ResultLog, show: Show, cache: Path | None = None
+        self,
+        config: EvalConfig,
+        backend: Backend,
+        log: ResultLog,
+        display: Display,
+        cache: Path | None = None,
     ) -> None:
-        self._order, self._asker, self._log, self._show = order, asker, log, show
-        self._embedder = Embedder(cache, show.say)
-        self._evaluated = Evaluated()
+        self._config, self._backend, self._log, self._display = config, backend, log, display
+        self._embedder = Embedder(cache, display.say)
+        self._results = EvalResults()
         self._digests: dict[str, str] = {}
+        self._setting = [backend.identity, asdict(config.caps), config.seed]
 
-    async def run(self, strategies: Sequence[Strategy]) -> Evaluated:
-        """All of them, in their order.
+    async def run(self, strategies: Sequence[Strategy]) -> EvalResults:
+        """Run all of them, in this order.
 
         Raises:
             EvaluationError: one cannot learn or choose.
-            OSError: a result could not be kept. What was kept is whole.
+            OSError: a result could not be written. What was written is whole.
         """
-        lessons = await self._lessons() if self._order.training else None
-        if lessons is not None and any(strategy.learns for strategy in strategies):
-            self._embedder.embed(
-                [question.text for question in (*self._order.training, *self._order.questions)]
-            )
+        training = await self._training_set() if self._config.training else None
+        if training is not None and any(strategy.learns for strategy in strategies):
+            asked = (*self._config.training, *self._config.questions)
+            self._embedder.embed([question.text for question in asked])
         for strategy in strategies:
-            learned = await strategy.prepare(lessons)
-            self._evaluated.learned[strategy.label] = learned
+            learned = await strategy.prepare(training)
+            self._results.learned[strategy.label] = learned
             self._digests[strategy.label] = digest(
-                [self._told(), strategy.label, learned, [self._digests[a] for a in strategy.after]]
+                [self._setting, strategy.label, learned, [self._digests[a] for a in strategy.after]]
             )
-            await self._answered(strategy)
-        return self._evaluated
+            await self._run_strategy(strategy)
+        return self._results
 
-    def _told(self) -> Any:
-        order = self._order
-        return [self._asker.told, asdict(order.caps), order.seed]
-
-    async def _answered(self, strategy: Strategy) -> None:
-        order, label = self._order, strategy.label
-        held = self._evaluated.results.setdefault(label, {})
-        spending = Spending(order.strategy_usd, order.caps.max_cost_usd)
-        scene = Scene(self._asker, order.caps, order.seed, self._result)
-        advance = self._show.begin(label, len(order.questions))
-
-        keys = {q.id: digest([self._digests[label], q.text, q.expected]) for q in order.questions}
+    async def _run_strategy(self, strategy: Strategy) -> None:
+        config, label = self._config, strategy.label
+        results = self._results.results.setdefault(label, {})
+        spending = Spending(config.strategy_usd, config.caps.max_cost_usd)
+        context = EvalContext(self._backend, config.caps, config.seed, self._result)
+        advance = self._display.begin(label, len(config.questions))
+        keys = {q.id: digest([self._digests[label], q.text, q.expected]) for q in config.questions}
 
         def keep(question: Question, result: Result) -> None:
-            held[question.id] = result
+            results[question.id] = result
             spending.book(Decimal(0) if result.notes.get("free") else result.outcome.cost_usd)
             advance(result.correct)
 
-        async def one(question: Question) -> None:
+        async def answer(question: Question) -> None:
             if not spending.may_begin():
                 return
-            spending.under_way += 1
+            spending.in_flight += 1
             try:
-                result = await self._judged(
-                    label, question, keys[question.id], strategy.answer(question, scene)
-                )
+                answering = strategy.answer(question, context)
+                result = await self._grade_and_log(label, question, keys[question.id], answering)
             finally:
-                spending.under_way -= 1
+                spending.in_flight -= 1
             keep(question, result)
 
-        for question in order.questions:
+        for question in config.questions:
             if (result := self._log.get(label, question.id, keys[question.id])) is not None:
                 keep(question, result)
-        await each([q for q in order.questions if q.id not in held], one, order.concurrency)
+        await for_each([q for q in config.questions if q.id not in results], answer, config.concurrency)
         if spending.stopped:
-            self._evaluated.stopped[label] = spending.stopped
-            self._show.say(
-                f"{label} was stopped after {len(held)} of {len(order.questions)} questions: {spending.stopped}"
-            )
+            self._results.stopped[label] = spending.stopped
+            progress = f"{len(results)} of {len(config.questions)} questions"
+            self._display.say(f"{label} was stopped after {progress}: {spending.stopped}")
 
-    async def _judged(self, label: str, question: Question, key: str, answering: Awaitable[Answer]) -> Result:
+    async def _grade_and_log(
+        self, label: str, question: Question, key: str, answering: Awaitable[StrategyAnswer]
+    ) -> Result:
         answer = await answering
-        given = answer.grade
-        if given is None:
-            given = await grade(question, answer.outcome.answer)
-        result = judged(label, question, key, answer.outcome, given, answer.notes)
+        verdict = answer.grade or await grade(question, answer.outcome.answer)
+        result = Result.of(label, question, key, answer.outcome, verdict, answer.notes)
         self._log.add(result)
         return result
 
     def _result(self, label: str, question: str) -> Result | None:
-        return self._evaluated.results.get(label, {}).get(question)
+        return self._results.results.get(label, {}).get(question)
 
-    async def _lessons(self) -> Lessons:
+    async def _training_set(self) -> TrainingSet:
         """How every worker does on the training questions; asked now, or read from the log."""
-        order, workers = self._order, models_of(self._asker)
-        right_Q_W = np.zeros((len(order.training), len(workers)), dtype=np.bool_)
+        config, workers = self._config, solo_workers(self._backend)
+        right_Q_W = np.zeros((len(config.training), len(workers)), dtype=np.bool_)
         usd_Q_W = np.full(right_Q_W.shape, math.nan)
         for w, worker in enumerate(workers):
-            advance = self._show.begin(f"training questions: {worker}", len(order.training))
+            advance = self._display.begin(f"training questions: {worker}", len(config.training))
 
-            async def one(
+            async def try_worker(
                 at: int, w: int = w, worker: str = worker, advance: Callable[[bool | None], None] = advance
             ) -> None:
-                result = await self._tried(order.training[at], by_itself(worker))
-                right_Q_W[at, w] = result.correct
+                result = await self._try_plan(config.training[at], solo_plan(worker))
                 cost = result.outcome.cost_usd
-                usd_Q_W[at, w] = math.nan if cost is None else float(cost)
+                right_Q_W[at, w], usd_Q_W[at, w] = result.correct, math.nan if cost is None else float(cost)
                 advance(result.correct)
 
-            await each(range(len(order.training)), one, order.concurrency)
-        usd_W = usd_Q_W.mean(axis=0)
-        return Lessons(
-            order.training, workers, right_Q_W, usd_W, self._embedder.embed, self._tried, order.seed
-        )
+            await for_each(range(len(config.training)), try_worker, config.concurrency)
+        usd_W, embed = usd_Q_W.mean(axis=0), self._embedder.embed
+        return TrainingSet(config.training, workers, right_Q_W, usd_W, embed, self._try_plan, config.seed)
 
-    async def _tried(self, question: Question, plan: Plan) -> Result:
+    async def _try_plan(self, question: Question, plan: Plan) -> Result:
         """Run `plan` on a training question, once."""
         label = f"training:{digest([[s.worker, s.subtask, s.access] for s in plan.steps])}"
-        key = digest([self._told(), question.text, question.expected])
-        found = self._log.get(label, question.id, key)
-        if found is not None:
-            return found
+        key = digest([self._setting, question.text, question.expected])
+        known = self._log.get(label, question.id, key)
+        if known is not None:
+            return known
 
-        async def answering() -> Answer:
-            return Answer(await self._asker.run(question, self._order.caps, plan))
+        async def answer() -> StrategyAnswer:
+            return StrategyAnswer(await self._backend.run(question, self._config.caps, plan))
 
-        return await self._judged(label, question, key, answering())
+        return await self._grade_and_log(label, question, key, answer())
 
 
-async def each(items: Sequence[Any], do: Callable[[Any], Awaitable[None]], at_once: int) -> None:
-    """`do` every item, `at_once` of them under way; the first failure ends all and is raised as itself."""
+async def for_each(items: Sequence[Item], do: Callable[[Item], Awaitable[None]], concurrency: int) -> None:
+    """`do` every item, `concurrency` at a time; the first failure stops all and is raised as it is."""
     waiting = iter(items)
 
-    async def go_on() -> None:
+    async def work() -> None:
         for item in waiting:
             await do(item)
 
-    tasks = [asyncio.create_task(go_on()) for _ in range(min(at_once, len(items)))]
+    tasks = [asyncio.create_task(work()) for _ in range(min(concurrency, len(items)))]
     try:
         await asyncio.gather(*tasks)
     finally:

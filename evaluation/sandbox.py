@@ -1,12 +1,13 @@
-"""Run a stranger's program and its tests, apart from everything else.
+"""Run an untrusted program and its tests in isolation.
 
-Each program has a process, a session and an empty folder of its own, no environment, limits on CPU time, memory, file size,
-open files and further processes, and, where the kernel lets an ordinary user have it, a network namespace without a network. A
-process of root's becomes nobody first. Everything it started is killed when its time is over.
+Each program has its own process, session and empty folder, no environment, limits on CPU time, memory, file
+size, open files and child processes, and, where the kernel allows an ordinary user one, a network namespace
+without a network. A process of root becomes nobody first. Everything it started is killed when its time is
+over.
 
-What it does NOT protect from: a program that reads files which everybody may read; one that means to forge its own verdict
-(it shares the interpreter with its tests); faults of the kernel. Where the namespace is refused (some containers), the
-network is there. For programs of people who mean harm, use a virtual machine.
+What it does NOT protect from: a program that reads world-readable files; one that forges its own verdict (it
+shares the interpreter with its tests); kernel bugs. Where the namespace is denied (some containers), the
+network is reachable. For hostile programs use a virtual machine.
 """
 
 import asyncio
@@ -27,12 +28,12 @@ SLACK_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a program.
+    """The result of running a program.
 
     Args:
-        passed: its tests ran to their end.
+        passed: whether its tests ran to their end.
         why: in words, where they did not.
-        network: whether the network was shut off; None where the child could not say.
+        no_network: whether the network was shut off; None where the child could not say.
     """
 
     passed: bool
@@ -52,7 +53,7 @@ async def run_program(
         memory_bytes: of the address space.
     """
     token = secrets.token_hex(16)
-    given = {
+    order = {
         "program": program,
         "tests": tests,
         "cpu_s": int(timeout_s) + 1,
@@ -62,33 +63,41 @@ async def run_program(
     with tempfile.TemporaryDirectory(prefix="podium-code-", ignore_cleanup_errors=True) as folder:
         os.chmod(folder, 0o777)  # noqa: S103, PTH101  (it is empty, and its owner-to-be may be nobody)
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-I", "-S", str(CHILD), cwd=folder, env={}, start_new_session=True,
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
-        )  # fmt: skip
+            sys.executable,
+            "-I",
+            "-S",
+            str(CHILD),
+            cwd=folder,
+            env={},
+            start_new_session=True,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
         try:
-            said, _ = await asyncio.wait_for(
-                process.communicate(json.dumps(given).encode()), timeout_s + SLACK_S
+            output, _ = await asyncio.wait_for(
+                process.communicate(json.dumps(order).encode()), timeout_s + SLACK_S
             )
         except TimeoutError:
             return Verdict(False, f"it ran past {timeout_s:g} s")
         finally:
             _kill(process.pid)
             await process.wait()
-    return _verdict(said, token, process.returncode)
+    return _verdict(output, token, process.returncode)
 
 
 def _kill(pid: int) -> None:
-    """End the whole session; it may be gone already."""
+    """Kill the whole session; it may have ended already."""
     try:
         os.killpg(pid, signal.SIGKILL)
     except ProcessLookupError:
         pass
 
 
-def _verdict(said: bytes, token: str, code: int | None) -> Verdict:
-    lines = [line for line in said.decode(errors="replace").splitlines() if line.startswith(token)]
+def _verdict(output: bytes, token: str, code: int | None) -> Verdict:
+    lines = [line for line in output.decode(errors="replace").splitlines() if line.startswith(token)]
     if not lines:
         ended = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
         return Verdict(False, f"the program ended itself or was stopped by a limit ({ended})")
-    told = json.loads(lines[-1].removeprefix(token))
-    return Verdict(told["passed"], told["why"], told["no_network"])
+    verdict = json.loads(lines[-1].removeprefix(token))
+    return Verdict(verdict["passed"], verdict["why"], verdict["no_network"])

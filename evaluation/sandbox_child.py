@@ -1,9 +1,10 @@
-"""The process inside the sandbox: limits itself, then runs what it is given. Started by `sandbox.py`; imports nothing of ours.
+"""The process inside the sandbox: limits itself, then runs a program. Started by `sandbox.py`.
 
-The modules that programs of this kind use are imported before anything is taken away.
+The modules that such programs use are imported before the limits apply.
 """
 
 # ruff: noqa: F401
+# pyright: reportUnusedImport=false
 import abc
 import array
 import bisect
@@ -50,7 +51,7 @@ NOBODY = 65534
 
 
 def confine(cpu_s: int, memory_bytes: int) -> bool:
-    """Give up network, root and room; whether the network is gone."""
+    """Drop network and root, and set the limits; whether the network is gone."""
     libc = ctypes.CDLL(None, use_errno=True)
     was_root = os.geteuid() == 0
     no_network = libc.unshare(NEW_NETWORK if was_root else NEW_USER | NEW_NETWORK) == 0
@@ -70,7 +71,7 @@ def confine(cpu_s: int, memory_bytes: int) -> bool:
     return no_network
 
 
-def judged(program: str, tests: str) -> str:
+def run_tests(program: str, tests: str) -> str:
     """Run both; why they failed, or nothing."""
     namespace = {"__name__": "program"}
     part = "the program"
@@ -78,22 +79,22 @@ def judged(program: str, tests: str) -> str:
         exec(compile(program, "program", "exec"), namespace)  # noqa: S102
         part = "a test"
         exec(compile(tests, "tests", "exec"), namespace)  # noqa: S102
-    except BaseException as exc:  # noqa: BLE001  (a stranger's program may raise anything, SystemExit too)
+    except BaseException as exc:  # noqa: BLE001  (an untrusted program may raise anything, SystemExit too)
         return f"{part} failed: {type(exc).__name__}: {str(exc)[:200]}"
     return ""
 
 
 def main() -> None:
     """Read the order from standard input, write the verdict to what was standard output."""
-    given = json.loads(sys.stdin.read())
+    order = json.loads(sys.stdin.read())
     verdict = os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nothing, standard)
-    no_network = confine(given["cpu_s"], given["memory_bytes"])
-    why = judged(given["program"], given["tests"])
-    told = {"passed": not why, "why": why, "no_network": no_network}
-    os.write(verdict, f"\n{given['token']}{json.dumps(told)}\n".encode())
+    no_network = confine(order["cpu_s"], order["memory_bytes"])
+    why = run_tests(order["program"], order["tests"])
+    result = {"passed": not why, "why": why, "no_network": no_network}
+    os.write(verdict, f"\n{order['token']}{json.dumps(result)}\n".encode())
 
 
 if __name__ == "__main__":

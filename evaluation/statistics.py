@@ -1,7 +1,8 @@
 """Figures and how sure they are. Pure numbers: knows neither strategies nor reports.
 
-The error of an accuracy is the binomial standard error; its interval is Wilson's, which also holds near 0 and 1. Two strategies
-are compared on the same questions by a paired bootstrap: questions are drawn with replacement, both answers of a question together.
+The error of an accuracy is the binomial standard error; its interval is Wilson's, which also holds near 0 and
+1. Two strategies are compared on the same questions by a paired bootstrap: questions are drawn with
+replacement, both answers of a question together.
 """
 
 import math
@@ -40,7 +41,8 @@ class Difference:
         n: questions that both answered.
         mean: first minus second.
         low, high: the 95 % interval of the bootstrap.
-        p: two-sided: how often a difference at least so far from 0 on the other side of 0 comes from drawing questions anew.
+        p: two-sided: how often a difference at least so far from 0 on the other side of 0 comes from
+            resampling the questions.
     """
 
     n: int
@@ -63,7 +65,7 @@ def accuracy(right: Sequence[bool]) -> Accuracy:
     )
 
 
-def paired_bootstrap(
+def bootstrap_difference(
     first: Sequence[bool], second: Sequence[bool], seed: int = 0, resamples: int = RESAMPLES
 ) -> Difference:
     """Compare two strategies.
@@ -72,7 +74,7 @@ def paired_bootstrap(
         first: right or not, question by question.
         second: the same for the other, in the same order.
         seed: the same one gives the same figures.
-        resamples: how often the questions are drawn anew.
+        resamples: how often the questions are resampled.
 
     Raises:
         ValueError: they are not equally long, or empty.
@@ -89,12 +91,6 @@ def paired_bootstrap(
     below, above = np.sum(means <= 0), np.sum(means >= 0)
     p = min(1.0, 2 * (min(below, above) + 1) / (resamples + 1))
     return Difference(n, float(difference.mean()), float(low), float(high), float(p))
-
-
-def percentile(values: Sequence[float], percent: int) -> float | None:
-    """By nearest rank: at least that part of the values is no higher. None where there are none."""
-    ordered = sorted(values)
-    return ordered[max(0, -(-percent * len(ordered) // 100) - 1)] if ordered else None
 
 
 def pareto(points: Sequence[tuple[float, float]]) -> list[int]:

@@ -1,14 +1,16 @@
-"""From a trained run to an adapter that serves: checked, named after its weights, published whole, with its card.
+"""From a trained run to an adapter that serves: checked, named after its weights, published with its card.
 
-The name says what is in it, and is never used for anything else (`serving.lora.adapters`).
+The name stands for this content and is never reused (`serving.lora.adapters`).
 """
+# The types of safetensors are partial.
+# pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
 
 import argparse
 import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,29 +22,31 @@ from training.config import LORA_RANKS, Config, load
 from training.report import stands_for, tables
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+COPIES = (
+    *("config.yaml", "pool.yaml", "inputs.json", "report.json", "versions.json"),
+    *("curves.jsonl", "warm_curves.jsonl"),
+)
+"""Files of the run that go with the adapter."""
 LABEL = "conductor"
 LICENCE = "apache-2.0"
 
 
 def unservable(config: Mapping[str, Any]) -> list[str]:
-    """Why vLLM 0.29 could not serve an adapter with this PEFT config; empty where it can."""
-    rank = config.get("r")
-    faults = [
-        (config.get("peft_type") != "LORA", f"it is of type {config.get('peft_type')}, not LORA"),
-        (rank not in LORA_RANKS, f"its rank is {rank}, not one of {', '.join(map(str, LORA_RANKS))}"),
-        (config.get("bias", "none") != "none", f"it trains biases ({config.get('bias')})"),
-        (bool(config.get("modules_to_save")), f"it replaces whole modules ({config.get('modules_to_save')})"),
-        (bool(config.get("use_dora")), "it is a DoRA"),
-        (bool(config.get("use_rslora")), "it is scaled by rsLoRA, which older servers read as plain LoRA"),
-        (bool(config.get("rank_pattern")) or bool(config.get("alpha_pattern")), "its ranks differ from module to module"),
-        (bool({"lm_head", "embed_tokens"} & set(_targets(config))), "it changes the embeddings or the head"),
-    ]  # fmt: skip
-    return [why for is_so, why in faults if is_so]
-
-
-def _targets(config: Mapping[str, Any]) -> list[str]:
-    targets = config.get("target_modules") or []
-    return [targets] if isinstance(targets, str) else list(targets)
+    """Why vLLM 0.29 cannot serve an adapter with this PEFT config; empty where it can."""
+    get, rank = config.get, config.get("r")
+    modules: str | list[str] = get("target_modules") or []
+    targets = {modules} if isinstance(modules, str) else {*modules}
+    faults = {
+        f"it is of type {get('peft_type')}, not LORA": get("peft_type") != "LORA",
+        f"its rank is {rank}, not one of {', '.join(map(str, LORA_RANKS))}": rank not in LORA_RANKS,
+        f"it trains biases ({get('bias')})": get("bias", "none") != "none",
+        f"it replaces whole modules ({get('modules_to_save')})": get("modules_to_save"),
+        "it is a DoRA": get("use_dora"),
+        "it is scaled by rsLoRA, which older servers read as plain LoRA": get("use_rslora"),
+        "its ranks differ from module to module": get("rank_pattern") or get("alpha_pattern"),
+        "it changes the embeddings or the head": {"lm_head", "embed_tokens"} & targets,
+    }
+    return [why for why, found in faults.items() if found]
 
 
 def publish(run: Path, into: Path, *, base: str | None = None) -> Path:
@@ -51,7 +55,7 @@ def publish(run: Path, into: Path, *, base: str | None = None) -> Path:
     Args:
         run: the run's folder.
         into: where adapters are served from. The new one appears there whole or not at all.
-        base: what the card calls the base model; the config's path where not given.
+        base: the base model's name on the card; the config's path where not given.
 
     Raises:
         SettingsError: the run has no adapter, or one that cannot be served; every reason is named.
@@ -67,30 +71,19 @@ def publish(run: Path, into: Path, *, base: str | None = None) -> Path:
         ) from exc
     if faults := unservable(adapter):
         raise SettingsError(f"The adapter in {source} cannot be served: {'; '.join(faults)}.")
-    with tempfile.TemporaryDirectory(prefix="podium-adapter-") as folder:
-        made = Path(folder)
-        _as_bfloat16(source / WEIGHTS, made / WEIGHTS)
-        named = base or str(config.model.path)
-        (made / CONFIG).write_text(
-            json.dumps(adapter | {"base_model_name_or_path": named}, indent=1) + "\n", "utf-8"
-        )
-        for kept in (
-            "config.yaml",
-            "pool.yaml",
-            "inputs.json",
-            "report.json",
-            "versions.json",
-            "curves.jsonl",
-            "warm_curves.jsonl",
-        ):
-            if (run / kept).exists():
-                shutil.copyfile(run / kept, made / kept)
-        name = adapters.name_with_digest(LABEL, made)
-        (made / "README.md").write_text(_card(run, name, named), "utf-8")
-        return adapters.publish(made, into, LABEL)
+    with tempfile.TemporaryDirectory(prefix="podium-adapter-") as temporary:
+        folder, model = Path(temporary), base or str(config.model.path)
+        _write_bfloat16(source / WEIGHTS, folder / WEIGHTS)
+        text = json.dumps(adapter | {"base_model_name_or_path": model}, indent=1) + "\n"
+        (folder / CONFIG).write_text(text, "utf-8")
+        for file in filter(Path.exists, (run / name for name in COPIES)):
+            shutil.copyfile(file, folder / file.name)
+        name = adapters.name_with_digest(LABEL, folder)
+        (folder / "README.md").write_text(_card(run, config, name, model), "utf-8")
+        return adapters.publish(folder, into, LABEL)
 
 
-def _as_bfloat16(source: Path, target: Path) -> None:
+def _write_bfloat16(source: Path, target: Path) -> None:
     import torch
     from safetensors.torch import load_file, save_file
 
@@ -98,9 +91,12 @@ def _as_bfloat16(source: Path, target: Path) -> None:
     save_file(tensors, target, metadata={"format": "pt"})
 
 
-def _card(run: Path, name: str, base: str) -> str:
-    config, report = load(run / "config.yaml"), _json(run / "report.json")
+def _card(run: Path, config: Config, name: str, base: str) -> str:
+    file = run / "report.json"
+    report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     rank = config.model.lora.rank if config.model.lora else "?"
+    kinds = [f"{source}: {stands_for(kinds)}" for source, kinds in report.get("provenance", {}).items()]
+    measured = sum(int(figures["questions"]) for figures in report.get("after", {}).values())
     return f"""---
 base_model: {base}
 license: {LICENCE}
@@ -112,19 +108,16 @@ tags: [podium, conductor, lora, grpo]
 A LoRA adapter (rank {rank}, bfloat16) that makes {base} write plans for Podium.
 
 * **Questions**: {_questions(config)}; seed {config.questions.seed}.
-* **Pool**: {Path(config.pool.settings).name} (pool.yaml here), model {config.pool.model}; the workers' order is drawn anew for each question.
-* **Workers**: {"; ".join(f"{source}: {stands_for(kinds)}" for source, kinds in report.get("provenance", {}).items()) or "not said"}.
-* **Training**: {_warm_start(config)}GRPO, {config.grpo.steps} steps of {config.grpo.questions} questions x {config.grpo.completions} \
-completions; all of it in config.yaml. {report.get("minutes", "?")} minutes.
-* **Measured**: {_held_out(report)} questions held out, plans unconstrained, nothing repaired, greedy where not said otherwise.
+* **Pool**: {Path(config.pool.settings).name} (pool.yaml here), model {config.pool.model}; \
+the workers' order is drawn anew for each question.
+* **Workers**: {"; ".join(kinds) or "not said"}.
+* **Training**: {_warm_start(config)}GRPO, {config.grpo.steps} steps of {config.grpo.questions} questions x \
+{config.grpo.completions} completions; all of it in config.yaml. {report.get("minutes", "?")} minutes.
+* **Measured**: {measured} questions held out, plans unconstrained, nothing repaired, \
+greedy where not said otherwise.
 
 {tables(report) if report else "Not measured."}
 """
-
-
-def _held_out(report: Mapping[str, Any]) -> int:
-    """How many questions were measured, of all sources."""
-    return sum(int(figures["questions"]) for figures in report.get("after", {}).values())
 
 
 def _questions(config: Config) -> str:
@@ -135,42 +128,28 @@ def _questions(config: Config) -> str:
         if config.questions.source == "skills"
         else f"questions from {Path(str(config.questions.path)).name}"
     )
-    rest = 1 - sum(each.share for each in also)
-    return "; ".join(
-        [f"{rest:.0%} {own}"]
-        + [
-            f"{each.share:.0%} {each.train}"
-            + (f" of at most {each.max_chars} characters" if each.max_chars else "")
-            for each in also
-        ]
-    )
+    shares = [f"{1 - sum(each.share for each in also):.0%} {own}"]
+    for each in also:
+        limit = f" of at most {each.max_chars} characters" if each.max_chars else ""
+        shares.append(f"{each.share:.0%} {each.train}{limit}")
+    return "; ".join(shares)
 
 
 def _warm_start(config: Config) -> str:
-    """How the examples of the warm start were come by."""
+    """Where the examples of the warm start came from."""
     warm = config.warm_start
     if warm is None:
         return ""
-    kinds = [
-        f"{share:.0%} {what}"
-        for share, what in (
-            (
-                warm.rewarded_share,
-                f"the {warm.choose} right one of at most {warm.best_of} that were drawn and run",
-            ),
-            (1 - warm.rewarded_share, "drawn and never run"),
-        )
-        if share
-    ]
-    return f"a warm start on {warm.examples} plans ({', '.join(kinds)}), then "
+    kinds = {
+        f"the {warm.choose} right one of at most {warm.best_of} that were drawn and run": warm.rewarded_share,
+        "drawn and never run": 1 - warm.rewarded_share,
+    }
+    shares = ", ".join(f"{share:.0%} {what}" for what, share in kinds.items() if share)
+    return f"a warm start on {warm.examples} plans ({shares}), then "
 
 
-def _json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """`python -m training.adapters RUN --into FOLDER`."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Publish a run's adapter; the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m training.adapters", description="Publish a run's adapter."
     )
@@ -179,10 +158,10 @@ def main(arguments: list[str] | None = None) -> int:
         "--into", type=Path, required=True, help="the folder that the server loads adapters from"
     )
     parser.add_argument("--base", help="the base model's public name, for the card")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(argv)
     console = Console()
     try:
-        console.print(str(publish(given.run, given.into, base=given.base)), highlight=False)
+        console.print(str(publish(options.run, options.into, base=options.base)), highlight=False)
     except SettingsError as exc:
         console.print(f"[red]{exc.message}[/red]")
         return 1

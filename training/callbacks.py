@@ -1,4 +1,6 @@
-"""What is seen of a run while it goes on: a bar, curves; and how it is stopped."""
+"""What is seen of a run in progress: a bar and curves; and how it is stopped."""
+# The types of accelerate and transformers are partial.
+# pyright: reportMissingTypeStubs=false, reportPrivateImportUsage=false, reportUnknownVariableType=false
 
 import json
 import signal
@@ -14,7 +16,7 @@ from torch.utils.tensorboard import SummaryWriter
 from transformers import TrainerCallback
 from transformers.integrations import TensorBoardCallback
 
-from training.folder import written
+from training.run_dir import write_atomically
 
 SHOWN = {
     "reward": "reward",
@@ -30,8 +32,8 @@ def tensorboard(folder: Path) -> TensorBoardCallback:
     return TensorBoardCallback(SummaryWriter(str(folder / "tensorboard")))
 
 
-class Curves(TrainerCallback):
-    """One JSON object a step. A resumed run writes on after the step that it goes on from."""
+class CurveLog(TrainerCallback):
+    """One JSON object a step. A resumed run continues after the step it resumes from."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -41,7 +43,7 @@ class Curves(TrainerCallback):
         lines = self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []
         kept = [line for line in lines if (step := _step(line)) is not None and step <= state.global_step]
         if state.is_world_process_zero:
-            written(self._path, "".join(line + "\n" for line in kept))
+            write_atomically(self._path, "".join(line + "\n" for line in kept))
 
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
@@ -53,14 +55,14 @@ class Curves(TrainerCallback):
 
 
 def _step(line: str) -> int | None:
-    """The step that a line of curves is about; None of a line that was cut off when the run was killed."""
+    """The step of a line of curves; None for a line that was cut off when the run was killed."""
     try:
         return int(json.loads(line)["step"])
     except ValueError:
         return None
 
 
-class Bar(TrainerCallback):
+class ProgressBar(TrainerCallback):
     """A progress bar with the newest figures."""
 
     def __init__(self, title: str) -> None:
@@ -99,22 +101,22 @@ class Bar(TrainerCallback):
         self.close()
 
     def close(self) -> None:
-        """Leave the terminal as it was, however the run ended."""
+        """Restore the terminal, however the run ended."""
         self._progress.stop()
 
 
-class Interrupted(TrainerCallback):
-    """Ctrl-C, or a SIGTERM: the step is finished, a checkpoint is written, and training ends. The second one is not waited for.
+class StopSignal(TrainerCallback):
+    """Ctrl-C or SIGTERM: finish the step, write a checkpoint, and stop. A second signal interrupts at once.
 
-    Signals reach a process's main thread only. Ray Train runs a worker's part in another one and ends its workers itself: nothing is
-    listened for there.
+    Signals reach a process's main thread only. Ray Train runs a worker's part in another thread and stops its
+    workers itself; no handler is installed there.
     """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
         self._before: dict[int, Any] = {}
 
-    def __enter__(self) -> "Interrupted":
+    def __enter__(self) -> "StopSignal":
         if threading.current_thread() is not threading.main_thread():
             return self
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -126,13 +128,15 @@ class Interrupted(TrainerCallback):
             signal.signal(number, handler)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if self.requested:
             raise KeyboardInterrupt
-        self.asked = True
+        self.requested = True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """See `TrainerCallback`. Processes that train together end at the same step."""
-        if PartialState().num_processes > 1:
-            self.asked = any(gather_object([self.asked]))
-        if self.asked:
+        """See `TrainerCallback`. Processes that train together stop at the same step."""
+        processes: Any = PartialState()
+        if processes.num_processes > 1:
+            requests: list[bool] = gather_object([self.requested])
+            self.requested = any(requests)
+        if self.requested:
             control.should_save = control.should_training_stop = True

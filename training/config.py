@@ -1,6 +1,6 @@
-"""What a training run is made from: one YAML, checked whole, frozen. A run is reproducible from it alone.
+"""The config of a training run: one YAML, validated as a whole, frozen. A run is reproducible from it alone.
 
-Unknown keys are refused with their place. Imports in milliseconds: no torch, no TRL.
+Unknown keys are rejected with their place. Imports in milliseconds: no torch, no TRL.
 """
 
 from math import fsum
@@ -16,9 +16,15 @@ from serving.settings.workers import Frozen
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM 0.29 serves (`max_lora_rank`)."""
 Schedule = Literal[
-    "linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt"
-]  # fmt: skip
-"""Those of `transformers.SchedulerType` that need nothing but a number of steps; the others want arguments, or a loss to watch."""
+    "linear",
+    "cosine",
+    "cosine_with_restarts",
+    "polynomial",
+    "constant",
+    "constant_with_warmup",
+    "inverse_sqrt",
+]
+"""Those of `transformers.SchedulerType` that need a number of steps, and neither arguments nor a loss."""
 POLYNOMIAL_END = 1e-7
 """Where transformers' polynomial schedule ends; it refuses to start below."""
 HIGHEST_SEED = 2**32 - 1
@@ -30,7 +36,7 @@ ROUNDING = 1e-9
 
 
 class ScratchConfig(Frozen):
-    """A Llama from nothing, with a tokenizer of its own: for a test of the whole loop, not for use."""
+    """A Llama from scratch, with a tokenizer of its own: for a test of the whole loop, not for use."""
 
     hidden: int = Field(default=96, ge=16)
     layers: int = Field(default=4, ge=1)
@@ -38,8 +44,8 @@ class ScratchConfig(Frozen):
     vocabulary: int = Field(default=700, ge=300)
 
     @model_validator(mode="after")
-    def _divided(self) -> Self:
-        if self.hidden % (2 * self.heads):  # a head's numbers are turned in pairs, by their place in the text
+    def _check_heads(self) -> Self:
+        if self.hidden % (2 * self.heads):  # rotary embeddings turn a head's numbers in pairs
             raise ValueError(
                 f"heads {self.heads} does not divide hidden {self.hidden} into parts of an even size; "
                 f"take a hidden that is a multiple of {2 * self.heads}, or another number of heads"
@@ -48,20 +54,20 @@ class ScratchConfig(Frozen):
 
 
 class LoraConfig(Frozen):
-    """Low-rank adapters on every linear layer (https://thinkingmachines.ai/blog/lora: rank matters little for RL)."""
+    """Low-rank adapters on all linear layers; rank matters little: https://thinkingmachines.ai/blog/lora."""
 
     rank: int = 16
     alpha: int = Field(default=32, gt=0)
 
     @model_validator(mode="after")
-    def _served(self) -> Self:
+    def _check_rank(self) -> Self:
         if self.rank not in LORA_RANKS:
             raise ValueError(f"rank {self.rank} cannot be served by vLLM; take one of {LORA_RANKS}")
         return self
 
 
 class ModelConfig(Frozen):
-    """The conductor to be taught: `path`, a folder or a hub's name, or `scratch`."""
+    """The conductor to train: `path`, a folder or a name on the hub, or `scratch`."""
 
     path: str | None = None
     scratch: ScratchConfig | None = None
@@ -70,35 +76,35 @@ class ModelConfig(Frozen):
     """None: all weights are trained."""
 
     @model_validator(mode="after")
-    def _one(self) -> Self:
+    def _check_source(self) -> Self:
         if (self.path is None) == (self.scratch is None):
             raise ValueError("give either path or scratch")
         return self
 
 
 class PoolConfig(Frozen):
-    """Whom the conductor leads."""
+    """The workers that the conductor leads."""
 
     settings: str
     """A Podium settings file: the one that serves."""
     model: str | None = None
     """A name in its `models`; its limits hold."""
     workers_per_question: int | None = Field(default=None, ge=1)
-    """Each question is asked of so many workers, drawn anew (the paper's k of n); None: of all, in a new order."""
+    """Workers drawn for each question (the paper's k of n); None: all, in a new order."""
     teams: dict[str, Annotated[tuple[str, ...], Field(min_length=1)]] = Field(default_factory=dict)
-    """By a question's source (`Question.source`), the workers that it is asked of; of all where its source is not here."""
+    """By a question's source (`Question.source`), the workers that may be used for it; else all of them."""
 
 
 class AlsoConfig(Frozen):
-    """Further questions, by their names in `podium eval` (`evaluation.sources`), such as `recorded:FILE?part=train`."""
+    """More questions, named as for `podium eval` (`evaluation.sources`): `recorded:FILE?part=train`."""
 
     train: str
     held_out: str
-    """What the conductor is measured on; must have none of the questions of `train`."""
+    """What the conductor is measured on; must not overlap with `train`."""
     share: float = Field(gt=0, lt=1)
     """Of all questions, in training and measuring."""
     max_chars: int | None = Field(default=None, ge=1)
-    """Longer ones are left out, from both: a small conductor on a small machine reads slowly."""
+    """Longer questions are left out of both: a small conductor on a small machine reads slowly."""
 
 
 class QuestionsConfig(Frozen):
@@ -106,27 +112,28 @@ class QuestionsConfig(Frozen):
 
     source: Literal["skills", "jsonl"] = "skills"
     path: str | None = None
-    """Of the JSONL: one question a line, fields as in `evaluation.questions.Question` (`training.lines.Line`)."""
+    """Of the JSONL: one question a line, with the fields of `training.jsonl_questions.QuestionLine`."""
     held_out_path: str | None = None
     """A second file of the same kind, whose questions are measured before and after and never trained on."""
     seed: int = Field(default=0, ge=0)
     distinct: int | None = Field(default=None, ge=1)
-    """So many different questions, asked again in a new order when they are used up; None: as many as are needed."""
+    """Number of different questions, asked again in a new order when used up; None: as many as are needed."""
     composite_share: float = Field(default=0.5, ge=0, le=1)
     composite_share_at_first: float | None = Field(default=None, ge=0, le=1)
-    """The share grows evenly from this one; None: it is the same all the way."""
+    """The share grows linearly from this one; None: it is constant."""
     families: tuple[str, ...] | None = None
     also: tuple[AlsoConfig, ...] = ()
 
     @model_validator(mode="after")
-    def _file(self) -> Self:
+    def _check_path(self) -> Self:
         if (self.source == "jsonl") != (self.path is not None):
             raise ValueError("path goes with source jsonl, and only with it")
         if self.held_out_path is not None and self.path is None:
             raise ValueError("held_out_path goes with source jsonl, and only with it")
         if sum(each.share for each in self.also) >= 1:
             raise ValueError(
-                "the shares of `also` leave nothing to the questions of `source`; they must be less than 1 together"
+                "the shares of `also` leave nothing to the questions of `source`; "
+                "they must be less than 1 together"
             )
         return self
 
@@ -139,52 +146,59 @@ class WarmStartConfig(Frozen):
     epochs: float = Field(default=1.0, gt=0)
     learning_rate: float = Field(default=1e-3, gt=0)
     prompt_weight: float = Field(default=0.3, ge=0)
-    """How much a token of the prompt counts beside one of the plan. 0 lets the policy forget to read the question, unless
-    each subtask restates its part of it (`subtask`)."""
+    """Weight of a prompt's token relative to a plan's. At 0 the policy may not learn to read the question,
+    unless each subtask restates its part of it (`subtask`).
+    """
     rewarded_share: float = Field(default=0.0, ge=0, le=1)
-    """So many of the examples are plans that were found to be right by drawing and running them; the others are drawn, and that is all."""
+    """The share of examples that were drawn, run and found right; the others are drawn and not run."""
     best_of: int = Field(default=16, ge=1)
-    """So many plans are drawn for a rewarded example."""
+    """Plans drawn for a rewarded example."""
     choose: Literal["first", "cheapest"] = "first"
-    """A rewarded example is the first right one of them; or, after all of them were run, the cheapest, and where costs are alike or
-    not known the one whose workers are right most often. `first` shows lucky guesses of a worker that does a little of everything."""
+    """A rewarded example is the first right one; or, after all were run, the cheapest, and where costs are
+    equal or unknown the one whose workers are right most often. `first` keeps lucky guesses of a worker that
+    does a little of everything.
+    """
     worker_shares: dict[str, Share] = Field(default_factory=dict)
-    """Of the steps of the plans that are not rewarded, by worker; the rest goes to all alike. A habit, which reward has to overcome."""
+    """Of the steps of unrewarded plans, by worker; the rest is divided equally. A habit to unlearn."""
     step_shares: tuple[Weight, ...] = (0.5, 0.4, 0.1)
-    """How many of the plans have one step, two, three ..."""
+    """Relative frequency of plans of one step, two, three ..."""
     matching_share: float = Field(default=0.0, ge=0, le=1)
-    """So many of the plans have as many steps as the question has parts, as its source tells (synthetic ones do; one, where it tells
-    nothing); the rest as `step_shares` says. A hint at the shape of a plan, not at its workers."""
+    """The share of plans with as many steps as the question has parts, where its source says (synthetic ones
+    do; else one step); the rest follow `step_shares`. A hint at the shape of a plan, not at its workers.
+    """
     read_share: float = Field(default=0.5, ge=0, le=1)
     """A step reads each earlier one with this probability."""
     subtask: str = "Do the {card} part."
-    """What a step is told; `{card}` is its worker's card up to the first comma, colon or full stop, `{part}` what the part of the question is in
-    short, as its source says (`facts.parts`): restating the question makes a small model read it."""
+    """A step's subtask; `{card}` is its worker's card up to the first comma, colon or full stop, `{part}` the
+    part of the question in short, from its source (`facts.parts`): restating the question makes a small model
+    read it.
+    """
     whole: str = "Answer the question."
     """The same for a worker without a card."""
     names: bool = False
-    """Plans write a worker's name in place of its number. The engine reads both; looking up a number's card is the one thing that a
-    model from nothing does not learn in minutes."""
+    """Plans write a worker's name instead of its number. The engine reads both; looking up a number's card is
+    the one thing that a model from scratch does not learn in minutes.
+    """
     fields: tuple[str, str, str] = ("worker", "subtask", "access")
     """Their order in a step. Constrained decoding takes `worker` or `subtask` first, and `access` last."""
 
     @field_validator("worker_shares")
     @classmethod
-    def _leave_a_rest(cls, shares: dict[str, float]) -> dict[str, float]:
+    def _check_sum(cls, shares: dict[str, float]) -> dict[str, float]:
         if (whole := fsum(shares.values())) > 1 + ROUNDING:
             raise ValueError(f"they are {whole:g} together; make them 1 at most")
         return shares
 
     @field_validator("step_shares")
     @classmethod
-    def _some(cls, shares: tuple[float, ...]) -> tuple[float, ...]:
+    def _check_lengths(cls, shares: tuple[float, ...]) -> tuple[float, ...]:
         if not sum(shares):
             raise ValueError("no length of a plan has a share; give at least one, such as [1.0] for one step")
         return shares
 
     @field_validator("fields")
     @classmethod
-    def _each_once(cls, fields: tuple[str, str, str]) -> tuple[str, str, str]:
+    def _check_fields(cls, fields: tuple[str, str, str]) -> tuple[str, str, str]:
         if sorted(fields) != ["access", "subtask", "worker"]:
             raise ValueError(
                 f"{', '.join(fields)}: write worker, subtask and access, each once, in any order"
@@ -193,7 +207,7 @@ class WarmStartConfig(Frozen):
 
 
 class VllmConfig(Frozen):
-    """Generation by vLLM in place of transformers. `server` is `trl vllm-serve` (TRL 1.16), on GPUs of its own."""
+    """Generation by vLLM, not transformers. `server` is `trl vllm-serve` (TRL 1.16), on its own GPUs."""
 
     mode: Literal["colocate", "server"] = "colocate"
     url: str = "http://127.0.0.1:8000"
@@ -201,14 +215,14 @@ class VllmConfig(Frozen):
 
 
 class RecursionConfig(Frozen):
-    """The paper's further round (section 3.2, appendix A.1): the policy reads its plan and the outcome, accepts or plans again."""
+    """The paper's further round (3.2, A.1): the policy reads plan and outcome, accepts or plans again."""
 
     discount: float = Field(default=0.25, ge=0, le=1)
     """The first plan's reward is (1 - discount) times its own and discount times that of the round after."""
 
 
 class GrpoConfig(Frozen):
-    """Group-relative policy optimization (arXiv 2402.03300) without a KL term, as in arXiv 2512.04388, appendix A.1."""
+    """Group-relative policy optimization (arXiv 2402.03300) without KL, as in arXiv 2512.04388, A.1."""
 
     steps: int = Field(default=200, ge=1)
     questions: int = Field(default=4, ge=1)
@@ -216,7 +230,7 @@ class GrpoConfig(Frozen):
     completions: int = Field(default=64, ge=2)
     """A question; the group whose mean is the baseline."""
     micro_batch: int = Field(default=64, ge=1)
-    """So many completions go through the model at once on each device."""
+    """Completions that go through the model at once on each device."""
     learning_rate: float = Field(default=1e-6, gt=0)
     schedule: Schedule = "cosine"
     warmup_steps: int = Field(default=6, ge=0)
@@ -227,9 +241,9 @@ class GrpoConfig(Frozen):
     temperature: float = Field(default=1.0, gt=0)
     max_plan_tokens: int = Field(default=1024, ge=8)
     usd_weight: float = Field(default=0.0, ge=0)
-    """So much reward a dollar is taken from right answers; 0, as in the paper: none."""
+    """Reward subtracted from right answers for each dollar; 0, as in the paper: none."""
     memory: int = Field(default=50_000, ge=0)
-    """Answers of workers that are remembered; 0: each call is made. Where workers answer at a temperature, 0 is the truer one."""
+    """Workers' replies that are cached; 0: none, which is truer where workers sample at a temperature."""
     concurrency: int = Field(default=64, ge=1)
     """Runs at once."""
     vllm: VllmConfig | None = None
@@ -242,15 +256,15 @@ class GrpoConfig(Frozen):
         return self.questions * self.completions * (2 if self.recursion else 1)
 
     @model_validator(mode="after")
-    def _together(self) -> Self:
+    def _check_combinations(self) -> Self:
         if self.recursion and self.vllm:
             raise ValueError(
                 "recursion generates by itself: leave grpo.vllm out, or leave grpo.recursion out"
             )
         if self.schedule == "polynomial" and self.learning_rate <= POLYNOMIAL_END:
             raise ValueError(
-                f"learning_rate {self.learning_rate:g} is not above {POLYNOMIAL_END:g}, where the polynomial schedule ends; "
-                "raise it, or take schedule linear"
+                f"learning_rate {self.learning_rate:g} is not above {POLYNOMIAL_END:g}, "
+                "where the polynomial schedule ends; raise it, or take schedule linear"
             )
         return self
 
@@ -266,7 +280,7 @@ class Config(Frozen):
     warm_start: WarmStartConfig | None = None
     grpo: GrpoConfig = GrpoConfig()
     held_out: int = Field(default=200, ge=0)
-    """Questions by which the conductor is measured before and after, half of them composite; 0: none. Of a file, at most what it holds."""
+    """Questions that measure the conductor before and after, half of them composite; 0: none."""
     checkpoint_every: int = Field(default=20, ge=1)
     keep_checkpoints: int = Field(default=2, ge=1)
 

@@ -1,6 +1,6 @@
-"""What is asked of whom, in which order: the rows that a run is trained on. All of it follows from the config.
+"""Which questions are asked of which workers, in which order. All of it follows from the config.
 
-A run sees every row once: the rows are written out in the order of the steps, so that a resumed run goes on where it stood.
+A run sees every row once: rows are in the order of the steps, so that a resumed run continues where it stood.
 """
 
 import random
@@ -13,164 +13,166 @@ from evaluation.sources import load
 from evaluation.synthetic.operations import FAMILIES
 from evaluation.synthetic.questions import Split, questions
 from serving.settings.settings import SettingsError
-from training.config import Config, QuestionsConfig
-from training.lines import read
+from training.config import AlsoConfig, Config, QuestionsConfig
+from training.jsonl_questions import read_questions
 
-Chat = list[dict[str, str]]
 STAGES = 20
-"""In so many steps a share grows from its first value to its last."""
+"""Steps in which a share grows from its first value to its last."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A question and the workers that may be used for it, in the order in which the conductor is shown them."""
+class TeamQuestion:
+    """A question and the workers that may be used for it, in the order that the conductor is shown."""
 
     question: Question
     workers: tuple[str, ...]
 
 
 def training_questions(config: QuestionsConfig, count: int) -> list[Question]:
-    """`count` questions in the order in which they are asked; composite ones as often as the config says at that point.
+    """`count` questions in the order in which they are asked, with the config's composite share.
 
     Raises:
-        SettingsError: the file of a `jsonl` source, or a set of `also`, cannot be used; or the synthetic families are unknown or
-            hold too few questions.
+        SettingsError: the file of a `jsonl` source, or a set of `also`, cannot be used; or the synthetic
+            families are unknown or hold too few questions.
     """
     rng = random.Random(f"mix {config.seed}")
-    sets = [(round(each.share * count), _named(each.train, each.max_chars)) for each in config.also]
-    others = [question for size, found in sets for question in _so_many(found, size, rng)]
-    asked = _of_source(config, count - len(others))
-    for place, question in zip(
-        sorted(rng.sample(range(count), len(others))), rng.sample(others, len(others)), strict=True
-    ):
-        asked.insert(place, question)
-    _tell_apart(asked)
-    return asked
+    sets = [(round(each.share * count), _load_set(each.train, each)) for each in config.also]
+    others = [question for size, found in sets for question in _draw(found, size, rng)]
+    mix = _own_questions(config, count - len(others))
+    positions = sorted(rng.sample(range(count), len(others)))
+    for position, question in zip(positions, rng.sample(others, len(others)), strict=True):
+        mix.insert(position, question)
+    _check_ids(mix)
+    return mix
 
 
-def _tell_apart(asked: Sequence[Question]) -> None:
-    """An answer is graded by its question's id, so one id must never be two questions'."""
+def _check_ids(questions: Sequence[Question]) -> None:
+    """An answer is graded by its question's id, so two questions must not share one."""
     seen: dict[str, Question] = {}
-    for question in asked:
+    for question in questions:
         if seen.setdefault(question.id, question) != question:
             raise SettingsError(
-                f"questions: two different ones have the id {question.id!r}; rename one, or the file that it is named after."
+                f"questions: two different ones have the id {question.id!r}; "
+                "rename one, or the file that it is named after."
             )
 
 
-def _of_source(config: QuestionsConfig, count: int) -> list[Question]:
+def _own_questions(config: QuestionsConfig, count: int) -> list[Question]:
+    """Of `source`, without `also`."""
     distinct = min(config.distinct or count, count)
-    found = read(config.path) if config.path else _synthetic(config, distinct)
+    found = read_questions(config.path) if config.path else _synthetic(config, distinct)
     found = found[:distinct] if config.distinct else found
-    asked: list[Question] = []
+    drawn: list[Question] = []
     rng = random.Random(f"order {config.seed}")
-    while len(asked) < count:
-        asked += found if not asked and not config.path else rng.sample(found, len(found))
-    return asked[:count]
+    while len(drawn) < count:
+        drawn += found if not drawn and not config.path else rng.sample(found, len(found))
+    return drawn[:count]
 
 
-def drawn(config: Config, pool: Sequence[str], asked: Sequence[Question], salt: str) -> list[Asked]:
-    """A pool for each question: its team, or so many of it as the config says, in a random order.
+def assign_teams(
+    config: Config, pool: Sequence[str], questions: Sequence[Question], salt: str
+) -> list[TeamQuestion]:
+    """A team for each question: that of its source, or as many of it as the config says, in a random order.
 
     Raises:
-        SettingsError: a team has a worker that the pool has not.
+        SettingsError: a team has a worker that the pool does not have.
     """
-    rng = random.Random(f"{config.seed} {salt}")
-    return [
-        Asked(question, tuple(_team(config, pool, question, rng, config.pool.workers_per_question)))
-        for question in asked
-    ]
+    rng, size = random.Random(f"{config.seed} {salt}"), config.pool.workers_per_question
+    return [TeamQuestion(question, _team(config, pool, question, rng, size)) for question in questions]
 
 
 def _team(
     config: Config, pool: Sequence[str], question: Question, rng: random.Random, most: int | None
-) -> list[str]:
+) -> tuple[str, ...]:
     team = config.pool.teams.get(question.source, pool)
     if unknown := set(team) - set(pool):
         raise SettingsError(
             f"pool.teams.{question.source} has {min(unknown)!r}; the pool has: {', '.join(pool)}."
         )
-    return rng.sample(list(team), min(most or len(team), len(team)))
+    return tuple(rng.sample(list(team), min(most or len(team), len(team))))
 
 
-def held_out(config: Config, pool: Sequence[str]) -> list[Asked]:
-    """Questions for measuring, the whole team each, in a random order."""
-    rng = random.Random(f"{config.seed} held out")
-    found = held_out_questions(config, config.held_out) if config.held_out else []
-    return [Asked(question, tuple(_team(config, pool, question, rng, None))) for question in found]
-
-
-def held_out_questions(config: Config, count: int) -> list[Question]:
-    """Questions that no training sees. Of the synthetic ones half are composite, where training has composite ones.
+def eval_questions(config: Config, pool: Sequence[str]) -> list[TeamQuestion]:
+    """The held-out questions, each with its whole team in a random order.
 
     Raises:
-        SettingsError: the source is a file and there is none of questions held out; or they have a question in common.
+        SettingsError: the source is a file without a second one of held-out questions; or they overlap.
     """
-    if config.questions.path and not config.questions.held_out_path:
+    rng = random.Random(f"{config.seed} held out")
+    questions = _unseen_questions(config) if config.held_out else []
+    return [TeamQuestion(question, _team(config, pool, question, rng, None)) for question in questions]
+
+
+def _unseen_questions(config: Config) -> list[Question]:
+    """Questions that training never sees; half of the synthetic ones composite, where training has such."""
+    own, count = config.questions, config.held_out
+    if own.path and not own.held_out_path:
         raise SettingsError(
-            "held_out needs questions that training never sees: name a file of them in questions.held_out_path, or set held_out to 0."
+            "held_out needs questions that training never sees: name a file of them in "
+            "questions.held_out_path, or set held_out to 0."
         )
     rng, others = random.Random("held out"), list[Question]()
-    for each in config.questions.also:
-        taught = {question.id for question in _named(each.train, each.max_chars)}
-        found = _named(each.held_out, each.max_chars)
-        if seen := next((question.id for question in found if question.id in taught), None):
+    for each in own.also:
+        trained = {question.id for question in _load_set(each.train, each)}
+        found = _load_set(each.held_out, each)
+        if seen := next((question.id for question in found if question.id in trained), None):
             raise SettingsError(
-                f"questions.also: {seen} is in train and in held_out; with recorded questions, say ?part=train and ?part=test."
+                f"questions.also: {seen} is in train and in held_out; "
+                "with recorded questions, say ?part=train and ?part=test."
             )
-        others += _so_many(found, round(each.share * count), rng)
-    if config.questions.path:
-        return _held_out_of_file(config.questions)[: count - len(others)] + others
-    share = 0.5 if config.questions.composite_share else 0.0
-    return _skills(config.questions, 1_000_003, count - len(others), share, "held_out") + others
+        others += _draw(found, round(each.share * count), rng)
+    if own.path and own.held_out_path:
+        return _second_file(own.path, own.held_out_path)[: count - len(others)] + others
+    share = 0.5 if own.composite_share else 0.0
+    return _skills(own, 1_000_003, count - len(others), share, "held_out") + others
 
 
-def _held_out_of_file(config: QuestionsConfig) -> list[Question]:
-    taught = {text for question in read(str(config.path)) for text in (question.id, question.text)}
-    found = read(str(config.held_out_path))
+def _second_file(path: str, held_out_path: str) -> list[Question]:
+    trained = {text for question in read_questions(path) for text in (question.id, question.text)}
+    found = read_questions(held_out_path)
     for question in found:
-        if taught & {question.id, question.text}:
+        if trained & {question.id, question.text}:
             raise SettingsError(
-                f"questions: {question.id!r} of {config.held_out_path} is in {config.path} too; take it out of one of them."
+                f"questions: {question.id!r} of {held_out_path} is in {path} too; take it out of one of them."
             )
     return found
 
 
-def _named(name: str, max_chars: int | None) -> list[Question]:
+def _load_set(name: str, also: AlsoConfig) -> list[Question]:
     try:
         found = load(name)
     except EvaluationError as exc:
         raise SettingsError(f"questions.also: {exc.message}") from exc
-    kept = [question for question in found if max_chars is None or len(question.text) <= max_chars]
-    if not kept:
-        raise SettingsError(f"questions.also: {name} has no question of at most {max_chars} characters.")
-    return kept
+    short = [question for question in found if also.max_chars is None or len(question.text) <= also.max_chars]
+    if not short:
+        raise SettingsError(f"questions.also: {name} has no question of at most {also.max_chars} characters.")
+    return short
 
 
-def _so_many(found: Sequence[Question], count: int, rng: random.Random) -> list[Question]:
-    """`count` of them at random; each as often as the others where there are too few."""
-    asked: list[Question] = []
-    while len(asked) < count:
-        asked += rng.sample(found, len(found))
-    return asked[:count]
+def _draw(found: Sequence[Question], count: int, rng: random.Random) -> list[Question]:
+    """`count` at random; where there are too few, each as often as the others."""
+    drawn: list[Question] = []
+    while len(drawn) < count:
+        drawn += rng.sample(found, len(found))
+    return drawn[:count]
 
 
 def _synthetic(config: QuestionsConfig, count: int) -> list[Question]:
-    """The composite share in stages, none twice over all of them."""
+    """The composite share in stages, all questions different."""
     last, first = config.composite_share, config.composite_share_at_first
     shares = [last] if first is None else [first + (last - first) * k / (STAGES - 1) for k in range(STAGES)]
-    made: dict[str, Question] = {}
+    different: dict[str, Question] = {}
     for stage, share in enumerate(shares):
         wanted = count * (stage + 1) // len(shares)
         seed = config.seed * 1000 + stage
-        for question in _skills(config, seed, 2 * (wanted - len(made)) + 100, share, "train"):
-            if len(made) < wanted:
-                made.setdefault(question.text, question)
-    if len(made) < count:
+        for question in _skills(config, seed, 2 * (wanted - len(different)) + 100, share, "train"):
+            if len(different) < wanted:
+                different.setdefault(question.text, question)
+    if len(different) < count:
         raise SettingsError(
-            f"The families give only {len(made)} different questions; set questions.distinct to that."
+            f"The families give only {len(different)} different questions; set questions.distinct to that."
         )
-    return list(made.values())
+    return list(different.values())
 
 
 def _skills(config: QuestionsConfig, seed: int, count: int, share: float, split: Split) -> list[Question]:

@@ -1,4 +1,6 @@
-"""GRPO by TRL (1.16), told by public arguments and callbacks alone: nothing of the trainer is subclassed."""
+"""GRPO by TRL (1.16), configured by public arguments and callbacks: nothing of the trainer is subclassed."""
+# The types of TRL and datasets are partial.
+# pyright: reportMissingTypeStubs=false, reportPrivateImportUsage=false, reportUnknownMemberType=false
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,20 +13,20 @@ from trl import GRPOConfig, GRPOTrainer
 
 from serving.settings.settings import SettingsError
 from training.config import Config
-from training.data import Asked
-from training.measuring import chat
+from training.data import TeamQuestion
+from training.plan_runner import PlanRunner
+from training.policy_eval import chat_prompt
 from training.reward import PlanReward
-from training.running import PlanRunner
 
 if TYPE_CHECKING:
     from training.recursion import TwoRounds
 
 
-class NoSignalNoStep(TrainerCallback):
-    """A step whose gradient is nought everywhere changes nothing.
+class SkipZeroGradient(TrainerCallback):
+    """A step whose gradient is zero everywhere changes nothing.
 
-    That is a batch in which no worker could be reached, or in which every group's rewards are alike. Without this, the optimizer's
-    momentum (and its weight decay) would still move the weights.
+    That is a batch in which no worker could be reached, or in which every group's rewards are equal. Without
+    this, the optimizer's momentum and weight decay would still move the weights.
     """
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -34,26 +36,32 @@ class NoSignalNoStep(TrainerCallback):
             kwargs["optimizer"].zero_grad(set_to_none=True)
 
 
-def rows(runner: PlanRunner, asked: Sequence[Asked]) -> Dataset:
-    """The data set: the server's prompt, whose question it is, and who may be used."""
+def rows(runner: PlanRunner, questions: Sequence[TeamQuestion]) -> Dataset:
+    """The data set: the server's prompt, the question's id, and the workers that may be used."""
     return Dataset.from_list(
         [
-            {"prompt": chat(runner, each), "question_id": each.question.id, "workers": list(each.workers)}
-            for each in asked
+            {
+                "prompt": chat_prompt(runner, each),
+                "question_id": each.question.id,
+                "workers": list(each.workers),
+            }
+            for each in questions
         ]
     )
 
 
 def check(config: Config, processes: int) -> None:
-    """Whether the config goes with so many processes. What it lacks by itself, `training.config` has refused.
+    """Whether the config suits this number of processes; `training.config` checks everything else.
 
     Raises:
-        SettingsError: the batch cannot be divided among devices and micro-batches; or second rounds are for several processes.
+        SettingsError: the batch cannot be divided among devices and micro-batches; or second rounds are for
+            several processes.
     """
     grpo, micro = config.grpo, _micro_batch(config, processes)
     if grpo.recursion and processes > 1:
         raise SettingsError(
-            f"grpo.recursion generates by itself, on one process, not on {processes}: start one, or leave it out."
+            f"grpo.recursion generates by itself, on one process, not on {processes}: "
+            "start one, or leave it out."
         )
     if micro == 0 or grpo.batch % (micro * processes):
         whole = "questions x completions" + (" x 2 rounds" if grpo.recursion else "")
@@ -64,7 +72,7 @@ def check(config: Config, processes: int) -> None:
 
 
 def _micro_batch(config: Config, processes: int) -> int:
-    """What one device takes at once: no more than its part of a step."""
+    """Completions that one device takes at once: no more than its part of a step."""
     return min(config.grpo.micro_batch, config.grpo.batch // processes)
 
 
@@ -79,7 +87,7 @@ def _remedy(batch: int, processes: int, most: int) -> str:
 
 
 def arguments(config: Config, folder: Path, processes: int = 1) -> GRPOConfig:
-    """The config in TRL's words.
+    """The config as TRL's arguments.
 
     Raises:
         SettingsError: see `check`.
@@ -97,38 +105,72 @@ def arguments(config: Config, folder: Path, processes: int = 1) -> GRPOConfig:
         if grpo.vllm.mode == "server":
             generation["vllm_server_base_url"] = grpo.vllm.url
     return GRPOConfig(
-        output_dir=str(folder / "checkpoints"), seed=config.seed, max_steps=grpo.steps,
-        per_device_train_batch_size=micro, gradient_accumulation_steps=grpo.batch // (micro * processes),
-        num_generations=grpo.completions, max_completion_length=grpo.max_plan_tokens, temperature=grpo.temperature,
-        learning_rate=grpo.learning_rate, lr_scheduler_type=grpo.schedule, warmup_steps=grpo.warmup_steps,
-        weight_decay=grpo.weight_decay, max_grad_norm=grpo.max_grad_norm, beta=0.0, loss_type=grpo.loss,
-        scale_rewards=grpo.scale_rewards, shuffle_dataset=False, bf16=False, use_cpu=not cuda,
-        gradient_checkpointing=grpo.gradient_checkpointing, logging_steps=1,
-        save_strategy="steps", save_steps=config.checkpoint_every, save_total_limit=config.keep_checkpoints,
-        report_to="none", disable_tqdm=True, dataloader_pin_memory=cuda, log_completions=False,
-        remove_unused_columns=False, **generation,
-    )  # fmt: skip
+        output_dir=str(folder / "checkpoints"),
+        seed=config.seed,
+        max_steps=grpo.steps,
+        per_device_train_batch_size=micro,
+        gradient_accumulation_steps=grpo.batch // (micro * processes),
+        num_generations=grpo.completions,
+        max_completion_length=grpo.max_plan_tokens,
+        temperature=grpo.temperature,
+        learning_rate=grpo.learning_rate,
+        lr_scheduler_type=grpo.schedule,
+        warmup_steps=grpo.warmup_steps,
+        weight_decay=grpo.weight_decay,
+        max_grad_norm=grpo.max_grad_norm,
+        beta=0.0,
+        loss_type=grpo.loss,
+        scale_rewards=grpo.scale_rewards,
+        shuffle_dataset=False,
+        bf16=False,
+        use_cpu=not cuda,
+        gradient_checkpointing=grpo.gradient_checkpointing,
+        logging_steps=1,
+        save_strategy="steps",
+        save_steps=config.checkpoint_every,
+        save_total_limit=config.keep_checkpoints,
+        report_to="none",
+        disable_tqdm=True,
+        dataloader_pin_memory=cuda,
+        log_completions=False,
+        remove_unused_columns=False,
+        **generation,
+    )
 
 
 def trainer(
-    config: Config, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, reward: PlanReward, runner: PlanRunner, data: Dataset,
-    folder: Path, callbacks: Sequence[TrainerCallback] = (), processes: int = 1,
-) -> GRPOTrainer:  # fmt: skip
+    config: Config,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    reward: PlanReward,
+    runner: PlanRunner,
+    data: Dataset,
+    folder: Path,
+    callbacks: Sequence[TrainerCallback] = (),
+    processes: int = 1,
+) -> GRPOTrainer:
     """TRL's trainer for this run."""
-    rollout = two_rounds(config, reward, runner, data) if config.grpo.recursion else None
+    rollout: Any = two_rounds(config, reward, runner, data) if config.grpo.recursion else None
+    rewards: Any = [rollout.reward if rollout else reward]
     made = GRPOTrainer(
-        model=model, reward_funcs=[rollout.reward if rollout else reward], args=arguments(config, folder, processes),
-        train_dataset=data, processing_class=tokenizer, callbacks=[NoSignalNoStep(), *callbacks], rollout_func=rollout,
-    )  # fmt: skip
+        model=model,
+        reward_funcs=rewards,
+        args=arguments(config, folder, processes),
+        train_dataset=data,
+        processing_class=tokenizer,
+        callbacks=[SkipZeroGradient(), *callbacks],
+        rollout_func=rollout,
+    )
     made.remove_callback(PrinterCallback)
     return made
 
 
 def two_rounds(config: Config, reward: PlanReward, runner: PlanRunner, data: Dataset) -> "TwoRounds":
-    """What makes second rounds."""
+    """The rollout of second rounds."""
     from training.recursion import TwoRounds, key
 
     grpo = config.grpo
     assert grpo.recursion is not None, "the caller sees to it"
-    asked = {key(row["prompt"]): (row["question_id"], row["workers"]) for row in data}
-    return TwoRounds(reward, runner, asked, grpo.completions, grpo.recursion.discount)
+    rows: Any = data
+    teams = {key(row["prompt"]): (row["question_id"], row["workers"]) for row in rows}
+    return TwoRounds(reward, runner, teams, grpo.completions, grpo.recursion.discount)

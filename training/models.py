@@ -1,7 +1,10 @@
-"""The conductor's weights: loaded, or made from nothing; whole, or with adapters."""
+"""The conductor's weights: loaded, or initialized at random; all trained, or with adapters."""
+# The types of transformers are partial.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from peft import LoraConfig as PeftLora
@@ -17,18 +20,18 @@ from transformers import (
 
 from serving.settings.settings import SettingsError
 from training.config import LoraConfig, ModelConfig, ScratchConfig
-from training.tokenizer import trained
+from training.tokenizer import train_tokenizer
 
 
 def tokenizer_for(config: ModelConfig, texts: Iterable[str]) -> PreTrainedTokenizerBase:
-    """The model's tokenizer; for one from nothing, a new one trained on `texts`.
+    """The model's tokenizer; for a model from scratch, one trained on `texts`.
 
     Raises:
         SettingsError: there is none, or it has no chat template.
     """
     if config.scratch:
-        return trained(texts, config.scratch.vocabulary)
-    tokenizer = _loaded(AutoTokenizer.from_pretrained, config)
+        return train_tokenizer(texts, config.scratch.vocabulary)
+    tokenizer = _load(AutoTokenizer.from_pretrained, config)
     if tokenizer.chat_template is None:
         raise SettingsError(
             f"The tokenizer of {config.path} has no chat template; take an instruction-tuned model."
@@ -40,7 +43,7 @@ def tokenizer_for(config: ModelConfig, texts: Iterable[str]) -> PreTrainedTokeni
 def model_for(
     config: ModelConfig, tokenizer: PreTrainedTokenizerBase, seed: int
 ) -> PreTrainedModel | PeftModel:
-    """The model, in training shape.
+    """The model, ready to train.
 
     Raises:
         SettingsError: it cannot be loaded.
@@ -49,13 +52,13 @@ def model_for(
     if config.scratch:
         model = _scratch(config.scratch, tokenizer)
     else:
-        model = _loaded(AutoModelForCausalLM.from_pretrained, config, dtype=getattr(torch, config.dtype))
+        model = _load(AutoModelForCausalLM.from_pretrained, config, dtype=getattr(torch, config.dtype))
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     return get_peft_model(model, _adapters(config.lora)) if config.lora else model
 
 
-def _loaded(load, config: ModelConfig, **options):
+def _load(load: Callable[..., Any], config: ModelConfig, **options: Any) -> Any:
     try:
         return load(config.path, **options)
     except OSError as exc:
@@ -74,12 +77,20 @@ def _adapters(config: LoraConfig) -> PeftLora:
     )
 
 
-def _scratch(config: ScratchConfig, tokenizer: PreTrainedTokenizerBase) -> LlamaForCausalLM:
+def _scratch(config: ScratchConfig, tokenizer: Any) -> LlamaForCausalLM:
     return LlamaForCausalLM(
         LlamaConfig(
-            vocab_size=len(tokenizer), hidden_size=config.hidden, intermediate_size=3 * config.hidden,
-            num_hidden_layers=config.layers, num_attention_heads=config.heads, num_key_value_heads=config.heads,
-            max_position_embeddings=1024, initializer_range=config.hidden**-0.5, tie_word_embeddings=True, bos_token_id=None,
-            eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+            vocab_size=len(tokenizer),
+            hidden_size=config.hidden,
+            intermediate_size=3 * config.hidden,
+            num_hidden_layers=config.layers,
+            num_attention_heads=config.heads,
+            num_key_value_heads=config.heads,
+            max_position_embeddings=1024,
+            initializer_range=config.hidden**-0.5,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
         )
-    )  # fmt: skip
+    )

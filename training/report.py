@@ -1,4 +1,4 @@
-"""A run's figures for readers. Each stands beside what its workers are: shares over programs say nothing of models."""
+"""A run's figures for readers, each with what its workers are: programs say nothing about models."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -33,14 +33,15 @@ def best_alone(report: Mapping[str, Any], source: str) -> tuple[str, float]:
 
 def lines(report: Mapping[str, Any]) -> list[str]:
     """The held-out figures, one line a source; none where the run held no questions out."""
-    told = []
+    text: list[str] = []
     for source, before in report["before"].items():
-        name, share = best_alone(report, source)
-        told.append(
-            f"{source}: held-out questions right: {before['right']:.3f} before, {report['after'][source]['right']:.3f} after; "
-            f"{name} alone {share:.3f} ({stands_for(report['provenance'][source])})"
+        worker, share = best_alone(report, source)
+        after, kinds = report["after"][source]["right"], stands_for(report["provenance"][source])
+        text.append(
+            f"{source}: held-out questions right: {before['right']:.3f} before, {after:.3f} after; "
+            f"{worker} alone {share:.3f} ({kinds})"
         )
-    return told
+    return text
 
 
 def tables(report: Mapping[str, Any]) -> str:
@@ -52,20 +53,14 @@ def tables(report: Mapping[str, Any]) -> str:
 
 def _table(report: Mapping[str, Any], source: str) -> str:
     before, after = report["before"][source], report["after"][source]
-    name, share = best_alone(report, source)
+    worker, share = best_alone(report, source)
+    kinds, oracle = stands_for(report["provenance"][source]), report["alone"][source]["oracle"]
     rows = [
         f"| {label} | {before[key]:.3f} | {after[key]:.3f} |"
         for label, key in ROWS
         if before.get(key) is not None
     ]
-    return "\n".join(
-        [
-            f"**{source}**, {after['questions']} questions held out, {stands_for(report['provenance'][source])}:",
-            "",
-            "| share | after the warm start | after GRPO |",
-            "| --- | --- | --- |",
-            *rows,
-            "",
-            f"The best worker by itself ({name}): {share:.3f}. At least one worker: {report['alone'][source]['oracle']:.3f}.",
-        ]
-    )
+    table = ["| share | after the warm start | after GRPO |", "| --- | --- | --- |", *rows]
+    head = f"**{source}**, {after['questions']} questions held out, {kinds}:"
+    foot = f"The best worker by itself ({worker}): {share:.3f}. At least one worker: {oracle:.3f}."
+    return "\n".join([head, "", *table, "", foot])

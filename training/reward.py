@@ -1,7 +1,7 @@
-"""The reward: completions in, numbers out, by way of the engine that serves.
+"""The reward: completions in, numbers out, by running them.
 
-A TRL reward function (1.16: asynchronous, `None` for what cannot be scored) with the data set's columns `question_id` and
-`workers`. Knows neither model nor optimizer.
+A TRL reward function (1.16: asynchronous, `None` for what cannot be scored) with the data set's columns
+`question_id` and `workers`. Knows neither model nor optimizer.
 """
 
 import asyncio
@@ -12,8 +12,8 @@ from typing import Any
 
 from conductor.model.usage import Usage
 from evaluation.questions import Question
-from training.running import PlanRunner
-from training.scoring import Score, Terms, score
+from training.plan_runner import PlanRunner
+from training.scoring import RewardTerms, Score, score
 
 LogMetric = Callable[[str, float], None]
 
@@ -25,9 +25,8 @@ class PlanReward:
         runner: makes a runner inside the event loop that will use it; called once.
         questions: by their ids.
         eos_ids: tokens that end a completion; one without them was cut off, and is no plan.
-        usd_weight: see `Terms`.
-        concurrency: so many runs at once.
-        keep: told every batch's scores, in the completions' order.
+        usd_weight: see `RewardTerms`.
+        concurrency: runs at once.
     """
 
     def __init__(
@@ -37,11 +36,10 @@ class PlanReward:
         eos_ids: Sequence[int],
         usd_weight: float = 0.0,
         concurrency: int = 64,
-        keep: Callable[[list[Score]], None] | None = None,
     ) -> None:
         self.__name__ = "plan"
-        self._make, self._questions, self._eos_ids = runner, questions, frozenset(eos_ids)
-        self._usd_weight, self._concurrency, self._keep = usd_weight, concurrency, keep
+        self._make_runner, self._questions, self._eos_ids = runner, questions, frozenset(eos_ids)
+        self._usd_weight, self._concurrency = usd_weight, concurrency
         self._runner: PlanRunner | None = None
         self._slots: asyncio.Semaphore | None = None
 
@@ -58,27 +56,31 @@ class PlanReward:
         """One reward a completion.
 
         Args:
-            completions: as TRL gives them: a list with one assistant message, or a text.
+            completions: as TRL passes them: a list with one assistant message, or a text.
             completion_ids: their tokens.
             question_id: a column of the data set.
             workers: another.
-            log_metric: takes the batch's figures.
-            earlier: the plan of the round before, where the completion is a second round's; empty: a first round.
-            **_: whatever else TRL hands over.
+            log_metric: receives the batch's figures.
+            earlier: the plan of the round before, where the completion is a second round's; empty: a first
+                round.
+            **_: whatever else TRL passes.
         """
-        texts = [said if isinstance(said, str) else said[-1]["content"] or "" for said in completions]
-        before = earlier or [""] * len(texts)
-        scores = await asyncio.gather(
-            *(
-                self.score(id, list(names), [plan, text] if plan else [text], ended=bool(ids) and ids[-1] in self._eos_ids)
-                for id, names, plan, text, ids in zip(question_id, workers, before, texts, completion_ids, strict=True)
+        texts = [each if isinstance(each, str) else each[-1]["content"] or "" for each in completions]
+        columns = (question_id, workers, earlier or [""] * len(texts), texts, completion_ids)
+        runs = (
+            self.score(
+                id,
+                list(names),
+                [plan, text] if plan else [text],
+                ended=bool(ids) and ids[-1] in self._eos_ids,
             )
-        )  # fmt: skip
+            for id, names, plan, text, ids in zip(*columns, strict=True)
+        )
+        scores = await asyncio.gather(*runs)
         if log_metric is not None:
-            for name, value in figures(scores, list(question_id), self._all_workers()).items():
+            all_workers = self._runner.workers if self._runner else []
+            for name, value in figures(scores, list(question_id), all_workers).items():
                 log_metric(name, value)
-        if self._keep is not None:
-            self._keep(scores)
         return [each.reward for each in scores]
 
     def question(self, id: str) -> Question:
@@ -88,11 +90,11 @@ class PlanReward:
     async def score(
         self, question_id: str, workers: list[str], plans: list[str], *, ended: bool = True
     ) -> Score:
-        """Run one plan, the last of `plans`, and score it."""
+        """Run the last of `plans`, and score it."""
         if self._runner is None or self._slots is None:
-            self._runner, self._slots = self._make(), asyncio.Semaphore(self._concurrency)
+            self._runner, self._slots = self._make_runner(), asyncio.Semaphore(self._concurrency)
         runner, question = self._runner, self._questions[question_id]
-        terms = Terms(runner.conductor.format, runner.limits.max_steps, self._usd_weight)
+        terms = RewardTerms(runner.conductor.format, runner.limits.max_steps, self._usd_weight)
         async with self._slots:
             record = await runner.run(question.text, workers, plans, ended=ended)
         return await score(question, record, plans[-1], workers, terms, ended=ended)
@@ -101,9 +103,6 @@ class PlanReward:
         """Close its runner, in the event loop that used it."""
         if self._runner is not None:
             await self._runner.aclose()
-
-    def _all_workers(self) -> list[str]:
-        return self._runner.workers if self._runner else []
 
 
 def figures(scores: Sequence[Score], groups: Sequence[str], workers: Sequence[str]) -> dict[str, float]:
@@ -114,7 +113,7 @@ def figures(scores: Sequence[Score], groups: Sequence[str], workers: Sequence[st
         groups: the question of each.
         workers: every name of the pool, so that the histogram always has the same bars.
     """
-    told = {
+    values = {
         "plan/parsed": mean(each.parsed for each in scores),
         "plan/right": mean(each.right for each in scores),
         "plan/outages": mean(each.reward is None for each in scores),
@@ -122,17 +121,17 @@ def figures(scores: Sequence[Score], groups: Sequence[str], workers: Sequence[st
     }
     ran = [each for each in scores if each.parsed and each.newest.steps]
     if not ran:
-        return told
+        return values
     steps = [step for each in ran for step in each.newest.steps]
-    told["plan/steps"] = len(steps) / len(ran)
-    told["plan/reads"] = mean(bool(step.access) for step in steps)
+    values["plan/steps"] = len(steps) / len(ran)
+    values["plan/reads"] = mean(bool(step.access) for step in steps)
     usages = [sum((call.usage for call in each.record.calls if call.usage), Usage()) for each in ran]
-    told["plan/tokens"] = mean(usage.total_tokens for usage in usages)
+    values["plan/tokens"] = mean(usage.total_tokens for usage in usages)
     costs = [float(each.record.cost_usd) for each in ran if each.record.cost_usd is not None]
     if costs:
-        told["plan/cost_usd"] = mean(costs)
+        values["plan/cost_usd"] = mean(costs)
     used = Counter(step.worker for step in steps)
-    return told | {f"workers/{name}": used[name] / len(steps) for name in workers}
+    return values | {f"workers/{name}": used[name] / len(steps) for name in workers}
 
 
 def _without_signal(scores: Sequence[Score], groups: Sequence[str]) -> float:

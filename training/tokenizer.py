@@ -1,4 +1,4 @@
-"""A small tokenizer trained on the run's own texts, for a conductor from nothing. Nothing is downloaded."""
+"""A small tokenizer trained on the run's own texts, for a conductor from scratch. Nothing is downloaded."""
 
 from collections.abc import Iterable
 
@@ -16,16 +16,17 @@ TEMPLATE = (
 )
 """ChatML, as SmolLM2 and Qwen speak it."""
 WORDS = Regex(
-    r"\p{L}+(?: \p{L}+)*\.\", \"[a-z]+\": [\"\[]?|\"?,? ?\{?\"[a-z]+\": ?[\"\[]?| ?\p{L}+|\p{N}|[^\p{L}\p{N}\n]+|\n"
+    r"\p{L}+(?: \p{L}+)*\.\", \"[a-z]+\": [\"\[]?|\"?,? ?\{?\"[a-z]+\": ?[\"\[]?"
+    r"| ?\p{L}+|\p{N}|[^\p{L}\p{N}\n]+|\n"
 )
-"""A sentence in a plan with the key that follows it, a key with the marks around it, words, single digits, other marks, lines.
+"""A sentence of a plan with the key after it, a key with its marks, words, digits, other marks, lines.
 
-So a step is six tokens long, and a worker is named right after the token of its task: what a policy of this size must learn by reward is
-what follows what.
+So a step is six tokens long, and the worker comes right after the token of its task: what a policy of this
+size must learn by reward is which token follows which.
 """
 
 
-def trained(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
+def train_tokenizer(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
     """A byte-level BPE tokenizer of at most `vocabulary` tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -36,9 +37,11 @@ def trained(texts: Iterable[str], vocabulary: int) -> PreTrainedTokenizerFast:
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocabulary, special_tokens=[PAD, BEGIN, END], show_progress=False,
+        vocab_size=vocabulary,
+        special_tokens=[PAD, BEGIN, END],
+        show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )  # fmt: skip
+    )
     tokenizer.train_from_iterator(texts, trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token=END, pad_token=PAD, chat_template=TEMPLATE, padding_side="left"

@@ -1,38 +1,33 @@
 """The warm start: supervised learning of what a plan looks like, from the plans of `training.examples`.
 
-A step's subtask speaks of its worker's card, which teaches that a number stands for a card. The loss can count
-the prompt's tokens too: a policy that never had to predict or restate a question does not read it, and then only learns to collect the
-format's half point.
+A step's subtask mentions its worker's card, which teaches that a number stands for a card. The loss can count
+the prompt's tokens too: a policy that never had to predict or restate a question does not read it, and then
+learns only to collect the format's half point.
 """
+# The types of transformers and datasets are partial.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from transformers import (
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    PrinterCallback,
-    Trainer,
-    TrainerCallback,
-    TrainingArguments,
-)
+from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
 from training.config import WarmStartConfig
-from training.data import Chat
 from training.examples import Example
+from training.plan_runner import Chat
 
 IGNORED = -100
 
 
 class Collator:
-    """Examples to a batch, padded on the left. `labels` is (B, T, 2): the token, and its weight in thousandths.
+    """Examples to a batch, padded on the left. `labels` is (B, T, 2): token, and weight in thousandths.
 
-    Where prompts do not count, logits are made of the plans' places alone and T is theirs: over a vocabulary of 49,152 the prompts'
-    logits take more memory than all the rest, and a third of the time.
+    Where prompts do not count, logits are computed for the plans' positions alone, and T is theirs: over a
+    vocabulary of 49,152 the prompts' logits take more memory than all the rest, and a third of the time.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompt_weight: float) -> None:
+    def __init__(self, tokenizer: Any, prompt_weight: float) -> None:
         self._tokenizer, self._prompt_weight = tokenizer, prompt_weight
 
     def __call__(self, examples: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -46,9 +41,8 @@ class Collator:
         batch = {"input_ids": ids, "attention_mask": mask, "labels": labels}
         if self._prompt_weight:
             return batch
-        kept = 1 + max(
-            sum(weight > 0 for weight in w) for _, w in rows
-        )  # the last one of a prompt foretells the plan's first
+        # One more: the last token of a prompt predicts the plan's first.
+        kept = 1 + max(sum(weight > 0 for weight in w) for _, w in rows)
         return batch | {"labels": labels[:, -kept:], "logits_to_keep": kept}
 
     def _tokens(self, prompt: Chat, plan: str) -> tuple[list[int], list[int]]:
@@ -58,7 +52,7 @@ class Collator:
         return [*before, *after], [weight] * len(before) + [1000] * len(after)
 
 
-def weighted_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
+def token_weighted_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
     """Cross-entropy of each next token, its mean weighted.
 
     Args:
@@ -75,7 +69,7 @@ def weighted_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = 
 
 def warm_start(
     model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: Any,
     examples: Sequence[Example],
     config: WarmStartConfig,
     arguments: dict[str, Any],
@@ -83,7 +77,7 @@ def warm_start(
     *,
     resume: Callable[[], str | None] = lambda: None,
 ) -> None:
-    """Teach `model` the examples, in place.
+    """Train `model` on the examples.
 
     Args:
         model: changed in place.
@@ -92,7 +86,7 @@ def warm_start(
         config: how.
         callbacks: of the Trainer.
         arguments: of `TrainingArguments`: folder, seed, device, checkpoints.
-        resume: gives the checkpoint to go on from.
+        resume: returns the checkpoint to resume from.
     """
     from datasets import Dataset
 
@@ -100,15 +94,22 @@ def warm_start(
     trainer = Trainer(
         model=model,
         args=TrainingArguments(
-            per_device_train_batch_size=config.batch, num_train_epochs=config.epochs, learning_rate=config.learning_rate,
-            lr_scheduler_type="cosine", warmup_steps=10, remove_unused_columns=False, logging_steps=10,
-            # Not grouped by length: that puts like questions in a row, and each row of them unlearned the one before.
-            dataloader_pin_memory=torch.cuda.is_available(), **arguments,
+            per_device_train_batch_size=config.batch,
+            num_train_epochs=config.epochs,
+            learning_rate=config.learning_rate,
+            lr_scheduler_type="cosine",
+            warmup_steps=10,
+            remove_unused_columns=False,
+            logging_steps=10,
+            # Not grouped by length: that puts similar questions in a row, and each row unlearned the one
+            # before.
+            dataloader_pin_memory=torch.cuda.is_available(),
+            **arguments,
         ),
         train_dataset=rows,
         data_collator=Collator(tokenizer, config.prompt_weight),
-        compute_loss_func=weighted_loss,
+        compute_loss_func=token_weighted_loss,
         callbacks=callbacks,
-    )  # fmt: skip
+    )
     trainer.remove_callback(PrinterCallback)
     trainer.train(resume_from_checkpoint=resume())

@@ -1,1 +1,1 @@
-"""What learned routers are made of: embeddings and small models in numpy. Knows neither pools nor strategies."""
+"""What learned routers are made of: embeddings and small models. Knows neither pools nor strategies."""

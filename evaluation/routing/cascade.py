@@ -1,151 +1,127 @@
-"""MasRouter's cascade of choices (arXiv 2502.11133, yanweiyue/masrouter), in numpy: task class, mode, number of agents, workers.
+"""MasRouter's cascade of choices (arXiv 2502.11133, yanweiyue/masrouter): task, mode, team size, workers.
 
-A question's embedding (384) goes through one hidden layer (64); each head also sees the choice of the one before it. The task head
-learns from labels; the other three by REINFORCE on `right - cost_weight * dollars`, less a running mean of it. Theirs has a
-variational autoencoder where the mode head is here, a sigmoid of the agents' number where a softmax is here, and no running mean.
+A question's embedding (384) goes through one hidden layer (64); each head also reads the choice of the head
+before it. The task head learns from labels; the others by REINFORCE on the reward minus its running mean.
+Theirs has a variational autoencoder where the mode head is here, a sigmoid for the number of agents where a
+softmax is here, and no running mean.
 
-Shapes: B episodes, E = 384, H = 64, T task classes, M modes, N most agents, W workers.
+Shapes: B episodes, E = 384, H = 64, T task classes, M modes, A most agents, W workers.
 """
+# The types of torch are partial.
+# pyright: reportUnknownMemberType=false
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-
-from evaluation.routing.adam import Adam, Arrays
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 HIDDEN = 64
 TASK_TEMPERATURE, MODE_TEMPERATURE = 0.5, 0.8
 """Of their softmaxes; the others are at 1."""
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class TeamChoice:
     """One walk through the cascade.
 
     Args:
         mode: index.
-        workers: indices, one for each agent; the same one may come again.
+        workers: indices, one for each agent; a worker may come twice.
     """
 
     mode: int
     workers: tuple[int, ...]
 
 
-@dataclass(slots=True)
-class Cascade:
-    """The heads. Make it with `new`."""
+class Cascade(nn.Module):
+    """The heads. Untrained, every mode, number and worker is about equally likely."""
 
-    weights: Arrays
-    adam: Adam
-    mean_reward: float = 0.0
-    seen: int = 0
-    rng: np.random.Generator = field(default_factory=np.random.default_rng)
-
-    @classmethod
-    def new(
-        cls, inputs: int, tasks: int, modes: int, agents: int, workers: int, seed: int, rate: float = 0.01
-    ) -> "Cascade":
-        """Untrained: every mode, number and worker about equally likely."""
-        rng = np.random.default_rng(seed)
-        sizes = {"task": (HIDDEN, tasks), "mode": (HIDDEN + tasks, modes), "count": (HIDDEN + modes, agents),
-                 "worker": (HIDDEN + modes, workers)}  # fmt: skip
-        weights = {"in": rng.normal(0, 1 / np.sqrt(HIDDEN), (inputs, HIDDEN)), "in_bias": np.zeros(HIDDEN)}
-        for name, (rows, columns) in sizes.items():
-            weights[name] = rng.normal(0, 0.01, (rows, columns))
-            weights[f"{name}_bias"] = np.zeros(columns)
-        return cls(weights, Adam(rate), rng=rng)
-
-    def walk(self, x_E: Floats, *, sample: bool) -> Choice:
-        """Through all heads: by lot, or the likeliest choice of each (one worker for all agents then)."""
-        h, task = self._begin(x_E[None])
-        mode = self._draw(self._head("mode", np.hstack([h, task]), MODE_TEMPERATURE)[0], sample=sample)
-        shown = np.hstack([h, np.eye(self.weights["mode"].shape[1])[[mode]]])
-        agents = 1 + self._draw(self._head("count", shown)[0], sample=sample)
-        chances = self._head("worker", shown)[0]
-        if sample:
-            return Choice(mode, tuple(self._draw(chances, sample=True) for _ in range(agents)))
-        return Choice(mode, tuple(int(w) for w in spread(chances, agents)))
-
-    def learn(
-        self, x_B_E: Floats, tasks_B: npt.NDArray[np.int64], choices: list[Choice], rewards_B: Floats
+    def __init__(
+        self, inputs: int, tasks: int, modes: int, agents: int, workers: int, seed: int, rate: float = 0.01
     ) -> None:
+        super().__init__()
+        self._rng = np.random.default_rng(seed)
+        self.hidden = self._layer(inputs, HIDDEN, HIDDEN**-0.5)
+        self.task = self._layer(HIDDEN, tasks)
+        self.mode = self._layer(HIDDEN + tasks, modes)
+        self.count = self._layer(HIDDEN + modes, agents)
+        self.worker = self._layer(HIDDEN + modes, workers)
+        self._optimizer = torch.optim.Adam(self.parameters(), lr=rate)
+        self.mean_reward, self.episodes = 0.0, 0
+
+    def _layer(self, inputs: int, outputs: int, scale: float = 0.01) -> nn.Linear:
+        layer = nn.Linear(inputs, outputs, dtype=torch.float64)
+        with torch.no_grad():
+            layer.weight.copy_(torch.from_numpy(self._rng.normal(0, scale, (inputs, outputs)).T))
+            layer.bias.zero_()
+        return layer
+
+    @torch.no_grad()
+    def walk(self, x_E: Floats, *, sample: bool) -> TeamChoice:
+        """Choose: sample from every head, or take the likeliest mode and number and spread the workers."""
+        hidden, task = self._encode(torch.from_numpy(x_E)[None])
+        mode = self._draw(self._mode(hidden, task), sample=sample)
+        count, worker = self._team(hidden, torch.tensor([mode]))
+        agents = 1 + self._draw(count, sample=sample)
+        if sample:
+            return TeamChoice(mode, tuple(self._draw(worker, sample=True) for _ in range(agents)))
+        return TeamChoice(mode, tuple(int(w) for w in spread(worker.exp()[0].numpy(), agents)))
+
+    def learn(self, x_B_E: Floats, tasks_B: Ints, choices: Sequence[TeamChoice], rewards_B: Floats) -> None:
         """One step on a batch of walks."""
-        gradients = self.gradients(
-            x_B_E, tasks_B, choices, rewards_B - (self.mean_reward if self.seen else rewards_B.mean())
-        )
-        self.adam.step(self.weights, gradients)
-        self.seen += len(rewards_B)
-        self.mean_reward += (rewards_B.mean() - self.mean_reward) * max(0.05, len(rewards_B) / self.seen)
+        baseline = self.mean_reward if self.episodes else rewards_B.mean()
+        self._optimizer.zero_grad()
+        self.loss(x_B_E, tasks_B, choices, rewards_B - baseline).backward()
+        self._optimizer.step()
+        self.episodes += len(rewards_B)
+        weight = max(0.05, len(rewards_B) / self.episodes)
+        self.mean_reward += (rewards_B.mean() - self.mean_reward) * weight
 
     def loss(
-        self, x_B_E: Floats, tasks_B: npt.NDArray[np.int64], choices: list[Choice], advantages_B: Floats
-    ) -> float:
-        """Task cross-entropy, and minus advantage times the log-chance of each choice; means over the batch.
-
-        The mode head reads the task head's output as a given.
-        """
-        h, task = self._begin(x_B_E)
-        rows = np.arange(len(x_B_E))
-        modes = np.array([choice.mode for choice in choices])
-        mode = self._head("mode", np.hstack([h, task]), MODE_TEMPERATURE)[rows, modes]
-        shown = np.hstack([h, np.eye(self.weights["mode"].shape[1])[modes]])
-        count, worker = self._head("count", shown), self._head("worker", shown)
-        log_chance = np.log(mode) + np.log(count[rows, [len(c.workers) - 1 for c in choices]])
-        log_chance += [sum(np.log(worker[i, w]) for w in c.workers) for i, c in enumerate(choices)]
-        return float(np.mean(-np.log(task[rows, tasks_B]) - advantages_B * log_chance))
-
-    def gradients(
-        self, x_B_E: Floats, tasks_B: npt.NDArray[np.int64], choices: list[Choice], advantages_B: Floats
-    ) -> Arrays:
-        """Of `loss`."""
-        b = len(x_B_E)
-        h, task = self._begin(x_B_E)
-        modes = np.array([choice.mode for choice in choices])
-        eye = np.eye(self.weights["mode"].shape[1])
-        read_mode, shown = np.hstack([h, task]), np.hstack([h, eye[modes]])
-        picked = np.stack(
-            [np.bincount(c.workers, minlength=self.weights["worker"].shape[1]) for c in choices]
+        self, x_B_E: Floats, tasks_B: Ints, choices: Sequence[TeamChoice], advantages_B: Floats
+    ) -> Tensor:
+        """Task cross-entropy, minus advantage times the log-probability of each choice; batch mean."""
+        hidden, task = self._encode(torch.from_numpy(x_B_E))
+        rows, modes = torch.arange(len(x_B_E)), torch.tensor([choice.mode for choice in choices])
+        count, worker = self._team(hidden, modes)
+        log_p = self._mode(hidden, task)[rows, modes]
+        log_p = log_p + count[rows, torch.tensor([len(choice.workers) - 1 for choice in choices])]
+        log_p = log_p + torch.stack(
+            [worker[row, list(choice.workers)].sum() for row, choice in enumerate(choices)]
         )
-        agents = picked.sum(axis=1, keepdims=True)
-        counts = np.eye(self.weights["count"].shape[1])[[len(c.workers) - 1 for c in choices]]
-        pull = advantages_B[:, None] / b
-        d_logits = {
-            "task": (h, (task - np.eye(task.shape[1])[tasks_B]) / (b * TASK_TEMPERATURE)),
-            "mode": (
-                read_mode,
-                pull * (self._head("mode", read_mode, MODE_TEMPERATURE) - eye[modes]) / MODE_TEMPERATURE,
-            ),
-            "count": (shown, pull * (self._head("count", shown) - counts)),
-            "worker": (shown, pull * (agents * self._head("worker", shown) - picked)),
-        }
-        found: Arrays = {}
-        d_h = np.zeros_like(h)
-        for name, (read, d) in d_logits.items():
-            found[name], found[f"{name}_bias"] = read.T @ d, d.sum(axis=0)
-            d_h += (d @ self.weights[name].T)[:, :HIDDEN]
-        d_in = d_h * (1 - h**2)
-        found["in"], found["in_bias"] = x_B_E.T @ d_in, d_in.sum(axis=0)
-        return found
+        label_loss = -task[rows, torch.from_numpy(tasks_B)]
+        return (label_loss - torch.from_numpy(advantages_B) * log_p).mean()
 
-    def _begin(self, x_B_E: Floats) -> tuple[Floats, Floats]:
-        h = np.tanh(x_B_E @ self.weights["in"] + self.weights["in_bias"])
-        return h, self._head("task", h, TASK_TEMPERATURE)
+    def _encode(self, x_B_E: Tensor) -> tuple[Tensor, Tensor]:
+        """The hidden layer, and the task head's log-probabilities."""
+        hidden = torch.tanh(self.hidden(x_B_E))
+        return hidden, torch.log_softmax(self.task(hidden) / TASK_TEMPERATURE, dim=1)
 
-    def _head(self, name: str, read: Floats, temperature: float = 1.0) -> Floats:
-        logits = (read @ self.weights[name] + self.weights[f"{name}_bias"]) / temperature
-        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-        return powers / powers.sum(axis=1, keepdims=True)
+    def _mode(self, hidden: Tensor, task: Tensor) -> Tensor:
+        """Log-probabilities of modes. The task head's output is an input without gradient."""
+        logits = self.mode(torch.hstack([hidden, task.detach().exp()]))
+        return torch.log_softmax(logits / MODE_TEMPERATURE, dim=1)
 
-    def _draw(self, chances: Floats, *, sample: bool) -> int:
-        return int(self.rng.choice(len(chances), p=chances)) if sample else int(np.argmax(chances))
+    def _team(self, hidden: Tensor, modes_B: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities of the number of agents, and of workers."""
+        inputs = torch.hstack([hidden, one_hot(modes_B, self.mode.out_features)])
+        return torch.log_softmax(self.count(inputs), dim=1), torch.log_softmax(self.worker(inputs), dim=1)
+
+    def _draw(self, log_p: Tensor, *, sample: bool) -> int:
+        p = log_p.exp()[0].numpy()
+        return int(self._rng.choice(len(p), p=p)) if sample else int(np.argmax(p))
 
 
-def spread(chances_W: Floats, agents: int) -> npt.NDArray[np.int64]:
+def spread(chances_W: Floats, agents: int) -> Ints:
     """`agents` workers in proportion to their chances, by largest remainders, the likeliest first."""
     exact = chances_W * agents
     counts = np.floor(exact).astype(np.int64)
-    for w in np.argsort(counts - exact, kind="stable")[: agents - counts.sum()]:
-        counts[w] += 1
-    return np.repeat(np.argsort(-chances_W, kind="stable"), counts[np.argsort(-chances_W, kind="stable")])
+    counts[np.argsort(counts - exact, kind="stable")[: agents - counts.sum()]] += 1
+    order = np.argsort(-chances_W, kind="stable")
+    return np.repeat(order, counts[order])

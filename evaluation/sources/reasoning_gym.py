@@ -1,18 +1,21 @@
-"""reasoning-gym's questions, generated from a seed: `reasoning_gym:chain_sum,caesar_cipher`, or all of `WHITELIST`.
+"""reasoning-gym's questions, generated from a seed: `reasoning_gym:chain_sum,caesar_cipher`, or `WHITELIST`.
 
-Its scorers were made for training and have traps: most give credit to any text that holds the answer, some give all of it, and
-some run the answer as Python. So only data sets are asked where, in version 0.1.25, the reference answer scores 1, the same
-answer among other words scores below 0.99, an empty or unrelated answer does too, and the scorer evaluates nothing it is given.
-The grader takes what stands between `<answer>` marks and asks for 0.99 (`evaluation.graders`).
+Its scorers were made for training and have traps: most give credit to any text that contains the answer, some
+full credit, and some run the answer as Python. So the whitelist holds only data sets where, in version
+0.1.25, the reference answer scores 1, the same answer among other words scores below 0.99, an empty or
+unrelated answer does too, and the scorer evaluates no input. The grader takes the text between `<answer>`
+tags and requires 0.99 (`evaluation.graders`).
 """
+# The types of reasoning-gym are partial.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 
+from evaluation.answer_extraction import ANSWER_FORM
 from evaluation.errors import HOW_TO_INSTALL, EvaluationError
-from evaluation.extracting import ANSWER_FORM
-from evaluation.naming import Named
 from evaluation.questions import Question
+from evaluation.spec import Spec
 
 SEEDS_APART = 1_000_003
-"""reasoning-gym makes question i of seed s from s + i, so that neighbouring seeds would share most of their questions."""
+"""reasoning-gym makes question i of seed s from s + i: neighbouring seeds would share most questions."""
 _TRUSTED = """
 ab acre advanced_geometry aiw arc_1d arc_agi base_conversion basic_arithmetic bf binary_alternation
 bitwise_arithmetic caesar_cipher calendar_arithmetic chain_sum circuit_logic color_cube_rotation
@@ -27,15 +30,15 @@ string_splitting string_synthesis sudoku syllogism tsumego word_ladder word_sequ
 zebra_puzzles
 """
 WHITELIST = tuple(_TRUSTED.split())
-"""Every other data set fell into one of the traps above; the tests try each of these again."""
+"""Every other data set has one of the traps above; the tests try each of these."""
 
 
-def questions(named: Named, count: int | None, seed: int) -> list[Question]:
-    """`count` questions, evenly over the data sets asked for; see `evaluation.sources.Source`."""
+def questions(spec: Spec, count: int | None, seed: int) -> list[Question]:
+    """`count` questions, evenly over the data sets; see `evaluation.sources.Source`."""
     from evaluation.sources import DEFAULT_COUNT
 
-    named.only()
-    names = [name.strip() for name in named.detail.split(",") if name.strip()] or list(WHITELIST)
+    spec.allow_only()
+    names = [name.strip() for name in spec.detail.split(",") if name.strip()] or list(WHITELIST)
     for name in names:
         if name not in WHITELIST:
             raise EvaluationError(
@@ -44,10 +47,10 @@ def questions(named: Named, count: int | None, seed: int) -> list[Question]:
             )
     wanted = count or DEFAULT_COUNT
     sizes = [wanted // len(names) + (index < wanted % len(names)) for index in range(len(names))]
-    return [q for name, size in zip(names, sizes, strict=True) if size for q in _made(name, size, seed)]
+    return [q for name, size in zip(names, sizes, strict=True) if size for q in _generate(name, size, seed)]
 
 
-def _made(name: str, size: int, seed: int) -> list[Question]:
+def _generate(name: str, size: int, seed: int) -> list[Question]:
     try:
         import reasoning_gym
     except ImportError as exc:

@@ -1,46 +1,50 @@
-"""Questions of a recorded pool (`evaluation.recorded`): `recorded:PATH?part=test&difficulty=hard`.
+"""Questions of a recorded pool (`evaluation.recordings`): `recorded:PATH?part=test&difficulty=hard`.
 
-`part` splits by the questions' own text, so the same question is on the same side whoever asks: `train` is for learning
-routers and conductors, `test` for judging them; `share` is the training part of all (0.6). `max_chars` leaves longer ones out.
+`part` splits by the questions' own text, so a question is on the same side in every file: `train` is for
+learning routers and conductors, `test` for judging them; `share` is the training part of all (0.6).
+`max_chars` leaves longer ones out.
 """
 
 import sys
 
 from evaluation.errors import EvaluationError
-from evaluation.naming import Named, share, text
-from evaluation.naming import count as count_of
 from evaluation.questions import Question
-from evaluation.recorded import Recorded, read
+from evaluation.recordings import RecordedQuestion, read_recordings
+from evaluation.spec import Spec, share
+from evaluation.spec import count as count_of
 
 PARTS = ("all", "train", "test")
 
 
-def questions(named: Named, count: int | None, seed: int) -> list[Question]:
+def questions(spec: Spec, count: int | None, seed: int) -> list[Question]:
     """See `evaluation.sources.Source`."""
-    named.only("part", "share", "difficulty", "category", "max_chars")
-    if not named.detail:
+    spec.allow_only("part", "share", "difficulty", "category", "max_chars")
+    if not spec.detail:
         raise EvaluationError("recorded needs a path: recorded:PATH.")
-    part = named.options.get("part", "all")
+    part = spec.options.get("part", "all")
     if part not in PARTS:
         raise EvaluationError(f"recorded: part={part!r} is none of {', '.join(PARTS)}.")
-    of_training = named.value("share", 0.6, share)
-    kept = [each for each in read(named.detail).values() if part == "all" or _part(each, of_training) == part]
-    for field in ("difficulty", "category"):
-        wanted = named.value(field, "", text)
-        kept = [each for each in kept if not wanted or getattr(each, field) == wanted]
-    longest = named.value("max_chars", sys.maxsize, count_of)
-    return [_question(each) for each in kept if len(each.asked) <= longest]
+    train_share = spec.value("share", 0.6, share)
+    max_chars = spec.value("max_chars", sys.maxsize, count_of)
+    difficulty, category = spec.options.get("difficulty"), spec.options.get("category")
+    return [
+        _question(key, each)
+        for key, each in read_recordings(spec.detail).items()
+        if part in ("all", _side(key, train_share))
+        and (not difficulty or each.difficulty == difficulty)
+        and (not category or each.category == category)
+        and len(each.prompt) <= max_chars
+    ]
 
 
-def _part(each: Recorded, of_training: float) -> str:
-    return "train" if int(each.key[:8], 16) / 16**8 < of_training else "test"
+def _side(key: str, train_share: float) -> str:
+    return "train" if int(key[:8], 16) / 16**8 < train_share else "test"
 
 
-def _question(each: Recorded) -> Question:
-    answered = {name: answer for name, answer in each.answers.items() if answer is not None}
+def _question(key: str, each: RecordedQuestion) -> Question:
     return Question(
-        id=f"recorded/{each.dataset}/{each.key}",
-        text=each.asked,
+        id=f"recorded/{each.dataset}/{key}",
+        text=each.prompt,
         expected=each.expected,
         grader="recorded",
         source="recorded",
@@ -48,6 +52,6 @@ def _question(each: Recorded) -> Question:
         facts={
             "difficulty": each.difficulty,
             "dataset": each.dataset,
-            "right": sorted({answered[name].strip() for name in each.right}),
+            "right": sorted(each.right_answers),
         },
     )

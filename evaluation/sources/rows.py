@@ -1,58 +1,57 @@
-"""Rows of any data set as questions: which field is what is the user's to say. Shared by `jsonl` and `hub`."""
+"""Rows of any data set as questions; options say which field is which. Shared by `jsonl` and `hub`."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, cast
 
+from evaluation.answer_extraction import ANSWER_FORM
 from evaluation.errors import EvaluationError
-from evaluation.extracting import ANSWER_FORM
-from evaluation.naming import Named, text
 from evaluation.questions import Question
+from evaluation.spec import Spec
 
 FIELDS = ("question", "answer", "id", "family", "grader", "form")
 """Options that both sources take; all but `grader` and `form` name a field of the rows."""
 ROW_GRADERS = ("exact", "numeric", "choice", "math")
-"""Those that need nothing of a question but its expected answer."""
+"""Graders that need nothing but the expected answer."""
 
 
-def asked(named: Named, rows: Iterable[tuple[str, Mapping[str, Any]]], source: str) -> list[Question]:
-    """Questions of `rows`, each with the place that errors name.
+def questions_from_rows(spec: Spec, rows: Iterable[tuple[str, Any]], source: str) -> list[Question]:
+    """Turn each row into a question.
+
+    Args:
+        spec: with the options.
+        rows: each with the place that errors name.
+        source: of the questions.
 
     Raises:
-        EvaluationError: a row lacks a field, or holds no text in it; with place and field.
+        EvaluationError: a row is not an object, or lacks text in a field; with place and field.
     """
-    grader = named.value("grader", "exact", text)
+    grader, form = spec.options.get("grader", "exact"), spec.options.get("form", ANSWER_FORM)
     if grader not in ROW_GRADERS:
-        raise EvaluationError(f"{named.name}: grader={grader!r} is none of {', '.join(ROW_GRADERS)}.")
-    form = named.value("form", ANSWER_FORM, text)
-    names = {field: named.options.get(field, field) for field in ("question", "answer", "id", "family")}
-    found: list[Question] = []
+        raise EvaluationError(f"{spec.name}: grader={grader!r} is none of {', '.join(ROW_GRADERS)}.")
+    names = {field: spec.options.get(field, field) for field in ("question", "answer", "id", "family")}
+    questions: list[Question] = []
     for number, (place, row) in enumerate(rows):
-        question = _held(row, names["question"], place, "question")
-        id = (
-            _held(row, names["id"], place, "id")
-            if names["id"] in row or "id" in named.options
-            else str(number)
-        )
-        family = str(row.get(names["family"], source))
-        full = f"{question}\n\n{form}" if form else question
-        found.append(
-            Question(
-                f"{source}/{id}", full, _held(row, names["answer"], place, "answer"), grader, source, family
-            )
-        )
-    return found
+        if not isinstance(row, dict):
+            raise EvaluationError(f"{place}: it is {type(row).__name__}; write one JSON object a line.")
+        fields = cast(dict[str, Any], row)
+        texts = {
+            role: _text(fields, name, place, role)
+            for role, name in names.items()
+            if role != "family" and (role != "id" or name in fields or "id" in spec.options)
+        }
+        text = f"{texts['question']}\n\n{form}" if form else texts["question"]
+        id, family = texts.get("id", str(number)), str(fields.get(names["family"], source))
+        questions.append(Question(f"{source}/{id}", text, texts["answer"], grader, source, family))
+    return questions
 
 
-def _held(row: Mapping[str, Any], field: str, place: str, role: str) -> str:
+def _text(row: dict[str, Any], field: str, place: str, role: str) -> str:
     value = row.get(field)
     if isinstance(value, bool) or not isinstance(value, str | int | float) or not str(value).strip():
         has = ", ".join(map(str, row)) or "nothing"
-        what = (
-            "is missing"
-            if field not in row
-            else f"is {type(value).__name__}, or empty, and not text or a number"
-        )
+        fault = f"is {type(value).__name__}, or empty, and not text or a number"
         raise EvaluationError(
-            f"{place}: the field {field!r} {what}; it has {has}. Choose another with ?{role}=FIELD."
+            f"{place}: the field {field!r} {fault if field in row else 'is missing'}; it has {has}. "
+            f"Choose another with ?{role}=FIELD."
         )
     return str(value)

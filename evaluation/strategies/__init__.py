@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from importlib import import_module
 
-from evaluation.asking import Asker
+from evaluation.backends import Backend
 from evaluation.errors import EvaluationError
-from evaluation.naming import Named
-from evaluation.strategies.base import Maker, OpenAsker, Setup, Strategy
+from evaluation.spec import Spec
+from evaluation.strategies.base import OpenBackend, Setup, Strategy, StrategyFactory
 
 STRATEGIES: dict[str, tuple[str, str]] = {
     "single": ("single", "single, single:WORKER: each worker by itself; alone it means every one of them"),
@@ -14,58 +14,55 @@ STRATEGIES: dict[str, tuple[str, str]] = {
     "cheapest": ("single", "cheapest: the worker that costs least"),
     "self_consistency": ("voting", "self_consistency:WORKER?n=5&temperature=0.7: the majority of n samples"),
     "vote": ("voting", "vote, vote:a+b+c: the majority of one answer of each worker"),
-    "self_reflection": ("fixed", "self_reflection:WORKER?rounds=5: a worker revises its own answer"),
-    "moa": ("fixed", "moa:AGGREGATOR?layers=1&proposers=a+b&temperature=0.7: Mixture-of-Agents"),
-    "routellm": ("routers", "routellm?strong=A&weak=B&share=0.5: RouteLLM's matrix factorisation (needs --train)"),
+    "self_reflection": ("fixed_plans", "self_reflection:WORKER?rounds=5: a worker revises its own answer"),
+    "moa": ("fixed_plans", "moa:AGGREGATOR?layers=1&proposers=a+b&temperature=0.7: Mixture-of-Agents"),
+    "routellm": ("routers", "routellm?strong=A&weak=B&share=0.5: RouteLLM's factorisation (needs --train)"),
     "router": ("routers", "router?usd=best: a learned router over all workers (needs --train)"),
-    "masrouter": ("masrouter", "masrouter?max_agents=6&epochs=5: MasRouter's cascade, in short (needs --train)"),
-    "conductor": ("conducted", "conductor?model=NAME or conductor?at=URL: the conductor of the settings or the server"),
-    "trained": ("conducted", "trained?settings=FILE, trained?at=URL or trained?model=NAME: another, trained conductor"),
-    "best_of_n": ("best_of_n", "best_of_n:WORKER?match=conductor&by=calls: as many samples as the conductor used"),
-    "best_of_n_oracle": ("derived", "best_of_n_oracle: right where any of best_of_n's samples is (pick@n; no calls)"),
-    "oracle": ("derived", "oracle: right where any single worker is (no calls)"),
-}  # fmt: skip
-"""Name to its file and how it is written. An unnamed WORKER is the best on --train, or else the first of the pool."""
-USUAL = ("single", "random", "cheapest", "self_consistency", "self_reflection", "moa", "conductor", "best_of_n",
-         "best_of_n_oracle", "oracle")  # fmt: skip
-OF_A_CONDUCTOR = ("conductor", "best_of_n", "best_of_n_oracle")
+    "masrouter": ("masrouter", "masrouter?max_agents=6&epochs=5: MasRouter's cascade (needs --train)"),
+    "conductor": ("conductor", "conductor?model=NAME, conductor?at=URL: that of the settings or the server"),
+    "trained": ("conductor", "trained?settings=FILE, ?at=URL or ?model=NAME: another, trained conductor"),
+    "best_of_n": ("best_of_n", "best_of_n:WORKER?match=conductor&by=calls: samples for what another used"),
+    "best_of_n_oracle": ("bounds", "best_of_n_oracle: right where any of best_of_n's samples is (no calls)"),
+    "oracle": ("bounds", "oracle: right where any single worker is (no calls)"),
+}
+"""Name to module and syntax. A WORKER not named is the best on --train, or else the pool's first."""
 LEARNED = ("routellm", "router", "masrouter")
+USUAL = tuple(name for name in STRATEGIES if name not in {*LEARNED, "vote", "trained"})
+OF_A_CONDUCTOR = ("conductor", "best_of_n", "best_of_n_oracle")
+ORDER = {"best_of_n": 1, "best_of_n_oracle": 2, "oracle": 2}
+"""Strategies that read the results of others come after them."""
 
 
-def expanded(names: Sequence[str], asker: Asker, *, learns: bool) -> list[str]:
+def expand(names: Sequence[str], backend: Backend, *, learns: bool) -> list[str]:
     """`names` with `usual` and `learned` written out.
 
     Args:
-        names: as on the command line; several may stand in one, with commas between.
-        asker: of the usual ones those are left out that need a conductor or prices which it has not.
+        names: as on the command line; one may hold several, separated by commas.
+        backend: usual strategies that need a conductor or prices it does not have are left out.
         learns: there are training questions, which tell what workers cost.
     """
-    priced = learns or any(asker.price(worker) is not None for worker in asker.workers)
-    left_out = {*(() if asker.conducts else OF_A_CONDUCTOR), *(() if priced else ("cheapest",))}
+    has_prices = learns or any(backend.price(worker) is not None for worker in backend.workers)
+    left_out = {*(() if backend.has_conductor else OF_A_CONDUCTOR), *(() if has_prices else ("cheapest",))}
     groups = {"usual": tuple(name for name in USUAL if name not in left_out), "learned": LEARNED}
-    given = [name for each in names for name in each.split(",") if name]
-    return [name for each in given for name in groups.get(each, (each,))]
+    separate = [name for each in names for name in each.split(",") if name]
+    return [name for each in separate for name in groups.get(each, (each,))]
 
 
-def make(names: Sequence[str], asker: Asker, open_asker: OpenAsker) -> list[Strategy]:
-    """The strategies called `names`, in an order in which each stands after those it reads.
+def make(names: Sequence[str], backend: Backend, open_backend: OpenBackend) -> list[Strategy]:
+    """The strategies called `names`, each after those whose results it reads.
 
     Raises:
         EvaluationError: one is unknown, is there twice, or lacks something.
     """
-    made: list[Strategy] = []
-    derived = [name for name in names if Named.read(name).name in ("best_of_n", "best_of_n_oracle", "oracle")]
-    derived.sort(key=lambda name: Named.read(name).name != "best_of_n")
-    for name in [*(name for name in names if name not in derived), *derived]:
-        named = Named.read(name)
-        if named.name not in STRATEGIES:
-            raise EvaluationError(
-                f"No strategy is called {named.name!r}; there are: {', '.join(STRATEGIES)}."
-            )
-        maker: Maker = import_module(f"evaluation.strategies.{STRATEGIES[named.name][0]}").make
-        made += maker(named, Setup(asker, [each.label for each in made], open_asker))
-    labels = [each.label for each in made]
+    specs = sorted(map(Spec.parse, names), key=lambda spec: ORDER.get(spec.name, 0))
+    strategies: list[Strategy] = []
+    for spec in specs:
+        if spec.name not in STRATEGIES:
+            raise EvaluationError(f"No strategy is called {spec.name!r}; there are: {', '.join(STRATEGIES)}.")
+        factory: StrategyFactory = import_module(f"evaluation.strategies.{STRATEGIES[spec.name][0]}").make
+        strategies += factory(spec, Setup(backend, [each.label for each in strategies], open_backend))
+    labels = [each.label for each in strategies]
     for label in labels:
         if labels.count(label) > 1:
             raise EvaluationError(f"The strategy {label!r} is named twice.")
-    return made
+    return strategies

@@ -1,26 +1,28 @@
-"""MasRouter-style (arXiv 2502.11133): for each question a way to work together, how many agents, and which model each one is.
+"""MasRouter-style (arXiv 2502.11133): for each question how agents collaborate, how many, and which models.
 
-Reproduced: the cascade of choices over a MiniLM embedding, its six modes, its reward and its numbers (hidden layer 64, Adam 0.01,
-batches of 16, 5 epochs, at most 6 agents, two rounds of debate, a last node by the most frequent model). Not reproduced: its
-variational mode head, its library of roles (ours has four, given out in turn), embeddings of models and roles, and code execution
-nodes. So a figure of this strategy is a figure of this strategy, and not of the authors' system.
+Reproduced: the cascade of choices over a MiniLM embedding, its six modes, its reward and its numbers (hidden
+layer 64, Adam at 0.01, batches of 16, 5 epochs, at most 6 agents, two rounds of debate, a last node by the
+most frequent model). Not reproduced: its variational mode head, its library of roles (ours has four, assigned
+in turn), embeddings of models and roles, and code execution nodes. So a figure of this strategy is not a
+figure of the authors' system.
 """
 
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from conductor.plan.plan import Plan, Step
 from evaluation.errors import EvaluationError
-from evaluation.naming import Named, count
 from evaluation.questions import Question
 from evaluation.results import Result
-from evaluation.routing.cascade import Cascade, Choice
-from evaluation.strategies.base import Answer, Lessons, Plain, Scene, Setup, known, taught
+from evaluation.routing.cascade import Cascade, TeamChoice
+from evaluation.spec import Spec, count
+from evaluation.strategies.base import EvalContext, Setup, StrategyAnswer, TrainingSet, require_training
+from evaluation.strategies.routers import LearningStrategy
 
 BATCH = 16
 ROLES = (
@@ -31,32 +33,30 @@ ROLES = (
 )
 THINK = "Think step by step, then answer in full, in the form the question asks for."
 READ = "Read what the others say, mend what is wrong in it, and answer the question in full."
+REVIEW = "Check the answers above for mistakes, and write the answer again with every mistake mended."
 DECIDE = "Weigh the answers above and give the final one, in the form the question asks for."
 
 
 def io(workers: Sequence[str]) -> list[Step]:
-    """Each answers by itself."""
+    """Each answers alone."""
     return [Step(worker, ROLES[index % len(ROLES)]) for index, worker in enumerate(workers)]
 
 
 def cot(workers: Sequence[str]) -> list[Step]:
-    """Each thinks by itself."""
+    """Each thinks alone."""
     return [Step(worker, THINK) for worker in workers]
 
 
 def chain(workers: Sequence[str]) -> list[Step]:
     """Each reads the one before."""
-    return [
-        Step(worker, READ if index else THINK, (index - 1,) if index else ())
-        for index, worker in enumerate(workers)
-    ]
+    rest = [Step(worker, READ, (index,)) for index, worker in enumerate(workers[1:])]
+    return [Step(workers[0], THINK), *rest]
 
 
-def full(workers: Sequence[str]) -> list[Step]:
+def full(workers: Sequence[str], subtask: str = READ) -> list[Step]:
     """Each reads all before."""
-    return [
-        Step(worker, READ if index else THINK, tuple(range(index))) for index, worker in enumerate(workers)
-    ]
+    rest = [Step(worker, subtask, tuple(range(index))) for index, worker in enumerate(workers[1:], 1)]
+    return [Step(workers[0], THINK), *rest]
 
 
 def debate(workers: Sequence[str]) -> list[Step]:
@@ -67,17 +67,14 @@ def debate(workers: Sequence[str]) -> list[Step]:
 
 def reflection(workers: Sequence[str]) -> list[Step]:
     """An answer, and each next one checks all before."""
-    review = "Check the answers above for mistakes, and write the answer again with every mistake mended."
-    return [
-        Step(worker, review if index else THINK, tuple(range(index))) for index, worker in enumerate(workers)
-    ]
+    return full(workers, REVIEW)
 
 
 MODES = {"io": io, "cot": cot, "chain": chain, "full": full, "debate": debate, "reflection": reflection}
 
 
 @dataclass(slots=True)
-class MasRouter(Plain):
+class MasRouter(LearningStrategy):
     """The cascade, trained on the training questions by running its choices."""
 
     modes: tuple[str, ...]
@@ -85,52 +82,42 @@ class MasRouter(Plain):
     epochs: int
     cost_weight: float
     final: str
-    cascade: Cascade | None = field(default=None)
-    lessons: Lessons | None = field(default=None)
+    cascade: Cascade | None = None
 
-    @property
-    def learns(self) -> bool:
+    async def prepare(self, training: TrainingSet | None) -> Mapping[str, Any]:
         """See `Strategy`."""
-        return True
-
-    async def prepare(self, lessons: Lessons | None) -> Mapping[str, Any]:
-        """See `Strategy`."""
-        self.lessons = lessons = taught(lessons, self.label)
-        x = lessons.embed([question.text for question in lessons.questions])
-        families = sorted({question.family for question in lessons.questions})
-        tasks = np.array([families.index(question.family) for question in lessons.questions])
-        workers = len(lessons.workers)
-        self.cascade = Cascade.new(
-            x.shape[1], len(families), len(self.modes), self.max_agents, workers, lessons.seed
+        self.training = training = require_training(training, self.label)
+        x, questions = training.embed_questions(), training.questions
+        families = sorted({question.family for question in questions})
+        tasks = np.array([families.index(question.family) for question in questions])
+        self.cascade = Cascade(
+            x.shape[1], len(families), len(self.modes), self.max_agents, len(training.workers), training.seed
         )
-        rng = np.random.default_rng(lessons.seed)
-        rewards: list[float] = []
+        rng = np.random.default_rng(training.seed)
         for _ in range(self.epochs):
-            order = rng.permutation(len(x))
+            order: list[int] = rng.permutation(len(x)).tolist()
             for start in range(0, len(order), BATCH):
                 batch = order[start : start + BATCH]
                 choices = [self.cascade.walk(x[at], sample=True) for at in batch]
-                tried = await asyncio.gather(
-                    *(
-                        lessons.tried(lessons.questions[at], self.plan(c))
-                        for at, c in zip(batch, choices, strict=True)
-                    )
+                tries = (
+                    training.try_plan(questions[at], self.plan(c))
+                    for at, c in zip(batch, choices, strict=True)
                 )
-                rewards = [self._reward(result) for result in tried]
+                rewards = [self._reward(result) for result in await asyncio.gather(*tries)]
                 self.cascade.learn(x[batch], tasks[batch], choices, np.array(rewards))
-        return {"episodes": self.cascade.seen, "mean reward": round(self.cascade.mean_reward, 4)}
+        return {"episodes": self.cascade.episodes, "mean reward": round(float(self.cascade.mean_reward), 4)}
 
-    async def answer(self, question: Question, scene: Scene) -> Answer:
+    async def answer(self, question: Question, context: EvalContext) -> StrategyAnswer:
         """See `Strategy`."""
-        assert self.lessons is not None and self.cascade is not None, "prepare comes first"
-        choice = self.cascade.walk(self.lessons.embed([question.text])[0], sample=False)
-        outcome = await scene.asker.run(question, scene.caps, self.plan(choice))
-        return Answer(outcome, notes={"mode": self.modes[choice.mode], "agents": len(choice.workers)})
+        assert self.cascade is not None, "prepare comes first"
+        choice = self.cascade.walk(self.embed(question)[0], sample=False)
+        mode, agents = self.modes[choice.mode], len(choice.workers)
+        return await context.ask(question, self.plan(choice), mode=mode, agents=agents)
 
-    def plan(self, choice: Choice) -> Plan:
-        """What a choice runs: the mode's steps, and where several end side by side one that decides."""
-        assert self.lessons is not None, "prepare comes first"
-        names = [self.lessons.workers[w] for w in choice.workers]
+    def plan(self, choice: TeamChoice) -> Plan:
+        """The mode's steps, and where several end side by side a step that decides."""
+        assert self.training is not None, "prepare comes first"
+        names = [self.training.workers[w] for w in choice.workers]
         steps = MODES[self.modes[choice.mode]](names)
         if len(names) > 1 and self.modes[choice.mode] in ("io", "cot", "debate", "full"):
             last = self.final or Counter(names).most_common(1)[0][0]
@@ -138,22 +125,21 @@ class MasRouter(Plain):
         return Plan(tuple(steps))
 
     def _reward(self, result: Result) -> float:
-        cost = result.outcome.cost_usd
-        return float(result.correct) - self.cost_weight * float(cost or 0)
+        return float(result.correct) - self.cost_weight * float(result.outcome.cost_usd or 0)
 
 
-def make(named: Named, setup: Setup) -> Sequence[MasRouter]:
-    """See `Maker`."""
-    named.only("modes", "max_agents", "epochs", "cost_weight", "final")
-    label = str(named)
-    modes = tuple(mode for mode in named.options.get("modes", "+".join(MODES)).split("+") if mode)
+def make(spec: Spec, setup: Setup) -> Sequence[MasRouter]:
+    """See `StrategyFactory`."""
+    spec.allow_only("modes", "max_agents", "epochs", "cost_weight", "final")
+    label = str(spec)
+    modes = tuple(mode for mode in spec.options.get("modes", "+".join(MODES)).split("+") if mode)
     for mode in modes:
         if mode not in MODES:
             raise EvaluationError(f"{label}: no mode is called {mode!r}; there are: {', '.join(MODES)}.")
     if not modes:
         raise EvaluationError(f"{label}: modes= is empty; choose from {', '.join(MODES)}.")
-    final = known(named.options["final"], setup.asker, label) if "final" in named.options else ""
-    agents, epochs = named.value("max_agents", 6, count), named.value("epochs", 5, count)
-    cost_weight = named.value("cost_weight", 100.0, float)
+    final = setup.worker(spec.options.get("final", ""), label)
+    agents, epochs = spec.value("max_agents", 6, count), spec.value("epochs", 5, count)
+    cost_weight = spec.value("cost_weight", 100.0, float)
     about = "a cascade in the style of MasRouter (arXiv 2502.11133), not the authors' system"
     return [MasRouter(label, about, modes, agents, epochs, cost_weight, final)]

@@ -1,83 +1,90 @@
-"""One worker a question: every one by itself, one by lot, the cheapest."""
+"""One worker a question: each alone, one at random, the cheapest."""
 
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from conductor.model.usage import Usage
-from evaluation.asking import Asker
+from evaluation.backends import Backend
 from evaluation.errors import EvaluationError
-from evaluation.naming import Named
 from evaluation.questions import Question
-from evaluation.strategies.base import Answer, Lessons, Plain, Scene, Setup, by_itself, known, models_of
+from evaluation.spec import Spec
+from evaluation.strategies.base import (
+    BaseStrategy,
+    EvalContext,
+    Setup,
+    StrategyAnswer,
+    TrainingSet,
+    solo_plan,
+    solo_workers,
+)
 
 TYPICAL = Usage(500, 500)
-"""Prices are compared for as much read as written, where no costs were measured."""
+"""The usage by which prices are compared where no costs were measured."""
 
 
 @dataclass(slots=True)
-class Single(Plain):
+class Single(BaseStrategy):
     """Always the same worker."""
 
     worker: str
 
-    async def answer(self, question: Question, scene: Scene) -> Answer:
+    async def answer(self, question: Question, context: EvalContext) -> StrategyAnswer:
         """See `Strategy`."""
-        return Answer(await scene.asker.run(question, scene.caps, by_itself(self.worker)))
+        return await context.ask(question, solo_plan(self.worker))
 
 
 @dataclass(slots=True)
-class Random(Plain):
-    """A worker drawn anew for each question, the same one at every run with one seed."""
+class Random(BaseStrategy):
+    """A worker drawn for each question; the same one for the same seed."""
 
-    async def answer(self, question: Question, scene: Scene) -> Answer:
+    async def answer(self, question: Question, context: EvalContext) -> StrategyAnswer:
         """See `Strategy`."""
-        drawn = random.Random(f"{scene.seed} {question.id}").choice(models_of(scene.asker))
-        return Answer(await scene.asker.run(question, scene.caps, by_itself(drawn)))
+        rng = random.Random(f"{context.seed} {question.id}")
+        return await context.ask(question, solo_plan(rng.choice(solo_workers(context.backend))))
 
 
 @dataclass(slots=True)
-class Cheapest(Plain):
+class Cheapest(BaseStrategy):
     """The worker whose answers cost least: as measured on the training questions, or else by its price."""
 
-    asker: Asker
-    worker: str = field(default="")
+    backend: Backend
+    worker: str = ""
 
-    async def prepare(self, lessons: Lessons | None) -> Mapping[str, Any]:
+    async def prepare(self, training: TrainingSet | None) -> Mapping[str, Any]:
         """See `Strategy`.
 
         Raises:
-            EvaluationError: nobody's cost is known.
+            EvaluationError: no cost is known.
         """
-        if lessons is not None and not all(map(math.isnan, lessons.usd_W)):
-            costs = {name: float(usd) for name, usd in zip(lessons.workers, lessons.usd_W, strict=True)}
-        else:
-            prices = {name: self.asker.price(name) for name in models_of(self.asker)}
-            costs = {
-                name: math.nan if price is None else float(price.of(TYPICAL))
-                for name, price in prices.items()
-            }
-        told = {name: usd for name, usd in costs.items() if not math.isnan(usd)}
-        if not told:
+        costs: dict[str, float] = {}
+        if training is not None:
+            costs = dict(zip(training.workers, map(float, training.usd_W), strict=True))
+        known = {name: usd for name, usd in costs.items() if not math.isnan(usd)}
+        if not known:
+            prices = {name: self.backend.price(name) for name in solo_workers(self.backend)}
+            known = {name: float(price.of(TYPICAL)) for name, price in prices.items() if price is not None}
+        if not known:
             raise EvaluationError(
                 "cheapest: no worker's cost is known; set `price` in the settings, or give --train."
             )
-        self.worker = min(told, key=lambda name: told[name])
+        self.worker = min(known, key=lambda name: known[name])
         return {"worker": self.worker}
 
-    async def answer(self, question: Question, scene: Scene) -> Answer:
+    async def answer(self, question: Question, context: EvalContext) -> StrategyAnswer:
         """See `Strategy`."""
-        return Answer(await scene.asker.run(question, scene.caps, by_itself(self.worker)))
+        return await context.ask(question, solo_plan(self.worker))
 
 
-def make(named: Named, setup: Setup) -> Sequence[Single | Random | Cheapest]:
-    """See `Maker`."""
-    named.only()
-    if named.name == "random":
+def make(spec: Spec, setup: Setup) -> Sequence[Single | Random | Cheapest]:
+    """See `StrategyFactory`."""
+    spec.allow_only()
+    if spec.name == "random":
         return [Random("random", "a worker drawn by lot")]
-    if named.name == "cheapest":
-        return [Cheapest("cheapest", "the worker that costs least", setup.asker)]
-    chosen = [known(named.detail, setup.asker, "single")] if named.detail else models_of(setup.asker)
+    if spec.name == "cheapest":
+        return [Cheapest("cheapest", "the worker that costs least", setup.backend)]
+    worker = setup.worker(spec.detail, "single")
+    chosen = [worker] if worker else solo_workers(setup.backend)
     return [Single(f"single:{worker}", f"{worker} by itself", worker) for worker in chosen]

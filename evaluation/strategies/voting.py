@@ -1,93 +1,89 @@
-"""Majorities: of several samples of one worker (self-consistency, arXiv 2203.11171), or of one answer of each worker."""
+"""Majorities: of samples of one worker (self-consistency, arXiv 2203.11171), or of all workers."""
 
 import asyncio
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from evaluation.asking import Caps, Sampling
+from evaluation.backends import Caps
 from evaluation.graders import extract
-from evaluation.naming import Named, count
-from evaluation.outcome import Outcome, together
+from evaluation.outcome import RunOutcome, combine
 from evaluation.questions import Question
-from evaluation.strategies.base import Answer, Lessons, Plain, Scene, Setup, by_itself, known, models_of
+from evaluation.spec import Spec, count
+from evaluation.strategies.base import (
+    BaseStrategy,
+    EvalContext,
+    OneWorkerStrategy,
+    Setup,
+    StrategyAnswer,
+    solo_plan,
+    solo_workers,
+)
+from evaluation.workers.majority import majority
 
 
 @dataclass(slots=True)
-class SelfConsistency(Plain):
-    """The majority of `n` samples of `worker`; an empty name is settled by the lessons."""
+class SelfConsistency(OneWorkerStrategy):
+    """The majority of `n` samples of `worker`."""
 
-    worker: str
-    first: str
     n: int
     temperature: float
 
-    async def prepare(self, lessons: Lessons | None) -> Mapping[str, Any]:
+    async def answer(self, question: Question, context: EvalContext) -> StrategyAnswer:
         """See `Strategy`."""
-        self.worker = self.worker or (lessons.best if lessons else self.first)
-        return {"worker": self.worker}
-
-    async def answer(self, question: Question, scene: Scene) -> Answer:
-        """See `Strategy`."""
-        part = scene.caps.part(self.n)
-        drawn = await samples(question, scene, self.worker, self.n, self.temperature, part)
-        return Answer(together(drawn, majority(question, drawn), side_by_side=True))
+        part = context.caps.part(self.n)
+        drawn = await samples(question, context, self.worker, self.n, self.temperature, part)
+        return StrategyAnswer(combine(drawn, majority_answer(question, drawn), concurrent=True))
 
 
 @dataclass(slots=True)
-class Vote(Plain):
+class Vote(BaseStrategy):
     """The majority of one answer of each of `workers`; of equally frequent ones the earliest worker's."""
 
     workers: tuple[str, ...]
 
-    async def answer(self, question: Question, scene: Scene) -> Answer:
+    async def answer(self, question: Question, context: EvalContext) -> StrategyAnswer:
         """See `Strategy`."""
-        part = scene.caps.part(len(self.workers))
-        answers = await asyncio.gather(
-            *(scene.asker.run(question, part, by_itself(worker)) for worker in self.workers)
-        )
-        return Answer(together(answers, majority(question, answers), side_by_side=True))
+        part = context.caps.part(len(self.workers))
+        runs = (context.backend.run(question, part, solo_plan(worker)) for worker in self.workers)
+        answers = await asyncio.gather(*runs)
+        return StrategyAnswer(combine(answers, majority_answer(question, answers), concurrent=True))
 
 
 async def samples(
-    question: Question, scene: Scene, worker: str, n: int, temperature: float, part: Caps, first: int = 0
-) -> list[Outcome]:
-    """`n` answers of one worker at once, each with a seed of its own, from `first` on."""
-    seeds = [scene.seed * 1000 + first + index for index in range(n)]
-    runs = (
-        scene.asker.run(question, part, by_itself(worker), Sampling(temperature=temperature, seed=seed))
-        for seed in seeds
-    )
+    question: Question,
+    context: EvalContext,
+    worker: str,
+    n: int,
+    temperature: float,
+    part: Caps,
+    first: int = 0,
+) -> list[RunOutcome]:
+    """`n` concurrent answers of one worker, each with a seed of its own, from `first` on."""
+    seeds = [context.seed * 1000 + first + index for index in range(n)]
+    plan = solo_plan(worker)
+    runs = (context.backend.run(question, part, plan, temperature=temperature, seed=seed) for seed in seeds)
     return list(await asyncio.gather(*runs))
 
 
-def majority(question: Question, outcomes: Sequence[Outcome]) -> str:
-    """The text of the first answer whose extracted part is the most frequent; of several such, the one that came first.
+def majority_answer(question: Question, outcomes: Sequence[RunOutcome]) -> str:
+    """The text of the first answer whose extracted part is the most frequent.
 
-    Texts without an answer in them have no vote; where nobody has one, the first text stands.
+    Texts without an answer have no vote; where nobody votes, the first text stands.
     """
     texts = [outcome.answer for outcome in outcomes if outcome.error is None]
-    votes = [
-        (text, " ".join(found.split()).casefold())
-        for text in texts
-        if (found := extract(question, text)) is not None
-    ]
-    if not votes:
-        return texts[0] if texts else ""
-    counted = Counter(vote for _, vote in votes)
-    return max(votes, key=lambda each: counted[each[1]])[0]
+    winner = majority([extract(question, text) for text in texts])
+    return texts[winner or 0] if texts else ""
 
 
-def make(named: Named, setup: Setup) -> Sequence[SelfConsistency | Vote]:
-    """See `Maker`."""
-    label = str(named)
-    if named.name == "vote":
-        named.only()
-        chosen = [known(each, setup.asker, label) for each in named.detail.split("+")] if named.detail else []
-        return [Vote(label, "majority of one answer of each worker", tuple(chosen) or models_of(setup.asker))]
-    named.only("n", "temperature")
-    worker = known(named.detail, setup.asker, label) if named.detail else ""
-    n, temperature = named.value("n", 5, count), named.value("temperature", 0.7, float)
+def make(spec: Spec, setup: Setup) -> Sequence[SelfConsistency | Vote]:
+    """See `StrategyFactory`."""
+    label = str(spec)
+    if spec.name == "vote":
+        spec.allow_only()
+        workers = setup.workers(spec.detail, label)
+        return [Vote(label, "majority of one answer of each worker", workers)]
+    spec.allow_only("n", "temperature")
+    worker, first = setup.worker(spec.detail, label), solo_workers(setup.backend)[0]
+    n, temperature = spec.value("n", 5, count), spec.value("temperature", 0.7, float)
     about = f"majority of {n} samples (arXiv 2203.11171)"
-    return [SelfConsistency(label, about, worker, models_of(setup.asker)[0], n, temperature)]
+    return [SelfConsistency(label, about, worker, first, n, temperature)]

@@ -1,1 +1,1 @@
-"""SYNTHETIC questions and workers: small programs, not language models. Wherever a figure from them is shown, it says so."""
+"""SYNTHETIC questions and workers: small programs, not language models. Every figure from them says so."""

@@ -1,6 +1,6 @@
-"""What the synthetic questions ask for, and how each is solved. Knows no question as a whole and no worker.
+"""What the synthetic questions ask for, and how each is solved. Knows no whole question and no worker.
 
-An operation takes one operand, a number or a word, and gives one result; so any two that fit can be chained.
+An operation takes one operand, a number or a word, and gives one result, so any two that fit can be chained.
 """
 
 import random
@@ -11,9 +11,22 @@ from typing import Literal
 
 Sort = Literal["number", "word"]
 RESULT = "the result"
-"""How the second part of a question names what the first part gives."""
-ROMAN = ((1000, "M"), (900, "CM"), (500, "D"), (400, "CD"), (100, "C"), (90, "XC"), (50, "L"), (40, "XL"),
-         (10, "X"), (9, "IX"), (5, "V"), (4, "IV"), (1, "I"))  # fmt: skip
+"""How the second part of a question names the result of the first."""
+ROMAN = (
+    (1000, "M"),
+    (900, "CM"),
+    (500, "D"),
+    (400, "CD"),
+    (100, "C"),
+    (90, "XC"),
+    (50, "L"),
+    (40, "XL"),
+    (10, "X"),
+    (9, "IX"),
+    (5, "V"),
+    (4, "IV"),
+    (1, "I"),
+)
 CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
 
 
@@ -23,9 +36,11 @@ class Operation:
 
     Args:
         family: the skill it takes.
-        takes, gives: the sort of its operand and of its result.
-        wordings: how it may be asked; `{x}` is the operand, `{a}` and `{b}` are small numbers.
-        solve: result of (operand, numbers in the order of their names); raises `ValueError` for an operand of another sort.
+        takes: the sort of its operand.
+        gives: the sort of its result.
+        wordings: how it may be phrased; `{x}` is the operand, `{a}` and `{b}` are small numbers.
+        solve: result of (operand, numbers in the order of their names); raises `ValueError` for an operand of
+            another sort.
     """
 
     family: str
@@ -34,21 +49,21 @@ class Operation:
     wordings: tuple[str, ...]
     solve: Callable[[str, list[int]], str]
 
-    def asked(self, rng: random.Random, operand: str) -> str:
+    def phrase(self, rng: random.Random, operand: str) -> str:
         """The operation in words, its small numbers drawn."""
         return rng.choice(self.wordings).format(x=operand, a=rng.randint(2, 9), b=rng.randint(1, 9))
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a question, as it is read from its words."""
+    """A part of a question, parsed from its words."""
 
     operation: Operation
     operand: str
     """`RESULT` where it is what another part gives."""
     numbers: tuple[int, ...]
 
-    def solved(self, operand: str) -> str:
+    def solve(self, operand: str) -> str:
         """The result for `operand`.
 
         Raises:
@@ -72,7 +87,7 @@ def roman(number: int) -> str:
     return digits
 
 
-def shifted(word: str, by: int) -> str:
+def caesar(word: str, by: int) -> str:
     """Each letter `by` places on in the alphabet, round the end; case kept."""
     base = "".join(
         chr((ord(c) - ord(a) + by) % 26 + ord(a)) for c in word for a in ["A" if c.isupper() else "a"]
@@ -94,32 +109,55 @@ def _digits(text: str) -> str:
 
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
-        "arithmetic", "number", "number", ("work out {x} * {a} + {b}", "multiply {x} by {a} and add {b}"),
+        "arithmetic",
+        "number",
+        "number",
+        ("work out {x} * {a} + {b}", "multiply {x} by {a} and add {b}"),
         lambda x, n: str(int(x) * n[0] + n[1]),
     ),
     Operation(
-        "strings", "word", "word", ("spell {x} backwards", "reverse the letters of {x}"), lambda x, n: _word(x)[::-1]
+        "strings",
+        "word",
+        "word",
+        ("spell {x} backwards", "reverse the letters of {x}"),
+        lambda x, n: _word(x)[::-1],
     ),
     Operation(
-        "numerals", "number", "word", ("write {x} as a Roman numeral", "turn {x} into a Roman numeral"),
+        "numerals",
+        "number",
+        "word",
+        ("write {x} as a Roman numeral", "turn {x} into a Roman numeral"),
         lambda x, n: roman(int(x)),
     ),
     Operation(
-        "ciphers", "word", "word", ("encode {x} with a Caesar shift of {a}", "shift each letter of {x} by {a}"),
-        lambda x, n: shifted(_word(x), n[0]),
+        "ciphers",
+        "word",
+        "word",
+        ("encode {x} with a Caesar shift of {a}", "shift each letter of {x} by {a}"),
+        lambda x, n: caesar(_word(x), n[0]),
     ),
     Operation(
-        "logic", "number", "word", ("say yes or no: is {x} odd or a multiple of {a}", "is {x} odd or a multiple of {a}, yes or no"),
+        "logic",
+        "number",
+        "word",
+        ("say yes or no: is {x} odd or a multiple of {a}", "is {x} odd or a multiple of {a}, yes or no"),
         lambda x, n: "yes" if int(x) % 2 or int(x) % n[0] == 0 else "no",
     ),
     Operation(
-        "ordering", "word", "word", ("sort the letters of {x}", "put the letters of {x} in order"),
+        "ordering",
+        "word",
+        "word",
+        ("sort the letters of {x}", "put the letters of {x} in order"),
         lambda x, n: "".join(sorted(_word(x), key=str.lower)),
     ),
     Operation(
-        "ordering", "number", "number", ("sort the digits of {x}", "put the digits of {x} in order"), lambda x, n: _digits(x)
+        "ordering",
+        "number",
+        "number",
+        ("sort the digits of {x}", "put the digits of {x} in order"),
+        lambda x, n: _digits(x),
     ),
-)  # fmt: skip
+)
 FAMILIES: tuple[str, ...] = tuple(dict.fromkeys(operation.family for operation in OPERATIONS))
 """The skills: arithmetic, strings, numerals, ciphers, logic, ordering."""
 
@@ -150,7 +188,7 @@ def of_result(operation: Operation, first: Operation) -> bool:
 
 
 def operand(rng: random.Random, sort: Sort, digits: int = 2) -> str:
-    """A number of so many digits without a nought, or a made-up word of two or three syllables."""
+    """A number of `digits` digits without a zero, or a made-up word of two or three syllables."""
     if sort == "number":
         return "".join(str(rng.randint(1, 9)) for _ in range(digits))
     return "".join(rng.choice(CONSONANTS) + rng.choice(VOWELS) for _ in range(rng.randint(2, 3)))

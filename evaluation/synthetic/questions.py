@@ -1,7 +1,7 @@
-"""Synthetic questions that programs can answer: single ones, and composite ones whose second part needs the first one's result.
+"""Synthetic questions that programs can answer: single ones, and composite ones whose parts are chained.
 
-Made from a seed, the same on every machine. Training and held-out questions never meet: which of the two a question is
-follows from its words alone, whatever the seed.
+Generated from a seed, the same on every machine. Training and held-out questions never overlap: on which side
+a question is follows from its words alone, whatever the seed.
 """
 
 import hashlib
@@ -15,9 +15,9 @@ from evaluation.synthetic.operations import FAMILIES, OPERATIONS, RESULT, Operat
 Split = Literal["train", "held_out"]
 ALONE = "Answer with the result alone."
 HELD_OUT_OF = 5
-"""One text in so many is held out."""
+"""One text in this many is held out."""
 TRIES = 2000
-"""So many texts are thrown away in a row before the families are found to hold no more."""
+"""Texts discarded in a row before the families count as exhausted."""
 
 
 def questions(
@@ -32,7 +32,8 @@ def questions(
     Args:
         seed: the same gives the same.
         count: how many.
-        composite_share: the part of them, in the mean, that takes two families, the second one reading the first one's result.
+        composite_share: the part of them, in the mean, that takes two families, the second one reading the
+            first one's result.
         families: the skills they are about; at least two where there are composite ones.
         split: from which side; `train` and `held_out` have no text in common.
 
@@ -56,8 +57,14 @@ def questions(
         tries, composite = 0, rng.random() < composite_share
         family = ">".join(chain)
         drawn[text] = Question(
-            f"skills/{split}/{seed}/{len(drawn)}", text, solution(text), "exact", "skills", family, {"chain": list(chain), "parts": [verb(words) for words in parts(text)]}
-        )  # fmt: skip
+            f"skills/{split}/{seed}/{len(drawn)}",
+            text,
+            solution(text),
+            "exact",
+            "skills",
+            family,
+            {"chain": list(chain), "parts": [verb(words) for words in parts(text)]},
+        )
     return list(drawn.values())
 
 
@@ -92,19 +99,19 @@ def solution(text: str) -> str:
         part = read(words)
         if part is None:
             raise ValueError(f"not a synthetic question: {words!r}")
-        result = part.solved(result if part.operand == RESULT else part.operand)
+        result = part.solve(result if part.operand == RESULT else part.operand)
     return result
 
 
 def _family(rng: random.Random, usable: Sequence[Operation]) -> Operation:
-    """Families alike, however many operations each has."""
+    """Families are equally likely, however many operations each has."""
     family = rng.choice(sorted({operation.family for operation in usable}))
     return rng.choice([operation for operation in usable if operation.family == family])
 
 
 def _single(rng: random.Random, usable: Sequence[Operation]) -> tuple[str, tuple[str, ...]]:
     operation = _family(rng, usable)
-    words = operation.asked(rng, operand(rng, operation.takes, digits=rng.choice((2, 3))))
+    words = operation.phrase(rng, operand(rng, operation.takes, digits=rng.choice((2, 3))))
     return f"{words[0].upper()}{words[1:]}. {ALONE}", (operation.family,)
 
 
@@ -116,5 +123,5 @@ def _composite(rng: random.Random, usable: Sequence[Operation]) -> tuple[str, tu
             raise ValueError("no two of the families can be chained; name more, or set composite_share to 0")
         return _composite(rng, usable)
     then = _family(rng, fitting)
-    words = first.asked(rng, operand(rng, first.takes)), then.asked(rng, RESULT)
+    words = first.phrase(rng, operand(rng, first.takes)), then.phrase(rng, RESULT)
     return f"First {words[0]}. Then {words[1]}. {ALONE}", (first.family, then.family)

@@ -1,9 +1,11 @@
-"""A SYNTHETIC worker: a program that solves a few families of synthetic questions, and says so of every other.
+"""A SYNTHETIC worker: a program that solves a few families of synthetic questions, and declines all others.
 
-It is asked like a language model and reads what the engine shows one (`conductor/plan/prompts.py`, `work`): the question, the outputs
-its step may see, its task. It knows nothing else, no reference answer in particular. `kind: python` in the settings makes one::
+It gets the prompt of a language model (`conductor/plan/prompts.py`, `work`): the question, the outputs its step
+may see, its task. It knows nothing else, in particular no reference answer. `kind: python` in the settings
+makes one::
 
-    - {name: adder, kind: python, factory: "evaluation.synthetic.skills:Skill", options: {families: [arithmetic]}}
+    - {name: adder, kind: python, factory: "evaluation.synthetic.skills:Skill",
+       options: {families: [arithmetic]}}
 """
 
 import asyncio
@@ -23,22 +25,22 @@ from serving.workers.scripted import TOKEN, prompt_tokens
 MODEL = "synthetic-skill"
 """Reported as the model's name."""
 CANNOT = "I cannot do this"
-"""How an output begins that is no result."""
+"""How a declining output begins."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """What the engine showed a worker."""
+class Assignment:
+    """What a worker is shown."""
 
     question: str
     task: str
-    """Empty where it was given none."""
+    """Empty where there is none."""
     outputs: tuple[str, ...]
     """Of the steps it may read, in their order."""
 
     @classmethod
-    def of(cls, call: Call) -> "Shown":
-        """Take a call's last user turn apart: the question, and as a part of its own what the engine adds to it."""
+    def of(cls, call: Call) -> "Assignment":
+        """Split a call's last user turn into the question and what the engine adds to it as a second part."""
         turn = next((message for message in reversed(call.messages) if message.role == "user"), None)
         texts = [part.text for part in turn.parts if isinstance(part, Text)] if turn else []
         outputs, task = read_assignment("".join(texts[1:]))
@@ -52,7 +54,7 @@ class Skill:
         name: in the pool.
         price: per token; words are counted as tokens.
         families: what it can do; all where not given.
-        error_rate: of the parts that it can do it gets so many wrong, in the mean; which ones follows from seed and prompt.
+        error_rate: the mean share of its parts that it gets wrong; which ones follows from seed and prompt.
         seed: of those errors.
 
     Raises:
@@ -82,38 +84,38 @@ class Skill:
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
         await asyncio.sleep(0)
-        words = TOKEN.findall(self.answer(Shown.of(call)))
+        words = TOKEN.findall(self.answer(Assignment.of(call)))
         limit = call.sampling.max_output_tokens
         kept = words if limit is None else words[:limit]
         yield Delta(text="".join(kept), model=MODEL)
         finish = FinishReason.STOP if len(kept) == len(words) else FinishReason.LENGTH
         yield Delta(finish=finish, usage=Usage(prompt_tokens(call), len(kept)), model=MODEL)
 
-    def answer(self, shown: Shown) -> str:
+    def answer(self, shown: Assignment) -> str:
         """What it says: a result, or that it cannot, and why."""
-        asked = self._asked(shown)
-        if not asked:
+        todo = self._parts_to_do(shown)
+        if not todo:
             return f"{CANNOT}: the question asks for nothing that I know."
         results = [output.strip() for output in shown.outputs if not output.startswith(CANNOT)]
         result = results[-1] if results else None
-        for index, part in enumerate(asked):
+        for index, part in enumerate(todo):
             if part.operation.family not in self._families:
-                if index and asked[0].operation.family in self._families:
+                if index and todo[0].operation.family in self._families:
                     break  # the first part alone: as far as it can go
                 return f"{CANNOT}: it takes {part.operation.family}."
             operand = result if part.operand == RESULT else part.operand
             if operand is None:
                 return f"{CANNOT}: I was not shown the result of the part before."
             try:
-                result = self._said(shown, index, part.solved(operand))
+                result = self._result_or_error(shown, index, part.solve(operand))
             except ValueError as exc:
                 return f"{CANNOT}: {exc}."
         return result or ""
 
-    def _asked(self, shown: Shown) -> list[Part]:
-        """The parts to do: those the task names, by their words or their family; without such a task the whole question.
+    def _parts_to_do(self, shown: Assignment) -> list[Part]:
+        """The parts to do: those the task names, by their words or family; without such a task all of them.
 
-        A part whose operand somebody else has found already is where a whole question is taken up.
+        Of a whole question, a first part that another step has solved is skipped.
         """
         whole = [part for words in parts(shown.question) if (part := read(words))]
         own = read(shown.task)
@@ -125,9 +127,11 @@ class Skill:
         done = any(not output.startswith(CANNOT) for output in shown.outputs)
         return whole[1:] if done and len(whole) > 1 else whole
 
-    def _said(self, shown: Shown, index: int, result: str) -> str:
-        """`result`, or something like it where this is one of the parts that it gets wrong."""
-        digest = hashlib.sha256(f"{self._seed}\0{self.name}\0{index}\0{shown}".encode()).digest()
+    def _result_or_error(self, shown: Assignment, index: int, result: str) -> str:
+        """`result`, or something similar where this is one of the parts that it gets wrong."""
+        # Spelled out, whatever the class is called: published figures depend on which parts go wrong.
+        prompt = f"Shown(question={shown.question!r}, task={shown.task!r}, outputs={shown.outputs!r})"
+        digest = hashlib.sha256(f"{self._seed}\0{self.name}\0{index}\0{prompt}".encode()).digest()
         if int.from_bytes(digest[:8]) >= self._error_rate * 2**64:
             return result
         if result in ("yes", "no"):

@@ -1,1 +1,1 @@
-"""Workers for evaluation (`kind: python`): replayed models and programs. Each says what it is in `provenance`."""
+"""Workers for evaluation (`kind: python`): replayed models and programs, as `provenance` says."""

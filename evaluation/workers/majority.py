@@ -1,8 +1,9 @@
-"""A voter, which is a program and no model: reads the outputs that its step may see and gives the answer most of them give.
+"""A voter, a program and not a model: it gives the answer that most of the outputs its step may see give.
 
-    - {name: vote, kind: python, factory: "evaluation.workers.majority:Majority", card: "Counts votes; give it steps to read."}
+    - {name: vote, kind: python, factory: "evaluation.workers.majority:Majority",
+       card: "Counts votes; give it steps to read."}
 
-Answers are what stands between `<answer>` marks, compared word by word; of equally frequent ones the earliest wins.
+Answers are what stands between `<answer>` tags.
 """
 
 from collections import Counter
@@ -13,8 +14,8 @@ from conductor.errors import WorkerRefused
 from conductor.model.usage import FREE, Price, Usage
 from conductor.model.worker import Call, Reply, open_reply
 from conductor.plan.prompts import read_assignment
-from evaluation.extracting import tagged
-from evaluation.workers.said import said
+from evaluation.answer_extraction import answer_tag
+from evaluation.workers.text_reply import text_reply
 
 
 class Majority:
@@ -35,24 +36,22 @@ class Majority:
         outputs = read_assignment(user)[0] if call.site.access else []
         if not outputs:
             raise WorkerRefused(
-                f"{self.name} is a program that counts the votes of earlier steps; give its step an access list.",
+                f"{self.name} is a program that counts the votes of earlier steps; "
+                "give its step an access list.",
                 worker=self.name,
             )
-        answer = majority([tagged(output) for output in outputs])
-        text = "(No output holds an answer.)" if answer is None else f"<answer>{answer}</answer>"
-        return open_reply(
-            self.name, "majority (program)", said(text, "majority (program)", Usage()), self._price
-        )
+        answers = [answer_tag(output) for output in outputs]
+        winner = majority(answers)
+        text = "(No output holds an answer.)" if winner is None else f"<answer>{answers[winner]}</answer>"
+        model = "majority (program)"
+        return open_reply(self.name, model, text_reply(text, model, Usage()), self._price)
 
 
-def majority(answers: Sequence[str | None]) -> str | None:
-    """The most frequent answer, the earliest of several such; None where nobody gave one."""
-    given = [answer for answer in answers if answer is not None]
-    if not given:
-        return None
-    counted = Counter(_key(answer) for answer in given)
-    return max(given, key=lambda answer: counted[_key(answer)])
+def majority(answers: Sequence[str | None]) -> int | None:
+    """Index of the first most frequent answer, compared word by word.
 
-
-def _key(answer: str) -> str:
-    return " ".join(answer.split()).casefold()
+    None where nobody answered.
+    """
+    votes = [None if answer is None else " ".join(answer.split()).casefold() for answer in answers]
+    counts = Counter(vote for vote in votes if vote is not None)
+    return votes.index(max(counts, key=counts.__getitem__)) if counts else None

@@ -1,6 +1,6 @@
 """The adapter of a worker is switched under load, on real vLLM: is an answer lost, and does any come from the wrong adapter?
 
-Each adapter answers everything with a word of its own (`training/marked.py` makes them in seconds), so an answer says who gave it.
+Each adapter answers everything with a word of its own (`training/constant_adapters.py` makes them in seconds), so an answer says who gave it.
 The same few questions are asked throughout, so that the prefix cache would have the old adapter's work at hand. A switch is what
 `serve deploy` does: the Serve config again, with another `user_config`, to Ray's dashboard. It is done when `/v1/models` names the
 new adapter: from then on every request must be answered by it.
@@ -145,7 +145,7 @@ async def marked(folder: Path) -> dict[str, str]:
     Raises:
         BenchError: they could not be made.
     """
-    command = ["-m", "training.marked", "--model", MODEL, "--to", str(folder), *WORDS]
+    command = ["-m", "training.constant_adapters", "--model", MODEL, "--to", str(folder), *WORDS]
     making = await asyncio.create_subprocess_exec(
         sys.executable, *command, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )

@@ -9,7 +9,7 @@ from typing import Any
 from conductor.errors import WorkerUnavailable
 from conductor.model.usage import Price, Usage
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
-from evaluation.asking import EngineAsker
+from evaluation.backends.in_process import InProcessBackend
 from evaluation.questions import Question
 from serving.settings.settings import parse
 
@@ -47,18 +47,27 @@ def sums(count: int, family: str = "sums") -> list[Question]:
 
 def worker(name: str, **options: Any) -> dict[str, Any]:
     return {
-        "name": name, "kind": "python", "factory": f"{HERE}:Adder", "options": options, "price": PRICE,
+        "name": name,
+        "kind": "python",
+        "factory": f"{HERE}:Adder",
+        "options": options,
+        "price": PRICE,
         "retry": {"attempts": 1},
-    }  # fmt: skip
+    }
 
 
-def asker(*workers: dict[str, Any], **settings: Any) -> EngineAsker:
-    return EngineAsker(parse({"workers": workers or [worker("good"), worker("bad", off=1)]} | settings), {})
+def backend(*workers: dict[str, Any], **settings: Any) -> InProcessBackend:
+    return InProcessBackend(
+        parse({"workers": workers or [worker("good"), worker("bad", off=1)]} | settings), {}
+    )
 
 
 ROWS = [
     {
-        "difficulty": "easy" if n % 2 else "hard", "category": "sums", "dataset": "chain_sum", "question": f"{n} + 1?",
+        "difficulty": "easy" if n % 2 else "hard",
+        "category": "sums",
+        "dataset": "chain_sum",
+        "question": f"{n} + 1?",
         "expected": str(n + 1),
         "models": {
             "lab_good": {"s": 1.0, "a": str(n + 1), "n": 9},
@@ -67,7 +76,7 @@ ROWS = [
         },
     }
     for n in range(20)
-]  # fmt: skip
+]
 
 
 def recorded(folder: Path) -> str:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from evaluation.cli import main, podium
+from evaluation import replay_settings
+from evaluation.cli import main
 from tests.base_only import with_base_only
 from tests.evaluation.pools import ROWS, recorded
 
@@ -19,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 def replay_pool(folder: Path) -> tuple[str, Path]:
     path, prices, settings = recorded(folder), folder / "prices.yaml", folder / "pool.yaml"
     prices.write_text("lab_good: 0.02\nlab_half: 0.01\nlab_mute: 0\n")
-    assert podium(["recorded-pool", path, "--prices", str(prices), "--out", str(settings)]) == 0
+    assert replay_settings.main([path, "--prices", str(prices), "--out", str(settings)]) == 0
     return path, settings
 
 
@@ -29,7 +30,6 @@ def test_a_replayed_pool_is_evaluated_from_the_command_line(
     path, settings = replay_pool(tmp_path)
     out = tmp_path / "out"
     command = [
-        "eval",
         "--settings",
         str(settings),
         "--questions",
@@ -40,7 +40,7 @@ def test_a_replayed_pool_is_evaluated_from_the_command_line(
         "--out",
         str(out),
     ]
-    assert podium(command) == 0
+    assert main(command) == 0
     told = json.loads((out / "report.json").read_text())
     rows = {row["strategy"]: row for row in told["rows"]}
     assert rows["single:good"]["accuracy"]["mean"] == rows["oracle"]["accuracy"]["mean"] == 1
@@ -118,7 +118,7 @@ def test_a_value_that_cannot_be_used_is_refused_before_anything_is_asked(
 
 def test_help_lists_every_question_set_and_strategy(capsys: pytest.CaptureFixture[str]):
     with pytest.raises(SystemExit) as left:
-        podium(["eval", "--help"])
+        main(["--help"])
     page = capsys.readouterr().out
     assert left.value.code == 0
     assert all(
@@ -126,10 +126,34 @@ def test_help_lists_every_question_set_and_strategy(capsys: pytest.CaptureFixtur
     )
 
 
+@pytest.mark.parametrize(
+    ("module", "usage"),
+    [
+        ("evaluation.cli", "podium eval "),
+        ("evaluation.replay_settings", "podium recorded-pool "),
+        ("training.cli", "podium train "),
+        ("training.adapters", "python -m training.adapters "),
+    ],
+)
+def test_help_comes_without_torch_and_ray(module: str, usage: str):
+    code = f"""
+import sys
+from {module} import main
+try:
+    main(["--help"])
+except SystemExit as exc:
+    assert not exc.code
+print(sorted({{"torch", "ray", "transformers", "trl", "matplotlib"}} & sys.modules.keys()), file=sys.stderr)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "[]\n"), ended.stderr
+    assert ended.stdout.startswith(f"usage: {usage}")
+
+
 def test_a_disk_that_is_full_stops_with_1_and_the_same_command_goes_on(tmp_path: Path):
     path, settings = replay_pool(tmp_path)
     out = tmp_path / "out"
-    command = f"{sys.executable} -m evaluation --settings {settings} --questions recorded:{path} --strategies single --out {out}"
+    command = f"{sys.executable} -m evaluation.cli --settings {settings} --questions recorded:{path} --strategies single --out {out}"
     environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     full = subprocess.run(
         ["bash", "-c", f"ulimit -f 4; {command}"],
@@ -156,8 +180,21 @@ def test_ctrl_c_exits_130_and_the_same_command_goes_on(tmp_path: Path):
     settings, questions, out = tmp_path / "s.yaml", tmp_path / "q.jsonl", tmp_path / "out"
     settings.write_text(yaml.safe_dump({"workers": [slow]}))
     questions.write_text("".join(json.dumps({"question": f"{n}?", "answer": "2"}) + "\n" for n in range(8)))
-    command = [sys.executable, "-m", "evaluation", "--settings", settings, "--questions", f"jsonl:{questions}",
-               "--strategies", "single", "--concurrency", "1", "--out", out]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "evaluation.cli",
+        "--settings",
+        settings,
+        "--questions",
+        f"jsonl:{questions}",
+        "--strategies",
+        "single",
+        "--concurrency",
+        "1",
+        "--out",
+        out,
+    ]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True)
     results = out / "results.jsonl"
@@ -175,8 +212,8 @@ def test_ctrl_c_exits_130_and_the_same_command_goes_on(tmp_path: Path):
 
 
 def test_without_its_packages_the_command_says_how_to_install_them_and_exits_2():
-    asked = "'eval --settings cluster/scripted.yaml --questions gsm8k --strategies single'.split()"
-    ended = with_base_only(f"from evaluation.cli import podium\nsys.exit(podium({asked}))")
+    asked = "'--settings cluster/scripted.yaml --questions gsm8k --strategies single'.split()"
+    ended = with_base_only(f"from evaluation.cli import main\nsys.exit(main({asked}))")
     assert ended.returncode == 2, ended.stderr
     assert "is not installed" in ended.stderr
     assert "make setup-learning" in ended.stderr

@@ -1,17 +1,16 @@
 """The commands of docs/evaluation.md are read by the command itself, and name what there is."""
 
-import argparse
 import re
 import shlex
 from pathlib import Path
 
 import pytest
 
-from evaluation.cli import evaluating, pooling
-from evaluation.naming import Named
+from evaluation import cli, replay_settings
 from evaluation.sources import SOURCES
-from evaluation.strategies import STRATEGIES, expanded
-from tests.evaluation.pools import asker
+from evaluation.spec import Spec
+from evaluation.strategies import STRATEGIES, expand
+from tests.evaluation.pools import backend
 
 PAGE = (Path(__file__).parents[2] / "docs/evaluation.md").read_text()
 COMMANDS = [line for line in PAGE.splitlines() if re.match(r"podium (eval --(?!help)|recorded-pool )", line)]
@@ -24,12 +23,11 @@ def test_the_page_has_commands():
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_of_the_page_is_read_and_names_what_there_is(command: str):
     _, which, *arguments = shlex.split(command)
-    parser = argparse.ArgumentParser()
-    (evaluating if which == "eval" else pooling)(parser)
+    parser = cli.parser() if which == "eval" else replay_settings.parser()
     read = parser.parse_args(arguments)
     if which == "eval":
-        assert {Named.read(name).name for name in read.questions + read.train} <= set(SOURCES)
-        assert {Named.read(name).name for name in expanded(read.strategies, asker(), learns=True)} <= set(
+        assert {Spec.parse(name).name for name in read.questions + read.train} <= set(SOURCES)
+        assert {Spec.parse(name).name for name in expand(read.strategies, backend(), learns=True)} <= set(
             STRATEGIES
         )
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluation import extracting
+from evaluation import answer_extraction
 from evaluation.graders import GRADERS, extract, grade
-from evaluation.grading_processes import Processes
+from evaluation.grading_processes import GradingPool
 from evaluation.questions import Question
 from evaluation.sandbox import run_program
 
@@ -77,13 +77,14 @@ def test_every_grader_extracts_nothing_from_nothing():
 def test_the_last_marked_answer_counts_whatever_stands_around_it(around: str, answer: str):
     around = around.replace("<", "(")
     assert (
-        extracting.tagged(f"{around}<answer>no</answer>{around}<answer>{answer}</answer>{around}") == answer
+        answer_extraction.answer_tag(f"{around}<answer>no</answer>{around}<answer>{answer}</answer>{around}")
+        == answer
     )
 
 
 @given(st.integers(-(10**12), 10**12))
 def test_a_number_is_found_with_and_without_separators(number: int):
-    assert extracting.number(f"So it is {number:,}") == str(number)
+    assert answer_extraction.number(f"So it is {number:,}") == str(number)
 
 
 HUMANEVAL = {
@@ -151,7 +152,7 @@ def double(number: int) -> int:
 
 
 async def test_a_scorer_that_hangs_is_killed_and_the_next_one_works():
-    processes = Processes()
+    processes = GradingPool()
     try:
         assert await processes.call(double, 1, timeout_s=60) == 2
         beside = asyncio.create_task(processes.call(slow_double, 4, timeout_s=60))

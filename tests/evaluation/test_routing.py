@@ -1,8 +1,7 @@
-from collections.abc import Callable
-
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,18 +10,10 @@ from evaluation.routing import cascade, factorisation, logistic
 Floats = npt.NDArray[np.float64]
 
 
-def numeric(of: Callable[[], float], weights: Floats, at: tuple[int, ...]) -> float:
-    held = weights[at]
-    values = []
-    for shift in (1e-6, -1e-6):
-        weights[at] = held + shift
-        values.append(of())
-    weights[at] = held
-    return (values[0] - values[1]) / 2e-6
-
-
 def two_kinds(n: int) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """Questions of two kinds along the first axis; worker 0 can the one, worker 1 the other, worker 2 nothing."""
+    """Questions of two kinds along the first axis; worker 0 can the one, worker 1 the other, worker 2
+    nothing.
+    """
     rng = np.random.default_rng(0)
     x = rng.normal(0, 0.1, (n, 6))
     kind = np.arange(n) % 2 == 0
@@ -30,32 +21,23 @@ def two_kinds(n: int) -> tuple[Floats, npt.NDArray[np.bool_]]:
     return x, np.stack([kind, ~kind, np.zeros(n, dtype=bool)], axis=1)
 
 
-def test_the_gradients_of_the_factorisation_are_those_of_its_loss():
-    rng = np.random.default_rng(1)
-    weights = {
-        "v": rng.normal(size=(3, 4)),
-        "p": rng.normal(size=(4, 6)),
-        "head": rng.normal(size=4),
-        "bias": rng.normal(size=3),
-    }
-    x, right = two_kinds(5)
-    pairs = factorisation.pairs_of(right)
-    found = factorisation.gradients(weights, x, pairs)
-    for name, gradient in found.items():
-        at = tuple(size // 2 for size in gradient.shape)
-        assert gradient[at] == pytest.approx(
-            numeric(lambda: factorisation.loss(weights, x, pairs), weights[name], at), abs=1e-5
-        )
-
-
 def test_pairs_are_the_workers_of_whom_one_was_right():
     right = np.array([[True, False, True], [False, False, False]])
-    assert factorisation.pairs_of(right).tolist() == [[0, 0, 1], [0, 2, 1]]
+    assert factorisation.win_pairs(right).tolist() == [[0, 0, 1], [0, 2, 1]]
+
+
+def test_a_score_is_that_of_the_formula():
+    rng = np.random.default_rng(1)
+    model = factorisation.Factorisation(inputs=6, workers=3, inner=4, rng=rng)
+    x, (v, p, head, bias) = rng.normal(size=6), [each.detach().numpy() for each in model.parameters()]
+    by_hand = [head @ (v[w] / np.linalg.norm(v[w]) * (p @ x)) + bias[w] for w in range(3)]
+    assert model(torch.from_numpy(x)[None])[0].tolist() == pytest.approx(by_hand)
+    assert model.win_rate(x[None], 0, 1)[0] == pytest.approx(1 / (1 + np.exp(by_hand[1] - by_hand[0])))
 
 
 def test_the_factorisation_learns_who_can_what():
     x, right = two_kinds(200)
-    rates = factorisation.fitted(x, right, seed=0, inner=8, epochs=20, batch=32, rate=0.02).win_rate(x, 0, 1)
+    rates = factorisation.fit(x, right, seed=0, inner=8, epochs=20, batch=32, rate=0.02).win_rate(x, 0, 1)
     assert ((rates > 0.5) == right[:, 0]).mean() > 0.95
 
 
@@ -67,67 +49,73 @@ def test_the_threshold_calls_the_strong_worker_for_its_share(rates: list[float],
 
 def test_a_router_keeps_to_its_target_and_takes_the_best_where_it_may():
     x, right = two_kinds(200)
-    chances, usd = logistic.fitted(x, right).chances(x), np.array([4.0, 1.0, 0.0])
-    free = logistic.chosen(chances, usd, 0.0)
+    chances, usd = logistic.fit(x, right).chances(x), np.array([4.0, 1.0, 0.0])
+    free = logistic.choose(chances, usd, 0.0)
     assert right[np.arange(200), free].mean() > 0.95
     factor = logistic.factor_for(chances, usd, 1.0)
-    assert usd[logistic.chosen(chances, usd, factor)].mean() <= 1.0
+    assert usd[logistic.choose(chances, usd, factor)].mean() <= 1.0
     assert logistic.factor_for(chances, usd, 4.0) == 0.0
     unseen = logistic.out_of_fold(x, right, seed=0)
-    assert right[np.arange(200), logistic.chosen(unseen, usd, 0.0)].mean() > 0.95
+    assert right[np.arange(200), logistic.choose(unseen, usd, 0.0)].mean() > 0.95
     with pytest.raises(ValueError, match="even the cheapest"):
         logistic.factor_for(chances, usd + 1, 0.5)
 
 
-def test_the_gradients_of_the_cascade_are_those_of_its_loss():
-    made = cascade.Cascade.new(6, tasks=2, modes=3, agents=4, workers=3, seed=2)
-    for weights in made.weights.values():
-        weights += np.random.default_rng(3).normal(0, 0.3, weights.shape)
-    x, _ = two_kinds(4)
-    tasks, advantages = np.array([0, 1, 0, 1]), np.array([0.5, -1.0, 2.0, 0.1])
-    choices = [
-        cascade.Choice(0, (1,)),
-        cascade.Choice(2, (0, 0, 2)),
-        cascade.Choice(1, (2, 1)),
-        cascade.Choice(0, (1, 1)),
-    ]
-    found = made.gradients(x, tasks, choices, advantages)
-    for name in ("mode", "count", "worker", "mode_bias", "worker_bias"):
-        at = tuple(size // 2 for size in found[name].shape)
-        expected = numeric(lambda: made.loss(x, tasks, choices, advantages), made.weights[name], at)
-        assert found[name][at] == pytest.approx(expected, abs=1e-5), name
-    of_labels = np.zeros(4)  # the task head learns from labels alone
-    found = made.gradients(x, tasks, choices, of_labels)
-    for name in ("task", "in", "in_bias"):
-        at = tuple(size // 2 for size in found[name].shape)
-        expected = numeric(lambda: made.loss(x, tasks, choices, of_labels), made.weights[name], at)
-        assert found[name][at] == pytest.approx(expected, abs=1e-5), name
+def test_the_task_head_learns_from_labels_alone_and_the_others_from_rewards_alone():
+    heads = cascade.Cascade(6, tasks=2, modes=3, agents=4, workers=3, seed=2)
+    x, _ = two_kinds(2)
+    choices = [cascade.TeamChoice(0, (1,)), cascade.TeamChoice(2, (0, 0, 2))]
+
+    def gradients(tasks: list[int], advantages: list[float]) -> dict[str, torch.Tensor]:
+        heads.zero_grad()
+        heads.loss(x, np.array(tasks), choices, np.array(advantages)).backward()
+        return {name: each.grad.clone() for name, each in heads.named_parameters() if each.grad is not None}
+
+    one, other_reward, other_label = (
+        gradients([0, 1], [0.5, -1.0]),
+        gradients([0, 1], [2.0, 0.1]),
+        gradients([1, 1], [0.5, -1.0]),
+    )
+    for head, differs in (
+        ("task", other_label),
+        ("mode", other_reward),
+        ("count", other_reward),
+        ("worker", other_reward),
+    ):
+        same = other_reward if differs is other_label else other_label
+        assert torch.equal(one[f"{head}.weight"], same[f"{head}.weight"]), head
+        assert not torch.allclose(one[f"{head}.weight"], differs[f"{head}.weight"]), head
+
+
+def test_the_loss_is_the_sum_of_all_choices_worked_by_hand():
+    heads = cascade.Cascade(6, tasks=2, modes=2, agents=2, workers=4, seed=0)
+    for name, weights in heads.named_parameters():
+        if not name.startswith("hidden"):
+            weights.data.zero_()  # every choice of a head is as likely as the others
+    x, _ = two_kinds(1)
+    loss = heads.loss(x, np.array([0]), [cascade.TeamChoice(1, (3, 3))], np.array([2.0]))
+    assert loss.item() == pytest.approx(np.log(2) + 2.0 * (np.log(2) + np.log(2) + 2 * np.log(4)))
 
 
 def test_the_cascade_learns_the_choice_that_is_rewarded():
-    made = cascade.Cascade.new(6, tasks=2, modes=2, agents=2, workers=3, seed=0)
+    heads = cascade.Cascade(6, tasks=2, modes=2, agents=2, workers=3, seed=0)
     x, right = two_kinds(400)
     tasks = right[:, 1].astype(np.int64)
+
+    def reward(at: int, choice: cascade.TeamChoice) -> float:
+        return float(right[at, choice.workers[0]] and len(choice.workers) == 1 and choice.mode == 1)
+
     for _ in range(3):
         for start in range(0, 400, 16):
             part = slice(start, start + 16)
-            walks = [made.walk(each, sample=True) for each in x[part]]
-            rewards = np.array(
-                [
-                    float(right[start + i, w.workers[0]] and len(w.workers) == 1 and w.mode == 1)
-                    for i, w in enumerate(walks)
-                ]
-            )
-            made.learn(x[part], tasks[part], walks, rewards)
-    told = [made.walk(each, sample=False) for each in x]
-    assert (
-        np.mean([right[i, w.workers[0]] and len(w.workers) == 1 and w.mode == 1 for i, w in enumerate(told)])
-        > 0.9
-    )
+            walks = [heads.walk(each, sample=True) for each in x[part]]
+            rewards = np.array([reward(start + i, walk) for i, walk in enumerate(walks)])
+            heads.learn(x[part], tasks[part], walks, rewards)
+    assert np.mean([reward(i, heads.walk(each, sample=False)) for i, each in enumerate(x)]) > 0.9
 
 
 @given(st.lists(st.floats(0.01, 1), min_size=1, max_size=6), st.integers(1, 6))
 def test_agents_are_spread_by_chance_and_all_are_given(chances: list[float], agents: int):
-    given_out = cascade.spread(np.array(chances) / sum(chances), agents)
-    assert len(given_out) == agents
-    assert set(given_out) <= set(range(len(chances)))
+    team = cascade.spread(np.array(chances) / sum(chances), agents)
+    assert len(team) == agents
+    assert set(team) <= set(range(len(chances)))

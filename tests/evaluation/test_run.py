@@ -10,16 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conductor.plan.plan import Plan
-from evaluation.asking import UNSAID, Asker, Caps, EngineAsker, Sampling
+from evaluation.backends import Backend, Caps
+from evaluation.backends.in_process import InProcessBackend
 from evaluation.errors import EvaluationError
-from evaluation.outcome import Outcome, together
+from evaluation.outcome import RunOutcome, combine
 from evaluation.questions import Grade, Question
-from evaluation.results import ResultLog, judged
-from evaluation.run import Evaluated, Evaluation, Order, each
-from evaluation.strategies import LEARNED, OF_A_CONDUCTOR, USUAL, expanded, make
-from evaluation.strategies.fixed import mixture_of_agents
+from evaluation.results import Result, ResultLog
+from evaluation.run import EvalConfig, EvalResults, Evaluation, for_each
+from evaluation.strategies import LEARNED, OF_A_CONDUCTOR, USUAL, expand, make
+from evaluation.strategies.fixed_plans import mixture_of_agents
 from tests.evaluation import pools
-from tests.evaluation.pools import Adder, asker, sums, worker
+from tests.evaluation.pools import Adder, backend, sums, worker
 
 
 class Silent:
@@ -32,14 +33,16 @@ class Silent:
         pass
 
 
-async def run(names: Sequence[str], order: Order, folder: Path, whom: Asker | None = None) -> Evaluated:
-    whom = whom or asker()
+async def run(
+    names: Sequence[str], order: EvalConfig, folder: Path, whom: Backend | None = None
+) -> EvalResults:
+    whom = whom or backend()
     strategies = make(names, whom, lambda *asked: pytest.fail(f"{asked} was opened"))
     with ResultLog(folder / "results.jsonl") as log:
         return await Evaluation(order, whom, log, Silent()).run(strategies)
 
 
-def right(evaluated: Evaluated, label: str) -> float:
+def right(evaluated: EvalResults, label: str) -> float:
     held = evaluated.results[label].values()
     return sum(result.correct for result in held) / len(held)
 
@@ -47,18 +50,37 @@ def right(evaluated: Evaluated, label: str) -> float:
 CONDUCTED: dict[str, Any] = {
     "conductor": {"worker": "planner"},
     "workers": [
-        worker("bad", off=1), worker("good"),
-        {"name": "planner", "kind": "scripted", "in_pool": False, "retry": {"attempts": 1},
-         "replies": ['{"worker": "bad", "subtask": "Add.", "access": []}\n{"worker": "good", "subtask": "Check.", "access": [0]}']},
+        worker("bad", off=1),
+        worker("good"),
+        {
+            "name": "planner",
+            "kind": "scripted",
+            "in_pool": False,
+            "retry": {"attempts": 1},
+            "replies": [
+                '{"worker": "bad", "subtask": "Add.", "access": []}\n{"worker": "good", "subtask": "Check.", "access": [0]}'
+            ],
+        },
     ],
-}  # fmt: skip
+}
 
 
 async def test_strategies_stand_side_by_side_over_one_pool(tmp_path: Path):
-    whom = asker(*CONDUCTED["workers"], conductor=CONDUCTED["conductor"])
-    names = ["single", "random", "cheapest", "self_consistency:good?n=3", "vote", "self_reflection?rounds=2", "moa:good",
-             "conductor", "best_of_n:good", "best_of_n_oracle", "oracle"]  # fmt: skip
-    done = await run(names, Order(sums(6), training=sums(9, "others")), tmp_path, whom)
+    whom = backend(*CONDUCTED["workers"], conductor=CONDUCTED["conductor"])
+    names = [
+        "single",
+        "random",
+        "cheapest",
+        "self_consistency:good?n=3",
+        "vote",
+        "self_reflection?rounds=2",
+        "moa:good",
+        "conductor",
+        "best_of_n:good",
+        "best_of_n_oracle",
+        "oracle",
+    ]
+    done = await run(names, EvalConfig(sums(6), training=sums(9, "others")), tmp_path, whom)
     assert (
         right(done, "single:good")
         == right(done, "oracle")
@@ -79,8 +101,8 @@ async def test_strategies_stand_side_by_side_over_one_pool(tmp_path: Path):
 
 
 async def test_equal_compute_may_also_be_counted_in_tokens(tmp_path: Path):
-    whom = asker(*CONDUCTED["workers"], conductor=CONDUCTED["conductor"])
-    done = await run(["conductor", "best_of_n:good?by=tokens"], Order(sums(3)), tmp_path, whom)
+    whom = backend(*CONDUCTED["workers"], conductor=CONDUCTED["conductor"])
+    done = await run(["conductor", "best_of_n:good?by=tokens"], EvalConfig(sums(3)), tmp_path, whom)
     for question, drawn in done.results["best_of_n:good?by=tokens"].items():
         spent, used = drawn.outcome.tokens, done.results["conductor"][question].outcome.tokens
         assert spent is not None
@@ -91,21 +113,21 @@ async def test_equal_compute_may_also_be_counted_in_tokens(tmp_path: Path):
 
 async def test_a_question_is_paid_for_once_however_often_the_evaluation_is_begun(tmp_path: Path):
     Adder.asked = 0
-    first = await run(["single", "oracle"], Order(sums(5)), tmp_path)
-    asked, again = Adder.asked, await run(["single", "oracle"], Order(sums(5)), tmp_path)
+    first = await run(["single", "oracle"], EvalConfig(sums(5)), tmp_path)
+    asked, again = Adder.asked, await run(["single", "oracle"], EvalConfig(sums(5)), tmp_path)
     assert (asked, Adder.asked) == (10, 10)
     assert again.results == first.results
-    await run(["single"], Order(sums(5), caps=Caps(temperature=0.5)), tmp_path)
+    await run(["single"], EvalConfig(sums(5), caps=Caps(temperature=0.5)), tmp_path)
     assert Adder.asked == 20, "other caps are another evaluation"
 
 
 async def test_a_torn_last_line_is_cut_off_and_its_question_asked_again(tmp_path: Path):
-    await run(["single:good"], Order(sums(4)), tmp_path)
+    await run(["single:good"], EvalConfig(sums(4)), tmp_path)
     path = tmp_path / "results.jsonl"
     whole = path.read_bytes()
     path.write_bytes(whole[:-30])
     Adder.asked = 0
-    await run(["single:good"], Order(sums(4)), tmp_path)
+    await run(["single:good"], EvalConfig(sums(4)), tmp_path)
     assert Adder.asked == 1
     assert set(path.read_bytes().splitlines()) >= set(whole.splitlines()[:3])
     assert all(json.loads(line) for line in path.read_text().splitlines())
@@ -119,8 +141,8 @@ def test_a_line_that_is_no_result_is_told_by_its_number(tmp_path: Path):
 
 async def test_a_stopped_evaluation_leaves_what_was_answered_and_no_task(tmp_path: Path):
     slow = {"name": "slow", "kind": "scripted", "replies": ["<answer>1</answer>"], "delay_s": 30}
-    whom = asker(worker("good"), slow)
-    running = asyncio.create_task(run(["single"], Order(sums(3)), tmp_path, whom))
+    whom = backend(worker("good"), slow)
+    running = asyncio.create_task(run(["single"], EvalConfig(sums(3)), tmp_path, whom))
     path = tmp_path / "results.jsonl"
     while not path.exists() or path.read_bytes().count(b"\n") < 3:
         await asyncio.sleep(0.01)
@@ -132,20 +154,20 @@ async def test_a_stopped_evaluation_leaves_what_was_answered_and_no_task(tmp_pat
 
 
 async def test_an_outage_is_asked_again_and_a_refusal_is_not(tmp_path: Path):
-    order = Order(sums(2))
-    down = await run(["single:w"], order, tmp_path, Relabelled(asker(worker("w", down=True))))
+    order = EvalConfig(sums(2))
+    down = await run(["single:w"], order, tmp_path, Relabelled(backend(worker("w", down=True))))
     assert [r.outcome.error for r in down.results["single:w"].values()] == ["WorkerUnavailable"] * 2
-    up = await run(["single:w"], order, tmp_path, Relabelled(asker(worker("w"))))
+    up = await run(["single:w"], order, tmp_path, Relabelled(backend(worker("w"))))
     assert right(up, "single:w") == 1
 
 
 class Relabelled:
     """An asker that passes for the same one as another: its worker came back, the settings did not change."""
 
-    def __init__(self, own: EngineAsker) -> None:
+    def __init__(self, own: InProcessBackend) -> None:
         self._own = own
-        self.workers, self.provenance, self.conducts = own.workers, own.provenance, own.conducts
-        self.told = {"the": "same"}
+        self.workers, self.provenance, self.has_conductor = own.workers, own.provenance, own.has_conductor
+        self.identity = {"the": "same"}
 
     def price(self, worker: str) -> Any:
         return self._own.price(worker)
@@ -155,10 +177,9 @@ class Relabelled:
         question: Question,
         caps: Caps,
         plan: Plan | None = None,
-        sampling: Sampling = UNSAID,
-        model: str | None = None,
-    ) -> Outcome:
-        return await self._own.run(question, caps, plan, sampling, model)
+        **options: Any,
+    ) -> RunOutcome:
+        return await self._own.run(question, caps, plan, **options)
 
     async def aclose(self) -> None:
         await self._own.aclose()
@@ -166,26 +187,26 @@ class Relabelled:
 
 async def test_a_strategy_stops_at_its_budget_and_says_so(tmp_path: Path):
     price = Decimal("0.000033")  # 3 words read at 1 US$, 3 written at 10 US$ a million tokens
-    done = await run(["single"], Order(sums(9), concurrency=1, strategy_usd=3 * price), tmp_path)
+    done = await run(["single"], EvalConfig(sums(9), concurrency=1, strategy_usd=3 * price), tmp_path)
     assert [len(held) for held in done.results.values()] == [3, 3]
     assert "is used up" in done.stopped["single:good"]
-    more = await run(["single"], Order(sums(9), concurrency=1, strategy_usd=5 * price), tmp_path)
+    more = await run(["single"], EvalConfig(sums(9), concurrency=1, strategy_usd=5 * price), tmp_path)
     assert [len(held) for held in more.results.values()] == [5, 5], "what was paid before counts"
 
 
 async def test_a_budget_that_cannot_be_kept_stops_the_strategy(tmp_path: Path):
     unpriced = worker("w") | {"price": None}
     done = await run(
-        ["single"], Order(sums(9), concurrency=1, strategy_usd=Decimal(1)), tmp_path, asker(unpriced)
+        ["single"], EvalConfig(sums(9), concurrency=1, strategy_usd=Decimal(1)), tmp_path, backend(unpriced)
     )
     assert len(done.results["single:w"]) == 1
     assert "unknown" in done.stopped["single:w"]
 
 
 async def test_learned_routers_send_each_family_to_who_can_it(tmp_path: Path):
-    whom = asker(worker("good"), worker("bad", off=1))
+    whom = backend(worker("good"), worker("bad", off=1))
     names = ["routellm?share=1", "router", "masrouter?max_agents=1&epochs=2&modes=io&cost_weight=0"]
-    done = await run(names, Order(sums(4), training=sums(20, "others")), tmp_path, whom)
+    done = await run(names, EvalConfig(sums(4), training=sums(20, "others")), tmp_path, whom)
     assert [right(done, name) for name in names] == [1, 1, 1]
     assert done.learned["routellm?share=1"]["strong"] == "good"
     assert done.learned[names[2]]["episodes"] == 40
@@ -209,20 +230,20 @@ async def test_learned_routers_send_each_family_to_who_can_it(tmp_path: Path):
 )
 def test_what_cannot_be_made_says_what_to_write(names: list[str], told: str):
     with pytest.raises(EvaluationError) as caught:
-        make(names, asker(), lambda *_: asker())
+        make(names, backend(), lambda *_: backend())
     assert told in caught.value.message
 
 
 def test_the_usual_strategies_are_those_that_the_pool_can_do():
-    conducted = asker(*CONDUCTED["workers"], conductor=CONDUCTED["conductor"])
-    unpriced = asker(worker("w") | {"price": None})
-    assert expanded(["usual,learned", "vote"], conducted, learns=False) == [*USUAL, *LEARNED, "vote"]
-    assert {*USUAL} - {*expanded(["usual"], unpriced, learns=False)} == {*OF_A_CONDUCTOR, "cheapest"}
+    conducted = backend(*CONDUCTED["workers"], conductor=CONDUCTED["conductor"])
+    unpriced = backend(worker("w") | {"price": None})
+    assert expand(["usual,learned", "vote"], conducted, learns=False) == [*USUAL, *LEARNED, "vote"]
+    assert {*USUAL} - {*expand(["usual"], unpriced, learns=False)} == {*OF_A_CONDUCTOR, "cheapest"}
 
 
 async def test_learning_without_lessons_names_the_option(tmp_path: Path):
     with pytest.raises(EvaluationError, match="--train"):
-        await run(["router"], Order(sums(1)), tmp_path)
+        await run(["router"], EvalConfig(sums(1)), tmp_path)
 
 
 @given(st.integers(1, 5), st.integers(1, 4))
@@ -236,17 +257,17 @@ def test_a_mixture_of_agents_is_a_plan_that_can_run_and_needs_every_step(propose
 
 def test_an_unknown_cost_or_count_stays_unknown_when_runs_are_put_together():
     known, unknown = (
-        Outcome(cost_usd=Decimal(1), wall_s=2, calls=1),
-        Outcome(cost_usd=None, prompt_tokens=None, wall_s=3, calls=1),
+        RunOutcome(cost_usd=Decimal(1), wall_s=2, calls=1),
+        RunOutcome(cost_usd=None, prompt_tokens=None, wall_s=3, calls=1),
     )
-    made = together([known, unknown], "x", side_by_side=True)
+    made = combine([known, unknown], "x", concurrent=True)
     assert (made.cost_usd, made.tokens, made.wall_s, made.calls) == (None, None, 3, 2)
-    assert together([known, known], "x", side_by_side=False).wall_s == 4
+    assert combine([known, known], "x", concurrent=False).wall_s == 4
 
 
 def test_a_result_reads_back_as_it_was_written(tmp_path: Path):
-    outcome = Outcome("ä", 1, 1, None, 2, Decimal("0.1"), workers=("a",), plan=("a[]: x",))
-    result = judged("s", sums(1)[0], "d", outcome, Grade(True, "ä"), {"n": 1})
+    outcome = RunOutcome("ä", 1, 1, None, 2, Decimal("0.1"), workers=("a",), plan=("a[]: x",))
+    result = Result.of("s", sums(1)[0], "d", outcome, Grade(True, "ä"), {"n": 1})
     with ResultLog(tmp_path / "r.jsonl") as log:
         log.add(result)
     with ResultLog(tmp_path / "r.jsonl") as log:
@@ -263,11 +284,11 @@ async def test_never_more_than_so_many_questions_are_under_way():
         await asyncio.sleep(0)
         open_now -= 1
 
-    await each(range(50), one, 7)
+    await for_each(range(50), one, 7)
     assert most == 7
 
 
 def test_these_pools_say_that_they_are_programs():
-    assert pools.asker().provenance == {}, (
+    assert pools.backend().provenance == {}, (
         "workers of one's own are taken for models unless they say otherwise"
     )

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import reasoning_gym
 
+from evaluation.answer_extraction import answer_tag
 from evaluation.errors import EvaluationError
-from evaluation.extracting import tagged
 from evaluation.graders import grade
-from evaluation.naming import Named
 from evaluation.sources import SOURCES, load, load_all
 from evaluation.sources.reasoning_gym import WHITELIST
+from evaluation.spec import Spec
 from tests.evaluation.pools import recorded
 
 JUNK = ("{} or maybe 17", "I think that {} is it", "perhaps {}", "banana\n{}")
@@ -123,7 +123,7 @@ def test_a_recorded_question_is_on_one_side_of_the_split(tmp_path: Path):
 
 async def test_a_recorded_answer_is_right_where_its_score_was(tmp_path: Path):
     question = next(q for q in load(f"recorded:{recorded(tmp_path)}") if q.text.startswith("2 + 1?"))
-    assert tagged(question.text) != question.expected
+    assert answer_tag(question.text) != question.expected
     rights = [(await grade(question, f"<answer>{each}</answer>")).correct for each in ("3", "2")]
     assert rights == [True, False]
 
@@ -157,7 +157,7 @@ def test_a_sample_is_drawn_by_the_seed():
 
 def test_a_name_reads_back_as_it_was_written():
     text = "recorded:/a/b.jsonl?part=test&share=0.5"
-    assert str(Named.read(text)) == text
+    assert str(Spec.parse(text)) == text
     assert set(SOURCES) >= {
         "skills",
         "reasoning_gym",

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluation.statistics import accuracy, paired_bootstrap, pareto, percentile
+from evaluation.aggregate import percentiles
+from evaluation.statistics import accuracy, bootstrap_difference, pareto
 
 RIGHTS = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=60)
 
@@ -30,18 +31,18 @@ def test_of_no_questions_nothing_is_known():
 
 def test_a_strategy_does_not_differ_from_itself():
     same = [True, False, True]
-    told = paired_bootstrap(same, same)
+    told = bootstrap_difference(same, same)
     assert (told.mean, told.low, told.high, told.p) == (0, 0, 0, 1)
 
 
 def test_one_that_is_right_wherever_the_other_is_wrong_is_surely_better():
-    told = paired_bootstrap([True] * 50, [False] * 50, resamples=999)
+    told = bootstrap_difference([True] * 50, [False] * 50, resamples=999)
     assert (told.mean, told.low, told.high, told.p) == (1, 1, 1, 2 / 1000)
 
 
 def test_the_interval_is_that_of_the_normal_for_many_questions():
     first, second = [True] * 600 + [False] * 400, [False] * 200 + [True] * 400 + [False] * 400
-    told = paired_bootstrap(first, second)
+    told = bootstrap_difference(first, second)
     error = math.sqrt((0.2 - 0.2**2) / 1000)  # 200 wins, 800 ties
     assert told.mean == 0.2
     assert (told.low, told.high) == (
@@ -54,8 +55,8 @@ def test_the_interval_is_that_of_the_normal_for_many_questions():
 def test_swapping_the_two_turns_the_sign_and_keeps_the_mean_inside(pairs: list[tuple[bool, bool]]):
     first, second = [a for a, _ in pairs], [b for _, b in pairs]
     one, other = (
-        paired_bootstrap(first, second, resamples=400),
-        paired_bootstrap(second, first, resamples=400),
+        bootstrap_difference(first, second, resamples=400),
+        bootstrap_difference(second, first, resamples=400),
     )
     assert one.mean == -other.mean
     assert one.low - 1e-9 <= one.mean <= one.high + 1e-9 or abs(one.mean) < 0.1 or len(pairs) < 30
@@ -68,7 +69,7 @@ def test_the_order_of_the_questions_and_a_second_look_change_nothing(
 ):
     shuffled = sorted(pairs)
     held = [
-        paired_bootstrap([a for a, _ in each], [b for _, b in each], 3, 300)
+        bootstrap_difference([a for a, _ in each], [b for _, b in each], 3, 300)
         for each in (pairs, shuffled, pairs)
     ]
     assert held[0] == held[1] == held[2]
@@ -76,12 +77,14 @@ def test_the_order_of_the_questions_and_a_second_look_change_nothing(
 
 def test_answers_of_different_questions_cannot_be_paired():
     with pytest.raises(ValueError, match="cannot be paired"):
-        paired_bootstrap([True], [True, False])
+        bootstrap_difference([True], [True, False])
 
 
 def test_a_percentile_is_the_nearest_rank():
-    assert [percentile([4, 1, 3, 2], p) for p in (50, 75, 95)] == [2, 3, 4]
-    assert percentile([], 50) is None
+    assert percentiles([4, 1, 3, 2]) == {"p50": 2, "p95": 4}
+    assert percentiles([3, 1, 2]) == {"p50": 2, "p95": 3}
+    assert percentiles([*range(1, 101)]) == {"p50": 50, "p95": 95}
+    assert percentiles([]) == {"p50": None, "p95": None}
 
 
 def test_the_front_leaves_out_what_another_beats():

@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.clients import strict
+from tests.clients.anthropic import AnthropicWire
+from tests.clients.gemini import GeminiWire
+from tests.clients.openai import OpenAIWire
+from tests.clients.server import Answer, Request, serving
 
 from serving.settings.settings import load, parse
 from tests.conftest import ROOT
-from tests.wires import strict
-from tests.wires.anthropic import AnthropicWire
-from tests.wires.gemini import GeminiWire
-from tests.wires.openai import OpenAIWire
-from tests.wires.server import Answer, Request, serving
 from training.config import ModelConfig, ScratchConfig
-from training.lines import read
+from training.jsonl_questions import read_questions
 from training.models import model_for, tokenizer_for
 
 EXAMPLE = ROOT / "examples" / "training"
@@ -35,7 +35,7 @@ PROVIDERS = {
 RIGHT = {
     question.text: question.expected
     for name in ("problems.jsonl", "held_out.jsonl")
-    for question in read(str(EXAMPLE / name))
+    for question in read_questions(str(EXAMPLE / name))
 }
 
 
@@ -57,7 +57,7 @@ async def example(folder: Path) -> AsyncIterator[Path]:
     """The example's files in `folder`, its API workers on the loopback, its conductor a tiny one; its training config."""
     pool = yaml.safe_load((EXAMPLE / "pool.yaml").read_text())
     config = yaml.safe_load((EXAMPLE / "train.yaml").read_text())
-    texts = [question.text for question in read(config["questions"]["path"])]
+    texts = [question.text for question in read_questions(config["questions"]["path"])]
     scratch = ModelConfig(scratch=ScratchConfig(hidden=32, layers=1, heads=1, vocabulary=1500))
     tokenizer = tokenizer_for(scratch, [*texts, *pool["prompts"].values()])
     model_for(scratch, tokenizer, 0).save_pretrained(folder / "base")
@@ -81,9 +81,14 @@ async def run(*command: str) -> str:
     """What a command of ours says, with planted keys; it has to end with 0."""
     keys = dict.fromkeys(("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY"), "planted")
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", *command,
-        cwd=ROOT, env=os.environ | keys | {"COLUMNS": "200", "OMP_NUM_THREADS": "1"}, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        *command,
+        cwd=ROOT,
+        env=os.environ | keys | {"COLUMNS": "200", "OMP_NUM_THREADS": "1"},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
     told, _ = await process.communicate()
     assert process.returncode == 0, told.decode()[-4000:]
     return told.decode()
@@ -96,11 +101,19 @@ async def test_my_questions_and_my_api_pool_become_an_adapter_that_the_pool_serv
     async with example(tmp_path) as config:
         pool = str(tmp_path / "pool.yaml")
         told = await run(
-            "evaluation", "--settings", pool, "--questions", held_out, "--strategies", "single", "--out", str(tmp_path / "eval")
-        )  # fmt: skip
+            "evaluation.cli",
+            "--settings",
+            pool,
+            "--questions",
+            held_out,
+            "--strategies",
+            "single",
+            "--out",
+            str(tmp_path / "eval"),
+        )
         assert re.search(r"single:claude +│ 100\.0", told), told
         assert re.search(r"single:gpt +│ 0\.0", told), told
-        told = await run("training", "--config", str(config), "--out", str(out))
+        told = await run("training.cli", "--config", str(config), "--out", str(out))
         assert "Unclosed" not in told, told
     report = json.loads((out / "report.json").read_text())
     assert report["steps"] == 2

@@ -6,9 +6,9 @@ from typing import Any
 from evaluation.questions import Question
 from serving.settings.settings import parse
 from tests.serving.api.served import plan, scripted, step
-from training.remembering import Memory
+from training.caching_worker import CallCache
+from training.plan_runner import PlanRunner, training_pool
 from training.reward import PlanReward
-from training.running import PlanRunner, training_pool
 
 PRICE = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
 EOS = 7
@@ -30,8 +30,8 @@ def question(id: str = "q") -> Question:
     return Question(id, f"What is the answer to {id}?", "42", "exact", "test", "none")
 
 
-def runner(*workers: Any, memory: Memory | None = None, **conductor: Any) -> Callable[[], PlanRunner]:
-    return lambda: PlanRunner(training_pool(settings(*workers, **conductor), {}), "m", memory)
+def runner(*workers: Any, cache: CallCache | None = None, **conductor: Any) -> Callable[[], PlanRunner]:
+    return lambda: PlanRunner(training_pool(settings(*workers, **conductor), {}), "m", cache)
 
 
 def reward(make: Callable[[], PlanRunner] | None = None, **options: Any) -> PlanReward:

@@ -11,8 +11,8 @@ from serving.lora import adapters
 from serving.settings.settings import SettingsError
 from tests.training.tiny_models import config
 from training.adapters import main, publish, unservable
-from training.folder import RunFolder
 from training.run import TrainingRun
+from training.run_dir import RunDir
 
 FINE = {
     "peft_type": "LORA",
@@ -43,18 +43,21 @@ def test_an_adapter_that_vllm_cannot_serve_is_refused_with_the_reason(change: di
 def finished(path: Path, **adapter: Any) -> Path:
     """A run's folder as training leaves it, with made-up weights."""
     made = config(path, model={"scratch": None, "path": "some/model", "lora": {"rank": 16}})
-    folder = RunFolder.begun(path / "run", made, resume=False)
+    folder = RunDir.begin(path / "run", made, resume=False)
     folder.final.mkdir()
     (folder.final / "adapter_config.json").write_text(json.dumps(FINE | adapter), "utf-8")
     save_file({"q.lora_A.weight": torch.full((16, 4), 0.1)}, folder.final / "adapter_model.safetensors")
     measured = {"right": 0.2, "sampled": 0.1, "single": 0.3, "composite": None, "parsed": 1.0, "questions": 9}
-    folder.note(
+    folder.save(
         "report",
         {
-            "minutes": 3, "before": {"skills": measured}, "after": {"skills": measured | {"right": 0.9}},
-            "provenance": {"skills": ["synthetic"]}, "alone": {"skills": {"workers": {"adder": 0.4}, "oracle": 0.95}},
+            "minutes": 3,
+            "before": {"skills": measured},
+            "after": {"skills": measured | {"right": 0.9}},
+            "provenance": {"skills": ["synthetic"]},
+            "alone": {"skills": {"workers": {"adder": 0.4}, "oracle": 0.95}},
         },
-    )  # fmt: skip
+    )
     return folder.path
 
 
@@ -65,9 +68,15 @@ def test_what_is_published_is_whole_named_after_its_weights_and_says_what_it_is(
     assert made.name.startswith("conductor@")
     assert len(made.name) == len("conductor@") + 8
     assert {each.name for each in made.iterdir()} == {
-        "adapter_config.json", "adapter_model.safetensors", "README.md", "config.yaml", "report.json", "versions.json",
-        "pool.yaml", "inputs.json",
-    }  # fmt: skip
+        "adapter_config.json",
+        "adapter_model.safetensors",
+        "README.md",
+        "config.yaml",
+        "report.json",
+        "versions.json",
+        "pool.yaml",
+        "inputs.json",
+    }
     assert {tensor.dtype for tensor in load_file(made / "adapter_model.safetensors").values()} == {
         torch.bfloat16
     }
@@ -111,7 +120,7 @@ def test_an_adapter_that_training_made_can_be_published_and_moves_the_base(tmp_p
     first = config(tmp_path)
     texts = [
         text
-        for each in TrainingRun(first, RunFolder(tmp_path)).examples()
+        for each in TrainingRun(first, RunDir(tmp_path)).examples()
         for text in (each.prompt[-1]["content"], each.plan)
     ]
     tokenizer = tokenizer_for(first.model, texts)
@@ -119,7 +128,7 @@ def test_an_adapter_that_training_made_can_be_published_and_moves_the_base(tmp_p
     tokenizer.save_pretrained(tmp_path / "base")
     lora = {"scratch": None, "path": str(tmp_path / "base"), "lora": {"rank": 8, "alpha": 16}}
     made = config(tmp_path, model=lora, warm_start={"examples": 160}, grpo={"steps": 1})
-    TrainingRun(made, RunFolder.begun(tmp_path / "run", made, resume=False)).run()
+    TrainingRun(made, RunDir.begin(tmp_path / "run", made, resume=False)).run()
     published = publish(tmp_path / "run", tmp_path / "adapters")
     from peft import PeftModel
 

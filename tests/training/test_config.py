@@ -23,8 +23,12 @@ from training.grpo import arguments, check
 
 CONFIGS = sorted(Path("training/configs").glob("*.yaml"))
 OTHER_SCHEDULES = {
-    "reduce_lr_on_plateau", "greedy", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay"
-}  # fmt: skip
+    "reduce_lr_on_plateau",
+    "greedy",
+    "cosine_with_min_lr",
+    "cosine_warmup_with_min_lr",
+    "warmup_stable_decay",
+}
 """They want a loss to watch, or arguments."""
 
 
@@ -42,23 +46,53 @@ def test_every_config_that_ships_is_read_and_is_the_same_when_written_out_and_re
         ({"seed": 2**32}, "seed: Input should be less than or equal to 4294967295"),
         ({"questions": {"seed": -1}}, "questions.seed: Input should be greater than or equal to 0"),
         ({"grpo": {"schedule": "nonsense"}}, "grpo.schedule: Input should be 'linear', 'cosine'"),
-        ({"grpo": {"schedule": "polynomial", "learning_rate": 1e-7}}, "grpo: learning_rate 1e-07 is not above 1e-07"),
+        (
+            {"grpo": {"schedule": "polynomial", "learning_rate": 1e-7}},
+            "grpo: learning_rate 1e-07 is not above 1e-07",
+        ),
         ({"grpo": {"recursion": {}, "vllm": {}}}, "grpo: recursion generates by itself: leave grpo.vllm out"),
-        ({"warm_start": {"step_shares": []}}, "warm_start.step_shares: no length of a plan has a share; give at least one"),
+        (
+            {"warm_start": {"step_shares": []}},
+            "warm_start.step_shares: no length of a plan has a share; give at least one",
+        ),
         ({"warm_start": {"step_shares": [0, 0]}}, "warm_start.step_shares: no length of a plan has a share"),
-        ({"warm_start": {"step_shares": [1, -1]}}, "warm_start.step_shares.1: Input should be greater than or equal to 0"),
-        ({"warm_start": {"step_shares": [float("inf")]}}, "warm_start.step_shares.0: Input should be a finite number"),
+        (
+            {"warm_start": {"step_shares": [1, -1]}},
+            "warm_start.step_shares.1: Input should be greater than or equal to 0",
+        ),
+        (
+            {"warm_start": {"step_shares": [float("inf")]}},
+            "warm_start.step_shares.0: Input should be a finite number",
+        ),
         ({"warm_start": {"step_shares": [float("nan")]}}, "warm_start.step_shares.0: Input should be"),
-        ({"warm_start": {"fields": ["x", "subtask", "access"]}}, "warm_start.fields: x, subtask, access: write worker, subtask"),
+        (
+            {"warm_start": {"fields": ["x", "subtask", "access"]}},
+            "warm_start.fields: x, subtask, access: write worker, subtask",
+        ),
         ({"warm_start": {"fields": ["worker"] * 3}}, "warm_start.fields: worker, worker, worker: write"),
-        ({"warm_start": {"worker_shares": {"adder": 1.5}}}, "warm_start.worker_shares.adder: Input should be less than"),
-        ({"warm_start": {"worker_shares": {"adder": float("nan")}}}, "warm_start.worker_shares.adder: Input should be"),
-        ({"warm_start": {"worker_shares": {"adder": 0.8, "speller": 0.4}}}, "worker_shares: they are 1.2 together; make them 1"),
-        ({"model": {"scratch": {"hidden": 64, "heads": 5}}}, "model.scratch: heads 5 does not divide hidden 64 into parts"),
+        (
+            {"warm_start": {"worker_shares": {"adder": 1.5}}},
+            "warm_start.worker_shares.adder: Input should be less than",
+        ),
+        (
+            {"warm_start": {"worker_shares": {"adder": float("nan")}}},
+            "warm_start.worker_shares.adder: Input should be",
+        ),
+        (
+            {"warm_start": {"worker_shares": {"adder": 0.8, "speller": 0.4}}},
+            "worker_shares: they are 1.2 together; make them 1",
+        ),
+        (
+            {"model": {"scratch": {"hidden": 64, "heads": 5}}},
+            "model.scratch: heads 5 does not divide hidden 64 into parts",
+        ),
         ({"model": {"scratch": {"hidden": 18, "heads": 6}}}, "take a hidden that is a multiple of 12"),
-        ({"questions": {"also": [{"train": "a", "held_out": "b", "share": 0.6}] * 2}}, "must be less than 1 together"),
+        (
+            {"questions": {"also": [{"train": "a", "held_out": "b", "share": 0.6}] * 2}},
+            "must be less than 1 together",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_could_only_fail_later_is_refused_at_once_with_its_place(
     tmp_path: Path, changes: dict[str, Any], told: str
 ):
@@ -105,13 +139,21 @@ def test_a_config_is_read_without_torch():
 @pytest.mark.parametrize(
     ("grpo", "processes", "told"),
     [
-        ({"micro_batch": 3}, 1, r"8 completions a step \(questions x completions\) .* 1 x micro_batch 3; set grpo.micro_batch to 2"),
-        ({"micro_batch": 3, "recursion": {}}, 1, r"16 completions a step \(questions x completions x 2 rounds\) .*; set grpo.micro_batch to 2"),
+        (
+            {"micro_batch": 3},
+            1,
+            r"8 completions a step \(questions x completions\) .* 1 x micro_batch 3; set grpo.micro_batch to 2",
+        ),
+        (
+            {"micro_batch": 3, "recursion": {}},
+            1,
+            r"16 completions a step \(questions x completions x 2 rounds\) .*; set grpo.micro_batch to 2",
+        ),
         ({}, 3, r"8 completions .* a multiple of 3, or another number of processes"),
         ({}, 9, r"8 completions .* a multiple of 9, or another number of processes"),
         ({"recursion": {}}, 2, r"grpo.recursion generates by itself, on one process, not on 2"),
     ],
-)  # fmt: skip
+)
 def test_a_step_that_cannot_be_divided_among_the_processes_is_refused(
     tmp_path: Path, grpo: dict[str, Any], processes: int, told: str
 ):

@@ -14,8 +14,8 @@ from evaluation.questions import Question
 from serving.settings.settings import SettingsError
 from tests.training.tiny_models import config
 from training.config import Config, QuestionsConfig
-from training.data import drawn, held_out, training_questions
-from training.lines import FACTS
+from training.data import assign_teams, eval_questions, training_questions
+from training.jsonl_questions import FACTS
 
 POOL = ["adder", "speller", "a", "b"]
 
@@ -24,10 +24,14 @@ POOL = ["adder", "speller", "a", "b"]
 def recorded(tmp_path: Path) -> Path:
     """A recorded pool of forty questions, half of them long."""
     rows = [
-        {"dataset": "sums", "question": f"{number} + {number}?" + " Think." * 50 * (number % 2), "expected": str(2 * number),
-         "models": {"lab_a": {"s": 1.0, "a": str(2 * number)}}}
+        {
+            "dataset": "sums",
+            "question": f"{number} + {number}?" + " Think." * 50 * (number % 2),
+            "expected": str(2 * number),
+            "models": {"lab_a": {"s": 1.0, "a": str(2 * number)}},
+        }
         for number in range(40)
-    ]  # fmt: skip
+    ]
     path = tmp_path / "recorded.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     return path
@@ -55,7 +59,7 @@ def test_further_questions_are_mixed_in_by_their_share_the_same_every_time(tmp_p
 
 def test_a_question_is_asked_of_its_own_team(tmp_path: Path, recorded: Path):
     made = mixed(tmp_path, recorded)
-    asked = drawn(made, POOL, training_questions(made.questions, 30), "x") + held_out(made, POOL)
+    asked = assign_teams(made, POOL, training_questions(made.questions, 30), "x") + eval_questions(made, POOL)
     teams = {(each.question.source, tuple(sorted(each.workers))) for each in asked}
     assert teams == {("skills", ("adder", "speller")), ("recorded", ("a", "b"))}
 
@@ -63,7 +67,7 @@ def test_a_question_is_asked_of_its_own_team(tmp_path: Path, recorded: Path):
 def test_what_is_held_out_was_not_taught_and_nothing_is_too_long(tmp_path: Path, recorded: Path):
     made = mixed(tmp_path, recorded, max_chars=200)
     taught = {question.text for question in training_questions(made.questions, 120)}
-    held = [each.question for each in held_out(made, POOL)]
+    held = [each.question for each in eval_questions(made, POOL)]
     assert not taught & {question.text for question in held}
     assert Counter(question.source for question in held) == {"skills": 20, "recorded": 10}
     assert all("Think" not in text for text in taught)
@@ -72,7 +76,7 @@ def test_what_is_held_out_was_not_taught_and_nothing_is_too_long(tmp_path: Path,
 def test_it_is_said_what_is_wrong_with_a_mix(tmp_path: Path, recorded: Path):
     same = mixed(tmp_path, recorded, held_out=f"recorded:{recorded}?part=all")
     with pytest.raises(SettingsError, match=r"is in train and in held_out"):
-        held_out(same, POOL)
+        eval_questions(same, POOL)
     with pytest.raises(SettingsError, match=r"no question of at most 3 characters"):
         training_questions(mixed(tmp_path, recorded, max_chars=3).questions, 30)
     with pytest.raises(SettingsError, match=r"cannot be read"):
@@ -80,7 +84,7 @@ def test_it_is_said_what_is_wrong_with_a_mix(tmp_path: Path, recorded: Path):
     with pytest.raises(
         SettingsError, match=r"pool\.teams\.recorded has 'b'; the pool has: adder, speller, a"
     ):
-        held_out(mixed(tmp_path, recorded), POOL[:3])
+        eval_questions(mixed(tmp_path, recorded), POOL[:3])
     with pytest.raises(SettingsError, match=r"must be less than 1 together"):
         config(tmp_path, questions={"also": [{"train": "a", "held_out": "b", "share": 0.6}] * 2})
 
@@ -95,9 +99,9 @@ def split(path: Path, *lines: str, **changes: Any) -> Any:
 
 def test_a_second_file_is_measured_by_and_may_hold_less_than_is_asked_for(tmp_path: Path):
     one = split(tmp_path, line(id="2", text="3 + 4?", expected="7"))
-    assert [each.question.id for each in held_out(one, POOL)] == ["2"]
+    assert [each.question.id for each in eval_questions(one, POOL)] == ["2"]
     three = split(tmp_path, *(line(id=str(number), text=f"{number} + 1?") for number in (2, 3, 4)))
-    assert [each.question.id for each in held_out(three, POOL)] == ["2", "3"]
+    assert [each.question.id for each in eval_questions(three, POOL)] == ["2", "3"]
 
 
 @pytest.mark.parametrize("taught", [{"id": "2"}, {"text": "3 + 4?"}], ids=["text", "id"])
@@ -105,12 +109,12 @@ def test_a_question_of_the_second_file_that_is_in_the_first_too_is_refused(
     tmp_path: Path, taught: dict[str, str]
 ):
     with pytest.raises(SettingsError, match=r"held_out\.jsonl is in .*q\.jsonl too"):
-        held_out(split(tmp_path, line(**taught)), POOL)
+        eval_questions(split(tmp_path, line(**taught)), POOL)
 
 
 def test_without_a_second_file_nothing_of_a_file_can_be_held_out(tmp_path: Path):
     with pytest.raises(SettingsError, match=r"questions\.held_out_path, or set held_out to 0"):
-        held_out(split(tmp_path, line(), held_out_path=None), POOL)
+        eval_questions(split(tmp_path, line(), held_out_path=None), POOL)
     with pytest.raises(SettingsError, match="held_out_path goes with source jsonl"):
         config(tmp_path, questions={"held_out_path": "held_out.jsonl"})
 
@@ -166,16 +170,22 @@ def test_questions_of_a_file_are_asked_with_all_that_their_lines_say(tmp_path: P
         ({"expected": "four"}, "expected: 'four' is no number; write one, or take another grader"),
         ({"expected": "nan"}, "expected: 'nan' is no number"),
         ({"grader": "exact", "expected": ""}, "expected: is empty; write the answer"),
-        ({"grader": "choice", "expected": "AB"}, "expected: 'AB' is no choice; write one letter of ABCDEFGHIJ"),
+        (
+            {"grader": "choice", "expected": "AB"},
+            "expected: 'AB' is no choice; write one letter of ABCDEFGHIJ",
+        ),
         ({"grader": "code"}, "facts.entry_point: is missing; write it"),
         ({"grader": "code", "facts": CODE | {"test": ["assert"]}}, "facts.test: is list and not text"),
         ({"grader": "recorded", "facts": {"right": "4"}}, "facts.right: is str; write a list"),
         ({"grader": "reasoning_gym", "family": "gcd"}, "facts.entry: is missing; write it"),
-        ({"grader": "reasoning_gym", "facts": {"entry": ENTRY}}, "family: 'sums' is no data set whose scorer is trusted"),
+        (
+            {"grader": "reasoning_gym", "facts": {"entry": ENTRY}},
+            "family: 'sums' is no data set whose scorer is trusted",
+        ),
         ({"facts": []}, "facts: is list; write an object"),
         ({"facts": {"parts": [1]}}, "facts.parts.0: is int and not text"),
     ],
-)  # fmt: skip
+)
 def test_a_line_that_cannot_be_graded_is_refused_with_its_number_and_its_field(
     tmp_path: Path, changes: dict[str, Any], told: str
 ):
@@ -202,7 +212,7 @@ def test_a_file_that_is_not_there_or_not_utf8_is_told(tmp_path: Path):
     with pytest.raises(SettingsError, match=r"cannot be read: No such file"):
         training_questions(asked, 1)
     path.write_bytes(line(text="Wie groß?").encode("latin-1"))
-    with pytest.raises(SettingsError, match=r"q.jsonl are not UTF-8: .* Save them as UTF-8"):
+    with pytest.raises(SettingsError, match=r"q.jsonl is not UTF-8: .* Save it as UTF-8"):
         training_questions(asked, 1)
 
 

@@ -13,18 +13,22 @@ import torch
 from conductor.run.record import Record
 from tests.training.tiny_models import config
 from training import grpo
-from training.data import Asked
-from training.folder import RunFolder
+from training.data import TeamQuestion
 from training.models import model_for, tokenizer_for
 from training.run import TrainingRun
+from training.run_dir import RunDir
 
 WORTH = {"q0": [0.0, 0.5, 1.0, 1.0], "q1": [0.5, 0.5, None, 1.0]}
 
 
 def by_hand(rewards: list[float | None]) -> list[float]:
-    """Advantages of one group: (r - mean) / (std + 1e-4), the sample's standard deviation, the unscorable left out and at 0."""
-    known = [reward for reward in rewards if reward is not None]
-    return [0.0 if r is None else (r - mean(known)) / (stdev(known) + 1e-4) for r in rewards]
+    """Advantages of one group: (r - mean) / (std + 1e-4), the sample's standard deviation, the unscorable
+    left out and at 0.
+    """
+    require_worker = [reward for reward in rewards if reward is not None]
+    return [
+        0.0 if r is None else (r - mean(require_worker)) / (stdev(require_worker) + 1e-4) for r in rewards
+    ]
 
 
 def test_advantages_worked_out_on_paper():
@@ -48,8 +52,8 @@ class Told:
 
 def trainer(tmp_path: Path, loss: str, reward: Any) -> tuple[Any, Any]:
     made = config(tmp_path, grpo={"loss": loss, "micro_batch": 4})
-    run = TrainingRun(made, RunFolder(tmp_path))
-    asked: list[Asked] = run.asked()
+    run = TrainingRun(made, RunDir(tmp_path))
+    asked: list[TeamQuestion] = run.prompts()
     texts = [each.question.text for each in asked]
     tokenizer = tokenizer_for(made.model, texts)
     model = model_for(made.model, tokenizer, seed=0)
@@ -63,8 +67,8 @@ def loss_by_hand(
 ) -> torch.Tensor:
     """The loss of one micro-batch, straight from its definition.
 
-    With one update a batch the ratio of new to old probability is 1, so the clipped objective is the advantage itself, and its
-    gradient is that of advantage * log-probability.
+    With one update a batch the ratio of new to old probability is 1, so the clipped objective is the
+    advantage itself, and its gradient is that of advantage * log-probability.
     """
     ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
     attended = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)

@@ -7,8 +7,8 @@ import yaml
 
 from tests.training.test_run import curve
 from tests.training.tiny_models import config
-from training.folder import RunFolder
 from training.run import TrainingRun
+from training.run_dir import RunDir
 
 
 @pytest.mark.ray
@@ -20,7 +20,9 @@ def test_one_ray_worker_trains_to_the_same_curve_as_without_ray(tmp_path: Path):
     command = [
         sys.executable,
         "-m",
-        "training.ray_train",
+        "training.cli",
+        "--ray-workers",
+        "1",
         "--config",
         str(file),
         "--out",
@@ -28,7 +30,7 @@ def test_one_ray_worker_trains_to_the_same_curve_as_without_ray(tmp_path: Path):
     ]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=200)  # its Ray ends with it
     assert ended.returncode == 0, ended.stderr[-4000:]
-    TrainingRun(made, RunFolder.begun(tmp_path / "plain", made, resume=False)).run()
+    TrainingRun(made, RunDir.begin(tmp_path / "plain", made, resume=False)).run()
     assert [each["reward"] for each in curve(tmp_path / "ray")] == [
         each["reward"] for each in curve(tmp_path / "plain")
     ]

@@ -5,22 +5,22 @@ import shutil
 from pathlib import Path
 
 from tests.training.tiny_models import config
-from training.folder import RunFolder
-from training.recursion import blended
+from training.recursion import blend
 from training.run import TrainingRun
+from training.run_dir import RunDir
 
 
 def test_the_first_plan_gets_a_part_of_what_the_second_one_is_worth():
-    assert blended(0.5, 1.0, 0.25) == 0.625
-    assert blended(1.0, 0.5, 0.25) == 0.875
-    assert blended(1.0, None, 0.25) is None
+    assert blend(0.5, 1.0, 0.25) == 0.625
+    assert blend(1.0, 0.5, 0.25) == 0.875
+    assert blend(1.0, None, 0.25) is None
 
 
 def test_a_run_of_two_rounds_trains_on_both_and_resumes(tmp_path: Path):
     made = config(
         tmp_path, grpo={"recursion": {"discount": 0.25}, "steps": 2, "micro_batch": 16}, checkpoint_every=1
     )
-    TrainingRun(made, RunFolder.begun(tmp_path / "run", made, resume=False)).run()
+    TrainingRun(made, RunDir.begin(tmp_path / "run", made, resume=False)).run()
     lines = [json.loads(line) for line in (tmp_path / "run" / "curves.jsonl").read_text("utf-8").splitlines()]
     assert all(
         "plan/parsed" in line and "second/plan/parsed" in line and "second/accepted" in line for line in lines
@@ -28,6 +28,6 @@ def test_a_run_of_two_rounds_trains_on_both_and_resumes(tmp_path: Path):
     assert lines[0]["plan/parsed"] > 0.5  # the warm start taught first plans
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "checkpoint-2")
     (tmp_path / "run" / "report.json").unlink()
-    TrainingRun(made, RunFolder.begun(tmp_path / "run", made, resume=True)).run()
+    TrainingRun(made, RunDir.begin(tmp_path / "run", made, resume=True)).run()
     again = [json.loads(line) for line in (tmp_path / "run" / "curves.jsonl").read_text("utf-8").splitlines()]
     assert [line["reward"] for line in again] == [line["reward"] for line in lines]

@@ -16,9 +16,9 @@ from tests.training.pools import (
     runner,
     settings,
 )
-from training.remembering import Memory
+from training.caching_worker import CallCache
+from training.plan_runner import PlanRunner, training_pool
 from training.reward import PlanReward
-from training.running import PlanRunner, training_pool
 
 DOWN = {"error": "unavailable"}
 
@@ -98,26 +98,26 @@ async def test_numbers_mean_the_workers_in_the_order_of_this_question():
 
 
 async def test_the_same_call_is_made_once_and_failures_are_not_remembered():
-    memory = Memory()
+    cache = CallCache()
     pool = training_pool(
         settings(
             scripted("a", "42", {"error": "unavailable"}, "41", retry={"attempts": 1}), scripted("b", "x")
         ),
         {},
     )
-    scorer = reward(lambda: PlanRunner(pool, "m", memory))
+    scorer = reward(lambda: PlanRunner(pool, "m", cache))
     assert await rewards(scorer, *[RIGHT] * 8) == [1.0] * 8
     wire = next(wire for wire in pool.clients if wire.name == "a")
     assert len(wire.calls) == 1  # type: ignore[attr-defined]
-    assert (memory.asked - memory.remembered, memory.remembered) == (1, 7)
+    assert (cache.lookups - cache.hits, cache.hits) == (1, 7)
     other = plan(step(0, "Something else."))
     assert await rewards(scorer, other) == [None]
     assert await rewards(scorer, other) == [0.5]
 
 
 async def test_one_who_leaves_does_not_take_the_answer_from_those_who_wait_for_the_same_call():
-    memory = Memory()
-    scorer = reward(runner(scripted("a", "42", delay_s=0.2), scripted("b", "x"), memory=memory))
+    cache = CallCache()
+    scorer = reward(runner(scripted("a", "42", delay_s=0.2), scripted("b", "x"), cache=cache))
     first = asyncio.create_task(rewards(scorer, RIGHT))
     await asyncio.sleep(0.05)
     second = asyncio.create_task(rewards(scorer, RIGHT))
@@ -146,9 +146,15 @@ async def test_the_curves_get_their_figures():
     assert told.pop("plan/tokens") > 0
     assert told.pop("plan/cost_usd") > 0
     assert told == {
-        "plan/parsed": 0.75, "plan/right": 0.5, "plan/outages": 0.0, "plan/groups_without_signal": 0.5, "plan/steps": 1.0,
-        "plan/reads": 0.0, "workers/a": pytest.approx(2 / 3), "workers/b": pytest.approx(1 / 3),
-    }  # fmt: skip
+        "plan/parsed": 0.75,
+        "plan/right": 0.5,
+        "plan/outages": 0.0,
+        "plan/groups_without_signal": 0.5,
+        "plan/steps": 1.0,
+        "plan/reads": 0.0,
+        "workers/a": pytest.approx(2 / 3),
+        "workers/b": pytest.approx(1 / 3),
+    }
 
 
 async def test_a_second_round_is_scored_by_its_outcome():

@@ -18,11 +18,11 @@ from transformers import TrainerCallback
 
 from serving.settings.settings import SettingsError
 from tests.training.tiny_models import POOL, config
-from training.__main__ import main
-from training.callbacks import Curves
+from training.callbacks import CurveLog
+from training.cli import main
 from training.config import Config
-from training.folder import RunFolder
-from training.run import Stopped, TrainingRun
+from training.run import RunStopped, TrainingRun
+from training.run_dir import RunDir
 
 CURVE = ("loss", "reward", "grad_norm", "plan/parsed", "plan/right", "completions/mean_length", "num_tokens")
 
@@ -32,7 +32,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A warm start, made once: a run that finds one does not make its own."""
     path = tmp_path_factory.mktemp("warm")
     made = config(path, grpo={"steps": 1})
-    TrainingRun(made, RunFolder.begun(path / "run", made, resume=False)).run()
+    TrainingRun(made, RunDir.begin(path / "run", made, resume=False)).run()
     return path / "run" / "warm"
 
 
@@ -44,7 +44,7 @@ def warmed(warm: Path, tmp_path: Path) -> None:
 
 def run(path: Path, made: Config, *callbacks: TrainerCallback, resume: bool = False) -> list[dict[str, Any]]:
     """The curve, without times."""
-    folder = RunFolder.begun(path, made, resume=resume)
+    folder = RunDir.begin(path, made, resume=resume)
     TrainingRun(made, folder).run(callbacks)
     return curve(path)
 
@@ -91,7 +91,7 @@ def test_a_killed_run_resumes_to_the_same_curve_and_the_same_weights(tmp_path: P
     whole = run(tmp_path / "whole", made)
     assert [each["step"] for each in whole] == [1, 2, 3, 4]
     assert any(float(each["grad_norm"]) > 0 for each in whole[2:])
-    with pytest.raises(Stopped if politely else MemoryError):
+    with pytest.raises(RunStopped if politely else MemoryError):
         run(tmp_path / "cut", made, Kill(3 if not politely else 2, politely=politely))
     assert [each["step"] for each in curve(tmp_path / "cut")] == [1, 2, 3]
     assert run(tmp_path / "cut", made, resume=True) == whole
@@ -108,7 +108,9 @@ def test_the_same_config_gives_the_same_run_and_another_seed_another(tmp_path: P
 
 
 def test_an_outage_changes_no_weights_and_no_momentum(tmp_path: Path):
-    """The workers fail from the third step on; by then the optimizer has momentum, and its weight decay would pull too."""
+    """The workers fail from the third step on; by then the optimizer has momentum, and its weight decay would
+    pull too.
+    """
     from tests.training import outage
 
     outage.CALLS_LEFT = None
@@ -160,19 +162,19 @@ def test_a_run_keeps_its_config_versions_and_report(tmp_path: Path):
 
 def test_a_folder_with_a_run_is_not_overwritten_and_not_resumed_with_another_config(tmp_path: Path):
     made = config(tmp_path)
-    RunFolder.begun(tmp_path / "run", made, resume=False)
+    RunDir.begin(tmp_path / "run", made, resume=False)
     with pytest.raises(SettingsError, match="--resume"):
-        RunFolder.begun(tmp_path / "run", made, resume=False)
+        RunDir.begin(tmp_path / "run", made, resume=False)
     with pytest.raises(SettingsError, match="another config"):
-        RunFolder.begun(tmp_path / "run", made.model_copy(update={"seed": 5}), resume=True)
+        RunDir.begin(tmp_path / "run", made.model_copy(update={"seed": 5}), resume=True)
 
 
 def test_a_run_whose_pool_has_changed_is_not_resumed(tmp_path: Path):
     made = config(tmp_path)
-    RunFolder.begun(tmp_path / "run", made, resume=False)
+    RunDir.begin(tmp_path / "run", made, resume=False)
     config(tmp_path, POOL.replace("card: strings", "card: words"))
     with pytest.raises(SettingsError, match=r"pool\.yaml is not what it was"):
-        RunFolder.begun(tmp_path / "run", made, resume=True)
+        RunDir.begin(tmp_path / "run", made, resume=True)
     assert "card: strings" in (tmp_path / "run" / "pool.yaml").read_text("utf-8")
 
 
@@ -189,7 +191,7 @@ def written(folder: Path, **changes: Any) -> Path:
 def test_two_processes_make_one_run_between_them(tmp_path: Path):
     file, out = written(tmp_path, **SMALL, held_out=4), tmp_path / "two"
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command = [*launch, "-m", "training", "--config", str(file), "--out", str(out)]
+    command = [*launch, "-m", "training.cli", "--config", str(file), "--out", str(out)]
     ended = subprocess.run(
         command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True, timeout=200
     )
@@ -203,7 +205,7 @@ FULL = """
 import resource, signal, sys
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (600_000, 600_000))
-from training.__main__ import main
+from training.cli import main
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -222,7 +224,7 @@ def test_weights_that_find_no_room_on_the_disk_end_the_run_with_a_word_and_1(tmp
 @pytest.mark.timeout(120)
 def test_ctrl_c_before_the_training_ends_the_run_with_130(tmp_path: Path):
     file, out = written(tmp_path), tmp_path / "stopped"
-    command = [sys.executable, "-m", "training", "--config", str(file), "--out", str(out)]
+    command = [sys.executable, "-m", "training.cli", "--config", str(file), "--out", str(out)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     while not (out / "config.yaml").exists():
         assert process.poll() is None
@@ -251,5 +253,5 @@ def test_the_command_tells_what_cannot_be_used_and_ends_with_1(
 def test_a_line_of_curves_that_was_cut_off_does_not_keep_a_run_from_going_on(tmp_path: Path):
     file = tmp_path / "curves.jsonl"
     file.write_text('{"step": 1, "loss": 0.5}\n{"step": 2, "loss": 0.4}\n{"step": 3, "lo', "utf-8")
-    Curves(file).on_train_begin(None, SimpleNamespace(global_step=2, is_world_process_zero=True), None)
+    CurveLog(file).on_train_begin(None, SimpleNamespace(global_step=2, is_world_process_zero=True), None)
     assert [json.loads(line)["step"] for line in file.read_text("utf-8").splitlines()] == [1, 2]

@@ -10,8 +10,8 @@ from evaluation.synthetic.questions import questions
 from serving.api.record_json import workflow
 from serving.settings.settings import parse
 from tests.serving.api.served import Json, plan, scripted, served, step
-from training.remembering import Memory
-from training.running import PlanRunner, training_pool
+from training.caching_worker import CallCache
+from training.plan_runner import PlanRunner, training_pool
 
 POOL = yaml.safe_load(Path("training/pools/skills.yaml").read_text(encoding="utf-8"))
 ORDER = ["roman", "generalist", "adder", "sorter", "speller"]
@@ -34,9 +34,10 @@ def timeless(value: Any) -> Any:
     """`value` without what differs from run to run: ids and times."""
     if isinstance(value, dict):
         return {
-            key: timeless(each) for key, each in value.items()
+            key: timeless(each)
+            for key, each in value.items()
             if key not in ("id", "trace_id", "created") and not key.endswith("_s")
-        }  # fmt: skip
+        }
     return [timeless(each) for each in value] if isinstance(value, list) else value
 
 
@@ -47,12 +48,12 @@ async def through_http(data: Json, model: str) -> Json:
         return await server.record(answer["podium"]["workflow_id"])
 
 
-async def through_reward(data: Json, model: str, texts: list[str], memory: Memory | None) -> Json:
-    runner = PlanRunner(training_pool(parse(data), {}), model, memory)
+async def through_reward(data: Json, model: str, texts: list[str], cache: CallCache | None) -> Json:
+    runner = PlanRunner(training_pool(parse(data), {}), model, cache)
     return workflow(await runner.run(QUESTION, ORDER, texts))
 
 
-@pytest.mark.parametrize("memory", [None, Memory()])
+@pytest.mark.parametrize("cache", [None, CallCache()])
 @pytest.mark.parametrize(
     ("format", "text"),
     [
@@ -63,11 +64,11 @@ async def through_reward(data: Json, model: str, texts: list[str], memory: Memor
         ("lists", LISTS),
     ],
 )
-async def test_a_plan_text_gives_the_same_record(format: str, text: str, memory: Memory | None):
+async def test_a_plan_text_gives_the_same_record(format: str, text: str, cache: CallCache | None):
     data = settings(text, format=format)
     served_record = await through_http(data, "podium-skills")
     for _ in range(2):  # the second time from memory, where there is one
-        rewarded = await through_reward(data, "podium-skills", [text], memory)
+        rewarded = await through_reward(data, "podium-skills", [text], cache)
         assert timeless(rewarded) == timeless(served_record)
     assert served_record["status"] == "finished"
     assert served_record["cost_usd"] > 0
@@ -87,5 +88,4 @@ async def test_the_prompt_that_is_trained_on_is_the_one_that_the_server_shows():
     text = plan(ADD, ROMAN)
     record = await through_http(settings(text), "podium-skills")
     runner = PlanRunner(training_pool(parse(settings(text)), {}), "podium-skills")
-    shown = [{"role": message.role, "content": message.text} for message in runner.prompt(QUESTION, ORDER)]
-    assert record["plans"][0]["prompt"] == shown
+    assert record["plans"][0]["prompt"] == runner.prompt(QUESTION, ORDER)

@@ -1,4 +1,6 @@
-"""The whole loop, once: from a poor start to well above the best fixed worker (issue 4, 1). `make train-tiny` does it with three seeds."""
+"""The whole loop, once: from a poor start to well above the best fixed worker (issue 4, 1). `make train-tiny`
+does it with three seeds.
+"""
 
 import json
 import subprocess

@@ -16,12 +16,12 @@ from conductor.plan.formats import Format, parser
 from evaluation.synthetic.skills import Skill
 from tests.training.tiny_models import POOL, config
 from training.config import WarmStartConfig
-from training.examples import Example, Tried, best, how_often_right, random_plan, subtask
-from training.folder import RunFolder
+from training.exact_plan import is_exact_plan
+from training.examples import DrawnPlan, Example, best, random_plan, subtask, success_rates
 from training.models import model_for, tokenizer_for
 from training.run import TrainingRun
-from training.strict import nothing_else
-from training.warm_start import IGNORED, Collator, weighted_loss
+from training.run_dir import RunDir
+from training.warm_start import IGNORED, Collator, token_weighted_loss
 
 TEAM = [
     PoolMember(name, Skill(name, None), card)
@@ -41,7 +41,7 @@ def test_every_plan_of_the_warm_start_can_run_and_has_nothing_beside_it(
     plan = reader.finish()
     assert plan is not None
     assert 1 <= len(plan.steps) <= most
-    assert nothing_else(format, text, ["a", "b", "c"], most)
+    assert is_exact_plan(format, text, ["a", "b", "c"], most)
 
 
 def test_workers_are_drawn_alike_so_that_nothing_is_said_about_who_is_right():
@@ -65,22 +65,24 @@ def test_rewarded_examples_are_right_and_the_others_are_left_to_chance(tmp_path:
 
 def test_of_the_right_plans_the_first_or_the_cheapest_is_shown_and_else_that_of_the_workers_who_are_right_most_often():
     lucky, dear, cheap = (
-        Tried("lucky", ("any",), True, 0.5),
-        Tried("dear", ("one",), True, 0.2),
-        Tried("cheap", ("two",), True, 0.1),
+        DrawnPlan("lucky", ("any",), True, 0.5),
+        DrawnPlan("dear", ("one",), True, 0.2),
+        DrawnPlan("cheap", ("two",), True, 0.1),
     )
-    wrong = Tried("wrong", ("two",), False, 0.01)
+    wrong = DrawnPlan("wrong", ("two",), False, 0.01)
     assert best([wrong, lucky, dear, cheap], {}, first=True) is lucky
-    known = how_often_right([wrong, lucky, dear, cheap])
+    known = success_rates([wrong, lucky, dear, cheap])
     assert known == {("two",): 0.5, ("any",): 1, ("one",): 1}
     assert best([wrong, lucky, dear, cheap], known, first=False) is cheap
     assert best([wrong, wrong], known, first=False) is wrong
-    unpriced = [Tried("a", ("two",), True), Tried("b", ("one",), True)]
+    unpriced = [DrawnPlan("a", ("two",), True), DrawnPlan("b", ("one",), True)]
     assert best(unpriced, known, first=False).plan == "b"
 
 
 def test_the_cheapest_of_all_draws_asks_the_specialist_also_where_another_guesses_rightly(tmp_path: Path):
-    """A third worker does both sorts, at ten times the price, and is never wrong: `first` shows it, `cheapest` does not."""
+    """A third worker does both sorts, at ten times the price, and is never wrong: `first` shows it,
+    `cheapest` does not.
+    """
     dear = """
   - {name: both, kind: python, factory: "evaluation.synthetic.skills:Skill", card: both,
      price: {input_usd_per_mtok: 10, output_usd_per_mtok: 10}}
@@ -104,7 +106,7 @@ def test_the_same_config_gives_the_same_examples(tmp_path: Path):
 
 def drawn_examples(path: Path, pool: str = POOL, **warm: Any) -> list[Example]:
     made = config(path, pool, warm_start={"examples": 60, "best_of": 30} | warm)
-    run = TrainingRun(made, RunFolder.begun(Path(mkdtemp(dir=path)) / "run", made, resume=False))
+    run = TrainingRun(made, RunDir.begin(Path(mkdtemp(dir=path)) / "run", made, resume=False))
     return run.examples()
 
 
@@ -135,13 +137,15 @@ def test_the_loss_is_the_weighted_mean_worked_by_hand():
     )
     tokens = torch.tensor([[2, 1, 1, IGNORED]])  # after the first: .25 at weight .3, .8 at weight 1, padding
     weights = torch.tensor([[300, 300, 1000, 0]])
-    loss = weighted_loss(SimpleNamespace(logits=probabilities.log()), torch.stack([tokens, weights], -1))
+    loss = token_weighted_loss(
+        SimpleNamespace(logits=probabilities.log()), torch.stack([tokens, weights], -1)
+    )
     by_hand = -(0.3 * torch.tensor(0.25).log() + 1.0 * torch.tensor(0.8).log()) / 1.3
     assert loss.item() == pytest.approx(by_hand.item(), abs=1e-6)
 
 
 def test_logits_of_the_plans_alone_give_the_same_loss(tmp_path: Path):
-    run = TrainingRun(config(tmp_path), RunFolder(tmp_path))
+    run = TrainingRun(config(tmp_path), RunDir(tmp_path))
     found = run.examples()[:6]
     tokenizer = tokenizer_for(
         run.config.model,
@@ -154,5 +158,5 @@ def test_logits_of_the_plans_alone_give_the_same_loss(tmp_path: Path):
     losses = []
     for batch in (short, whole):
         labels = batch.pop("labels")
-        losses.append(weighted_loss(model(**batch), labels).item())
+        losses.append(token_weighted_loss(model(**batch), labels).item())
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)

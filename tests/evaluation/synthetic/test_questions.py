@@ -59,10 +59,16 @@ def test_every_question_is_read_back_as_what_it_was_made_from(seed: int):
         ("Shift each letter of zoo by 2. Answer with the result alone.", "bqq"),
         ("Say yes or no: is 14 odd or a multiple of 7. Answer with the result alone.", "yes"),
         ("First sort the digits of 71. Then spell the result backwards. Answer with the result alone.", None),
-        ("First turn 31 into a Roman numeral. Then spell the result backwards. Answer with the result alone.", "IXXX"),
-        ("First multiply 11 by 2 and add 3. Then put the digits of the result in order. Answer with the result alone.", "25"),
+        (
+            "First turn 31 into a Roman numeral. Then spell the result backwards. Answer with the result alone.",
+            "IXXX",
+        ),
+        (
+            "First multiply 11 by 2 and add 3. Then put the digits of the result in order. Answer with the result alone.",
+            "25",
+        ),
     ],
-)  # fmt: skip
+)
 def test_answers_are_those_worked_out_by_hand(text: str, answer: str | None):
     if answer is None:
         with pytest.raises(ValueError, match="not a word"):

@@ -9,7 +9,7 @@ from conductor.model.worker import Call, FinishReason
 from conductor.plan.plan import Step
 from conductor.plan.prompts import work
 from evaluation.synthetic.questions import questions, solution
-from evaluation.synthetic.skills import CANNOT, MODEL, Shown, Skill
+from evaluation.synthetic.skills import CANNOT, MODEL, Assignment, Skill
 
 TWO = "First work out 12 * 3 + 4. Then turn the result into a Roman numeral. Answer with the result alone."
 ONE = "Spell banana backwards. Answer with the result alone."
@@ -25,7 +25,7 @@ def asked(skill: Skill, question: str, subtask: str = "", outputs: tuple[str, ..
         [*plan, step],
         dict(enumerate(outputs)),
     )
-    return skill.answer(Shown.of(Call(shown.messages)))
+    return skill.answer(Assignment.of(Call(shown.messages)))
 
 
 def skill(*families: str, **options: float) -> Skill:
@@ -96,3 +96,12 @@ async def test_it_is_a_worker_that_says_it_is_synthetic_and_counts_words():
 def test_options_that_make_no_sense_are_refused(options: dict[str, object], told: str):
     with pytest.raises(ValueError, match=told):
         Skill("s", None, **options)  # type: ignore[arg-type]
+
+
+def test_which_parts_go_wrong_is_the_same_in_every_release():
+    worker = Skill("s", None, error_rate=0.5, seed=7)
+    answers = [worker.answer(Assignment(f"Sort the digits of {n}.", "", ())) for n in range(311, 331)]
+    wrong = [
+        n for n, answer in zip(range(311, 331), answers, strict=True) if answer != "".join(sorted(str(n)))
+    ]
+    assert wrong == [311, 314, 315, 316, 322, 327, 328, 330]

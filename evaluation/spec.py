@@ -1,6 +1,7 @@
 """How question sets and strategies are named on the command line: `name:detail?key=value&key=value`.
 
-Knows no source and no strategy. Values stay text; whoever takes one turns it into what it needs and refuses what it cannot use.
+Knows no source and no strategy. Values stay text; the reader of an option converts it and rejects what it
+cannot use.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,22 +14,22 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
-    """One name as it was written.
+class Spec:
+    """A question set or a strategy, as named on the command line.
 
     Args:
         name: before the colon.
-        detail: between colon and question mark: data sets, a path, a hub's name.
-        options: after it.
+        detail: between colon and question mark: data sets, a path, a worker.
+        options: after the question mark.
     """
 
     name: str
     detail: str = ""
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @classmethod
-    def read(cls, text: str) -> "Named":
-        """The name in `text`.
+    def parse(cls, text: str) -> "Spec":
+        """Take `text` apart.
 
         Raises:
             EvaluationError: an option has no `=`, or the name is missing.
@@ -40,7 +41,8 @@ class Named:
             key, equals, value = pair.partition("=")
             if not equals or not key:
                 raise EvaluationError(
-                    f"{text!r}: the option {pair!r} is not key=value. Write name?key=value&key=value, in quotes."
+                    f"{text!r}: the option {pair!r} is not key=value. "
+                    "Write name?key=value&key=value, in quotes."
                 )
             options[key] = value
         if not name:
@@ -51,27 +53,27 @@ class Named:
         tail = "&".join(f"{key}={value}" for key, value in self.options.items())
         return self.name + (f":{self.detail}" if self.detail else "") + (f"?{tail}" if tail else "")
 
-    def only(self, *known: str) -> None:
-        """Refuse options that nobody reads.
+    def allow_only(self, *keys: str) -> None:
+        """Reject every option but `keys`.
 
         Raises:
-            EvaluationError: naming the first, and those that are read.
+            EvaluationError: naming the first one, and what is allowed.
         """
         for key in self.options:
-            if key not in known:
-                takes = f"it takes {', '.join(known)}" if known else "it takes none"
+            if key not in keys:
+                takes = f"it takes {', '.join(keys)}" if keys else "it takes none"
                 raise EvaluationError(f"{self.name} has no option {key!r}; {takes}.")
 
-    def value(self, key: str, default: T, read: Callable[[str], T]) -> T:
-        """An option as `read` makes it, or `default`.
+    def value(self, key: str, default: T, convert: Callable[[str], T]) -> T:
+        """An option's value, converted; `default` where it is not given.
 
         Raises:
-            EvaluationError: `read` refuses it with a ValueError.
+            EvaluationError: `convert` raises ValueError.
         """
         if key not in self.options:
             return default
         try:
-            return read(self.options[key])
+            return convert(self.options[key])
         except ValueError as exc:
             raise EvaluationError(f"{self.name}: {key}={self.options[key]!r} cannot be used: {exc}.") from exc
 
@@ -84,12 +86,7 @@ def count(text: str) -> int:
 
 
 def share(text: str) -> float:
-    """A part of a whole."""
+    """A number from 0 to 1."""
     if not 0 <= (number := float(text)) <= 1:
         raise ValueError("it is not between 0 and 1")
     return number
-
-
-def text(value: str) -> str:
-    """As it is."""
-    return value

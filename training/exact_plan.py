@@ -1,8 +1,8 @@
 """Whether a plan's text is the plan and nothing else.
 
-The engine's parsers pass over what stands around a plan, because a served model may say a word too many. A policy that is
-rewarded for such texts learns to go on for ever (learned the hard way: completions that fill their limit with junk), so the
-reward also asks that nothing follows the plan, and for `steps` that nothing stands before it or in between.
+The engine's parsers skip what stands around a plan, because a served model may write a word too many. A
+policy that is rewarded for such texts learns never to stop: it fills its token limit with junk. So the reward
+also requires that nothing follows the plan, and for `steps` that nothing stands before or between its steps.
 """
 
 import json
@@ -11,8 +11,8 @@ from conductor.errors import InvalidPlan
 from conductor.plan.formats import Format, parser
 
 
-def nothing_else(format: Format, text: str, workers: list[str], max_steps: int) -> bool:
-    """Whether `text`, a plan that the engine accepts, has nothing beside it: blanks aside, to its very end."""
+def is_exact_plan(format: Format, text: str, workers: list[str], max_steps: int) -> bool:
+    """Whether `text`, a plan that the engine accepts, is nothing but the plan; white space aside."""
     return _only_objects(text) if format == "steps" else _ends_with_the_plan(text, workers, max_steps)
 
 
@@ -30,7 +30,7 @@ def _only_objects(text: str) -> bool:
 
 
 def _ends_with_the_plan(text: str, workers: list[str], max_steps: int) -> bool:
-    """Free reasoning comes first in `lists`; then the text without its last character must be no whole plan."""
+    """In `lists` free reasoning comes first; the text without its last character must be no whole plan."""
     reader = parser("lists", workers, max_steps)
     try:
         reader.feed(text.rstrip()[:-1])

@@ -1,4 +1,4 @@
-"""How a program speaks as a worker: its whole text at once."""
+"""How a program replies as a worker: its whole text at once."""
 
 from collections.abc import AsyncGenerator
 from decimal import Decimal
@@ -7,9 +7,9 @@ from conductor.model.usage import Usage
 from conductor.model.worker import Delta, FinishReason
 
 
-async def said(
+async def text_reply(
     text: str, model: str, usage: Usage | None = None, cost_usd: Decimal | None = None
 ) -> AsyncGenerator[Delta]:
-    """`text`, and the end."""
+    """`text` as one delta, then the end."""
     yield Delta(text, model=model)
     yield Delta(finish=FinishReason.STOP, usage=usage, cost_usd=cost_usd, model=model)

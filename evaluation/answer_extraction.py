@@ -1,42 +1,42 @@
-"""Find the answer in a text, by the form that the question asked for. Judges nothing."""
+"""Find the answer in a text, in the form that the question asked for. Judges nothing."""
 
 import re
 
 ANSWER_FORM = "Write your final answer between <answer> and </answer>."
-"""Put after a question whose answer is read by `tagged`."""
+"""Appended to a question whose answer `answer_tag` reads."""
 _TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
 _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?|[-+]?\.\d+")
 _MARKER = re.compile(r"####\s*([^\n]+)")
 _BOXED = re.compile(r"\\boxed\s*\{")
 _LETTER = r"([A-J](?![\w'])|[a-j](?=\s*$|[^\w\s^/+=-]+(?:\s|$)|\s+(?:or|and)\b))"
-"""A small one counts at the end of a line, before a punctuation mark or beside another choice: in "is a proton" it is an article."""
+"""A lower-case letter counts at a line's end, before punctuation or beside another choice."""
 _CHOICE = re.compile(rf"(?i:answer|choice|option)\s*(?i:is|:)?\s*\**\(?{_LETTER}", re.MULTILINE)
 _MARKED_CHOICE = re.compile(rf"(?<![A-Za-z'])\(?{_LETTER}")
 _LONE_CHOICE = re.compile(r"(?<![A-Za-z'])\(?([A-J])\)?(?![A-Za-z'])")
 _FENCE = re.compile(r"```(?:[A-Za-z0-9_+-]*)[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 
 
-def tagged(text: str) -> str | None:
-    """What stands between the last pair of answer marks; None where there is no pair or nothing in it."""
+def answer_tag(text: str) -> str | None:
+    """The text of the last pair of answer tags; None where there is none or it is empty."""
     found = _TAGGED.findall(text)
     return found[-1].strip() or None if found else None
 
 
-def tagged_or_all(text: str) -> str | None:
-    """What stands between answer marks; the whole text where it has none. None where that is empty."""
-    return tagged(text) if _TAGGED.search(text) else text.strip() or None
+def answer_tag_or_all(text: str) -> str | None:
+    """The text of the last pair of answer tags, or the whole text without tags; None where that is empty."""
+    return answer_tag(text) if _TAGGED.search(text) else text.strip() or None
 
 
 def number(text: str) -> str | None:
     r"""The last number of the marked answer (`<answer>`, `\boxed{}` or `####`), or else of the whole text."""
-    marked = tagged(text) or boxed(text)
+    marked = answer_tag(text) or box_content(text)
     if marked is None and (after := _MARKER.findall(text)):
         marked = after[-1]
     found = _NUMBER.findall(text if marked is None else marked)
     return found[-1].replace(",", "") if found else None
 
 
-def boxed(text: str) -> str | None:
+def box_content(text: str) -> str | None:
     r"""What the last `\boxed{...}` holds, braces inside it counted."""
     starts = [match.end() for match in _BOXED.finditer(text)]
     if not starts:
@@ -50,14 +50,14 @@ def boxed(text: str) -> str | None:
 
 
 def mathematics(text: str) -> str | None:
-    """The marked answer; where nothing is marked the whole text, in which the grader looks for the last expression."""
-    held = boxed(text)
-    return tagged(text) or (f"\\boxed{{{held}}}" if held else None) or text.strip() or None
+    """The marked answer, or the whole text, in which the grader looks for the last expression."""
+    box = box_content(text)
+    return answer_tag(text) or (f"\\boxed{{{box}}}" if box else None) or text.strip() or None
 
 
 def choice(text: str) -> str | None:
-    """The letter chosen: between answer marks, after the word answer, or else the last letter that stands alone."""
-    marked = tagged(text) or boxed(text)
+    """The letter chosen: between answer tags, after the word answer, or else the last that stands alone."""
+    marked = answer_tag(text) or box_content(text)
     if marked is not None:
         found = {letter.upper() for letter in _MARKED_CHOICE.findall(marked)}
         return found.pop() if len(found) == 1 else None

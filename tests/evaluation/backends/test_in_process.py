@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 
-from evaluation.asking import Caps, EngineAsker, conducted_at
+from evaluation.backends import Caps
+from evaluation.backends.in_process import InProcessBackend, with_conductor_at
 from evaluation.errors import EvaluationError
-from evaluation.outcome import Outcome
-from evaluation.results import PASSING
+from evaluation.outcome import RunOutcome
+from evaluation.results import TRANSIENT
 from evaluation.strategies import make
-from evaluation.strategies.conducted import of_conductor
+from evaluation.strategies.conductor import unreachable_as_error
 from serving.settings.settings import parse
 from tests.evaluation.pools import sums, worker
 from tests.serving.api.served import plan as written
@@ -20,16 +21,18 @@ POOL: dict[str, Any] = {
     "conductor": {"worker": "conductor", "constrained": False},
     "workers": [
         {"name": "conductor", "kind": "vllm", "model": "some/model", "in_pool": False},
-        worker("good"), worker("bad", off=1), worker("spare"),
+        worker("good"),
+        worker("bad", off=1),
+        worker("spare"),
     ],
     "models": {"two": {"workers": ["bad", "good"]}, "all": {}},
-}  # fmt: skip
+}
 
 
 async def test_a_conductor_at_another_server_plans_for_the_pool_here():
     there = {"workers": [scripted("planner", written(step("good", "Add them.")))]}
     async with served(there) as running:
-        here = EngineAsker(conducted_at(parse(POOL), f"{running.url}/v1", "planner"), {})
+        here = InProcessBackend(with_conductor_at(parse(POOL), f"{running.url}/v1", "planner"), {})
         outcome = await here.run(QUESTION, Caps())
         await here.aclose()
     assert (outcome.error, outcome.plan) == (None, ("good[]: Add them.",))
@@ -37,8 +40,8 @@ async def test_a_conductor_at_another_server_plans_for_the_pool_here():
 
 
 async def test_without_its_engine_a_pool_is_asked_worker_by_worker():
-    here = EngineAsker(parse(POOL), {})
-    assert (here.workers, here.conducts) == (("good", "bad", "spare"), False)
+    here = InProcessBackend(parse(POOL), {})
+    assert (here.workers, here.has_conductor) == (("good", "bad", "spare"), False)
     with pytest.raises(EvaluationError, match=r"conductor\?at=http"):
         make(["conductor"], here, lambda *_: here)
     await here.aclose()
@@ -50,42 +53,42 @@ async def test_a_models_workers_are_the_pool_in_their_order():
         scripted("planner", written(step("good", "Add.")), written(step("spare", "Add."))),
     )
     async with served({"workers": [there]}) as running:
-        here = EngineAsker(conducted_at(settings, f"{running.url}/v1", "planner"), {}, model="two")
+        here = InProcessBackend(with_conductor_at(settings, f"{running.url}/v1", "planner"), {}, model="two")
         allowed, not_its = await here.run(QUESTION, Caps()), await here.run(QUESTION, Caps())
         await here.aclose()
     assert here.workers == ("bad", "good")
     assert (allowed.format_failures, not_its.format_failures) == (0, 1)  # the second one was repaired
     with pytest.raises(EvaluationError, match="`models` are: two, all"):
-        EngineAsker(settings, {}, model="three")
+        InProcessBackend(settings, {}, model="three")
 
 
 def test_strategies_over_one_pool_have_names_of_ones_own():
     settings = parse(POOL)
 
-    def opened(path: str | None, at: str | None, model: str | None) -> EngineAsker:
+    def open_backend(path: str | None, at: str | None, model: str | None) -> InProcessBackend:
         assert path is None
         assert at is not None
-        return EngineAsker(conducted_at(settings, at, model), {})
+        return InProcessBackend(with_conductor_at(settings, at, model), {})
 
     names = ["conductor?at=http://127.0.0.1:1/v1", "trained?at=http://127.0.0.1:1/v1&model=new&as=taught"]
-    made = make([*names, "best_of_n?match=taught"], EngineAsker(settings, {}), opened)
+    made = make([*names, "best_of_n?match=taught"], InProcessBackend(settings, {}), open_backend)
     assert [each.label for each in made] == [names[0], "taught", "best_of_n?match=taught"]
     bare = {"workers": [worker("good")]}
     with pytest.raises(EvaluationError, match="no `conductor`"):
-        conducted_at(parse(bare), "http://127.0.0.1:1/v1")
+        with_conductor_at(parse(bare), "http://127.0.0.1:1/v1")
 
 
 def test_a_fallback_for_a_conductor_that_is_out_of_reach_is_asked_again_and_one_for_a_bad_plan_counts():
-    gone = Outcome(answer="7", fallback="the conductor failed: WorkerUnavailable: connection refused")
-    assert of_conductor(gone).error in PASSING
-    refused = Outcome(answer="7", fallback="the plan was refused twice, last as no_plan: ...")
-    assert of_conductor(refused) == refused
+    gone = RunOutcome(answer="7", fallback="the conductor failed: WorkerUnavailable: connection refused")
+    assert unreachable_as_error(gone).error in TRANSIENT
+    refused = RunOutcome(answer="7", fallback="the plan was refused twice, last as no_plan: ...")
+    assert unreachable_as_error(refused) == refused
 
 
 async def test_a_conductor_that_nobody_serves_is_an_error_and_not_the_fallbacks_success():
-    here = EngineAsker(conducted_at(parse(POOL), "http://127.0.0.1:1/v1", "planner"), {})
+    here = InProcessBackend(with_conductor_at(parse(POOL), "http://127.0.0.1:1/v1", "planner"), {})
     outcome = await here.run(QUESTION, Caps())
     await here.aclose()
-    assert of_conductor(outcome).error in PASSING
+    assert unreachable_as_error(outcome).error in TRANSIENT
     with pytest.raises(EvaluationError, match="is no address"):
-        conducted_at(parse(POOL), "notaurl")
+        with_conductor_at(parse(POOL), "notaurl")

@@ -10,15 +10,15 @@ import pytest
 
 from conductor.plan.plan import Plan, Step
 from conductor.run.record import Record
-from evaluation import asking_url
-from evaluation.asking import Caps, EngineAsker
-from evaluation.asking_url import UrlAsker
+from evaluation.backends import Caps, over_http
+from evaluation.backends.in_process import InProcessBackend
+from evaluation.backends.over_http import HttpBackend
 from evaluation.errors import EvaluationError
-from evaluation.outcome import Outcome
+from evaluation.outcome import RunOutcome
 from evaluation.results import ResultLog
-from evaluation.run import Evaluation, Order
+from evaluation.run import EvalConfig, Evaluation
 from evaluation.strategies import make
-from evaluation.strategies.base import models_of
+from evaluation.strategies.base import solo_workers
 from serving.runs.memory_store import MemoryStore
 from serving.settings.settings import parse
 from tests.evaluation.pools import sums, worker
@@ -26,7 +26,7 @@ from tests.evaluation.test_run import Silent
 from tests.serving.api.served import Json, scripted, served, step, team
 from tests.serving.api.served import plan as written
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PRICE = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
 TEAM: Json = team(
     written(step("a", "Guess."), step("c", "Check.", [0])),
@@ -37,20 +37,27 @@ TEAM: Json = team(
     ],
 )
 QUESTION = sums(2)[1]
-FIGURES = ("answer", "calls", "steps", "prompt_tokens", "completion_tokens", "cost_usd", "format_failures", "fallback",
-           "error", "workers", "plan")  # fmt: skip
-PLANS = (
-    None,
-    Plan((Step("a", ""),)),
-    Plan((Step("a", ""), Step("c", "Check it.", (0,)))),
+FIGURES = (
+    "answer",
+    "calls",
+    "steps",
+    "prompt_tokens",
+    "completion_tokens",
+    "cost_usd",
+    "format_failures",
+    "fallback",
+    "error",
+    "workers",
+    "plan",
 )
+PLANS = (None, Plan((Step("a", ""),)), Plan((Step("a", ""), Step("c", "Check it.", (0,)))))
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=["the conductor's", "one worker", "two steps"])
 async def test_a_server_and_an_engine_give_the_same_figures(plan: Plan | None):
-    engine = EngineAsker(parse(TEAM), {})
+    engine = InProcessBackend(parse(TEAM), {})
     async with served(TEAM) as running:
-        server = await UrlAsker.connected(running.url)
+        server = await HttpBackend.connect(running.url)
         try:
             one, other = await engine.run(QUESTION, Caps(), plan), await server.run(QUESTION, Caps(), plan)
         finally:
@@ -63,7 +70,7 @@ async def test_a_server_and_an_engine_give_the_same_figures(plan: Plan | None):
 
 async def test_a_failure_at_a_server_is_an_outcome_with_what_it_took():
     async with served(TEAM) as running:
-        server = await UrlAsker.connected(f"{running.url}/v1")
+        server = await HttpBackend.connect(f"{running.url}/v1")
         try:
             refused = await server.run(QUESTION, Caps(), Plan((Step("a", ""), Step("b", "", (0,)))))
         finally:
@@ -74,10 +81,10 @@ async def test_a_failure_at_a_server_is_an_outcome_with_what_it_took():
 
 async def test_strategies_run_against_a_server(tmp_path: Path):
     async with served(TEAM) as running:
-        server = await UrlAsker.connected(running.url)
+        server = await HttpBackend.connect(running.url)
         strategies = make(["single:c", "conductor?model=mini", "vote:a+c+c"], server, lambda *_: server)
         with ResultLog(tmp_path / "results.jsonl") as log:
-            done = await Evaluation(Order([QUESTION]), server, log, Silent()).run(strategies)
+            done = await Evaluation(EvalConfig([QUESTION]), server, log, Silent()).run(strategies)
         await server.aclose()
     assert server.workers == ("a", "b", "c")
     assert [next(iter(held.values())).correct for held in done.results.values()] == [True, True, True]
@@ -86,9 +93,9 @@ async def test_strategies_run_against_a_server(tmp_path: Path):
 async def test_a_server_that_is_not_there_or_lacks_the_model_is_told():
     async with served(TEAM) as running:
         with pytest.raises(EvaluationError, match="it serves mini"):
-            await UrlAsker.connected(running.url, "podium-huge")
+            await HttpBackend.connect(running.url, "podium-huge")
     with pytest.raises(EvaluationError, match="make serve"):
-        await UrlAsker.connected("http://127.0.0.1:1")
+        await HttpBackend.connect("http://127.0.0.1:1")
 
 
 class Elsewhere(MemoryStore):
@@ -120,11 +127,11 @@ WROTE = {
 async def test_an_answer_whose_record_is_gone_has_the_figures_of_the_record(wrote: tuple[int, str]):
     rounds, *texts = wrote
     settings = team(*texts, workers=TEAM["workers"][1:])
-    found: list[Outcome] = []
+    found: list[RunOutcome] = []
     for store in (Elsewhere(0), Elsewhere(99)):
         async with served(settings) as running:
             running.service.store = store
-            server = await UrlAsker.connected(running.url)
+            server = await HttpBackend.connect(running.url)
             found.append(await server.run(QUESTION, Caps(rounds=rounds)))
             await server.aclose()
     kept, gone = found
@@ -136,20 +143,20 @@ async def test_an_answer_whose_record_is_gone_has_the_figures_of_the_record(wrot
 
 @pytest.mark.parametrize("plan", PLANS[1:], ids=["one worker", "two steps"])
 async def test_a_given_plan_whose_record_is_gone_has_the_figures_of_an_engine(plan: Plan):
-    engine = EngineAsker(parse(TEAM), {})
+    engine = InProcessBackend(parse(TEAM), {})
     async with served(TEAM) as running:
         running.service.store = store = Elsewhere(99)
-        server = await UrlAsker.connected(running.url)
+        server = await HttpBackend.connect(running.url)
         one, other = await engine.run(QUESTION, Caps(), plan), await server.run(QUESTION, Caps(), plan)
         await server.aclose()
     assert [getattr(one, name) for name in FIGURES] == [getattr(other, name) for name in FIGURES]
-    assert store.reads == asking_url.READS
+    assert store.reads == over_http.READS
 
 
 async def test_a_record_that_another_replica_has_is_read_there():
     async with served(TEAM) as running:
         running.service.store = store = Elsewhere(2)
-        server = await UrlAsker.connected(running.url)
+        server = await HttpBackend.connect(running.url)
         found = await server.run(QUESTION, Caps())
         await server.aclose()
     assert (found.error, found.calls, store.reads) == (None, 3, 3)
@@ -158,7 +165,7 @@ async def test_a_record_that_another_replica_has_is_read_there():
 async def test_what_a_failed_run_took_is_unknown_where_its_record_is_gone():
     async with served(TEAM) as running:
         running.service.store = Elsewhere(99)
-        server = await UrlAsker.connected(running.url)
+        server = await HttpBackend.connect(running.url)
         refused = await server.run(QUESTION, Caps(), Plan((Step("a", ""), Step("b", "", (0,)))))
         await server.aclose()
     assert (refused.error, refused.cost_usd, refused.tokens) == ("worker_refused", None, None)
@@ -187,7 +194,7 @@ async def without_records(url: str) -> AsyncGenerator[str]:
 
 async def test_a_connection_that_is_lost_after_the_answer_loses_no_answer():
     async with served(TEAM) as running, without_records(running.url) as url:
-        server = await UrlAsker.connected(url)
+        server = await HttpBackend.connect(url)
         found = await server.run(QUESTION, Caps())
         await server.aclose()
     assert (found.error, found.answer, found.calls) == (None, "<answer>2</answer>", 3)
@@ -207,19 +214,21 @@ POOL: Json = {
 
 
 async def test_a_server_and_an_engine_tell_the_same_workers_that_are_no_models():
-    engine = EngineAsker(parse(POOL), {})
+    engine = InProcessBackend(parse(POOL), {})
     async with served(POOL) as running:
-        server = await UrlAsker.connected(running.url)
+        server = await HttpBackend.connect(running.url)
         await server.aclose()
     assert server.provenance == engine.provenance
     assert server.provenance == {"planner": "scripted", "adder": "synthetic", "vote": "program"}
-    assert models_of(server) == models_of(engine) == ("model", "adder"), "a voter does not answer by itself"
+    assert solo_workers(server) == solo_workers(engine) == ("model", "adder"), (
+        "a voter does not answer by itself"
+    )
 
 
 async def test_a_report_over_a_url_says_what_is_synthetic(tmp_path: Path):
     asked = ["--questions", "skills", "--count", "2", "--strategies", "single", "--out", str(tmp_path)]
     async with served(POOL) as running:
-        command = [sys.executable, "-m", "evaluation", "--url", running.url, *asked]
+        command = [sys.executable, "-m", "evaluation.cli", "--url", running.url, *asked]
         process = await asyncio.create_subprocess_exec(*command, cwd=ROOT)
         assert await process.wait() == 0
     told = json.loads((tmp_path / "report.json").read_text())

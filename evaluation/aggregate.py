@@ -1,0 +1,97 @@
+"""From results to the figures of a report: one row a strategy, and pairs. Knows neither files nor HTML."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from conductor.model.usage import total
+from evaluation.results import Result
+from evaluation.statistics import accuracy, bootstrap_difference
+
+Json = dict[str, Any]
+
+
+def row(
+    label: str, about: str, results: Sequence[Result], asked: int, learned: Mapping[str, Any], stopped: str
+) -> Json:
+    """A strategy's figures.
+
+    Args:
+        label: its name.
+        about: what it is.
+        results: one a question.
+        asked: how many questions there were.
+        learned: what it learned or chose.
+        stopped: why it did not answer all of them; empty where it did.
+    """
+    outcomes = [result.outcome for result in results]
+    errors = Counter(outcome.error for outcome in outcomes if outcome.error is not None)
+    cost = total([outcome.cost_usd for outcome in outcomes])
+    return {
+        "strategy": label,
+        "about": about,
+        "learned": dict(learned),
+        "stopped": stopped,
+        "questions": asked,
+        "answered": len(results),
+        "accuracy": _accuracy(results),
+        "prompt_tokens": _mean([outcome.prompt_tokens for outcome in outcomes]),
+        "completion_tokens": _mean([outcome.completion_tokens for outcome in outcomes]),
+        "calls": _mean([outcome.calls for outcome in outcomes]),
+        "steps": _mean([outcome.steps for outcome in outcomes]),
+        "cost_usd": None if cost is None or not results else float(cost / len(results)),
+        "cost_usd_sum": None if cost is None else float(cost),
+        "cost_unknown": sum(outcome.cost_usd is None for outcome in outcomes),
+        "wall_s": percentiles([outcome.wall_s for outcome in outcomes]),
+        "critical_path_s": percentiles([outcome.critical_path_s for outcome in outcomes]),
+        "format_failures": sum(outcome.format_failures for outcome in outcomes),
+        "fallbacks": sum(outcome.fallback is not None for outcome in outcomes),
+        "abstentions": sum(result.no_answer for result in results),
+        "errors": dict(errors.most_common()),
+        "workers": dict(Counter(worker for outcome in outcomes for worker in outcome.workers).most_common()),
+        "families": _families(results),
+    }
+
+
+def comparisons(results: Mapping[str, Mapping[str, Result]], seed: int) -> list[Json]:
+    """Every two strategies, on the questions both have a result for; the more accurate one first."""
+    pairs: list[Json] = []
+    for one, other in combinations([label for label, each in results.items() if each], 2):
+        both = [question for question in results[one] if question in results[other]]
+        if not both:
+            continue
+        rights = {label: [results[label][question].correct for question in both] for label in (one, other)}
+        first, second = (one, other) if sum(rights[one]) >= sum(rights[other]) else (other, one)
+        difference = asdict(bootstrap_difference(rights[first], rights[second], seed))
+        pairs.append({"first": first, "second": second} | difference)
+    return pairs
+
+
+def percentiles(values: Sequence[float]) -> Json:
+    """The 50th and 95th by nearest rank: that part of the values is no higher. None without values."""
+    found = np.percentile(values, [50, 95], method="inverted_cdf").tolist() if values else [None, None]
+    return dict(zip(("p50", "p95"), found, strict=True))
+
+
+def _families(results: Sequence[Result]) -> Json:
+    families: dict[tuple[str, str], list[Result]] = defaultdict(list)
+    for result in results:
+        families[result.source, result.family].append(result)
+    return {
+        f"{source} / {family}" if source != family else family: _accuracy(members)
+        for (source, family), members in sorted(families.items())
+    }
+
+
+def _accuracy(results: Sequence[Result]) -> Json:
+    return asdict(accuracy([result.correct for result in results]))
+
+
+def _mean(numbers: Sequence[float | None]) -> float | None:
+    """None where one is unknown, or there are none."""
+    known = [number for number in numbers if number is not None]
+    return sum(known) / len(known) if known and len(known) == len(numbers) else None

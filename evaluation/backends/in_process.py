@@ -1,0 +1,156 @@
+"""A pool in this process, behind the layers and the ledger that serve."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from conductor.errors import PodiumError
+from conductor.model.messages import Message
+from conductor.model.usage import Price
+from conductor.model.worker import Sampling
+from conductor.plan.plan import Plan
+from conductor.run.ledger import Budget
+from conductor.run.lifecycle import open_run
+from conductor.run.task import Task
+from evaluation.backends import Caps
+from evaluation.errors import EvaluationError
+from evaluation.outcome import RunOutcome, outcome_of
+from evaluation.questions import Question
+from serving.pool import Pool, build_pool
+from serving.settings.settings import Settings
+from serving.settings.workers import OpenAISettings, VllmSettings
+
+
+class InProcessBackend:
+    """The workers of `build_pool`, without a conductor that is a vLLM engine (`with_conductor_at`)."""
+
+    def __init__(
+        self, settings: Settings, environment: Mapping[str, str] | None = None, model: str | None = None
+    ) -> None:
+        """Build the pool.
+
+        Args:
+            settings: of the pool.
+            environment: where API keys are read from; None: this process's.
+            model: a name in the settings' `models`, whose workers are the pool; None: every worker in the
+                pool.
+
+        Raises:
+            EvaluationError: a worker needs a cluster, or there is no such model.
+            SettingsError: a key is missing, or a worker cannot be made.
+        """
+        settings = _without_local_conductor(settings)
+        local = [worker.name for worker in settings.workers if isinstance(worker, VllmSettings)]
+        if local:
+            raise EvaluationError(
+                f"The worker {local[0]!r} is a vLLM engine, which a cluster serves: start it with "
+                "`make serve`, and evaluate with --url http://127.0.0.1:8000 in place of --settings."
+            )
+        if model is not None and model not in settings.models:
+            there = ", ".join(settings.models) or "none"
+            raise EvaluationError(f"The settings have no model {model!r}; their `models` are: {there}.")
+        self._team = settings.models[model].workers if model else None
+        self._settings = settings
+        environment = os.environ if environment is None else environment
+        self._pool: Pool = build_pool(settings, environment, engines={})
+        self._engine = self._pool.team
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """See `Backend`."""
+        return self._team or tuple(self._engine.pool)
+
+    @property
+    def provenance(self) -> Mapping[str, str]:
+        """See `Backend`."""
+        return self._pool.provenance
+
+    @property
+    def has_conductor(self) -> bool:
+        """See `Backend`."""
+        return self._engine.conductor is not None
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """See `Backend`."""
+        settings = self._settings.model_dump(mode="json", exclude={"limits", "router", "telemetry"})
+        return {"settings": settings} | ({"team": self._team} if self._team else {})
+
+    def price(self, worker: str) -> Price | None:
+        """See `Backend`."""
+        return self._pool.members[worker].price
+
+    async def run(
+        self,
+        question: Question,
+        caps: Caps,
+        plan: Plan | None = None,
+        *,
+        temperature: float | None = None,
+        seed: int | None = None,
+        model: str | None = None,
+    ) -> RunOutcome:
+        """See `Backend`."""
+        if plan is None and not self.has_conductor:
+            return RunOutcome(error="NoPlan", message="The settings have no conductor.")
+        task = Task(
+            conversation=(Message.of("user", question.text),),
+            model=model or "evaluation",
+            sampling=Sampling(
+                max_output_tokens=caps.max_output_tokens,
+                temperature=caps.temperature if temperature is None else temperature,
+                seed=seed,
+            ),
+            stream=False,
+            plan=plan,
+            workers=self._team,
+            max_steps=caps.max_steps,
+            rounds=caps.rounds,
+            budget=Budget(caps.max_cost_usd, caps.max_tokens),
+            deadline_s=caps.deadline_s,
+        )
+        try:
+            async with open_run(self._engine, task) as run:
+                async for _ in run.events():
+                    pass
+        except PodiumError as exc:  # before the first call
+            return RunOutcome(error=type(exc).__name__, message=exc.explanation)
+        return outcome_of(run.record)
+
+    async def aclose(self) -> None:
+        """See `Backend`."""
+        await self._pool.aclose()
+
+
+def with_conductor_at(settings: Settings, url: str, model: str | None = None) -> Settings:
+    """The same pool, its conductor behind an OpenAI-compatible server such as `vllm serve`.
+
+    Args:
+        settings: with a conductor.
+        url: with `/v1`.
+        model: its name there; None: the name in the settings.
+
+    Raises:
+        EvaluationError: `url` is not a URL, or the settings have no conductor or no name for its model.
+    """
+    if not url.startswith(("http://", "https://")):
+        raise EvaluationError(f"at={url} is no address; write at=http://127.0.0.1:8001/v1.")
+    if settings.conductor is None:
+        raise EvaluationError("at=URL says where the conductor is, and the settings have no `conductor`.")
+    own = settings.worker(settings.conductor.worker)
+    if (name := model or getattr(own, "model", None)) is None:
+        raise EvaluationError(f"at={url}: say with &model=NAME what the conductor is called there.")
+    shared = set(OpenAISettings.model_fields) - {"kind", "price"}
+    kept = own.model_dump(include=shared, exclude_unset=True) | {"price": own.price}
+    remote = OpenAISettings.model_validate(kept | {"kind": "openai", "model": name, "base_url": url})
+    workers = tuple(remote if worker is own else worker for worker in settings.workers)
+    return settings.model_copy(update={"workers": workers})
+
+
+def _without_local_conductor(settings: Settings) -> Settings:
+    """Drop a conductor that is a vLLM engine outside the pool: the workers can be asked without it."""
+    chosen = settings.conductor
+    if chosen is None or not isinstance(own := settings.worker(chosen.worker), VllmSettings) or own.in_pool:
+        return settings
+    others = tuple(worker for worker in settings.workers if worker is not own)
+    return settings.model_copy(update={"conductor": None, "workers": others})

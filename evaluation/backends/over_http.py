@@ -1,0 +1,272 @@
+"""A running Podium as the backend, through the official openai SDK."""
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any, cast
+
+import openai
+
+from conductor.model.usage import Price
+from conductor.plan.plan import Plan
+from evaluation.backends import Caps
+from evaluation.errors import EvaluationError
+from evaluation.outcome import RunOutcome
+from evaluation.questions import Question
+
+Json = dict[str, Any]
+READS, PAUSE_S, READ_S = 4, 0.1, 15.0
+"""Attempts to read a record, the pause between them, and the timeout of one.
+
+Each router replica keeps the records of its own runs only.
+"""
+
+
+class HttpBackend:
+    """A server. Create it with `connect`."""
+
+    def __init__(
+        self, client: openai.AsyncOpenAI, url: str, models: Mapping[str, Json], model: str | None
+    ) -> None:
+        self._client, self._url, self._models = client, url, models
+        conductors = (name for name, facts in models.items() if facts["kind"] == "conductor")
+        self._model = model or next(conductors, None)
+
+    @classmethod
+    async def connect(cls, url: str, model: str | None = None) -> "HttpBackend":
+        """Read the server's list of models.
+
+        Args:
+            url: with or without `/v1`.
+            model: the conductor to use where a strategy names none; None: the first.
+
+        Raises:
+            EvaluationError: no Podium answers there, or it serves no such model.
+        """
+        base_url = url.rstrip("/").removesuffix("/v1") + "/v1"
+        key = os.environ.get("PODIUM_API_KEY", "none")
+        # No retries by the SDK: they would be neither counted nor fair.
+        client = openai.AsyncOpenAI(base_url=base_url, api_key=key, max_retries=0)
+        try:
+            page = await client.models.list()
+            models = {each.id: dict((each.model_extra or {})["podium"]) async for each in page}
+        except (openai.OpenAIError, KeyError, ValueError) as exc:
+            await client.close()
+            raise EvaluationError(
+                f"No Podium answers at {base_url} ({type(exc).__name__}: {exc}). Start one with `make serve`."
+            ) from exc
+        if model is not None and model not in models:
+            await client.close()
+            raise EvaluationError(f"{base_url} serves no {model!r}; it serves {', '.join(models)}.")
+        return cls(client, base_url, models, model)
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """See `Backend`."""
+        models = self._models.items()
+        return tuple(n for n, facts in models if facts["kind"] == "worker" and facts.get("in_pool", True))
+
+    @property
+    def provenance(self) -> Mapping[str, str]:
+        """See `Backend`."""
+        return {name: kind for name, facts in self._models.items() if (kind := facts.get("provenance"))}
+
+    @property
+    def has_conductor(self) -> bool:
+        """See `Backend`."""
+        return self._model is not None
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """See `Backend`."""
+        return {"url": self._url, "models": dict(self._models), "model": self._model}
+
+    def price(self, worker: str) -> Price | None:
+        """See `Backend`. A server reports what answers cost, not prices."""
+        return None
+
+    async def run(
+        self,
+        question: Question,
+        caps: Caps,
+        plan: Plan | None = None,
+        *,
+        temperature: float | None = None,
+        seed: int | None = None,
+        model: str | None = None,
+    ) -> RunOutcome:
+        """See `Backend`."""
+        temperature = caps.temperature if temperature is None else temperature
+        name = _lone_worker(plan) or model or self._model or self.workers[0]
+        optional = {
+            "max_completion_tokens": caps.max_output_tokens,
+            "temperature": temperature,
+            "seed": seed,
+        }
+        try:
+            create: Any = self._client.chat.completions.create  # its overloads do not know of our fields
+            completion = await create(
+                model=name,
+                messages=[{"role": "user", "content": question.text}],
+                timeout=caps.deadline_s + 30,
+                extra_body={"podium": _podium_fields(caps, plan)},
+                **_without_none(optional),
+            )
+        except openai.APIStatusError as exc:
+            return await self._failure(exc)
+        except openai.OpenAIError as exc:
+            return RunOutcome(error=type(exc).__name__, message=str(exc))
+        answer: Json = completion.to_dict()
+        try:
+            return await self._outcome(answer["podium"]["workflow_id"])
+        except openai.OpenAIError:  # the answer is here and paid for, whatever became of its record
+            return outcome_of_answer(answer, self._plan_writer(name) if plan is None else None)
+
+    async def _outcome(self, id: str) -> RunOutcome:
+        """The outcome of a run from its record, from whichever replica has it.
+
+        Raises:
+            openai.OpenAIError: no replica that was asked has it.
+        """
+        for left in reversed(range(READS)):
+            try:
+                record = await self._client.get(
+                    f"/workflows/{id}",
+                    cast_to=dict[str, Any],
+                    # A fresh connection each time, so that the next read may reach another replica.
+                    options={"headers": {"Connection": "close"}, "timeout": READ_S},
+                )
+                return outcome_of_workflow(record)
+            except openai.NotFoundError:
+                if not left:
+                    raise
+                await asyncio.sleep(PAUSE_S)
+        raise AssertionError("the last read returns or raises")
+
+    def _plan_writer(self, model: str) -> str | None:
+        """The worker that writes the plans of `model`; None for a workflow or a worker."""
+        conductor: Json = self._models.get(model, {}).get("conductor") or {}
+        return conductor.get("worker")
+
+    async def _failure(self, exc: openai.APIStatusError) -> RunOutcome:
+        """What a failed run took, from its record where there was a run; unknown where the record is gone."""
+        body = cast(Json, exc.body) if isinstance(exc.body, dict) else {}
+        id = exc.response.headers.get("x-podium-workflow-id")
+        failure = RunOutcome(error=str(body.get("code") or f"http_{exc.status_code}"), message=exc.message)
+        if not id:
+            return failure
+        try:
+            return await self._outcome(id)
+        except openai.OpenAIError:
+            return replace(failure, prompt_tokens=None, completion_tokens=None, cost_usd=None)
+
+    async def aclose(self) -> None:
+        """See `Backend`."""
+        await self._client.close()
+
+
+def _lone_worker(plan: Plan | None) -> str | None:
+    """The worker of a plan of one step without a subtask: a server runs that under the worker's name."""
+    if plan is None or len(plan.steps) != 1 or plan.steps[0].subtask:
+        return None
+    return plan.steps[0].worker
+
+
+def _podium_fields(caps: Caps, plan: Plan | None) -> Json:
+    fields: Json = {
+        "deadline_s": caps.deadline_s,
+        "max_tokens": caps.max_tokens,
+        "max_cost_usd": None if caps.max_cost_usd is None else float(caps.max_cost_usd),
+        "trace": True,  # every step in the answer, in case the record cannot be read
+    }
+    if plan is None:
+        fields |= {"max_steps": caps.max_steps, "rounds": caps.rounds}
+    elif _lone_worker(plan) is None:
+        fields["plan"] = [
+            {"worker": step.worker, "subtask": step.subtask, "access": list(step.access)}
+            for step in plan.steps
+        ]
+    return _without_none(fields)
+
+
+def _without_none(fields: Json) -> Json:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def outcome_of_workflow(record: Json) -> RunOutcome:
+    """The figures of a run's record as a server returns it."""
+    calls = [each for each in [*record["plans"], *record["steps"]] if each["served_by"] is not None]
+    usages = [call["usage"] for call in calls if call["usage"]]
+    metered = not record["unmetered_calls"]
+    error: Json = record["error"] or {}
+    return RunOutcome(
+        answer=record["answer"],
+        calls=len(calls),
+        steps=len(record["plan"]),
+        prompt_tokens=sum(each["input_tokens"] for each in usages) if metered else None,
+        completion_tokens=sum(each["output_tokens"] for each in usages) if metered else None,
+        cost_usd=_decimal(record["cost_usd"]),
+        wall_s=record["wall_s"],
+        critical_path_s=record["critical_path_s"],
+        format_failures=sum(plan["rejected"] is not None for plan in record["plans"]),
+        fallback=record["fallback"],
+        error=str(error.get("code") or error.get("type")) if error else None,
+        message=error["message"] if error else "",
+        workers=tuple(dict.fromkeys(call["served_by"] for call in calls)),
+        plan=_plan_lines(record["plan"]),
+    )
+
+
+def outcome_of_answer(answer: Json, conductor: str | None) -> RunOutcome:
+    """The figures of a `chat.completion` with its steps, for a run whose record cannot be read.
+
+    An answer lists neither the conductor's calls nor the rejected plans. They follow from the plans' numbers,
+    exactly except that a failure of the conductor counts as a rejected plan, and a further round without a
+    plan hides one.
+
+    Args:
+        answer: requested with `trace`.
+        conductor: who wrote its plans; None: the plan was given.
+    """
+    podium, usage = answer["podium"], answer["usage"]
+    steps: list[Json] = podium["steps"]
+    text = answer["choices"][0]["message"]["content"] or ""
+    plan = _answering_plan(steps, text)
+    begun = 1 + max((step["plan"] for step in steps), default=-1)
+    written = max(begun, podium["rounds"]) - (podium["fallback"] is not None) if conductor else 0
+    served = [step["served_by"] for step in steps if step["served_by"] is not None]
+    metered = not podium["unmetered_calls"]
+    prompt = usage["prompt_tokens"] + usage["prompt_tokens_details"]["orchestration_input_tokens"]
+    completion = (
+        usage["completion_tokens"] + usage["completion_tokens_details"]["orchestration_output_tokens"]
+    )
+    return RunOutcome(
+        answer=text,
+        calls=len(served) + written,
+        steps=len(plan),
+        prompt_tokens=prompt if metered else None,
+        completion_tokens=completion if metered else None,
+        cost_usd=_decimal(podium["cost_usd"]),
+        wall_s=podium["wall_s"],
+        critical_path_s=podium["critical_path_s"],
+        format_failures=max(0, begun - podium["rounds"]) if conductor else 0,
+        fallback=podium["fallback"],
+        workers=tuple(dict.fromkeys([conductor, *served] if conductor else served)),
+        plan=_plan_lines(plan),
+    )
+
+
+def _answering_plan(steps: list[Json], answer: str) -> list[Json]:
+    """The steps of the plan that gave the answer: a newer plan may have been rejected after it had begun."""
+    plans = [step["plan"] for step in steps if step["status"] == "done" and step["output"] == answer]
+    return [step for step in steps if plans and step["plan"] == plans[-1]]
+
+
+def _plan_lines(steps: list[Json]) -> tuple[str, ...]:
+    return tuple(f"{step['worker']}{step['access']}: {step['subtask']}" for step in steps)
+
+
+def _decimal(cost: float | None) -> Decimal | None:
+    return None if cost is None else Decimal(str(cost))

@@ -1,0 +1,164 @@
+"""What `podium eval` does once its command line is read."""
+
+import argparse
+import asyncio
+import os
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from evaluation import report
+from evaluation.aggregate import comparisons, row
+from evaluation.backends import Backend, Caps
+from evaluation.backends.in_process import InProcessBackend, with_conductor_at
+from evaluation.backends.over_http import HttpBackend
+from evaluation.console import Terminal
+from evaluation.errors import EvaluationError
+from evaluation.questions import Question
+from evaluation.results import ResultLog
+from evaluation.run import EvalConfig, Evaluation
+from evaluation.sources import load_all
+from evaluation.statistics import RESAMPLES
+from evaluation.strategies import expand, make
+from evaluation.strategies.base import Strategy
+from serving.settings.settings import load
+
+
+def evaluate(options: argparse.Namespace, command: str) -> None:
+    """Run the evaluation and write its report.
+
+    Args:
+        options: see `evaluation.cli`.
+        command: as it was typed, for the report.
+    """
+    terminal = Terminal()
+    questions, training, left_out = _questions(options)
+    with terminal.progress():
+        figures = asyncio.run(_run(options, questions, training, terminal))
+    figures |= {
+        "title": "Strategies side by side",
+        "date": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+        "command": command,
+        "machine": _machine(),
+        "seed": options.seed,
+        "questions": {"names": options.questions, "count": len(questions)},
+        "training": {"names": options.train, "count": len(training), "left_out": left_out},
+    }
+    page = report.write(options.out, figures)
+    terminal.table(figures["rows"])
+    for line in (*figures["warnings"], f"Report: {page}"):
+        terminal.say(line)
+
+
+def _questions(options: argparse.Namespace) -> tuple[list[Question], list[Question], int]:
+    """The questions to judge by, those to learn from, and how many of these were left out as duplicates."""
+    questions = load_all(options.questions, options.count, options.seed)
+    seed = options.seed + 1 if options.train_seed is None else options.train_seed
+    training = load_all(options.train, options.train_count, seed) if options.train else []
+    judged_by = {question.text for question in questions}
+    unseen = [question for question in training if question.text not in judged_by]
+    if training and not unseen:
+        raise EvaluationError("Every --train question is also among --questions; name others to learn from.")
+    return questions, unseen, len(training) - len(unseen)
+
+
+async def _run(
+    options: argparse.Namespace, questions: list[Question], training: list[Question], terminal: Terminal
+) -> dict[str, Any]:
+    caps = Caps(
+        options.max_steps,
+        options.rounds,
+        options.max_output_tokens,
+        options.max_tokens,
+        options.max_cost_usd,
+        options.deadline_s,
+        options.temperature,
+    )
+    config = EvalConfig(questions, training, caps, options.seed, options.concurrency, options.strategy_usd)
+    backend: Backend = (
+        InProcessBackend(load(options.settings), model=options.model)
+        if options.settings
+        else await HttpBackend.connect(options.url, options.model)
+    )
+    strategies: list[Strategy] = []
+    try:
+        names = expand(options.strategies, backend, learns=bool(training))
+        strategies = make(names, backend, partial(_open_backend, options))
+        with ResultLog(options.out / "results.jsonl") as log:
+            evaluation = Evaluation(config, backend, log, terminal, options.out / "embeddings.npz")
+            done = await evaluation.run(strategies)
+    finally:
+        for strategy in strategies:
+            await strategy.aclose()
+        await backend.aclose()
+    rows = [
+        row(
+            each.label,
+            each.about,
+            list(done.results[each.label].values()),
+            len(questions),
+            done.learned[each.label],
+            done.stopped.get(each.label, ""),
+        )
+        for each in strategies
+    ]
+    return {
+        "pool": {
+            "where": str(options.settings or options.url),
+            "workers": list(backend.workers),
+            "provenance": dict(backend.provenance),
+        },
+        "warnings": _warnings(backend.provenance, rows),
+        "caps": {name: value if value is None else str(value) for name, value in asdict(caps).items()},
+        "rows": rows,
+        "comparisons": comparisons(done.results, options.seed),
+        "resamples": RESAMPLES,
+    }
+
+
+def _open_backend(
+    options: argparse.Namespace, path: str | None, at: str | None, model: str | None
+) -> Backend:
+    """See `OpenBackend`."""
+    if path is None and options.settings is None:
+        raise EvaluationError(
+            f"at={at} goes with --settings; with --url the server knows where its conductors are."
+        )
+    settings = load(path or options.settings)
+    if at:
+        settings = with_conductor_at(settings, at, model)
+    return InProcessBackend(settings, model=options.model if options.settings else None)
+
+
+PROVENANCE = {
+    "replayed": "Replayed: {names} say what real models once answered; no model was asked, "
+    "and latencies mean nothing.",
+    "synthetic": "Synthetic: {names} are programs with declared skills, error rates and prices, not models.",
+    "scripted": "Scripted: {names} say what they were told to say; their answers mean nothing.",
+    "program": "{names} are programs and no models.",
+}
+
+
+def _warnings(provenance: Mapping[str, str], rows: Sequence[dict[str, Any]]) -> list[str]:
+    """What a reader must know before the figures."""
+    warnings = [
+        text.format(names=", ".join(name for name, kind in provenance.items() if kind == each))
+        for each, text in PROVENANCE.items()
+        if each in provenance.values()
+    ]
+    if any("vote" not in row["strategy"] and row["errors"] for row in rows):
+        warnings.append(
+            "Some questions failed (see the last column and the table below it); they count as wrong."
+        )
+    return warnings
+
+
+def _machine() -> str:
+    memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    return (
+        f"{os.cpu_count()} cores, {memory_gb:.0f} GB, {platform.system()} {platform.machine()}, "
+        f"Python {platform.python_version()}, load {os.getloadavg()[0]:.1f} at the end"
+    )

@@ -1,0 +1,86 @@
+"""A recorded pool: what real models once answered to questions that a program can check.
+
+JSON lines, plain or gzipped: `{"difficulty", "category", "dataset", "question", "expected", "models": {name:
+{"s", "a"}}}`, where `s` is the recorded score from 0 to 1 and `a` the recorded answer, null where the model
+gave none. The file stays where its owner keeps it; the user gives the path. The question source and the
+replaying workers read the same index.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from evaluation.answer_extraction import ANSWER_FORM
+from evaluation.errors import EvaluationError
+from evaluation.json_lines import read_json_lines
+
+RIGHT = 0.99
+"""A recorded score from here on counts as right; below it is the scorer's partial credit."""
+
+
+class RecordedAnswer(BaseModel):
+    """One model's answer: `s` its score, `a` its text; None where it gave none."""
+
+    model_config = ConfigDict(frozen=True)
+
+    s: float
+    a: str | None = None
+
+
+class RecordedQuestion(BaseModel):
+    """One line of a recorded pool."""
+
+    model_config = ConfigDict(frozen=True)
+
+    difficulty: str = "unknown"
+    category: str = "unknown"
+    dataset: str
+    question: Annotated[str, Field(min_length=1)]
+    expected: str
+    models: dict[str, RecordedAnswer]
+
+    @property
+    def prompt(self) -> str:
+        """The question with the form of its answer."""
+        return f"{self.question}\n\n{ANSWER_FORM}"
+
+    @property
+    def right_answers(self) -> set[str]:
+        """The answers whose recorded score counts as right."""
+        return {each.a.strip() for each in self.models.values() if each.a is not None and each.s >= RIGHT}
+
+
+def key_of(question: str) -> str:
+    """A key of the question's text, the same in every file."""
+    return hashlib.sha256(question.strip().encode()).hexdigest()[:16]
+
+
+@lru_cache(maxsize=4)
+def read_recordings(path: str) -> Mapping[str, RecordedQuestion]:
+    """Every question of a file by its key; of several with one text, the first.
+
+    Raises:
+        EvaluationError: the file cannot be read, or a line does not fit; with line and field.
+    """
+    recordings: dict[str, RecordedQuestion] = {}
+    for place, line in read_json_lines(path):
+        try:
+            question = RecordedQuestion.model_validate(line)
+        except ValidationError as exc:
+            fault = exc.errors(include_url=False)[0]
+            field = ".".join(str(part) for part in fault["loc"]) or "the line"
+            raise EvaluationError(
+                f"{place}: {field}: {fault['msg']}. Each line is one recorded question; "
+                'see docs/evaluation.md, "A recorded pool".'
+            ) from exc
+        recordings.setdefault(key_of(question.question), question)
+    return recordings
+
+
+def complete_models(recordings: Mapping[str, RecordedQuestion]) -> list[str]:
+    """The models that were asked every one of these questions, in alphabetical order."""
+    every = [set(each.models) for each in recordings.values()]
+    return sorted(every[0].intersection(*every)) if every else []

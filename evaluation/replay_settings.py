@@ -1,0 +1,127 @@
+"""`podium recorded-pool`: settings in which each worker replays one model of a recorded pool.
+
+What a call cost was not recorded. Prices are what the user declares, dollars a call by model; without them
+cost is unknown.
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import Field, TypeAdapter, ValidationError
+
+from conductor.errors import PodiumError
+from evaluation.errors import EvaluationError
+from evaluation.recordings import complete_models, read_recordings
+
+Price = Annotated[float, Field(ge=0, strict=True)]
+HEAD = """\
+# Replayed: real models' recorded answers, from {path}. Nothing is asked of any model.
+# Steps that read other steps are refused, except by `vote`, which is a program.
+# Costs a call are declared, not measured.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the settings file; the exit code: 0 done, 2 it cannot be done as asked."""
+    given = parser().parse_args(argv)
+    try:
+        path = str(given.path.resolve())
+        prices = read_prices(given.prices) if given.prices else None
+        text = to_yaml(replay_settings(path, given.models, prices, given.difficulty), path)
+    except PodiumError as exc:
+        print(exc.message, file=sys.stderr)  # noqa: T201
+        return 2
+    if given.out is None:
+        sys.stdout.write(text)
+    else:
+        given.out.parent.mkdir(parents=True, exist_ok=True)
+        given.out.write_text(text, encoding="utf-8")
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="podium recorded-pool",
+        description="Write settings in which every worker replays one model of a recorded pool.",
+    )
+    parser.add_argument("path", type=Path, help="the recorded pool: JSON lines, plain or .gz")
+    parser.add_argument("--out", type=Path, help="the settings file (standard output)")
+    parser.add_argument("--models", nargs="+", help="which models (all that answered every question)")
+    parser.add_argument("--difficulty", help="choose models by questions of this difficulty only")
+    parser.add_argument("--prices", type=Path, help="YAML: dollars a call by model; else costs are unknown")
+    return parser
+
+
+def replay_settings(
+    path: str,
+    models: Sequence[str] | None = None,
+    usd_per_call: Mapping[str, float] | None = None,
+    difficulty: str | None = None,
+) -> dict[str, Any]:
+    """A settings file's content.
+
+    Args:
+        path: of the recorded pool, as the workers will open it.
+        models: which; None: all that answered every question, of `difficulty` where given.
+        usd_per_call: declared, by model.
+        difficulty: counts for choosing models only.
+
+    Raises:
+        EvaluationError: the pool cannot be read, no model is left, or a price names no model.
+    """
+    recordings = read_recordings(path)
+    relevant = {key: each for key, each in recordings.items() if difficulty in (None, each.difficulty)}
+    chosen = list(models) if models is not None else complete_models(relevant)
+    if not chosen:
+        raise EvaluationError(f"{path}: no model answered every question; name the models to replay.")
+    prices = usd_per_call or {}
+    unknown = [model for model in prices if not any(model in each.models for each in recordings.values())]
+    if unknown:
+        raise EvaluationError(f"The price of {unknown[0]!r} is for nobody; {path} has no such model.")
+    workers: list[dict[str, Any]] = [
+        {
+            "name": model.partition("_")[2] or model,
+            "kind": "python",
+            "factory": "evaluation.workers.replay:Replay",
+            "options": {"path": path, "model": model}
+            | ({"usd_per_call": prices[model]} if model in prices else {}),
+            "card": f"{model}, replayed: gives its recorded answer. Cannot read other steps.",
+            "max_concurrency": 1024,
+        }
+        for model in chosen
+    ]
+    vote = {
+        "name": "vote",
+        "kind": "python",
+        "factory": "evaluation.workers.majority:Majority",
+        "price": {"input_usd_per_mtok": 0, "output_usd_per_mtok": 0},
+        "card": "A program that gives the answer most of the steps it reads give. Not for questions.",
+        "max_concurrency": 1024,
+    }
+    return {"workers": [*workers, vote]}
+
+
+def read_prices(path: Path) -> dict[str, float]:
+    """Dollars a call by model, from YAML or JSON.
+
+    Raises:
+        EvaluationError: the file cannot be read, or is not a table of numbers.
+    """
+    try:
+        return TypeAdapter(dict[str, Price]).validate_python(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (OSError, yaml.YAMLError) as exc:
+        raise EvaluationError(f"The prices {path} cannot be read: {exc}.") from exc
+    except ValidationError as exc:
+        raise EvaluationError(
+            f"{path}: write one line a model, `openai_o3-mini: 0.01`, dollars a call."
+        ) from exc
+
+
+def to_yaml(settings: dict[str, Any], path: str) -> str:
+    """The settings file's text."""
+    return HEAD.format(path=path) + yaml.safe_dump(settings, sort_keys=False, width=120)

@@ -1,0 +1,91 @@
+"""`podium train --config FILE`: train a conductor, here or on a Ray cluster.
+
+Exit codes: 0 done; 1 it cannot be used as it is; 130 stopped and resumable.
+"""
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from serving.settings.settings import SettingsError
+from training.config import Config, load, parse
+from training.distributed import is_main_process, world_size
+from training.report import lines
+from training.run_dir import RunDir, write_error
+
+OUT = Path("build/training")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train; the exit code."""
+    options = parser().parse_args(argv)
+    console = Console(stderr=True)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it at first
+    try:
+        config = load(options.config)
+        if options.seed is not None:
+            config = parse(config.model_dump(mode="json") | {"seed": options.seed}, "--seed")
+        out = options.out or OUT / config.name
+        if options.ray_workers:
+            from training.ray_train import train_on_ray
+
+            train_on_ray(config, out, options.ray_workers, gpus=options.gpus, resume=options.resume)
+            return 0
+        return train(config, out, console, resume=options.resume)
+    except SettingsError as exc:
+        console.print(f"[red]{exc.message}[/red]", highlight=False)
+        return 1
+    except KeyboardInterrupt:
+        console.print("Stopped; what was finished is kept, and the same command with --resume goes on.")
+        return 130
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="podium train", description="Train a conductor by reward.")
+    add = parser.add_argument
+    add("--config", required=True, help="a YAML file such as training/configs/tiny.yaml")
+    add("--out", type=Path, help="the run's folder (build/training/NAME); on Ray, one that all machines see")
+    add("--seed", type=int, help="instead of the config's")
+    add("--resume", action="store_true", help="go on with the run in the folder")
+    add("--ray-workers", type=int, metavar="N", help="train on a Ray cluster, with N processes")
+    add("--gpus", action="store_true", help="with --ray-workers: a GPU for each process")
+    return parser
+
+
+def train(config: Config, path: Path, console: Console, *, resume: bool) -> int:
+    """Run `config` in `path`; the exit code.
+
+    Raises:
+        SettingsError: it cannot be used as it is.
+    """
+    os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+    main_process = is_main_process()
+    run_dir = RunDir.begin(path, config, resume=resume) if main_process else RunDir(path, is_main=False)
+    from training.run import RunStopped, TrainingRun  # torch and TRL take seconds to import
+
+    try:
+        report = TrainingRun(config, run_dir, world_size()).run()
+    except RunStopped as exc:
+        console.print(f"Stopped after step {exc.step}; the same command with --resume goes on.")
+        return 130
+    except Exception as exc:
+        if (why := write_error(exc)) is None:
+            raise
+        console.print(
+            f"[red]{path} cannot be written: {why}. What was finished is there; --resume goes on.[/red]"
+        )
+        return 1
+    if main_process:
+        console.print(*lines(report), sep="\n", highlight=False)
+        console.print(f"{run_dir.final}\ncurves: tensorboard --logdir {path}", highlight=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""Completions of a policy by transformers, for measuring it and for second rounds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from training.plan_runner import Chat
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What the policy wrote for one prompt.
+
+    Args:
+        text: without special tokens.
+        ended: whether it ended by itself, and was not cut off.
+        prompt_ids: the prompt's tokens.
+        ids: the completion's tokens, its end token included.
+    """
+
+    text: str
+    ended: bool
+    prompt_ids: list[int]
+    ids: list[int]
+
+
+@torch.no_grad()
+def generate(
+    model: Any,
+    tokenizer: Any,
+    prompts: Sequence[Chat],
+    max_tokens: int,
+    temperature: float,
+) -> list[Completion]:
+    """One completion a prompt, as one batch; greedy at temperature 0."""
+    texts = [
+        tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)
+        for prompt in prompts
+    ]
+    inputs = tokenizer(
+        texts, return_tensors="pt", padding=True, add_special_tokens=False, padding_side="left"
+    )
+    ids, mask = (inputs[name].to(model.device) for name in ("input_ids", "attention_mask"))
+    sampling: dict[str, Any] = {"do_sample": False}
+    if temperature:
+        sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+    output = model.generate(
+        input_ids=ids, attention_mask=mask, max_new_tokens=max_tokens, disable_compile=True, **sampling
+    )
+    completions: list[Completion] = []
+    for row, attended, sequence in zip(ids, mask, output.tolist(), strict=True):
+        written, end = sequence[len(row) :], tokenizer.eos_token_id
+        ended = end in written
+        if ended:
+            written = written[: written.index(end) + 1]
+        text = tokenizer.decode(written, skip_special_tokens=True)
+        completions.append(Completion(text, ended, row[attended.bool()].tolist(), written))
+    return completions

@@ -1,0 +1,166 @@
+"""Your own questions to train on: JSON lines (`questions.source: jsonl`), each validated before training.
+
+A line that cannot be graded would give wrong rewards for hours without an error.
+"""
+
+from decimal import Decimal, InvalidOperation
+from typing import Annotated, Any, Self, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from evaluation.errors import EvaluationError
+from evaluation.graders import GRADERS
+from evaluation.json_lines import read_json_lines
+from evaluation.questions import Question
+from evaluation.sources.packaged import LETTERS
+from evaluation.sources.reasoning_gym import WHITELIST
+from serving.settings.settings import SettingsError
+
+
+def _nonempty(text: str) -> str:
+    if not text.strip():
+        raise ValueError("is empty; write it out")
+    return text
+
+
+NonEmpty = Annotated[str, AfterValidator(_nonempty)]
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Facts(BaseModel):
+    """What a line's `facts` may tell the warm start; other keys are allowed."""
+
+    model_config = ConfigDict(strict=True)
+
+    parts: list[str] = Field(default_factory=list)
+    chain: list[str] = Field(default_factory=list)
+
+
+class CodeFacts(Facts):
+    """What the grader `code` needs: HumanEval's fields."""
+
+    entry_point: NonEmpty
+    prompt: str
+    test: NonEmpty
+
+
+class RecordedFacts(Facts):
+    """What the grader `recorded` needs: the answers that count as right."""
+
+    right: list[str]
+
+
+class ReasoningGymFacts(Facts):
+    """What the grader `reasoning_gym` needs: the data set's own entry."""
+
+    entry: dict[str, Any]
+
+
+FACTS: dict[str, type[Facts]] = {
+    "code": CodeFacts,
+    "recorded": RecordedFacts,
+    "reasoning_gym": ReasoningGymFacts,
+}
+"""By grader, as `evaluation.graders` reads them; the others need none."""
+
+
+class QuestionLine(BaseModel):
+    """One line of a `jsonl` source: the fields of `evaluation.questions.Question`."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    id: NonEmpty
+    text: NonEmpty
+    expected: str
+    grader: str
+    source: NonEmpty
+    family: NonEmpty
+    facts: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("grader")
+    @classmethod
+    def _check_grader(cls, grader: str) -> str:
+        if grader not in GRADERS:
+            raise ValueError(f"{grader!r} is no grader; take one of {', '.join(GRADERS)}")
+        return grader
+
+    @model_validator(mode="after")
+    def _check_expected(self) -> Self:
+        """An expected answer that no answer equals would mean a reward of 0 for ever."""
+        if self.grader in ("exact", "math") and not self.expected.strip():
+            raise ValueError("expected: is empty; write the answer")
+        if self.grader == "numeric" and not _is_number(self.expected):
+            raise ValueError(f"expected: {self.expected!r} is no number; write one, or take another grader")
+        if self.grader == "choice" and self.expected.strip().upper() not in tuple(LETTERS):
+            raise ValueError(f"expected: {self.expected!r} is no choice; write one letter of {LETTERS}")
+        if self.grader == "reasoning_gym" and self.family not in WHITELIST:
+            raise ValueError(
+                f"family: {self.family!r} is no data set whose scorer is trusted; "
+                f"take one of {', '.join(WHITELIST)}"
+            )
+        return self
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return Decimal(text.replace(",", "").strip()).is_finite()
+    except InvalidOperation:
+        return False
+
+
+def read_questions(path: str) -> list[Question]:
+    """The questions of a file.
+
+    Raises:
+        SettingsError: it cannot be read, is empty, or has a line that is not a question; with its number, the
+            field and the remedy.
+    """
+    questions: dict[str, Question] = {}
+    places: dict[str, str] = {}
+    try:
+        for place, data in read_json_lines(path):
+            line = _validate(QuestionLine, data, place)
+            _validate(FACTS.get(line.grader, Facts), line.facts, place, "facts")
+            if line.id in questions:
+                first = places[line.id].rpartition(", ")[2]
+                raise SettingsError(
+                    f"{place}: id: {line.id!r} is that of {first} too; give each question its own."
+                )
+            places[line.id], questions[line.id] = place, Question(**dict(line))
+    except EvaluationError as exc:
+        raise SettingsError(exc.message) from exc
+    if not questions:
+        raise SettingsError(f"{path} holds no question.")
+    return list(questions.values())
+
+
+def _validate(model: type[Model], data: object, place: str, *within: str) -> Model:
+    try:
+        return model.model_validate(data)
+    except ValidationError as exc:
+        fault = exc.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in (*within, *fault["loc"]))
+        message = fault["msg"].removeprefix("Value error, ")
+        if remedy := REMEDIES.get(fault["type"]):
+            message = remedy.format(sort=type(fault["input"]).__name__, fields=", ".join(model.model_fields))
+        raise SettingsError(f"{place}: {field}: {message}." if field else f"{place}: {message}.") from exc
+
+
+REMEDIES = {
+    "missing": "is missing; write it. The fields are {fields}",
+    "extra_forbidden": "is no field of a question; leave it out, or put it into facts. "
+    "The fields are {fields}",
+    "string_type": 'is {sort} and not text; write it in quotes, such as "7"',
+    "list_type": "is {sort}; write a list",
+    "dict_type": "is {sort}; write an object",
+    "model_type": "it is {sort}; write one JSON object a line, with {fields}",
+}
+"""By pydantic's type of the fault."""

@@ -1,0 +1,165 @@
+"""How good a policy is on questions it was not trained on, beside what each worker can do alone."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import asdict, dataclass
+from statistics import mean
+from typing import Any, TypeVar
+
+from rich.progress import track
+
+from evaluation.graders import grade
+from training.data import TeamQuestion
+from training.generation import Completion, generate
+from training.plan_runner import Chat, PlanRunner
+from training.scoring import RewardTerms, Score, score
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyMetrics:
+    """Shares of the questions of one source; plans are run as written, nothing is repaired.
+
+    Args:
+        right: answered rightly.
+        parsed: with a plan that can run, and nothing beside it.
+        single: right, of the synthetic questions that take one skill; None where there are none.
+        composite: likewise of those that take two.
+        right_access: of the composite ones, right by two steps or more of which the last one reads another;
+            likewise.
+        steps: mean number in a plan; 0 where none parsed.
+        questions: how many there were.
+    """
+
+    right: float
+    parsed: float
+    single: float | None
+    composite: float | None
+    right_access: float | None
+    steps: float
+    questions: int
+
+    def asdict(self) -> dict[str, float | None]:
+        """For JSON."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class SoloAccuracy:
+    """What the workers answer rightly alone: shares of the questions of one source.
+
+    Args:
+        workers: each one's share, of the questions that it may be asked.
+        oracle: of the questions that at least one of them answers rightly.
+    """
+
+    workers: dict[str, float]
+    oracle: float
+
+
+def evaluate_policy(
+    model: Any,
+    tokenizer: Any,
+    runner: PlanRunner,
+    questions: Sequence[TeamQuestion],
+    max_tokens: int,
+    batch: int = 64,
+    temperature: float = 0.0,
+) -> dict[str, PolicyMetrics]:
+    """Let the model plan every question, and run the plans; by the questions' source. Closes the runner."""
+    prompts = [chat_prompt(runner, each) for each in questions]
+    completions: list[Completion] = []
+    model.eval()
+    for start in track(range(0, len(prompts), batch), description="writing plans", transient=True):
+        part = prompts[start : start + batch]
+        completions += generate(model, tokenizer, part, max_tokens, temperature)
+    model.train()
+
+    async def run() -> list[Score]:
+        async with aclosing(runner):
+            scores = (
+                score_plan(runner, each, c.text, ended=c.ended)
+                for each, c in zip(questions, completions, strict=True)
+            )
+            return await asyncio.gather(*scores)
+
+    scores = asyncio.run(run())
+    return {
+        source: summarize(*zip(*pairs, strict=True)) for source, pairs in by_source(questions, scores).items()
+    }
+
+
+def sources(questions: Sequence[TeamQuestion]) -> list[str]:
+    """The questions' sources, each once. Figures are kept apart by source, as each has its own workers."""
+    return list(dict.fromkeys(each.question.source for each in questions))
+
+
+def by_source(
+    questions: Sequence[TeamQuestion], values: Sequence[T]
+) -> dict[str, list[tuple[TeamQuestion, T]]]:
+    """The questions with their values, by source."""
+    groups: dict[str, list[tuple[TeamQuestion, T]]] = {source: [] for source in sources(questions)}
+    for each, value in zip(questions, values, strict=True):
+        groups[each.question.source].append((each, value))
+    return groups
+
+
+def chat_prompt(runner: PlanRunner, question: TeamQuestion) -> Chat:
+    """The conductor's prompt for `question`."""
+    return runner.prompt(question.question.text, question.workers)
+
+
+async def score_plan(runner: PlanRunner, question: TeamQuestion, text: str, *, ended: bool = True) -> Score:
+    """Run the plan `text` and score it; `ended` is false where it was cut off."""
+    terms = RewardTerms(runner.conductor.format, runner.limits.max_steps)
+    record = await runner.run(question.question.text, question.workers, [text], ended=ended)
+    return await score(question.question, record, text, list(question.workers), terms, ended=ended)
+
+
+def summarize(questions: Sequence[TeamQuestion], scores: Sequence[Score]) -> PolicyMetrics:
+    """The shares."""
+    by_parts: dict[int, list[Score]] = {0: [], 1: [], 2: []}
+    for each, s in zip(questions, scores, strict=True):
+        by_parts[min(len(each.question.facts.get("chain", ())), 2)].append(s)
+    single, composite = by_parts[1], by_parts[2]
+    lengths = [len(s.newest.steps) for s in scores if s.parsed]
+    reads = [len(s.newest.steps) > 1 and bool(s.newest.steps[-1].access) for s in composite]
+    return PolicyMetrics(
+        right=mean(s.right for s in scores),
+        parsed=mean(s.parsed for s in scores),
+        single=_share([s.right for s in single]),
+        composite=_share([s.right for s in composite]),
+        right_access=_share([s.right and read for s, read in zip(composite, reads, strict=True)]),
+        steps=mean(lengths) if lengths else 0.0,
+        questions=len(scores),
+    )
+
+
+def solo_accuracy(runner: PlanRunner, questions: Sequence[TeamQuestion]) -> dict[str, SoloAccuracy]:
+    """Ask each worker each question that it may be asked; by the questions' source. Closes the runner."""
+
+    async def right(worker: str, each: TeamQuestion) -> bool:
+        record = await runner.run_solo(each.question.text, worker)
+        return record.failure is None and (await grade(each.question, record.answer)).correct
+
+    async def every() -> list[dict[str, bool]]:
+        # One question after another: workers may be other people's machines.
+        async with aclosing(runner):
+            return [{name: await right(name, each) for name in each.workers} for each in questions]
+
+    groups = by_source(questions, asyncio.run(every()))
+    return {source: _solo([rights for _, rights in pairs]) for source, pairs in groups.items()}
+
+
+def _solo(answers: Sequence[dict[str, bool]]) -> SoloAccuracy:
+    names = sorted({name for rights in answers for name in rights})
+    return SoloAccuracy(
+        {name: mean(rights[name] for rights in answers if name in rights) for name in names},
+        mean(any(rights.values()) for rights in answers),
+    )
+
+
+def _share(flags: Sequence[bool]) -> float | None:
+    return mean(flags) if flags else None
