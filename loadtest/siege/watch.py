@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import aiohttp
 
-from loadtest.bench.client import Client, chat
-from loadtest.bench.server import BenchError
+from bench.client import Client, chat
+from bench.server import BenchError
 from loadtest.sse import BrokenStreamError, Felt
 
 STREAMS = 20

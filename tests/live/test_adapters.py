@@ -11,9 +11,9 @@ import httpx2 as httpx
 import pytest
 import pytest_asyncio
 
-from loadtest.bench.adapters import WORDS, Switch, marked, under_load, wrong
-from loadtest.bench.alone import session
-from loadtest.bench.client import Client
+from bench.adapters import WORDS, Switch, marked, under_load, wrong
+from bench.client import Client
+from bench.isolated import session
 from serving.adapters import publish
 from tests.conftest import Local
 from tests.serving.made_adapters import adapter, lora

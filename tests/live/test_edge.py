@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
+from bench.server import production
 from cluster.server import Server
-from loadtest.bench.server import production
-from loadtest.siege.__main__ import SETTINGS, Case, besiege, text
+from loadtest.siege.cli import SETTINGS, Case, besiege, text
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from loadtest.siege.__main__ import NOTHING, cases
 from loadtest.siege.attack import EXTRA_KINDS, KINDS, allow_files
+from loadtest.siege.cli import NOTHING, cases
 from loadtest.siege.watch import Result
 
 HELD = Result(streams=20, whole=20, asked=30, answered=30, slowest_gap_s=0.2, health_p99_s=0.1)
