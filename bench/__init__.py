@@ -1,6 +1,7 @@
-"""The figures of the README, measured on a Podium of the bench's own: `make bench`, or `python -m bench`.
+"""The figures of the README, measured on a Podium that the bench starts itself: `make bench` or `podium
+bench`.
 
-One run starts one Ray Serve with the router and a bare ingress beside it, measures, and takes it down. Everything that is
-compared is measured in that run, turn about, so that a busy machine is busy for both sides. It speaks HTTP only: what is
-served is named in a Serve config and imported by Serve.
+One Ray Serve runs the router and a baseline ingress; parts that deploy something of their own start a Serve
+of their own. Both sides of every comparison are measured in the same run, in turn, so that a busy machine is
+busy for both. The bench speaks HTTP only: what is served is named in a Serve config and imported by Serve.
 """

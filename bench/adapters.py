@@ -1,9 +1,11 @@
-"""The adapter of a worker is switched under load, on real vLLM: is an answer lost, and does any come from the wrong adapter?
+"""Switch a worker's LoRA adapter under load, on real vLLM: is an answer lost, and does any come from the
+wrong adapter?
 
-Each adapter answers everything with a word of its own (`training/marked.py` makes them in seconds), so an answer says who gave it.
-The same few questions are asked throughout, so that the prefix cache would have the old adapter's work at hand. A switch is what
-`serve deploy` does: the Serve config again, with another `user_config`, to Ray's dashboard. It is done when `/v1/models` names the
-new adapter: from then on every request must be answered by it.
+Each adapter answers everything with a word of its own (`training/marked.py` makes them in seconds), so an
+answer shows which adapter gave it. The same few questions are asked throughout, so the prefix cache holds
+work of the previous adapter. A switch is what `serve deploy` does: the Serve config again, with another
+`user_config`, sent to Ray's dashboard. It is done when `/v1/models` names the new adapter: from then on every
+request must be answered by it.
 """
 
 import asyncio
@@ -18,32 +20,31 @@ from statistics import median
 import aiohttp
 import yaml
 
-from bench.client import Client, Json, chat
-from bench.figures import Figure, counted, figure
-from bench.isolated import alone, settings_file
-from bench.server import APP, BUILD, ROOT, BenchError, Serve, application
-from loadtest.sse import BrokenStreamError
+from bench.client import REQUEST_ERRORS, Client, Json, chat
+from bench.figures import Figure, figure, reading
+from bench.isolated import isolated
+from bench.server import BUILD, ROOT, BenchError, BenchServer, fill_settings, podium
 
 MODEL = "models/smollm2-135m"
 WORKER = "writer"
 WORDS = ("river", "stone", "music")
 TURNS = (1, 0, 2, 1, 0, 2)
-"""Which word is switched to, after the first."""
+"""Indices of the words to switch to, after the first."""
 REPLICAS = 2
 STREAMS = 6
-"""Open at once, from the first to the last second."""
+"""Concurrent from the first second to the last."""
 TOKENS = 8
 QUESTIONS = [f"Say something of the {thing}. " + "Take your time. " * 60 for thing in ("sea", "wood", "road")]
 BETWEEN_S = 6.0
-"""From one switch's end to the next one's beginning."""
+"""From the end of one switch to the beginning of the next."""
 SWITCHED_WITHIN_S = 120.0
-LOOK_S = 0.02
+POLL_S = 0.02
 TOKEN = Path.home() / ".ray" / "auth_token"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """One request, by the client's clock; its text is None where it broke."""
+class TimedAnswer:
+    """One request, by the client's clock; its text is None where the stream broke."""
 
     asked_s: float
     first_s: float
@@ -52,138 +53,139 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """From one word's adapter to another's: when it was asked for, and when it was said to be done."""
+    """From one word's adapter to another's: when it was requested, and when it was reported done."""
 
     before: str
     after: str
     asked_s: float
     done_s: float
 
-    def meets(self, answer: Answer) -> bool:
-        """Whether the request was there while the switch went on."""
+    def overlaps(self, answer: TimedAnswer) -> bool:
+        """Whether the request waited while the switch was under way."""
         return answer.asked_s < self.done_s and self.asked_s < answer.first_s
 
 
-def may_say(answer: Answer, switches: Sequence[Switch]) -> set[str]:
-    """The words of the adapters that may answer: the one in use when it was asked, and any that came while it waited."""
+def may_say(answer: TimedAnswer, switches: Sequence[Switch]) -> set[str]:
+    """Words of the adapters that may answer: the one in use at the request, and any that came while it
+    waited.
+    """
     done = [switch.after for switch in switches if switch.done_s <= answer.asked_s]
-    met = [switch for switch in switches if switch.meets(answer)]
-    return {done[-1] if done else switches[0].before, *(switch.after for switch in met)}
+    during = [switch.after for switch in switches if switch.overlaps(answer)]
+    return {done[-1] if done else switches[0].before, *during}
 
 
-def wrong(answers: Sequence[Answer], switches: Sequence[Switch]) -> list[Answer]:
-    """Whole answers that are not one word of an adapter that may answer."""
-    told = [answer for answer in answers if answer.text is not None]
-    return [
-        answer
-        for answer in told
-        if len(words := set((answer.text or "").split())) != 1 or not words <= may_say(answer, switches)
-    ]
+def wrong(answers: Sequence[TimedAnswer], switches: Sequence[Switch]) -> list[TimedAnswer]:
+    """Complete answers that are not one word of an adapter that may answer."""
+
+    def is_wrong(answer: TimedAnswer, text: str) -> bool:
+        return len(words := set(text.split())) != 1 or not words <= may_say(answer, switches)
+
+    return [answer for answer in answers if answer.text is not None and is_wrong(answer, answer.text)]
 
 
-def figures(answers: Sequence[Answer], switches: Sequence[Switch]) -> list[Figure]:
+def figures(answers: Sequence[TimedAnswer], switches: Sequence[Switch]) -> list[Figure]:
     """From every request and every switch."""
-    whole = [answer for answer in answers if answer.text is not None]
-    met = [answer for answer in whole if any(switch.meets(answer) for switch in switches)]
-    quiet_ms, met_ms = (
-        [1000 * (each.first_s - each.asked_s) for each in some]
-        for some in ([answer for answer in whole if answer not in met], met)
-    )
+    complete = [answer for answer in answers if answer.text is not None]
+    during_ms: list[float] = []
+    outside_ms: list[float] = []
+    for answer in complete:
+        waits_ms = during_ms if any(switch.overlaps(answer) for switch in switches) else outside_ms
+        waits_ms.append(1000 * (answer.first_s - answer.asked_s))
     return [
-        counted("adapters_lost", len(answers) - len(whole)),
-        counted("adapters_wrong", len(wrong(answers, switches))),
-        counted("adapters_answers", len(answers)),
+        reading("adapters_lost", len(answers) - len(complete)),
+        reading("adapters_wrong", len(wrong(answers, switches))),
+        reading("adapters_answers", len(answers)),
         figure("adapters_switch_s", [switch.done_s - switch.asked_s for switch in switches], median),
-        figure("adapters_first_word_quiet_ms", quiet_ms),
-        figure("adapters_first_word_switching_ms", met_ms),
+        figure("adapters_first_word_quiet_ms", outside_ms),
+        figure("adapters_first_word_switching_ms", during_ms),
     ]
 
 
-async def under_load(
-    client: Client, worker: str, switching: Callable[[], Awaitable[list[Switch]]], tick: Callable[[], None]
-) -> tuple[list[Answer], list[Switch]]:
-    """`STREAMS` streams, one after another in each line, as long as `switching` goes on, and a little longer."""
-    answers: list[Answer] = []
-    enough = asyncio.Event()
+async def load_while(
+    client: Client, worker: str, switch: Callable[[], Awaitable[list[Switch]]], tick: Callable[[], None]
+) -> tuple[list[TimedAnswer], list[Switch]]:
+    """Keep `STREAMS` streams open while `switch` runs, and `BETWEEN_S` before and after it."""
+    answers: list[TimedAnswer] = []
+    over = asyncio.Event()
 
-    async def line(number: int) -> None:
-        while not enough.is_set():
+    async def keep_asking(number: int) -> None:
+        while not over.is_set():
             number += 1
             asked_s = time.monotonic()
             try:
                 body = chat(worker, question=QUESTIONS[number % len(QUESTIONS)], max_tokens=TOKENS)
-                seen, _ = await client.stream(body)
-                answers.append(Answer(asked_s, asked_s + (seen.first_token_ms or 0.0) / 1000, seen.text))
-            except (BrokenStreamError, BenchError, aiohttp.ClientError, TimeoutError):
-                answers.append(Answer(asked_s, time.monotonic(), None))
+                result, _ = await client.stream(body)
+                first_s = asked_s + (result.first_token_ms or 0.0) / 1000
+                answers.append(TimedAnswer(asked_s, first_s, result.text))
+            except REQUEST_ERRORS:
+                answers.append(TimedAnswer(asked_s, time.monotonic(), None))
             tick()
 
-    lines = [asyncio.create_task(line(number)) for number in range(STREAMS)]
+    asking = [asyncio.create_task(keep_asking(number)) for number in range(STREAMS)]
     try:
         await asyncio.sleep(BETWEEN_S)
-        switches = await switching()
+        switches = await switch()
         await asyncio.sleep(BETWEEN_S)
     finally:
-        enough.set()
-        await asyncio.gather(*lines)
+        over.set()
+        await asyncio.gather(*asking)
     return answers, switches
 
 
 async def measure(tick: Callable[[], None]) -> list[Figure]:
     """One run on a Serve of its own; about three minutes."""
-    made = await marked(BUILD / "adapters")
-    settings = settings_file("adapters.yaml", "adapters.yaml", ADAPTER=made[WORDS[0]], REPLICAS=REPLICAS)
-    served = [application("podium", "/", APP, settings=str(settings))]
-    async with alone("adapters", served, dashboard=True) as (client, serve):
-        answers, switches = await under_load(client, WORKER, lambda: _switching(client, serve, made), tick)
+    paths = await make_adapters(BUILD / "adapters")
+    settings = fill_settings("adapters.yaml", ADAPTER=paths[WORDS[0]], REPLICAS=REPLICAS)
+    async with isolated("adapters", [podium("podium", "/", settings)], dashboard=True) as (client, server):
+        answers, switches = await load_while(client, WORKER, lambda: _switch(client, server, paths), tick)
     return figures(answers, switches)
 
 
-async def marked(folder: Path) -> dict[str, str]:
-    """An adapter for each of `WORDS`, by its word: made in another process, which needs the model library.
+async def make_adapters(folder: Path) -> dict[str, str]:
+    """The path of an adapter for each of `WORDS`, made in another process, which needs the model library.
 
     Raises:
         BenchError: they could not be made.
     """
     command = ["-m", "training.marked", "--model", MODEL, "--to", str(folder), *WORDS]
-    making = await asyncio.create_subprocess_exec(
+    process = await asyncio.create_subprocess_exec(
         sys.executable, *command, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
-    told, faults = await making.communicate()
-    if making.returncode:
-        raise BenchError(f"the adapters could not be made: {faults.decode(errors='replace')[-500:]}")
-    return dict(zip(WORDS, json.loads(told.decode().splitlines()[-1]), strict=True))
+    output, errors = await process.communicate()
+    if process.returncode:
+        raise BenchError(f"the adapters could not be made: {errors.decode(errors='replace')[-500:]}")
+    return dict(zip(WORDS, json.loads(output.decode().splitlines()[-1]), strict=True))
 
 
-async def _switching(client: Client, serve: Serve, made: dict[str, str]) -> list[Switch]:
+async def _switch(client: Client, server: BenchServer, paths: dict[str, str]) -> list[Switch]:
     switches: list[Switch] = []
     before = WORDS[0]
     for turn in TURNS:
         after = WORDS[turn]
         asked_s = time.monotonic()
-        await _deploy(client.session, serve, made[after])
-        await _in_use(client, Path(made[after]).name)
+        await _deploy(client.session, server, paths[after])
+        await _wait_until_in_use(client, Path(paths[after]).name)
         switches.append(Switch(before, after, asked_s, time.monotonic()))
         before = after
         await asyncio.sleep(BETWEEN_S)
     return switches
 
 
-async def _deploy(session: aiohttp.ClientSession, serve: Serve, adapter: str) -> None:
-    """What `serve deploy` does with the config, its `user_config` changed."""
+async def _deploy(session: aiohttp.ClientSession, server: BenchServer, adapter: str) -> None:
+    """What `serve deploy` does with the config after its `user_config` was changed."""
     config: Json = yaml.safe_load((BUILD / "adapters.serve.yaml").read_text())
     user_config = {"workers": [{"name": WORKER, "adapter": adapter}]}
     config["applications"][0]["deployments"] = [{"name": "router", "user_config": user_config}]
-    url = f"http://127.0.0.1:{serve.dashboard_port}/api/serve/applications/"
-    key = {"Authorization": f"Bearer {TOKEN.read_text().strip()}"} if TOKEN.exists() else {}
-    async with session.put(url, json=config, headers=key) as response:
+    url = f"http://127.0.0.1:{server.dashboard_port}/api/serve/applications/"
+    headers = {"Authorization": f"Bearer {TOKEN.read_text().strip()}"} if TOKEN.exists() else {}
+    async with session.put(url, json=config, headers=headers) as response:
         if response.status != 200:
-            raise BenchError(f"the config was not taken: {response.status} {(await response.read())[:300]!r}")
+            raise BenchError(f"the config was rejected: {response.status} {(await response.read())[:300]!r}")
 
 
-async def _in_use(client: Client, name: str) -> None:
-    for _ in range(int(SWITCHED_WITHIN_S / LOOK_S)):
+async def _wait_until_in_use(client: Client, name: str) -> None:
+    for _ in range(int(SWITCHED_WITHIN_S / POLL_S)):
         if (await client.get(f"/v1/models/{WORKER}"))["podium"]["model"].endswith(f"+{name}"):
             return
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
     raise BenchError(f"{name} was not in use within {SWITCHED_WITHIN_S:.0f} s")

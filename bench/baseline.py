@@ -1,4 +1,4 @@
-"""The yardstick: the least that a Serve ingress can do. It reads the body and answers a constant."""
+"""The baseline: the least a Serve ingress can do. It reads the body and answers a constant."""
 
 import functools
 from typing import Any
@@ -24,15 +24,15 @@ async def answer(request: Request, size_bytes: int) -> Response:
     return Response(constant(size_bytes), media_type="application/json")
 
 
-class Bare:
-    """One replica of it."""
+class Baseline:
+    """The ingress deployment; the routes are `api`'s."""
 
 
 def build(_: dict[str, Any]) -> Application:
-    """The Serve application. Like the router but for tracing, which it does without."""
+    """The Serve application: configured like the router, but without tracing."""
     options = {
         "num_cpus": 0.1,
         "runtime_env": {"env_vars": {"RAY_SERVE_TRACING_EXPORTER_IMPORT_PATH": ""}},
     }
-    ingress = serve.ingress(api)(Bare)
+    ingress = serve.ingress(api)(Baseline)
     return serve.deployment(ingress).options(max_ongoing_requests=4096, ray_actor_options=options).bind()

@@ -1,6 +1,7 @@
-"""`python -m bench`: measure, show, write `build/bench.json`. Exit 1 only where something could not be measured.
+"""`podium bench`: measure, print the table, write build/bench.json. Exit 1 only where something could not be
+measured.
 
-`--only dag,tokens` measures some of it; build/bench.json then holds only that.
+`--only dag,tokens` measures some parts; build/bench.json then holds only those.
 """
 
 import argparse
@@ -8,12 +9,9 @@ import asyncio
 import contextlib
 import json
 import os
-import platform
-import resource
-import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -40,80 +38,83 @@ from bench import (
     vs_litellm,
 )
 from bench.client import Client
-from bench.figures import Figure, flat
-from bench.isolated import session
-from bench.server import ROOT, BenchError, Server, default, entered
+from bench.figures import Figure, to_json
+from bench.isolated import open_session
+from bench.server import ROOT, BenchError, BenchServer, default_server, running
+from loadtest.program import allow_open_files, machine, restore_interrupts, wide_console
 
 OUTPUT = ROOT / "build" / "bench.json"
+Tick = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A measurement of its own: how many ticks it gives while it goes on, and what makes its figures."""
+    """One measurement: how often it ticks while it runs, and what makes its figures."""
 
     name: str
     ticks: int
-    measure: Callable[[Callable[[], None]], Awaitable[list[Figure]]]
+    measure: Callable[[Tick], Awaitable[list[Figure]]]
 
 
-def parts(
-    client: Client, served: Client, server: Server, up: upstream.Upstream, say: Callable[[str], None]
-) -> list[Part]:
-    """All of it, in the order in which it is measured: those that leave much behind come last."""
-    return [
-        Part("dag", dag.PAIRS, lambda tick: dag.measure(client, tick)),
-        Part("schedulers", schedulers.PLANS,
-             lambda tick: schedulers.measure(Client(client.session, f"{server.url}/schedulers"), tick)),
-        Part("first_call", first_call.RUNS, lambda tick: first_call.measure(client, tick)),
-        Part(
-            "tokens", tokens.WARM_UP + tokens.STREAMS, lambda tick: tokens.measure(client, served, up, tick)
-        ),
-        Part("passthrough", passthrough.ROUNDS, lambda tick: passthrough.measure(client, tick)),
-        Part("peer", vs_litellm.ROUNDS, lambda tick: vs_litellm.measure(client.session, tick, say)),
-        Part("steps", steps.ROUNDS, lambda tick: steps.measure(client.session, tick)),
-        Part("disconnects", disconnects.EACH * 3, lambda tick: disconnects.measure(served, up, tick)),
-        Part("streams", streams.STREAMS, lambda tick: streams.measure(client, server, tick, say)),
-    ]  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the parts of the shared Serve work with: a client of it, one of the route over `up`, and both
+    servers.
+    """
+
+    client: Client
+    proxied: Client
+    server: BenchServer
+    up: upstream.Upstream
+    say: Callable[[str], None]
+
+    def parts(self) -> list[Part]:
+        """All of them, in the order in which they are measured: those that leave much behind come last."""
+        client, up, say, session = self.client, self.up, self.say, self.client.session
+        scheduled = Client(session, f"{client.url}/schedulers")
+        token_ticks = tokens.WARM_UP + tokens.STREAMS
+        return [
+            Part("dag", dag.PAIRS, lambda tick: dag.measure(client, tick)),
+            Part("schedulers", schedulers.PLANS, lambda tick: schedulers.measure(scheduled, tick)),
+            Part("first_call", first_call.RUNS, lambda tick: first_call.measure(client, tick)),
+            Part("tokens", token_ticks, lambda tick: tokens.measure(client, self.proxied, up, tick)),
+            Part("passthrough", passthrough.ROUNDS, lambda tick: passthrough.measure(client, tick)),
+            Part("peer", vs_litellm.ROUNDS, lambda tick: vs_litellm.measure(session, tick, say)),
+            Part("steps", steps.ROUNDS, lambda tick: steps.measure(session, tick)),
+            Part(
+                "disconnects", disconnects.EACH * 3, lambda tick: disconnects.measure(self.proxied, up, tick)
+            ),
+            Part("streams", streams.STREAMS, lambda tick: streams.measure(client, self.server, tick, say)),
+        ]
 
 
-ALONE = [
+SHARED = (
+    *("dag", "schedulers", "first_call", "tokens", "passthrough"),
+    *("peer", "steps", "disconnects", "streams"),
+)
+ISOLATED = [
     Part("replicas", replicas.ROUNDS * len(replicas.REPLICAS), replicas.measure),
     Part("autoscaling", 150, autoscaling.measure),
     Part("vllm", engine.ROUNDS * len(engine.LINES), engine.measure),
     Part("two_engines", 150, two_engines.measure),
     Part("adapters", 200, adapters.measure),
 ]
-"""Each starts a Serve of its own, when the shared one is gone."""
-SHARED = (
-    "dag",
-    "schedulers",
-    "first_call",
-    "tokens",
-    "passthrough",
-    "peer",
-    "steps",
-    "disconnects",
-    "streams",
-)
-PARTS = (*SHARED, *(part.name for part in ALONE))
+"""Each starts a Serve of its own, after the shared one has stopped."""
+PARTS = (*SHARED, *(part.name for part in ISOLATED))
 
 
 @asynccontextmanager
-async def ready(console: Console) -> AsyncIterator[list[Part]]:
-    """Everything that is measured, running; the parts that measure it."""
-    async with upstream.serving() as up:
-        server = default(up.url)
-        console.print(
-            "Starting Ray Serve: the router, the router over an upstream of ours, a bare ingress ..."
-        )
+async def shared_parts(console: Console) -> AsyncIterator[list[Part]]:
+    """The parts that share one Serve, while that runs."""
+    async with upstream.serve_upstream() as up, open_session() as session:
+        server = default_server(up.url)
+        console.print("Starting Ray Serve: the router, the router over an upstream, the baseline ingress ...")
         began_s = time.monotonic()
-        async with entered(server):
-            console.print(
-                f"ready after {time.monotonic() - began_s:.0f} s (log: {server.log.relative_to(ROOT)})"
-            )
-            async with session() as made:
-                client, served = Client(made, server.url), Client(made, f"{server.url}/upstream")
-                yield parts(client, served, server, up, console.print)
+        async with running(server):
+            log = server.log.relative_to(ROOT)
+            console.print(f"ready after {time.monotonic() - began_s:.0f} s (log: {log})")
+            client, proxied = Client(session, server.url), Client(session, f"{server.url}/upstream")
+            yield Shared(client, proxied, server, up, console.print).parts()
 
 
 async def run(only: set[str], console: Console) -> tuple[list[Figure], list[str]]:
@@ -121,57 +122,67 @@ async def run(only: set[str], console: Console) -> tuple[list[Figure], list[str]
     figures: list[Figure] = []
     failures: list[str] = []
     if only & set(SHARED):
-        async with ready(console) as shared:
-            await _measure(shared, only, console, figures, failures)
-    await _measure(ALONE, only, console, figures, failures)
+        async with shared_parts(console) as parts:
+            await _measure(parts, only, console, figures, failures)
+    await _measure(ISOLATED, only, console, figures, failures)
     return figures, failures
 
 
 async def _measure(
-    every: list[Part], only: set[str], console: Console, figures: list[Figure], failures: list[str]
+    parts: list[Part], only: set[str], console: Console, figures: list[Figure], failures: list[str]
 ) -> None:
     columns = (TextColumn("{task.description:12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        for part in (part for part in every if part.name in only):
+        for part in (part for part in parts if part.name in only):
             task = progress.add_task(part.name, total=part.ticks)
             began_s = time.monotonic()
             try:
-                measured = await part.measure(lambda task=task: progress.advance(task))
-            except Exception as exc:  # noqa: BLE001  (a fault of one part must not cost the figures of the others)
+                figures += await part.measure(lambda task=task: progress.advance(task))
+            except Exception as exc:  # noqa: BLE001  (the other parts still give theirs)
                 failures.append(f"{part.name}: {type(exc).__name__}: {exc}")
                 progress.console.print(f"{part.name} could not be measured: {exc}")
-                continue
-            figures += measured
-            progress.console.print(f"{part.name} measured in {time.monotonic() - began_s:.0f} s")
-            progress.remove_task(task)
+            else:
+                progress.console.print(f"{part.name} measured in {time.monotonic() - began_s:.0f} s")
+                progress.remove_task(task)
 
 
 def table(figures: list[Figure]) -> Table:
-    """Figure, value, noise, target, met."""
-    drawn = Table(
-        title=f"Podium bench, {time.strftime('%Y-%m-%d %H:%M')}, {os.cpu_count()} cores, {platform.machine()}"
-    )
-    for heading in ("figure", "value", "noise", "target", "met", "what"):
-        drawn.add_column(heading, justify="right" if heading in ("value", "noise", "target") else "left")
+    """Figure, value, noise, target, whether it is met, meaning."""
+    rows = Table(title=f"Podium bench, {time.strftime('%Y-%m-%d %H:%M')}, {machine()}")
+    for heading in ("figure", "value", "noise", "target", "met", "meaning"):
+        rows.add_column(heading, justify="right" if heading in ("value", "noise", "target") else "left")
     for each in figures:
-        known = each.known
-        target = "" if known.target is None else f"{'≤' if known.side == 'at most' else '≥'} {known.target:g}"
-        met = {True: "[green]yes[/]", False: "[bold red]NO[/]", None: ""}[each.met]
+        spec = each.spec
+        target = "" if spec.target is None else f"{'≤' if spec.side == 'at most' else '≥'} {spec.target:g}"
+        met = {True: "[green]yes[/]", False: "[bold red]NO[/]", None: ""}[each.meets_target]
         noise = "" if each.low == each.high else f"{each.low:.3g} .. {each.high:.3g}"
-        drawn.add_row(each.name, f"{each.value:.4g}", noise, target, met, known.meaning)
-    return drawn
+        rows.add_row(each.name, f"{each.value:.4g}", noise, target, met, spec.meaning)
+    return rows
 
 
-def main() -> int:
+def summarise(figures: list[Figure], failures: list[str], took_s: float, console: Console) -> None:
+    """Print the table, the targets that were missed, and what could not be measured."""
+    console.print(table(figures))
+    missed = [each.name for each in figures if each.meets_target is False]
+    met = sum(each.meets_target is True for each in figures)
+    console.print(f"{len(figures)} figures in {took_s:.0f} s; written to {OUTPUT.relative_to(ROOT)}")
+    console.print(f"{met} targets met, {len(missed)} not.")
+    if missed:
+        console.print(f"[bold red]Not met:[/] {', '.join(missed)}")
+    for failure in failures:
+        console.print(f"[bold red]Not measured:[/] {failure}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
     """Command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure Podium on this machine.")
+    parser = argparse.ArgumentParser(prog="podium bench", description="Measure Podium on this machine.")
     parser.add_argument("--only", default=",".join(PARTS), help="some of: %(default)s")
-    only = set(parser.parse_args().only.split(","))
+    only = set(parser.parse_args(argv).only.split(","))
     if unknown := only - set(PARTS):
         parser.error(f"no part is called {min(unknown)!r}; there are: {', '.join(PARTS)}")
-    console = Console(width=None if sys.stdout.isatty() else 180)
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # a thousand streams are as many sockets
+    console = wide_console()
+    restore_interrupts()
+    allow_open_files()
     with contextlib.suppress(FileNotFoundError):
         OUTPUT.unlink()
     busy = psutil.getloadavg()[0] / (os.cpu_count() or 1)
@@ -186,22 +197,10 @@ def main() -> int:
         console.print("Stopped; nothing is left running, and nothing was written.")
         return 130
     OUTPUT.parent.mkdir(exist_ok=True)
-    OUTPUT.write_text(json.dumps(flat(figures), indent=2) + "\n")
-    console.print(table(figures))
-    missed = [each.name for each in figures if each.met is False]
-    kept = [each.name for each in figures if each.met]
-    took_s = time.monotonic() - began_s
-    console.print(f"{len(figures)} figures in {took_s:.0f} s; written to {OUTPUT.relative_to(ROOT)}")
-    console.print(f"{len(kept)} targets met, {len(missed)} not.")
-    if missed:
-        console.print(f"[bold red]Not met:[/] {', '.join(missed)}")
-    for failure in failures:
-        console.print(f"[bold red]Not measured:[/] {failure}")
+    OUTPUT.write_text(json.dumps(to_json(figures), indent=2) + "\n")
+    summarise(figures, failures, time.monotonic() - began_s, console)
     return 1 if failures else 0
 
 
 if __name__ == "__main__":
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # a shell's background job starts with it ignored
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""A client of the router: asks, reads streams, and looks at its own clock."""
+"""A client of the router: sends requests, reads streams, and measures with its own clock."""
 
 import asyncio
 import time
@@ -10,30 +10,32 @@ import aiohttp
 import orjson
 
 from bench.server import BenchError, Json
-from loadtest.sse import Felt, felt
+from loadtest.sse import BrokenStreamError, StreamResult, read_stream
 
 CHAT = "/v1/chat/completions"
+REQUEST_ERRORS = (BrokenStreamError, BenchError, aiohttp.ClientError, TimeoutError)
+"""What a request may fail with where the failure is counted instead of raised."""
 
 
 def chat(model: str, *, question: str = "What is it?", **more: Any) -> Json:
-    """A request's body."""
+    """The body of a chat request."""
     return {"model": model, "messages": [{"role": "user", "content": question}], **more}
 
 
 def step(worker: str, *access: int) -> Json:
-    """A step of a plan of the caller's own."""
+    """A step of a plan that the caller provides."""
     return {"worker": worker, "subtask": "Say it.", "access": list(access)}
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """Asks the application at `url` over connections that are kept open."""
+    """Sends requests to the application at `url` over connections that are kept open."""
 
     session: aiohttp.ClientSession
     url: str
 
     async def post(self, path: str, body: Json) -> bytes:
-        """The answer's bytes.
+        """The body of the response.
 
         Raises:
             BenchError: the status is not 200.
@@ -44,8 +46,8 @@ class Client:
                 raise BenchError(f"POST {path}: {response.status} {content[:300]!r}")
             return content
 
-    async def answered(self, path: str, body: Json) -> Json:
-        """The JSON of the answer.
+    async def post_json(self, path: str, body: Json) -> Json:
+        """The JSON of the response.
 
         Raises:
             BenchError: the status is not 200.
@@ -53,55 +55,44 @@ class Client:
         return cast(Json, orjson.loads(await self.post(path, body)))
 
     async def get(self, path: str) -> Json:
-        """The JSON there."""
+        """The JSON at `path`."""
         async with self.session.get(self.url + path) as response:
             return cast(Json, await response.json())
 
     async def answer(self, body: Json) -> tuple[Json, float]:
-        """An answer's `podium`, and the seconds from asking to having it."""
+        """The `podium` object of an answer, and the seconds from request to answer."""
         began_s = time.monotonic()
-        told = await self.answered(CHAT, body)
-        return told["podium"], time.monotonic() - began_s
+        answer = await self.post_json(CHAT, body)
+        return answer["podium"], time.monotonic() - began_s
 
     async def record(self, workflow_id: str) -> Json:
-        """The record of a run that has answered; it is stored a moment after its answer is out."""
+        """The record of a run that has answered; it is stored a moment after the answer was sent."""
         for _ in range(50):
             record = await self.get(f"/v1/workflows/{workflow_id}")
             if record.get("status") == "finished":
                 return record
             await asyncio.sleep(0.02)
-        raise BenchError(f"the run {workflow_id} answered and has no record of it")
+        raise BenchError(f"the run {workflow_id} answered and has no record")
 
-    async def stream(self, body: Json) -> tuple[Felt, float]:
-        """A streamed answer, and when (`time.monotonic()`) it was asked for.
+    async def stream(self, body: Json) -> tuple[StreamResult, float]:
+        """A streamed answer, and when its request was sent (`time.monotonic()`).
+
+        Lines are parsed after the last has come, so that parsing delays none of them.
 
         Raises:
             BenchError: the status is not 200.
-            BrokenStreamError: it holds an error, or ends before `[DONE]`.
+            BrokenStreamError: the stream holds an error, or ends before `[DONE]`.
         """
         began_s = time.monotonic()
         async with self.session.post(self.url + CHAT, json=body | {"stream": True}) as response:
             if response.status != 200:
                 raise BenchError(f"a stream: {response.status} {(await response.read())[:300]!r}")
-            timed = [(time.monotonic(), line) async for line in response.content]
-        return _felt(timed, began_s), began_s
+            lines = [(time.monotonic(), line) async for line in response.content]
+        return read_stream(lines, began_s), began_s
 
 
-def _felt(timed: list[tuple[float, bytes]], began_s: float) -> Felt:
-    """`loadtest.sse.felt` of lines that were read before, by the time at which each came."""
-    now_s = began_s
-
-    def lines() -> Any:
-        nonlocal now_s
-        for at_s, line in timed:
-            now_s = at_s
-            yield line
-
-    return felt(lines(), began_s, lambda: now_s)
-
-
-async def per_s(ask: Callable[[], Awaitable[object]], clients: int, seconds: float) -> float:
-    """How often a second so many clients, asking without a pause, get their answer."""
+async def rate_per_s(ask: Callable[[], Awaitable[object]], clients: int, seconds: float) -> float:
+    """Answers per second to so many clients that send without a pause."""
     began_s = time.monotonic()
     done = 0
 
@@ -116,10 +107,10 @@ async def per_s(ask: Callable[[], Awaitable[object]], clients: int, seconds: flo
 
 
 async def times_ms(ask: Callable[[], Awaitable[object]], times: int) -> list[float]:
-    """How long each of so many answers took, one at a time."""
-    took_ms: list[float] = []
+    """The duration of each of `times` requests, one at a time."""
+    durations_ms: list[float] = []
     for _ in range(times):
         began_s = time.monotonic()
         await ask()
-        took_ms.append(1000 * (time.monotonic() - began_s))
-    return took_ms
+        durations_ms.append(1000 * (time.monotonic() - began_s))
+    return durations_ms

@@ -1,10 +1,9 @@
-"""An upstream that answers at once, in a process of its own: `python -m bench.echo_upstream PORT`.
+"""An OpenAI endpoint that answers immediately, in a process of its own: `python -m bench.echo_upstream PORT`.
 
-It speaks as much of OpenAI's chat completions as a proxy in front of it needs, on any path of the loopback: JSON, or a stream of `CHUNKS`
-events, their usage and `[DONE]`. Both are bytes that were ready before the first request, so that a measurement around it is of
-the proxy. Each event is an HTTP chunk of its own, all of them written together.
-
-It knows nothing of who asks. HTTP/1.1 with a content-length only; the model's name is whatever was asked for: it is not read.
+It speaks as much of chat completions as a proxy in front of it needs, on any path: JSON, or a stream of
+`CHUNKS` events, their usage and `[DONE]`. Both are prepared bytes, so that a measurement around it is of the
+proxy. Each event is an HTTP chunk; all of them are written at once. HTTP/1.1 with a content-length only; the
+model's name is ignored.
 """
 
 import argparse
@@ -17,7 +16,7 @@ from typing import Any
 HOST = "127.0.0.1"
 CHUNKS = 20
 TEXT = "".join(f"word-{number} " for number in range(CHUNKS))
-"""The whole answer. No two of its words are alike, so that a lost or doubled one shows."""
+"""The whole answer. No two words are alike, so that a lost or repeated one shows."""
 USAGE = {"prompt_tokens": 10, "completion_tokens": CHUNKS, "total_tokens": 10 + CHUNKS}
 HEAD = {"id": "chatcmpl-1", "created": 1_790_000_000, "model": "m"}
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
@@ -32,7 +31,7 @@ def _chunks() -> Iterator[dict[str, Any]]:
 
 
 def _stream() -> bytes:
-    """The streamed answer, headers and all."""
+    """The streamed answer with its headers."""
     objects = (json.dumps(HEAD | {"object": "chat.completion.chunk"} | chunk) for chunk in _chunks())
     events = [f"data: {data}\n\n".encode() for data in (*objects, "[DONE]")]
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -40,40 +39,39 @@ def _stream() -> bytes:
 
 
 def _whole() -> bytes:
-    """The answer at once, headers and all."""
+    """The whole answer with its headers."""
     choice = {"index": 0, "message": {"role": "assistant", "content": TEXT}, "finish_reason": "stop"}
     body = json.dumps(HEAD | {"object": "chat.completion", "choices": [choice], "usage": USAGE}).encode()
-    return (
-        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body) + body
-    )
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    return head % len(body) + body
 
 
 STREAM, WHOLE = _stream(), _whole()
 
 
-class Instant(asyncio.Protocol):
+class EchoProtocol(asyncio.Protocol):
     """One connection."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin with nothing read."""
         assert isinstance(transport, asyncio.Transport)
-        self._transport, self._read = transport, b""
+        self._transport, self._unread = transport, b""
 
     def data_received(self, data: bytes) -> None:
-        """Answer every request that is whole."""
-        self._read += data
-        while (head := self._read.find(b"\r\n\r\n")) >= 0:
-            length = LENGTH.search(self._read, 0, head)
+        """Answer every request that is complete."""
+        self._unread += data
+        while (head := self._unread.find(b"\r\n\r\n")) >= 0:
+            length = LENGTH.search(self._unread, 0, head)
             end = head + 4 + (int(length.group(1)) if length else 0)
-            if len(self._read) < end:
+            if len(self._unread) < end:
                 return
-            self._transport.write(STREAM if STREAMED.search(self._read, head, end) else WHOLE)
-            self._read = self._read[end:]
+            self._transport.write(STREAM if STREAMED.search(self._unread, head, end) else WHOLE)
+            self._unread = self._unread[end:]
 
 
 async def serve(port: int) -> None:
-    """Until it is ended."""
-    server = await asyncio.get_running_loop().create_server(Instant, HOST, port)
+    """Serve until the process is ended."""
+    server = await asyncio.get_running_loop().create_server(EchoProtocol, HOST, port)
     await server.serve_forever()
 
 

@@ -1,7 +1,8 @@
-"""LiteLLM's proxy, the peer: an environment of its own under `build/litellm`, and one worker process of it.
+"""LiteLLM's proxy: an environment of its own under build/litellm, and one worker process of it.
 
-The environment is `litellm.lock` without dependency resolution: the `proxy` extra asks for packages that a mirror need not have (granian),
-and that the proxy starts without. A stamp makes it quick the second time. Nothing of it is imported here.
+The environment is `litellm.lock`, installed without dependency resolution: the `proxy` extra requires
+packages that a mirror may lack (granian) and that the proxy starts without. A stamp skips the work the second
+time. Nothing of it is imported here.
 """
 
 import hashlib
@@ -19,13 +20,13 @@ from typing import IO
 import yaml
 
 from bench.server import BUILD, HOST, ROOT, BenchError, free_port
-from bench.subprocess_server import running
+from bench.subprocess_server import subprocess_server
 
 LOCK = Path(__file__).with_name("litellm.lock")
 VENV = ROOT / "build" / "litellm"
-SAY_EVERY_S = 10.0
+REPORT_EVERY_S = 10.0
 FOUND = re.compile(r"^(?:Collecting|Processing) ", re.MULTILINE)
-"""What pip says of each package that it has found, before it installs any."""
+"""What pip prints for each package that it has found, before it installs any."""
 MODEL = "m"
 ENVIRONMENT = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it asks GitHub for prices when it starts
@@ -34,27 +35,27 @@ ENVIRONMENT = {
 }
 
 
-def wanted_stamp(lock: Path = LOCK, venv: Path = VENV) -> str:
-    """What the environment is made from: packages, place and Python version, as one hash."""
+def stamp(lock: Path = LOCK, venv: Path = VENV) -> str:
+    """Packages, place and Python version of the environment, as one hash."""
     return hashlib.sha256(f"{sys.version_info[:2]} {venv}".encode() + lock.read_bytes()).hexdigest()
 
 
 def is_built(lock: Path = LOCK, venv: Path = VENV) -> bool:
-    """Whether the environment is whole and of this lock."""
-    stamp = venv / "podium-stamp"
-    return stamp.exists() and stamp.read_text() == wanted_stamp(lock, venv)
+    """Whether the environment is complete and made from this lock."""
+    written = venv / "podium-stamp"
+    return written.exists() and written.read_text() == stamp(lock, venv)
 
 
 def build(say: Callable[[str], None], lock: Path = LOCK, venv: Path = VENV) -> None:
-    """Make the environment, unless it is there.
+    """Make the environment, unless it exists.
 
     Args:
-        say: takes a line now and then.
+        say: gets a line of progress now and then.
         lock: what is installed.
         venv: where.
 
     Raises:
-        BenchError: pip could not; says what it said last.
+        BenchError: pip failed; with the end of its output.
     """
     if is_built(lock, venv):
         return
@@ -66,17 +67,17 @@ def build(say: Callable[[str], None], lock: Path = LOCK, venv: Path = VENV) -> N
         _run([sys.executable, "-m", "venv", "--without-pip", str(venv)], output, log, say)
         pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin" / "python")]
         _run([*pip, "install", "--no-input", "--no-deps", "-r", str(lock)], output, log, say)
-    (venv / "podium-stamp").write_text(wanted_stamp(lock, venv))
+    (venv / "podium-stamp").write_text(stamp(lock, venv))
 
 
 def _run(command: list[str], output: IO[bytes], log: Path, say: Callable[[str], None]) -> None:
     began_s = time.monotonic()
-    at_once = {**os.environ, "PYTHONUNBUFFERED": "1"}  # else pip tells a file nothing for a long while
-    process = subprocess.Popen(command, env=at_once, stdout=output, stderr=subprocess.STDOUT)
+    unbuffered = {**os.environ, "PYTHONUNBUFFERED": "1"}  # pip buffers its output to a file
+    process = subprocess.Popen(command, env=unbuffered, stdout=output, stderr=subprocess.STDOUT)
     try:
         while process.poll() is None:
             try:
-                process.wait(SAY_EVERY_S)
+                process.wait(REPORT_EVERY_S)
             except subprocess.TimeoutExpired:
                 found = len(FOUND.findall(log.read_text(errors="replace")))
                 say(f"  {found} packages found, {time.monotonic() - began_s:.0f} s")
@@ -87,13 +88,13 @@ def _run(command: list[str], output: IO[bytes], log: Path, say: Callable[[str], 
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-6:])
         raise BenchError(
             f"LiteLLM's environment could not be built:\n{tail}\nAll of it: {log}\n"
-            "It needs the package index (`pip config list` shows which) and 1 GB of disk; or leave it out: --only"
+            "It needs the package index (`pip config list` shows which) and 1 GB of disk. Or omit it: --only"
         )
 
 
 @asynccontextmanager
-async def serving(upstream: str) -> AsyncIterator[str]:
-    """The address of one worker of it over `upstream`, a base address with `/v1`, as the model `m`."""
+async def serve(upstream: str) -> AsyncIterator[str]:
+    """The address of one worker process that serves `upstream`, a base URL with `/v1`, as the model `m`."""
     config, port = BUILD / "litellm.yaml", free_port()
     parameters = {"model": f"openai/{MODEL}", "api_base": upstream, "api_key": "none"}
     served = [{"model_name": MODEL, "litellm_params": parameters}]
@@ -101,5 +102,5 @@ async def serving(upstream: str) -> AsyncIterator[str]:
     where = ["--config", str(config), "--host", HOST, "--port", str(port)]
     command = [str(VENV / "bin" / "litellm"), *where, "--num_workers", "1", "--telemetry", "False"]
     alive = "/health/liveliness"
-    async with running("litellm", command, port, path=alive, env=ENVIRONMENT, within_s=120) as url:
+    async with subprocess_server("litellm", command, port, path=alive, env=ENVIRONMENT, within_s=120) as url:
         yield url

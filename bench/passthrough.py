@@ -1,12 +1,13 @@
-"""Requests per second of a worker by its own name, over those of an ingress that answers a constant of the same size.
+"""Requests per second of a worker called by its own name, compared with an ingress that answers a constant of
+the same size.
 
-Both run in the same Serve behind the same proxy; 32 clients ask without a pause; rounds take turns, and which side begins
-changes from round to round. The client's work is the same for both.
+Both run in the same Serve behind the same proxy; 32 clients send without a pause; rounds take turns, and
+which side begins changes from round to round. The client's work is the same for both.
 """
 
 from collections.abc import Callable, Sequence
 
-from bench.client import CHAT, Client, chat, per_s
+from bench.client import CHAT, Client, chat, rate_per_s
 from bench.figures import Figure, figure
 
 ROUNDS = 6
@@ -15,7 +16,7 @@ CLIENTS = 32
 
 
 def figures(rounds: Sequence[tuple[float, float]]) -> list[Figure]:
-    """From each round's requests per second: pass-through, bare."""
+    """From each round's requests per second: pass-through, baseline."""
     return [
         figure("passthrough_over_bare_serve", [ours / bare for ours, bare in rounds]),
         figure("passthrough_rps", [ours for ours, _ in rounds]),
@@ -24,12 +25,12 @@ def figures(rounds: Sequence[tuple[float, float]]) -> list[Figure]:
 
 
 async def measure(client: Client, tick: Callable[[], None]) -> list[Figure]:
-    """`ROUNDS` rounds of each side, after one of a second that does not count."""
+    """`ROUNDS` rounds of each side, after one second of each that does not count."""
     body = chat("instant")
     sides = {"ours": CHAT, "bare": f"/bare/{len(await client.post(CHAT, body))}"}
 
     async def rate(side: str, seconds: float) -> float:
-        return await per_s(lambda: client.post(sides[side], body), CLIENTS, seconds)
+        return await rate_per_s(lambda: client.post(sides[side], body), CLIENTS, seconds)
 
     for side in sides:
         await rate(side, 1.0)

@@ -1,11 +1,11 @@
-"""The Ray Serves under test: the default one behind Serve's proxy, and one that is served as in production."""
+"""The Ray Serves under test. The only module of the bench that knows how a local server is started."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from string import Template
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any
 
 import psutil
 import yaml
@@ -13,68 +13,97 @@ import yaml
 from cluster.environment import fast_environment
 from cluster.processes import HAPROXY_PORTS, HOST, ROOT, ServeError, free_port, named, tagged
 from cluster.server import APP
-from cluster.server import Server as Serve
+from cluster.server import Server as LocalServer
 
 HERE = Path(__file__).resolve().parent
 BUILD = ROOT / "build" / "bench"
 Json = dict[str, Any]
+
+__all__ = ["APP", "BUILD", "HERE", "HOST", "ROOT", "BenchError", "BenchServer", "Json", "free_port"]
 
 
 class BenchError(Exception):
     """A measurement could not be made; the message says why."""
 
 
-class Server:
-    """A Serve under test, as a context manager.
+class BenchServer(LocalServer):
+    """A Serve on a free port, as a context manager. See `running` for use in asynchronous code.
 
     Args:
-        name: of its config and its log.
-        applications: what it serves, as in a Serve config.
-        env: more environment for every process of it.
+        name: of its config and its log in build/bench.
+        served: a settings file, or the applications of a Serve config.
+        ready: paths that answer 200 once it is up; by default one path per application.
+        env: additional environment of all its processes.
+        dashboard: whether its config can be deployed again while it runs.
     """
 
-    def __init__(self, name: str, applications: list[Json], env: Mapping[str, str] | None = None) -> None:
-        config, port = serve_config(name, applications)
-        self.log = BUILD / f"{name}.log"
-        ready = [_ready(application) for application in applications]
-        self._serve = Serve(config=config, port=port, ready=ready, env=env, log=self.log)
-        self.url = self._serve.url
+    def __init__(
+        self,
+        name: str,
+        served: Path | Sequence[Json],
+        *,
+        ready: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        dashboard: bool = False,
+    ) -> None:
+        BUILD.mkdir(parents=True, exist_ok=True)
+        options: dict[str, Any] = {"env": env, "log": BUILD / f"{name}.log"}
+        options["dashboard_port"] = 0 if dashboard else None
+        if isinstance(served, Path):
+            super().__init__(settings=served, port=0, ready=ready or ("/readyz",), **options)
+        else:
+            config, port = write_serve_config(name, served)
+            super().__init__(config=config, port=port, ready=ready or [*map(_ready_path, served)], **options)
 
-    def __enter__(self) -> Self:
-        try:
-            self._serve.__enter__()
-        except ServeError as error:
-            raise BenchError(str(error)) from error
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """See `cluster.server.Server.stop`."""
-        self._serve.stop()
+    def replicas(self, deployment: str, application: str = "default") -> list[psutil.Process]:
+        """The replica processes of a deployment; Serve names an unnamed application `default`."""
+        name = f"ray::ServeReplica:{application}:{deployment}"
+        return [process for process in tagged(self.tag) if named(process).startswith(name)]
 
     def router(self) -> psutil.Process:
-        """The process of the router replica on the route "/".
+        """The process of the only router replica of the application `podium`.
 
         Raises:
             BenchError: there is not exactly one.
         """
-        found = replica_processes(self._serve, "router", "podium")
-        if len(found) != 1:
-            raise BenchError(f"found {len(found)} router replicas where there must be one")
-        return found[0]
+        processes = self.replicas("router", "podium")
+        if len(processes) != 1:
+            raise BenchError(f"expected one router replica and found {len(processes)}")
+        return processes[0]
 
 
-def replica_processes(serve: Serve, deployment: str, application: str = "default") -> list[psutil.Process]:
-    """The replicas of a deployment; Serve calls an application that has no name `default`."""
-    name = f"ray::ServeReplica:{application}:{deployment}"
-    return [process for process in tagged(serve.tag) if named(process).startswith(name)]
+@asynccontextmanager
+async def running(server: BenchServer) -> AsyncIterator[BenchServer]:
+    """Start and stop `server` in a thread, so that an upstream in this process can answer meanwhile.
+
+    Raises:
+        BenchError: it did not start.
+    """
+    try:
+        await asyncio.to_thread(server.__enter__)
+        yield server
+    except ServeError as error:
+        raise BenchError(str(error)) from error
+    finally:
+        await asyncio.to_thread(server.stop)
 
 
-def serve_config(name: str, applications: Sequence[Json]) -> tuple[Path, int]:
-    """A Serve config of `applications` on a free port, as build/bench/NAME.serve.yaml, and the port."""
+def cpu_s(processes: Iterable[psutil.Process]) -> float:
+    """CPU seconds of the processes so far, all threads, user and system."""
+    times = [process.cpu_times() for process in processes]
+    return sum(each.user + each.system for each in times)
+
+
+def fill_settings(template: str, name: str = "", **values: object) -> Path:
+    """Write the settings file `template`, its `${...}` filled in, to build/bench/NAME."""
     BUILD.mkdir(parents=True, exist_ok=True)
+    path = BUILD / (name or template)
+    path.write_text(Template((HERE / template).read_text()).substitute(values))
+    return path
+
+
+def write_serve_config(name: str, applications: Sequence[Json]) -> tuple[Path, int]:
+    """Write a Serve config on a free port to build/bench/NAME.serve.yaml; returns it and the port."""
     port, path = free_port(), BUILD / f"{name}.serve.yaml"
     http = {"proxy_location": "HeadOnly", "http_options": {"host": HOST, "port": port}}
     path.write_text(yaml.safe_dump(http | {"applications": list(applications)}))
@@ -86,63 +115,36 @@ def application(name: str, route: str, import_path: str, **args: str) -> Json:
     return {"name": name, "route_prefix": route, "import_path": import_path, "args": args}
 
 
-def default(upstream: str) -> Server:
-    """Behind Serve's own proxy: the router, the router over `upstream`, a base address that speaks OpenAI's wire, a bare ingress."""
-    return Server("server", [
-        _router("podium", "/", HERE / "settings.yaml"),
-        _router("schedulers", "/schedulers", HERE / "schedulers.yaml"),
-        _router("upstream", "/upstream", _filled("upstream.yaml", upstream)),
-        application("bare", "/bare", "bench.baseline:build"),
-    ])  # fmt: skip
-
-
-def production() -> dict[str, str]:
-    """The environment of Serve as a cluster runs it; HAProxy's own ports are free ones, since the usual may be another server's."""
-    return fast_environment() | {name: str(free_port()) for name in HAPROXY_PORTS}
-
-
-def fast(upstream: str) -> Server:
-    """Behind HAProxy, as in production: the router over `upstream`, and a bare ingress."""
-    applications = [
-        _router("podium", "/", _filled("fast.yaml", upstream)),
-        application("bare", "/bare", "bench.baseline:build"),
-    ]
-    return Server("fast", applications, production())
-
-
-class Stoppable(Protocol):
-    """A server as a context manager."""
-
-    def __enter__(self) -> object: ...
-    def stop(self) -> object: ...
-
-
-Started = TypeVar("Started", bound=Stoppable)
-
-
-@asynccontextmanager
-async def entered(server: Started) -> AsyncIterator[Started]:
-    """Start and stop it in a thread: meanwhile an upstream in this process can answer. Stopped, a start under way gives up."""
-    try:
-        await asyncio.to_thread(server.__enter__)
-        yield server
-    finally:
-        await asyncio.to_thread(server.stop)
-
-
-def _filled(name: str, upstream: str) -> Path:
-    settings = BUILD / name
-    BUILD.mkdir(parents=True, exist_ok=True)
-    settings.write_text(Template((HERE / name).read_text()).substitute(UPSTREAM=upstream))
-    return settings
-
-
-def _router(name: str, route: str, settings: Path) -> Json:
+def podium(name: str, route: str, settings: Path) -> Json:
+    """A Podium as an entry of a Serve config."""
     return application(name, route, APP, settings=str(settings))
 
 
-def _ready(application: Json) -> str:
-    """The path that answers 200 once the application is up."""
-    return application["route_prefix"].rstrip("/") + (
-        "/readyz" if application["import_path"] == APP else "/100"
-    )
+def _ready_path(entry: Json) -> str:
+    path = "/readyz" if entry["import_path"] == APP else "/100"
+    return entry["route_prefix"].rstrip("/") + path
+
+
+BASELINE = application("bare", "/bare", "bench.baseline:build")
+
+
+def default_server(upstream: str) -> BenchServer:
+    """Behind Serve's own proxy: the router, a router over the endpoint `upstream`, and the baseline."""
+    applications = [
+        podium("podium", "/", HERE / "settings.yaml"),
+        podium("schedulers", "/schedulers", HERE / "schedulers.yaml"),
+        podium("upstream", "/upstream", fill_settings("upstream.yaml", UPSTREAM=upstream)),
+        BASELINE,
+    ]
+    return BenchServer("server", applications)
+
+
+def production_server(upstream: str) -> BenchServer:
+    """Behind HAProxy, as in production: the router over `upstream`, and the baseline."""
+    settings = fill_settings("fast.yaml", UPSTREAM=upstream)
+    return BenchServer("fast", [podium("podium", "/", settings), BASELINE], env=production_environment())
+
+
+def production_environment() -> dict[str, str]:
+    """The environment of Serve in a cluster, with free ports for HAProxy, whose usual ones may be taken."""
+    return fast_environment() | {name: str(free_port()) for name in HAPROXY_PORTS}

@@ -1,53 +1,51 @@
-"""A thousand streams open at once on one router replica: whether each gets all of its answer, and the memory they take.
+"""A thousand concurrent streams on one router replica: whether each is complete, and the memory they take.
 
-The scripted worker says nothing for 20 s, so all are open before the first word; `running` of `/readyz` tells how many runs
-are under way. Memory is the replica's resident set at that peak less that before, divided by the streams.
+The scripted worker says nothing for 20 s, so all are open before the first word; `running` of `/readyz` is
+the number of active runs. Memory is the replica's resident set at that peak minus the one before, divided by
+the streams.
 """
 
 import asyncio
 from collections.abc import Callable
 
-import aiohttp
-
-from bench.client import Client, chat
-from bench.figures import Figure, counted
-from bench.server import BenchError, Server
-from loadtest.sse import BrokenStreamError
+from bench.client import REQUEST_ERRORS, Client, chat
+from bench.figures import Figure, reading
+from bench.server import BenchServer
 
 STREAMS = 1000
 TEXT = "one two three four five"
 """Of the worker `patient` in settings.yaml."""
 GAP_S = 0.004
-"""Between one stream's start and the next's: they come within seconds, not within one tick."""
+"""From the start of one stream to the next: they come within seconds, not within one tick."""
 
 
 def figures(texts: list[str | None], peak: int, before_bytes: int, peak_bytes: int) -> list[Figure]:
-    """From each stream's whole text, None where it broke."""
+    """From each stream's full text, None where it broke."""
     return [
-        counted("open_streams_lost", sum(text != TEXT for text in texts)),
-        counted("open_streams_peak", peak),
-        counted("router_mb_per_open_stream", (peak_bytes - before_bytes) / max(peak, 1) / 2**20),
+        reading("open_streams_lost", sum(text != TEXT for text in texts)),
+        reading("open_streams_peak", peak),
+        reading("router_mb_per_open_stream", (peak_bytes - before_bytes) / max(peak, 1) / 2**20),
     ]
 
 
 async def measure(
-    client: Client, server: Server, tick: Callable[[], None], say: Callable[[str], None]
+    client: Client, server: BenchServer, tick: Callable[[], None], say: Callable[[str], None]
 ) -> list[Figure]:
     """`STREAMS` streams; about 45 s."""
     router = server.router()
     before_bytes = router.memory_info().rss
     peak = peak_bytes = 0
 
-    async def one(number: int) -> str | None:
+    async def ask(number: int) -> str | None:
         await asyncio.sleep(number * GAP_S)
         try:
-            seen, _ = await client.stream(chat("patient"))
-        except (BrokenStreamError, BenchError, aiohttp.ClientError, TimeoutError) as exc:
+            result, _ = await client.stream(chat("patient"))
+        except REQUEST_ERRORS as exc:
             say(f"stream {number} is lost: {type(exc).__name__}: {exc}")
             return None
         finally:
             tick()
-        return seen.text
+        return result.text
 
     async def watch() -> None:
         nonlocal peak, peak_bytes
@@ -58,7 +56,7 @@ async def measure(
 
     watching = asyncio.create_task(watch())
     try:
-        texts = await asyncio.gather(*(one(number) for number in range(STREAMS)))
+        texts = await asyncio.gather(*(ask(number) for number in range(STREAMS)))
     finally:
         watching.cancel()
         await asyncio.wait([watching])

@@ -1,4 +1,4 @@
-"""A server that the bench starts as a process of its own, and ends by its process id."""
+"""A server that the bench starts in a process of its own and ends by its process id."""
 
 import asyncio
 import contextlib
@@ -13,11 +13,11 @@ import aiohttp
 
 from bench.server import BUILD, HOST, ROOT, BenchError, free_port
 
-END_WITHIN_S = 10.0
+STOP_WITHIN_S = 10.0
 
 
 @asynccontextmanager
-async def running(
+async def subprocess_server(
     name: str,
     command: Sequence[str],
     port: int,
@@ -26,10 +26,10 @@ async def running(
     env: Mapping[str, str] | None = None,
     within_s: float = 30.0,
 ) -> AsyncIterator[str]:
-    """Its address, once `path` answers 200 there; its output goes to `build/bench/NAME.log`.
+    """The address of the server, once `path` answers 200; its output goes to build/bench/NAME.log.
 
     Raises:
-        BenchError: it ended before that, or took longer than `within_s`.
+        BenchError: it exited before that, or took longer than `within_s`.
     """
     BUILD.mkdir(parents=True, exist_ok=True)
     log, url = BUILD / f"{name}.log", f"http://{HOST}:{port}"
@@ -38,22 +38,22 @@ async def running(
             *command, cwd=ROOT, env={**os.environ, **(env or {})}, stdout=output, stderr=output
         )
     try:
-        await _ready(name, process, url + path, log, within_s)
+        await _wait_until_ready(name, process, url + path, log, within_s)
         yield url
     finally:
-        await _end(process)
+        await _stop(process)
 
 
 @asynccontextmanager
-async def instant() -> AsyncIterator[str]:
-    """The address of `bench.echo_upstream`."""
+async def echo_upstream() -> AsyncIterator[str]:
+    """The address of a running `bench.echo_upstream`."""
     port = free_port()
     command = [sys.executable, "-m", "bench.echo_upstream", str(port)]
-    async with running("instant", command, port) as url:
+    async with subprocess_server("echo-upstream", command, port) as url:
         yield url
 
 
-async def _ready(
+async def _wait_until_ready(
     name: str, process: asyncio.subprocess.Process, url: str, log: Path, within_s: float
 ) -> None:
     began_s = time.monotonic()
@@ -64,23 +64,23 @@ async def _ready(
                     if response.status == 200:
                         return
             if process.returncode is not None:
-                raise BenchError(f"{name} ended before it was ready.{_last_words(log)}")
+                raise BenchError(f"{name} exited before it was ready.{_log_tail(log)}")
             if time.monotonic() - began_s > within_s:
-                raise BenchError(f"{name} was not ready after {within_s:.0f} s.{_last_words(log)}")
+                raise BenchError(f"{name} was not ready after {within_s:.0f} s.{_log_tail(log)}")
             await asyncio.sleep(0.1)
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def _stop(process: asyncio.subprocess.Process) -> None:
     with contextlib.suppress(ProcessLookupError):
         process.terminate()
     try:
-        async with asyncio.timeout(END_WITHIN_S):
+        async with asyncio.timeout(STOP_WITHIN_S):
             await process.wait()
     except TimeoutError:
         process.kill()
         await process.wait()
 
 
-def _last_words(log: Path) -> str:
+def _log_tail(log: Path) -> str:
     tail = "\n".join(log.read_text(errors="replace").splitlines()[-8:])
-    return f" Its last words:\n{tail}\nAll of it: {log}"
+    return f" Its log ends:\n{tail}\nAll of it: {log}"

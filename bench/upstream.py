@@ -1,7 +1,8 @@
-"""A server in the bench's own process that speaks OpenAI's wire, and knows when each call came, spoke and was closed.
+"""An OpenAI endpoint in the bench's own process that notes when each call came, wrote its first word and was
+closed.
 
-`conductor` writes a plan of three inner steps and an answer; `inner`, `answer` and `brief` say words. A call belongs to
-a run by the mark `run-...-` in the question, which every worker is shown.
+`conductor` writes a plan of three inner steps and an answer; `inner`, `answer` and `brief` say words. A call
+belongs to a run by the mark `run-...-` in the question, which every worker is shown.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ PLAN = INNER * 3 + '{"worker": "answer", "subtask": "Say all.", "access": [0, 1,
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What a model says, how long it thinks about it, and how fast it speaks."""
+    """What a model says, its delay, and its pace."""
 
     text: str
     delay_s: float
@@ -39,7 +40,7 @@ SCRIPTS = {
 
 @dataclass(slots=True)
 class Call:
-    """One call, in `time.monotonic()`; None where it did not come to that."""
+    """One call; times by `time.monotonic()`, None where it did not come to that."""
 
     model: str
     run: str
@@ -48,7 +49,7 @@ class Call:
 
 
 class Upstream:
-    """The calls, and waiting for what becomes of them."""
+    """The calls, and ways to wait for their states."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -59,34 +60,34 @@ class Upstream:
         """The calls of a run, oldest first."""
         return [call for call in self._calls if call.run == run]
 
-    def open(self, run: str) -> list[Call]:
+    def open_calls(self, run: str) -> list[Call]:
         """Those that are not closed."""
         return [call for call in self.calls(run) if call.closed_s is None]
 
-    async def opened(self, run: str, model: str) -> None:
+    async def wait_until_called(self, run: str, model: str) -> None:
         """Wait until the run has an open call to `model`."""
         async with self._changed:
-            await self._changed.wait_for(lambda: any(call.model == model for call in self.open(run)))
+            await self._changed.wait_for(lambda: any(call.model == model for call in self.open_calls(run)))
 
-    async def closed(self, run: str) -> None:
+    async def wait_until_idle(self, run: str) -> None:
         """Wait until the run has no open call."""
         async with self._changed:
-            await self._changed.wait_for(lambda: not self.open(run))
+            await self._changed.wait_for(lambda: not self.open_calls(run))
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """`POST /chat/completions`, streamed. Cancelled when the connection closes."""
+        """`POST /chat/completions`, streamed; cancelled when the connection closes."""
         content = await request.text()
         model, found = json.loads(content)["model"], MARK.search(content)
         call = Call(model, found.group() if found else "")
         self._calls.append(call)
-        await self._tell()
+        await self._notify()
         try:
             return await self._speak(request, call, SCRIPTS[model])
         finally:
             call.closed_s = time.monotonic()
-            await asyncio.shield(self._tell())
+            await asyncio.shield(self._notify())
 
-    async def _tell(self) -> None:
+    async def _notify(self) -> None:
         async with self._changed:
             self._changed.notify_all()
 
@@ -104,16 +105,14 @@ class Upstream:
 
 
 def _event(model: str, delta: dict[str, Any], finish: str | None = None) -> bytes:
-    chunk = {
-        "id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1_790_000_000, "model": model,
-        "choices": [{"index": 0, "delta": delta, "finish_reason": finish}],
-    }  # fmt: skip
+    head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1_790_000_000, "model": model}
+    chunk = head | {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
     return b"data: " + json.dumps(chunk).encode() + b"\n\n"
 
 
 @asynccontextmanager
-async def serving() -> AsyncIterator[Upstream]:
-    """Run it on a free port of the loopback."""
+async def serve_upstream() -> AsyncIterator[Upstream]:
+    """An upstream on a free port of the loopback, inside the block."""
     upstream = Upstream()
     app = web.Application(client_max_size=2**24)
     app.router.add_post("/v1/chat/completions", upstream.answer)

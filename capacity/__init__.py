@@ -1,5 +1,6 @@
-"""What a Podium of any size would need, and how long its users would wait: `python -m capacity`.
+"""What a Podium of any size needs, and how long its users wait: `podium capacity`.
 
-Discrete events: arrivals, routers, a conductor and workers in continuous batching, API workers, Serve's autoscaling. Every
-number that goes in is in `inputs.yaml`, with its source and date. It knows nothing of the code it models and imports none of it.
+Discrete events: arrivals, routers, a conductor and workers with continuous batching, API workers, Serve's
+autoscaling. Every input number is in `inputs.yaml`, with its source and date. The simulation imports none of
+the code that it models.
 """

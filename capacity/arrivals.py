@@ -1,4 +1,4 @@
-"""When requests come: seconds from the start, ascending. Knows nothing of what they ask."""
+"""When requests arrive: seconds from the start, ascending. Knows nothing of their content."""
 
 import csv
 from pathlib import Path
@@ -9,19 +9,16 @@ from numpy.typing import NDArray
 from capacity.inputs import InputsError
 
 Times = NDArray[np.float64]
-DAY_S = 86_400.0
 KINDS = ("poisson", "diurnal", "burst")
 
 
 def poisson(rate_rps: float, duration_s: float, rng: np.random.Generator) -> Times:
-    """Open-loop traffic: a Poisson number of them, at uniform times."""
+    """Open-loop traffic: a Poisson number of requests, at uniform times."""
     return np.sort(rng.uniform(0, duration_s, rng.poisson(rate_rps * duration_s)))
 
 
-def thinned(
-    rate_rps: float, share: NDArray[np.float64], duration_s: float, rng: np.random.Generator
-) -> Times:
-    """Poisson traffic whose rate is `share` of `rate_rps` in each of equal pieces of the time (Lewis and Shedler, 1979)."""
+def thin(rate_rps: float, share: NDArray[np.float64], duration_s: float, rng: np.random.Generator) -> Times:
+    """Poisson traffic at `share` of `rate_rps` in each of equal intervals (Lewis and Shedler, 1979)."""
     times = poisson(rate_rps, duration_s, rng)
     piece = np.minimum((times / duration_s * len(share)).astype(int), len(share) - 1)
     return times[rng.uniform(size=len(times)) < share[piece]]
@@ -30,17 +27,17 @@ def thinned(
 def diurnal(rate_rps: float, duration_s: float, rng: np.random.Generator) -> Times:
     """A day in `duration_s`: the peak is `rate_rps`, the night a fifth of it."""
     phase = np.linspace(0, 2 * np.pi, 96, endpoint=False)
-    return thinned(rate_rps, 0.6 - 0.4 * np.cos(phase), duration_s, rng)
+    return thin(rate_rps, 0.6 - 0.4 * np.cos(phase), duration_s, rng)
 
 
 def burst(rate_rps: float, duration_s: float, rng: np.random.Generator) -> Times:
     """`rate_rps` in the middle fifth, a third of it before and after."""
     share = np.full(15, 1 / 3)
     share[6:9] = 1
-    return thinned(rate_rps, share, duration_s, rng)
+    return thin(rate_rps, share, duration_s, rng)
 
 
-def made(kind: str, rate_rps: float, duration_s: float, rng: np.random.Generator) -> Times:
+def traffic(kind: str, rate_rps: float, duration_s: float, rng: np.random.Generator) -> Times:
     """Traffic of a kind, or of a trace where `kind` names a file.
 
     Raises:
@@ -55,12 +52,11 @@ def from_csv(path: Path) -> Times:
     """A trace: a column `arrival_s`, in seconds.
 
     Raises:
-        InputsError: no file, no such column, or what stands there is no number from 0 on.
+        InputsError: the file or the column does not exist, or a value is not a number from 0 on.
     """
     if not path.is_file():
-        raise InputsError(
-            f"no traffic is called {str(path)!r}: {', '.join(KINDS)}, or a CSV file with a column `arrival_s`"
-        )
+        kinds = f"{', '.join(KINDS)}, or a CSV file with a column `arrival_s`"
+        raise InputsError(f"no traffic is called {str(path)!r}: {kinds}")
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
     try:

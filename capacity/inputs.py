@@ -1,8 +1,10 @@
-"""`inputs.yaml` as values: every number that goes into the simulation, each section with its source, date and kind.
+"""`inputs.yaml` as values: every number that goes into the simulation, each section with its source, date and
+kind.
 
-Knows what may be written there; knows nothing of what is made of it. What the cluster files say is read by `deployed`.
+Knows what may be written there, not how it is used. `deployed` reads what the cluster files say.
 """
 
+from collections.abc import Collection
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -46,7 +48,9 @@ class Tokens(Frozen):
 
 
 class SecondLook(Sourced):
-    """Of requests with `rounds: 2`: the conductor reads the outcome, and accepts it. Only then is the answer shown, as one piece."""
+    """Requests with `rounds: 2`: the conductor reads the outcome and accepts it; then the answer is sent in
+    one piece.
+    """
 
     share: Share
     written_tokens: Count
@@ -56,16 +60,18 @@ class Plans(Sourced):
     """What the conductor writes."""
 
     steps: dict[int, Share]
-    """How many steps, and the share of requests that get so many."""
+    """Number of steps: share of requests with so many."""
     shapes: dict[Literal["chain", "join", "random"], Share]
-    """`chain`: each reads the one before; `join`: the last reads all others; `random`: each reads each earlier one or not."""
+    """`chain`: each reads the one before; `join`: the last reads all others; `random`: each reads each
+    earlier one or not.
+    """
     question_tokens: Tokens
     system_tokens: AtLeast0
-    """In every worker's prompt, beside the question and what is read."""
+    """In every worker's prompt, in addition to the question and what is read."""
     conductor_prompt_tokens: AtLeast0
     """The conductor's static prefix."""
     prefix_cached: Share
-    """The share of that prefix that the cache has."""
+    """The share of that prefix that is cached."""
     step_written_tokens: Tokens
     step_output_tokens: Tokens
     second_look: SecondLook
@@ -79,51 +85,51 @@ class Plans(Sourced):
 
 
 class Router(Sourced):
-    """CPU of a router replica, which is one process on one core. Milliseconds of CPU."""
+    """CPU milliseconds of a router replica, which is one process on one core."""
 
     cpu_ms_per_request: AtLeast0
     cpu_ms_per_step: AtLeast0
     cpu_ms_per_plan_token: AtLeast0
-    """Of the conductor's text, which is parsed as it comes; its call is in this too."""
+    """Of the conductor's text, which is parsed while it streams; its call is included."""
     cpu_ms_per_inner_token: AtLeast0
-    """Of inner steps, and of answers that are not streamed: read, and not sent on."""
+    """Of inner steps and of answers that are not streamed: read, but not sent."""
     cpu_ms_per_answer_token: AtLeast0
-    """Sent on to the client, each as a chunk of its own."""
+    """Sent to the client, each as a chunk of its own."""
     http_ms: AtLeast0
-    """On the way in and out, with nobody else there; waiting, not work of the router's."""
+    """Latency on the way in and out without other traffic; not work of the router."""
     machine: str
     replicas_per_machine: Count
     replicas: Count
-    """That are deployed; from the cluster files."""
+    """From the cluster files."""
 
     def cpu_ms(
         self, *, steps: int, plan_tokens: int, inner_tokens: int, answer_tokens: int, streamed: bool
     ) -> float:
-        """Of one request: `steps` that are run, and how many tokens come from the conductor, inner steps and the last one."""
+        """Of one request: steps that run, and tokens of the conductor, of inner steps and of the last one."""
         answer_ms = self.cpu_ms_per_answer_token if streamed else self.cpu_ms_per_inner_token
         tokens_ms = plan_tokens * self.cpu_ms_per_plan_token + inner_tokens * self.cpu_ms_per_inner_token
         return self.cpu_ms_per_request + steps * self.cpu_ms_per_step + tokens_ms + answer_tokens * answer_ms
 
 
-class Engine(Sourced):
-    """A vLLM replica: what a decoding step takes when so many sequences are in it, and how fast prompts are read."""
+class EngineSpec(Sourced):
+    """A vLLM replica: the duration of a decoding step by batch size, and how fast prompts are read."""
 
     machine: str
     gpus: Count
     """Of one replica."""
     workers: tuple[str, ...] = Field(min_length=1)
-    """In the pool of the cluster files, whose engines these are."""
+    """The workers in the cluster files that this engine serves."""
     max_num_seqs: Count
     """From the cluster files."""
     memory_seqs: Count
-    """Sequences that the cache has room for beside the weights."""
+    """Sequences for which the cache has room beside the weights."""
     step_ms: dict[int, Above0]
-    """Sequences in the batch: milliseconds of a step, in which each of them gets a token. Linear in between."""
+    """Batch size: milliseconds of a step, in which each sequence gets a token. Linear in between."""
     prefill_tokens_per_s: Above0
     chunk_tokens: Count = 2048
-    """Of prompts, read in one step beside the decoding ones."""
+    """Of prompts, read in one step with the decoding sequences."""
     cold_start_s: AtLeast0
-    """From wanting a replica to its first token: the machine, the image, the weights, the engine."""
+    """From the scaling decision to the first token: machine, image, weights, engine."""
     max_replicas: Count
     """Of all its workers; from the cluster files."""
 
@@ -138,7 +144,7 @@ class Engine(Sourced):
 
     @property
     def batch(self) -> int:
-        """Sequences that are decoded at once, at most."""
+        """The largest number of sequences that are decoded together."""
         return min(self.max_num_seqs, self.memory_seqs)
 
     def step_s(self, sequences: int) -> float:
@@ -147,7 +153,7 @@ class Engine(Sourced):
         return float(np.interp(sequences, counts, [self.step_ms[count] for count in counts])) / 1000
 
 
-class Api(Sourced):
+class ApiSpec(Sourced):
     """A provider's model."""
 
     first_token_s: Above0
@@ -197,25 +203,25 @@ class Autoscaling(Sourced):
 
 
 class Ceiling(Sourced):
-    """More of it than `most` nobody has shown."""
+    """The most that anybody has shown."""
 
     most: Above0
 
 
 class Sizing(Sourced):
-    """How full a station may be at the planned rate."""
+    """The utilisation of each station at the planned rate."""
 
     router_utilisation: Annotated[float, Field(gt=0, lt=1)]
     engine_utilisation: Annotated[float, Field(gt=0, lt=1)]
-    """Of its tokens with a full batch."""
+    """Of its token throughput at a full batch."""
     slice_rps: Above0
-    """Faster traffic is simulated as a slice of this rate."""
+    """Higher rates are simulated as a slice of this rate."""
     measured_s: Above0
     warm_up_s: AtLeast0
 
 
 class CheckedStep(Frozen):
-    """A step of the plan that the real server's script writes."""
+    """A step of the plan in the real server's script."""
 
     worker: str
     reads: tuple[int, ...] = ()
@@ -226,7 +232,7 @@ class CheckedStep(Frozen):
 
 
 class CheckedRate(Frozen):
-    """What the real server did at one rate of arrivals. `seed` gives the same arrivals again."""
+    """The real server at one rate of arrivals; `seed` reproduces the arrivals."""
 
     rate_rps: Above0
     seed: int
@@ -239,7 +245,7 @@ class CheckedRate(Frozen):
 
 
 class CheckedMix(Frozen):
-    """Requests of a sort that no cost was fitted to, and the router's CPU for one."""
+    """Requests of a kind that no cost was fitted to, and the router's CPU for one."""
 
     streamed: bool
     steps: Count
@@ -249,7 +255,7 @@ class CheckedMix(Frozen):
 
 
 class Checked(Sourced):
-    """A real run, to hold the simulation against: `python -m capacity.check`."""
+    """A real run, to validate the simulation: `python -m capacity.calibrate`."""
 
     duration_s: Above0
     conductor_token_ms: AtLeast0
@@ -259,7 +265,7 @@ class Checked(Sourced):
 
 
 class Deployed(Frozen):
-    """Files of this checkout that hold what is deployed, and what it costs."""
+    """Files of this checkout that say what is deployed and what it costs."""
 
     settings: str
     serve: str
@@ -273,10 +279,10 @@ class Inputs(Frozen):
     plans: Plans
     router: Router
     other_routers: dict[str, dict[str, AtLeast0]] = {}
-    """By name: costs in place of the router's, for comparison."""
+    """Other costs of the router by name, for comparison."""
     conductor: str
-    engines: dict[str, Engine]
-    apis: dict[str, Api]
+    engines: dict[str, EngineSpec]
+    apis: dict[str, ApiSpec]
     workers: dict[str, Worker]
     machines: dict[str, Machine]
     autoscaling: Autoscaling
@@ -286,46 +292,36 @@ class Inputs(Frozen):
 
     @model_validator(mode="after")
     def _names(self) -> Self:
-        named = [
-            ("conductor", self.conductor, self.engines),
-            ("router.machine", self.router.machine, self.machines),
-        ]
-        named += [
-            (f"engines.{name}.machine", engine.machine, self.machines)
-            for name, engine in self.engines.items()
-        ]
+        _check_name("conductor", self.conductor, self.engines)
+        _check_name("router.machine", self.router.machine, self.machines)
+        for name, engine in self.engines.items():
+            _check_name(f"engines.{name}.machine", engine.machine, self.machines)
         for name, worker in self.workers.items():
-            named.append(
-                (
-                    f"workers.{name}",
-                    worker.engine or worker.api or "",
-                    self.engines if worker.engine else self.apis,
-                )
-            )
-        for where, name, known in named:
-            if name not in known:
-                raise ValueError(
-                    f"`{where}` names {name!r}, which is not there; there are: {', '.join(known)}"
-                )
+            known = self.engines if worker.engine else self.apis
+            _check_name(f"workers.{name}", worker.engine or worker.api or "", known)
         if abs(sum(worker.share for worker in self.workers.values()) - 1) > 1e-6:
             raise ValueError("the shares of `workers` must make 1")
         return self
+
+
+def _check_name(where: str, name: str, known: Collection[str]) -> None:
+    if name not in known:
+        raise ValueError(f"`{where}` names {name!r}, which does not exist; there are: {', '.join(known)}")
 
 
 def load(path: Path = INPUTS) -> Inputs:
     """Read the inputs.
 
     Raises:
-        InputsError: the file is not there, is no YAML, or says what cannot be.
+        InputsError: the file does not exist, is not YAML, or its content is invalid.
     """
     try:
-        return Inputs.model_validate(deployed.completed(yaml.safe_load(path.read_text())))
+        return Inputs.model_validate(deployed.complete(yaml.safe_load(path.read_text())))
     except OSError as exc:
-        raise InputsError(
-            f"{exc.filename or path} cannot be read: {exc.strerror}. Name an inputs file, or leave --inputs away."
-        ) from exc
+        remedy = "Name an inputs file, or omit --inputs."
+        raise InputsError(f"{exc.filename or path} cannot be read: {exc.strerror}. {remedy}") from exc
     except yaml.YAMLError as exc:
-        raise InputsError(f"{path} is no YAML: {exc}") from exc
+        raise InputsError(f"{path} is not YAML: {exc}") from exc
     except ValidationError as exc:
         problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'all'}: {e['msg']}" for e in exc.errors()[:5])
         raise InputsError(f"{path}: {problems}") from exc

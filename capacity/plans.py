@@ -1,4 +1,4 @@
-"""Plans, drawn from a mix: how many steps, who reads whom, how many tokens. Knows shapes and sizes, not time."""
+"""Plans drawn from a mix: number of steps, what each reads, tokens. Knows shapes and sizes, not time."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,9 +18,9 @@ class Step:
     Args:
         worker: in the pool.
         reads: earlier steps.
-        written_tokens: that the conductor writes for it.
-        input_tokens: of its prompt, what it reads included.
-        output_tokens: of its answer.
+        written_tokens: the conductor's text for it.
+        input_tokens: its prompt, including what it reads.
+        output_tokens: its output.
     """
 
     worker: str
@@ -37,16 +37,16 @@ class Plan:
     steps: tuple[Step, ...]
     question_tokens: int
     second_look: bool = False
-    """Whether the conductor reads the outcome before it is shown."""
+    """Whether the conductor reads the outcome before the answer is sent."""
 
     @property
-    def looked_at_tokens(self) -> int:
-        """That it reads then, beside its prompt."""
-        return self.question_tokens + sum(self.steps[index].output_tokens for index in self.needed)
+    def review_tokens(self) -> int:
+        """What it reads then, in addition to its prompt."""
+        return self.question_tokens + sum(self.steps[index].output_tokens for index in self.reachable)
 
     @property
-    def needed(self) -> frozenset[int]:
-        """The steps that the last one can reach; all others are dead."""
+    def reachable(self) -> frozenset[int]:
+        """The last step and all that it reads, directly or not; the others are never run."""
         found = {len(self.steps) - 1}
         for index in range(len(self.steps) - 1, -1, -1):
             if index in found:
@@ -72,7 +72,7 @@ def reads(shape: str, index: int, last: bool, rng: np.random.Generator) -> tuple
 
 
 def pick(shares: Mapping[T, float], rng: np.random.Generator) -> T:
-    """A key, as often as its share says."""
+    """A random key, weighted by its share."""
     keys = list(shares)
     return keys[int(rng.choice(len(keys), p=list(shares.values())))]
 
@@ -86,11 +86,9 @@ def sample(inputs: Inputs, rng: np.random.Generator) -> Plan:
     steps: list[Step] = []
     for index in range(count):
         read = reads(shape, index, index == count - 1, rng)
-        seen = (
-            round(mix.system_tokens) + question_tokens + sum(steps[earlier].output_tokens for earlier in read)
-        )
+        input_tokens = round(mix.system_tokens) + question_tokens + sum(steps[n].output_tokens for n in read)
         written, output = tokens(mix.step_written_tokens, rng), tokens(mix.step_output_tokens, rng)
-        steps.append(Step(pick(shares, rng), read, written, seen, output))
+        steps.append(Step(pick(shares, rng), read, written, input_tokens, output))
     return Plan(tuple(steps), question_tokens, bool(rng.random() < mix.second_look.share))
 
 

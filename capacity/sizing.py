@@ -1,6 +1,7 @@
-"""What a rate of requests needs, on paper: work for each station, replicas, machines, dollars, and what runs out first.
+"""What a rate of requests needs, calculated: work for each station, replicas, machines, dollars, and the
+first bottleneck.
 
-A fluid answer: utilisation is rate times work over capacity (the utilisation law), and queues are left to the simulation, which
+Utilisation is rate times work over capacity (the utilisation law). Queues are left to the simulation, which
 is run with these sizes and says how wrong they are.
 """
 
@@ -9,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from capacity.cluster import Sizes
-from capacity.inputs import Engine, Inputs
+from capacity.inputs import EngineSpec, Inputs
 from capacity.plans import Plan
 from capacity.stations import full_batch_s
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Of one engine or API, for one request to Podium, in the mean."""
+    """The mean work of one engine or API for one request to Podium."""
 
     calls: float
     input_tokens: float
@@ -29,27 +30,27 @@ class Need:
 
     Args:
         name: of the station.
-        needed: replicas, or tokens or requests a minute.
-        there: what is there today, or is known to be possible.
+        needed: replicas, or tokens or requests per minute.
+        available: what is deployed today, or is known to be possible.
         of: the unit of both, and whose limit it is.
-        setting: whether a line of the settings raises it; else somebody else must.
+        setting: whether a line of the settings raises it.
     """
 
     name: str
     needed: float
-    there: float
+    available: float
     of: str
     setting: bool = False
 
     @property
     def ratio(self) -> float:
-        """Above 1, it is short."""
-        return self.needed / self.there
+        """Above 1: not enough is available."""
+        return self.needed / self.available
 
 
 @dataclass(frozen=True, slots=True)
-class Sized:
-    """The answer for one rate."""
+class Requirements:
+    """What one rate needs."""
 
     rate_rps: float
     sizes: Sizes
@@ -58,84 +59,82 @@ class Sized:
     machines_usd_per_hour: float
     apis_usd_per_hour: float
     needs: tuple[Need, ...]
-    """All of them, the shortest first."""
+    """All of them, the worst shortage first."""
 
 
 def router_s(inputs: Inputs, plans: Sequence[Plan]) -> float:
-    """A router's CPU seconds for a request, in the mean."""
+    """The mean CPU seconds of a router for a request."""
     look_tokens = inputs.plans.second_look.written_tokens
 
     def one(plan: Plan) -> float:
         answer_tokens = plan.steps[-1].output_tokens
         return inputs.router.cpu_ms(
-            steps=len(plan.needed),
+            steps=len(plan.reachable),
             plan_tokens=sum(step.written_tokens for step in plan.steps) + look_tokens * plan.second_look,
-            inner_tokens=sum(plan.steps[index].output_tokens for index in plan.needed) - answer_tokens,
-            answer_tokens=answer_tokens, streamed=not plan.second_look,
-        )  # fmt: skip
+            inner_tokens=sum(plan.steps[index].output_tokens for index in plan.reachable) - answer_tokens,
+            answer_tokens=answer_tokens,
+            streamed=not plan.second_look,
+        )
 
     return sum(one(plan) for plan in plans) / len(plans) / 1000
 
 
 def loads(inputs: Inputs, plans: Sequence[Plan]) -> dict[str, Load]:
-    """By engine and API: what the steps that are needed ask of it, and the conductor's own work."""
+    """By engine and API: the work of the reachable steps, and the conductor's own."""
     totals = {name: [0.0, 0.0, 0.0] for name in (*inputs.engines, *inputs.apis)}
     mix = inputs.plans
     uncached_tokens = mix.conductor_prompt_tokens * (1 - mix.prefix_cached)
     for plan in plans:
-        asked = [
-            (
-                inputs.conductor,
-                uncached_tokens + plan.question_tokens,
-                sum(s.written_tokens for s in plan.steps),
-            )
-        ]
+        written_tokens = sum(step.written_tokens for step in plan.steps)
+        calls = [(inputs.conductor, uncached_tokens + plan.question_tokens, written_tokens)]
         if plan.second_look:
-            read = uncached_tokens + plan.looked_at_tokens
-            asked.append((inputs.conductor, read, mix.second_look.written_tokens))
-        for index in plan.needed:
+            read = uncached_tokens + plan.review_tokens
+            calls.append((inputs.conductor, read, mix.second_look.written_tokens))
+        for index in plan.reachable:
             step, worker = plan.steps[index], inputs.workers[plan.steps[index].worker]
-            asked.append((worker.engine or worker.api or "", step.input_tokens, step.output_tokens))
-        for name, read, written in asked:
+            calls.append((worker.engine or worker.api or "", step.input_tokens, step.output_tokens))
+        for name, read, written in calls:
             for place, amount in enumerate((1.0, read, written)):
                 totals[name][place] += amount
     return {name: Load(*(amount / len(plans) for amount in amounts)) for name, amounts in totals.items()}
 
 
-def engine_s(engine: Engine, load: Load) -> float:
-    """Seconds of one replica for a request's load, where its batch is full."""
+def engine_s(engine: EngineSpec, load: Load) -> float:
+    """Seconds of one replica for the load of a request, at a full batch."""
     return full_batch_s(engine, load.input_tokens, load.output_tokens)
 
 
-def sized(inputs: Inputs, rate_rps: float, plans: Sequence[Plan]) -> Sized:
+def size(inputs: Inputs, rate_rps: float, plans: Sequence[Plan]) -> Requirements:
     """The replicas, machines and dollars for `rate_rps` of such plans."""
-    asked, wanted = loads(inputs, plans), inputs.sizing
-    routers = math.ceil(rate_rps * router_s(inputs, plans) / wanted.router_utilisation)
+    by_name, limits = loads(inputs, plans), inputs.sizing
+    routers = math.ceil(rate_rps * router_s(inputs, plans) / limits.router_utilisation)
     engines = {
-        name: max(1, math.ceil(rate_rps * engine_s(engine, asked[name]) / wanted.engine_utilisation))
+        name: max(1, math.ceil(rate_rps * engine_s(engine, by_name[name]) / limits.engine_utilisation))
         for name, engine in inputs.engines.items()
     }
-    needs = [*_engine_needs(inputs, engines), *_api_needs(inputs, rate_rps, asked)]
+    needs = [*_engine_needs(inputs, engines), *_api_needs(inputs, rate_rps, by_name)]
     quotas = {
         name: max([1.0, *(2 * need.ratio for need in needs if need.name == name)]) for name in inputs.apis
     }
     machines = _machines(inputs, routers, engines)
     gpus = sum(inputs.engines[name].gpus * count for name, count in engines.items())
-    needs += [
-        Need("router", routers, inputs.router.replicas, "replicas, its `num_replicas` today", True),
-        *(Need(name, sum(machines.values()), ceiling.most, "machines in one Ray cluster")
-          for name, ceiling in inputs.ceilings.items()),
-    ]  # fmt: skip
-    return Sized(
-        rate_rps, Sizes(max(1, routers), engines, quotas), machines, gpus,
-        sum(inputs.machines[name].usd_per_hour * count for name, count in machines.items()),
-        _apis_usd(inputs, asked) * rate_rps * 3600,
-        tuple(sorted(needs, key=lambda need: -need.ratio)),
-    )  # fmt: skip
+    needs.append(Need("router", routers, inputs.router.replicas, "replicas, its `num_replicas` today", True))
+    count = sum(machines.values())
+    for name, ceiling in inputs.ceilings.items():
+        needs.append(Need(name, count, ceiling.most, "machines in one Ray cluster"))
+    return Requirements(
+        rate_rps,
+        Sizes(max(1, routers), engines, quotas),
+        machines,
+        gpus,
+        machines_usd_per_hour=sum(inputs.machines[name].usd_per_hour * n for name, n in machines.items()),
+        apis_usd_per_hour=_apis_usd(inputs, by_name) * rate_rps * 3600,
+        needs=tuple(sorted(needs, key=lambda need: -need.ratio)),
+    )
 
 
 def _machines(inputs: Inputs, routers: int, engines: Mapping[str, int]) -> dict[str, int]:
-    """Whole machines: GPUs of one sort are shared by the engines on it."""
+    """Whole machines; the engines on one kind share its GPUs."""
     gpus: dict[str, int] = {}
     for name, count in engines.items():
         engine = inputs.engines[name]
@@ -152,36 +151,35 @@ def _engine_needs(inputs: Inputs, engines: Mapping[str, int]) -> list[Need]:
     ]
 
 
-def _api_needs(inputs: Inputs, rate_rps: float, asked: Mapping[str, Load]) -> list[Need]:
+def _api_needs(inputs: Inputs, rate_rps: float, by_name: Mapping[str, Load]) -> list[Need]:
     needs: list[Need] = []
     for name, api in inputs.apis.items():
-        load = asked[name]
+        load = by_name[name]
         tokens = load.output_tokens + (load.input_tokens if api.counted == "all" else 0)
-        if api.tokens_per_minute:
-            needs.append(
-                Need(name, rate_rps * tokens * 60, api.tokens_per_minute, "tokens a minute, its quota")
-            )
-        if api.requests_per_minute:
-            needs.append(
-                Need(
-                    name, rate_rps * load.calls * 60, api.requests_per_minute, "requests a minute, its quota"
-                )
-            )
+        for amount, quota, unit in (
+            (tokens, api.tokens_per_minute, "tokens per minute, its quota"),
+            (load.calls, api.requests_per_minute, "requests per minute, its quota"),
+        ):
+            if quota:
+                needs.append(Need(name, rate_rps * amount * 60, quota, unit))
     return needs
 
 
-def _apis_usd(inputs: Inputs, asked: Mapping[str, Load]) -> float:
+def _apis_usd(inputs: Inputs, by_name: Mapping[str, Load]) -> float:
     """Of one request."""
     return sum(
-        (asked[name].input_tokens * api.usd_per_mtok_in + asked[name].output_tokens * api.usd_per_mtok_out)
+        (
+            by_name[name].input_tokens * api.usd_per_mtok_in
+            + by_name[name].output_tokens * api.usd_per_mtok_out
+        )
         / 1e6
         for name, api in inputs.apis.items()
     )
 
 
-def slice_of(sized: Sized, rate_rps: float) -> Sizes:
-    """The sizes for a slice of the traffic: every station shrunk alike, rounded to whole replicas."""
-    share = rate_rps / sized.rate_rps
-    engines = {name: max(1, round(count * share)) for name, count in sized.sizes.engines.items()}
-    quotas = {name: quota * share for name, quota in sized.sizes.quotas.items()}
-    return Sizes(max(1, math.ceil(sized.sizes.routers * share)), engines, quotas)
+def slice_of(whole: Requirements, rate_rps: float) -> Sizes:
+    """The sizes for a slice of the traffic: every station shrunk by the same factor, in whole replicas."""
+    share = rate_rps / whole.rate_rps
+    engines = {name: max(1, round(count * share)) for name, count in whole.sizes.engines.items()}
+    quotas = {name: quota * share for name, quota in whole.sizes.quotas.items()}
+    return Sizes(max(1, math.ceil(whole.sizes.routers * share)), engines, quotas)

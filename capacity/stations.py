@@ -1,7 +1,8 @@
 """Where a request spends its time: cores, a vLLM engine, a provider's API. Knows time and tokens, not plans.
 
-An engine is continuous batching as a fluid: every decoding sequence gets tokens at the same pace, which the number of them
-sets; prompts are read one after another, a chunk in each step, and slow the others meanwhile (vLLM's chunked prefill).
+An engine models continuous batching as a fluid: every decoding sequence gets tokens at the same pace, which
+their number sets; prompts are read one after another, a chunk per step, and slow the others meanwhile (vLLM's
+chunked prefill).
 """
 
 import heapq
@@ -18,14 +19,14 @@ from capacity import inputs
 
 Process = Generator[simpy.Event, Any, None]
 TINY = 1e-6
-"""Of a step: what floating point may leave over. So much time still moves a clock that has run for weeks."""
+"""Of a step: the tolerance for floating point; large enough to move a clock that has run for weeks."""
 
 
 class Caller(Protocol):
-    """Whoever can be asked for tokens."""
+    """A source of tokens."""
 
     def call(self, prompt_tokens: int, marks: Sequence[int]) -> list[simpy.Event]:
-        """Events, one for each count of output tokens in `marks`, ascending; the last one ends the call."""
+        """An event for each count of output tokens in `marks`, ascending; the last one ends the call."""
         ...
 
 
@@ -42,7 +43,7 @@ class Cores:
         return self._cores.count + len(self._cores.queue)
 
     def work(self, seconds: float) -> Process:
-        """Take a core for so long; a process waits for it with `yield from`."""
+        """Use a core for that long; a process waits for it with `yield from`."""
         if seconds <= 0:
             return
         with self._cores.request() as core:
@@ -52,15 +53,15 @@ class Cores:
         self.done += 1
 
 
-def full_batch_s(spec: inputs.Engine, prompt_tokens: float, output_tokens: float) -> float:
-    """Seconds of a replica for so many tokens, where its batch is full."""
+def full_batch_s(spec: inputs.EngineSpec, prompt_tokens: float, output_tokens: float) -> float:
+    """Seconds of a replica for so many tokens at a full batch."""
     token_s = spec.step_s(spec.batch) / spec.batch
     return output_tokens * token_s + prompt_tokens / spec.prefill_tokens_per_s
 
 
 @dataclass(slots=True)
 class _Prompt:
-    """A call whose prompt is not read to its end."""
+    """A call whose prompt is not completely read."""
 
     left_tokens: float
     work_s: float
@@ -68,16 +69,16 @@ class _Prompt:
     events: list[simpy.Event]
 
 
-class Engine:
+class EngineReplica:
     """A vLLM replica.
 
     Attributes:
         ongoing: calls running and queued.
         sequence_s: integral of the calls in the batch over time.
-        work_s: what the calls that have ended would have taken in full batches.
+        work_s: what the completed calls would have taken in full batches.
     """
 
-    def __init__(self, env: simpy.Environment, spec: inputs.Engine) -> None:
+    def __init__(self, env: simpy.Environment, spec: inputs.EngineSpec) -> None:
         self.env, self.spec = env, spec
         self.ongoing, self.sequence_s, self.work_s = 0, 0.0, 0.0
         self._step_s = [0.0, *(spec.step_s(count + 1) for count in range(spec.batch))]
@@ -97,71 +98,71 @@ class Engine:
         work_s = marks[-1] * self._token_s + prompt_tokens / self.spec.prefill_tokens_per_s
         self._queue.append(_Prompt(float(max(prompt_tokens, 1)), work_s, marks, events))
         self._admit()
-        self._next()
+        self._schedule()
         return events
 
     def _admit(self) -> None:
         while self._queue and self._decoding + len(self._prompts) < self.spec.batch:
             self._prompts.append(self._queue.popleft())
 
-    def _now_s(self) -> float:
-        """One step of the engine as it is now."""
+    def _present_step_s(self) -> float:
+        """Seconds of a step of the engine in its present state."""
         return self._step_s[self._decoding] + (self._chunk_s if self._prompts else 0.0)
 
     def _advance(self) -> None:
-        """Bring tokens and prompts to the present."""
+        """Advance tokens and prompts to the present."""
         passed_s = self.env.now - self._at_s
         self._at_s = self.env.now
         if not (self._decoding or self._prompts) or passed_s <= 0:
             return
         self.sequence_s += passed_s * (self._decoding + len(self._prompts))
-        steps = passed_s / self._now_s()
+        steps = passed_s / self._present_step_s()
         self._paced += steps
         if self._prompts:
             self._prompts[0].left_tokens -= steps * self.spec.chunk_tokens
 
-    def _next(self) -> None:
-        """Wake at what comes first; whatever was planned before is void."""
+    def _schedule(self) -> None:
+        """Schedule the next wake-up, which replaces the one before."""
         self._wakes += 1
         steps = [max(0.0, self._due[0][0] - self._paced)] if self._due else []
         if self._prompts:
             steps.append(max(0.0, self._prompts[0].left_tokens) / self.spec.chunk_tokens)
         if steps:
-            wake = self.env.timeout(min(steps) * self._now_s(), value=self._wakes)
-            wake.callbacks.append(self._woken)
+            wake = self.env.timeout(min(steps) * self._present_step_s(), value=self._wakes)
+            wake.callbacks.append(self._wake)
 
-    def _woken(self, event: simpy.Event) -> None:
-        if event.value != self._wakes:
+    def _wake(self, timeout: simpy.Event) -> None:
+        if timeout.value != self._wakes:
             return
         self._advance()
         if self._prompts and self._prompts[0].left_tokens <= TINY * self.spec.chunk_tokens:
             self._decode(self._prompts.popleft())
         while self._due and self._due[0][0] - self._paced <= TINY:
-            _, _, work_s, said = heapq.heappop(self._due)
-            said.succeed()
+            _, _, work_s, event = heapq.heappop(self._due)
+            event.succeed()
             if work_s is not None:
                 self._decoding -= 1
                 self.ongoing -= 1
                 self.work_s += work_s
         self._admit()
-        self._next()
+        self._schedule()
 
-    def _decode(self, read: _Prompt) -> None:
+    def _decode(self, prompt: _Prompt) -> None:
         self._decoding += 1
-        for mark, said in zip(read.marks, read.events, strict=True):
-            work_s = read.work_s if said is read.events[-1] else None
-            heapq.heappush(self._due, (self._paced + mark, next(self._order), work_s, said))
+        for mark, event in zip(prompt.marks, prompt.events, strict=True):
+            work_s = prompt.work_s if event is prompt.events[-1] else None
+            heapq.heappush(self._due, (self._paced + mark, next(self._order), work_s, event))
 
 
-class Api:
-    """A provider's model: lognormal until the first token, then an even pace; a call over the quota waits for its turn.
+class ApiStation:
+    """A provider's model: a lognormal time to first token, then a constant pace; a call over the quota waits.
 
-    The quota is a pace at which calls may begin (the generic cell rate algorithm with a minute's burst), a token being charged
-    when its call begins.
+    The quota limits the rate at which calls begin (the generic cell rate algorithm with a minute's burst);
+    the tokens of a call count when it begins.
     """
 
     def __init__(
-        self, env: simpy.Environment, spec: inputs.Api, rng: np.random.Generator, quota: float = 1.0
+        self, env: simpy.Environment, spec: inputs.ApiSpec, rng: np.random.Generator, quota: float = 1.0
     ) -> None:
         self.env, self.spec, self.rng = env, spec, rng
         self.ongoing, self.waited_s, self.calls = 0, 0.0, 0
@@ -182,11 +183,11 @@ class Api:
         self.ongoing += 1
         first_s = begin_s - self.env.now + self._first_token_s()
         events = [self.env.timeout(first_s + (mark - 1) * self.spec.token_ms / 1000) for mark in marks]
-        events[-1].callbacks.append(self._ended)
+        events[-1].callbacks.append(self._end_call)
         return list(events)
 
     def _first_token_s(self) -> float:
         return float(self.rng.lognormal(np.log(self.spec.first_token_s), self.spec.first_token_sigma))
 
-    def _ended(self, _: simpy.Event) -> None:
+    def _end_call(self, _: simpy.Event) -> None:
         self.ongoing -= 1

@@ -1,10 +1,10 @@
-"""What one change of the inputs does to the sizes: paper only, as sizes are. Knows the changes, not how they are shown."""
+"""What one change of the inputs does to the calculated sizes. Knows the changes, not how they are shown."""
 
 from collections.abc import Callable, Mapping
 
-from capacity.inputs import Engine, Inputs
+from capacity.inputs import EngineSpec, Inputs
 from capacity.plans import samples
-from capacity.sizing import Sized, sized
+from capacity.sizing import Requirements, size
 
 PLANS = 20_000
 
@@ -15,22 +15,22 @@ def plans(**changes: object) -> Callable[[Inputs], Inputs]:
 
 
 def engines(
-    change: Callable[[Engine], Mapping[str, object]], *, of: str | None = None
+    change: Callable[[EngineSpec], Mapping[str, object]], *, of: str | None = None
 ) -> Callable[[Inputs], Inputs]:
     """Change every engine, or one."""
 
-    def made(given: Inputs) -> Inputs:
-        changed = {
+    def apply(given: Inputs) -> Inputs:
+        engines = {
             name: engine.model_copy(update=change(engine)) if of in (None, name) else engine
             for name, engine in given.engines.items()
         }
-        return given.model_copy(update={"engines": changed})
+        return given.model_copy(update={"engines": engines})
 
-    return made
+    return apply
 
 
 def router(costs: Mapping[str, float]) -> Callable[[Inputs], Inputs]:
-    """Change what the router's CPU goes into."""
+    """Change the router's CPU costs."""
     return lambda given: given.model_copy(update={"router": given.router.model_copy(update=costs)})
 
 
@@ -40,7 +40,7 @@ def half_the_tokens(given: Inputs) -> Inputs:
     return plans(step_output_tokens=tokens.model_copy(update={"mean": tokens.mean / 2}))(given)
 
 
-def always_looked_at(given: Inputs) -> Inputs:
+def always_review(given: Inputs) -> Inputs:
     """Every request has a second round."""
     return plans(second_look=given.plans.second_look.model_copy(update={"share": 1.0}))(given)
 
@@ -49,17 +49,17 @@ CHANGES: Mapping[str, Callable[[Inputs], Inputs]] = {
     "as above": lambda given: given,
     "half the output tokens a step": half_the_tokens,
     "plans of one or two steps": plans(steps={1: 0.5, 2: 0.5}),
-    "every request has a second round": always_looked_at,
+    "every request has a second round": always_review,
     "32B steps twice as fast, prompts as before": engines(
-        lambda engine: {"step_ms": {count: took / 2 for count, took in engine.step_ms.items()}}, of="32b"
+        lambda engine: {"step_ms": {count: ms / 2 for count, ms in engine.step_ms.items()}}, of="32b"
     ),
     "half the sequences in a batch": engines(lambda engine: {"memory_seqs": engine.batch // 2}),
     "no prefix cache for the conductor": plans(prefix_cached=0.0),
 }
 
 
-def changed(given: Inputs, rate_rps: float, seed: int = 0) -> dict[str, Sized]:
-    """Each change by name, and the sizes under it."""
-    found = {name: change(given) for name, change in CHANGES.items()}
-    found |= {name: router(costs)(given) for name, costs in given.other_routers.items()}
-    return {name: sized(each, rate_rps, samples(each, PLANS, seed)) for name, each in found.items()}
+def requirements_by_change(given: Inputs, rate_rps: float, seed: int = 0) -> dict[str, Requirements]:
+    """What each change leads to, by its name."""
+    changed = {name: change(given) for name, change in CHANGES.items()}
+    changed |= {name: router(costs)(given) for name, costs in given.other_routers.items()}
+    return {name: size(each, rate_rps, samples(each, PLANS, seed)) for name, each in changed.items()}

@@ -1,7 +1,7 @@
-"""When requests come, if nobody waits for anybody: a Poisson process. Pure numbers.
+"""When requests arrive if nobody waits for anybody: a Poisson process. Numbers only.
 
-A shape makes it an inhomogeneous one by thinning (Lewis and Shedler, 1979): arrivals are drawn at the highest rate, and each
-is kept with the probability that the shape has at its time.
+A shape makes it an inhomogeneous one by thinning (Lewis and Shedler, 1979): arrivals are drawn at the highest
+rate, and each is kept with the probability that the shape has at its time.
 """
 
 import random
@@ -11,10 +11,10 @@ from loadtest.shapes import SHAPES
 
 
 def arrivals(rate: float, duration_s: float, shape: str, source: random.Random) -> Iterator[float]:
-    """Times of arrival, in seconds since the run began, in order.
+    """Arrival times in seconds since the run began, ascending.
 
     Args:
-        rate: requests a second at the shape's height.
+        rate: requests per second at the shape's height.
         duration_s: none comes later.
         shape: a name of `SHAPES`.
         source: of the draws; the same seed gives the same times.

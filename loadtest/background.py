@@ -1,4 +1,4 @@
-"""Does something now and then while a run goes on: a thread, or a greenlet where Locust has patched threads."""
+"""Calls a function periodically during a run: in a thread, or a greenlet where Locust has patched threads."""
 
 import threading
 from collections.abc import Callable, Iterator

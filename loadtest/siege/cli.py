@@ -1,6 +1,7 @@
-"""`python -m loadtest.siege`: every attack against both paths, from one address and from several. Exit 1 where a bound is missed.
+"""`podium siege`: every attack on both paths, from one address and from several. Exit 1 where a bound is
+missed.
 
-`--only default:idle,fast:prompts` runs some of it; `--connections 300 --duration 5` makes it small.
+`--only default:idle,fast:prompts` runs some of them; `--connections 300 --duration 5` makes them small.
 """
 
 import argparse
@@ -15,21 +16,22 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench.isolated import alone
-from bench.server import BUILD, BenchError, production
-from loadtest.siege.attack import EXTRA_KINDS, KINDS, allow_files
-from loadtest.siege.watch import STREAMS, Result, Watch
+from bench.isolated import isolated
+from bench.server import BUILD, BenchError, production_environment
+from loadtest.program import allow_open_files, restore_interrupts
+from loadtest.siege.attack import EXTRA_KINDS, KINDS
+from loadtest.siege.watch import STREAMS, SiegeResult, Watch
 
 SETTINGS = Path(__file__).with_name("siege.yaml")
 TOKENS_PER_S = 20
 """Of the worker `talker` in siege.yaml."""
 SEVERAL = 8
-NOTHING = "nothing"
-"""No attack: what this machine gives by itself, beside which the rest is to be read."""
-AT_ONCE = {"headers": 4, "prompts": 5}
+NO_ATTACK = "nothing"
+"""For comparison: what this machine does without an attack."""
+CONCURRENT = {"headers": 4, "prompts": 5}
 """Of the attacks that are few and large."""
 SETTLE_S = 3.0
-"""Between two attacks: the thousands of closed connections of the one before are not to be counted to the next."""
+"""Between attacks, so that the thousands of closed connections of one are not counted to the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,31 +49,23 @@ class Case:
 
 
 @asynccontextmanager
-async def attacking(case: Case, url: str, connections: int) -> AsyncIterator[None]:
-    """The attacker runs as a process of its own; what it counted goes to build/bench/siege-attack.log."""
-    if case.kind == NOTHING:
+async def attack(case: Case, url: str, connections: int) -> AsyncIterator[None]:
+    """Run the attacker as a process of its own; its counts go to build/bench/siege-attack.log."""
+    if case.kind == NO_ATTACK:
         yield
         return
-    count = AT_ONCE.get(case.kind, connections)
-    command = [
-        "-m",
-        "loadtest.siege.attack",
-        case.kind,
-        url,
-        "--count",
-        str(count),
-        "--addresses",
-        str(case.addresses),
-    ]
+    count = CONCURRENT.get(case.kind, connections)
+    options = ["--count", str(count), "--addresses", str(case.addresses)]
+    command = [sys.executable, "-m", "loadtest.siege.attack", case.kind, url, *options]
     BUILD.mkdir(parents=True, exist_ok=True)
     with (BUILD / "siege-attack.log").open("ab") as log:
         log.write(f"{case.name}\n".encode())
         log.flush()
-        process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=log, stderr=log)
+        process = await asyncio.create_subprocess_exec(*command, stdout=log, stderr=log)
         try:
             yield
             if process.returncode is not None:
-                raise BenchError(f"The attacker ended by itself; see {BUILD / 'siege-attack.log'}.")
+                raise BenchError(f"The attacker exited early; see {BUILD / 'siege-attack.log'}.")
         finally:
             if process.returncode is None:
                 process.kill()
@@ -80,99 +74,103 @@ async def attacking(case: Case, url: str, connections: int) -> AsyncIterator[Non
 
 async def besiege(
     case: Case, url: str, connections: int, duration_s: float, streams: int = STREAMS
-) -> Result:
+) -> SiegeResult:
     """One attack, for as long as the streams run."""
     watch = Watch(url, text(duration_s), streams)
-    begun = asyncio.Event()
-    watching = asyncio.create_task(watch.run(begun))
+    has_begun = asyncio.Event()
+    watching = asyncio.create_task(watch.run(has_begun))
     try:
-        await begun.wait()
-        async with attacking(case, url, connections):
+        await has_begun.wait()
+        async with attack(case, url, connections):
             return await watching
     finally:
         watching.cancel()
 
 
 def text(duration_s: float) -> str:
-    """The answer of the worker `talker`: no two of its words are alike."""
+    """The answer of the worker `talker`, in which no two words are alike."""
     return " ".join(f"word-{number}" for number in range(int(duration_s * TOKENS_PER_S)))
 
 
 @asynccontextmanager
-async def serving(path: str, duration_s: float) -> AsyncIterator[str]:
+async def serve(path: str, duration_s: float) -> AsyncIterator[str]:
     """The address of a server on one path, `default` or `fast`."""
     BUILD.mkdir(parents=True, exist_ok=True)
     settings = BUILD / f"siege-{path}.yaml"
     settings.write_text(SETTINGS.read_text().replace("${TOKENS}", text(duration_s)))
-    env = production() if path == "fast" else {}
-    async with alone(f"siege-{path}", settings, env=env) as (client, _):
+    env = production_environment() if path == "fast" else {}
+    async with isolated(f"siege-{path}", settings, env=env) as (client, _):
         yield client.url
 
 
 def cases(only: Sequence[str]) -> list[Case]:
-    """Those whose PATH:KIND is named; where none is, every one that must be held."""
+    """Those whose PATH:KIND is in `only`; where it is empty, every one that must be withstood."""
     every = [
         Case(path, kind, addresses)
         for path in ("default", "fast")
-        for kind in (NOTHING, *KINDS, *EXTRA_KINDS)
-        for addresses in ((1,) if kind == NOTHING else (1, SEVERAL))
+        for kind in (NO_ATTACK, *KINDS, *EXTRA_KINDS)
+        for addresses in ((1,) if kind == NO_ATTACK else (1, SEVERAL))
     ]
     chosen = only or [f"{case.path}:{case.kind}" for case in every if case.kind not in EXTRA_KINDS]
     return [case for case in every if f"{case.path}:{case.kind}" in chosen]
 
 
-def table(results: dict[Case, Result]) -> Table:
-    """For a person."""
-    drawn = Table(
-        "path", "attack", "from", "streams whole", "answered", "slowest gap", "/healthz p99", "held"
-    )
+def table(results: dict[Case, SiegeResult]) -> Table:
+    """One row per attack."""
+    headings = ("path", "attack", "from", "streams whole", "answered", "slowest gap", "/healthz p99", "held")
+    rows = Table(*headings)
     for case, result in results.items():
-        drawn.add_row(
-            case.path, case.kind.replace("_", " "), str(case.addresses), f"{result.whole} of {result.streams}",
-            f"{result.answered} of {result.asked}", f"{result.slowest_gap_s:.2f} s", f"{1000 * result.health_p99_s:.0f} ms",
-            "yes" if result.held else "[red]no[/]",
-        )  # fmt: skip
-    return drawn
+        rows.add_row(
+            case.path,
+            case.kind.replace("_", " "),
+            str(case.addresses),
+            f"{result.whole} of {result.streams}",
+            f"{result.answered} of {result.asked}",
+            f"{result.slowest_gap_s:.2f} s",
+            f"{1000 * result.health_p99_s:.0f} ms",
+            "yes" if result.withstood else "[red]no[/]",
+        )
+    return rows
 
 
 async def run(only: Sequence[str], connections: int, duration_s: float) -> int:
     """Exit status."""
-    console, results = Console(soft_wrap=True), dict[Case, Result]()
+    console, results = Console(soft_wrap=True), dict[Case, SiegeResult]()
     chosen = cases(only)
     for path in dict.fromkeys(case.path for case in chosen):
         console.print(f"starting the server: {path}")
-        async with serving(path, duration_s) as url:
+        async with serve(path, duration_s) as url:
             for case in (each for each in chosen if each.path == path):
                 console.print(f"{len(results) + 1} of {len(chosen)}: {case.name} ...")
                 await asyncio.sleep(SETTLE_S)
                 results[case] = result = await besiege(case, url, connections, duration_s)
-                console.print(
-                    f"  {'held' if result.held else 'NOT HELD'} {'; '.join(result.lost)}", markup=False
-                )
+                verdict = "held" if result.withstood else "NOT HELD"
+                console.print(f"  {verdict} {'; '.join(result.lost)}", markup=False)
     console.print(table(results))
-    figures = [
-        {"path": c.path, "kind": c.kind, "addresses": c.addresses, **_json(r)} for c, r in results.items()
-    ]
-    (BUILD / "siege.json").write_text(json.dumps(figures, indent=1))
-    return 0 if all(result.held for result in results.values()) else 1
+    (BUILD / "siege.json").write_text(json.dumps([_json(*each) for each in results.items()], indent=1))
+    return 0 if all(result.withstood for result in results.values()) else 1
 
 
-def _json(result: Result) -> dict[str, object]:
+def _json(case: Case, result: SiegeResult) -> dict[str, object]:
     names = ("streams", "whole", "asked", "answered", "slowest_gap_s", "health_p99_s")
-    return {name: getattr(result, name) for name in names}
+    attacked = {"path": case.path, "kind": case.kind, "addresses": case.addresses}
+    return attacked | {name: getattr(result, name) for name in names}
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Command line."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.siege", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="podium siege", description="Ordinary clients during attacks on both paths."
+    )
     parser.add_argument("--only", default="", help="such as default:idle,fast:prompts,fast:large_unfinished")
-    parser.add_argument("--connections", type=int, default=5000)
-    parser.add_argument("--duration", type=float, default=30.0, help="seconds that each attack lasts")
-    given = parser.parse_args()
-    allow_files(STREAMS + 500)
+    parser.add_argument("--connections", type=int, default=5000, help="of an attack (%(default)s)")
+    parser.add_argument("--duration", type=float, default=30.0, help="seconds of each attack (%(default)s)")
+    read = parser.parse_args(argv)
+    restore_interrupts()
+    allow_open_files(STREAMS + 700)
     try:
         return asyncio.run(
-            run([name for name in given.only.split(",") if name], given.connections, given.duration)
+            run([name for name in read.only.split(",") if name], read.connections, read.duration)
         )
     except BenchError as error:
         print(error, file=sys.stderr)

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -25,8 +26,9 @@ from bench import (
     upstream,
     vs_litellm,
 )
-from bench.cli import ALONE, PARTS, parts, table
-from bench.figures import BLOCKS, CATALOGUE, Figure, Known, counted, figure, flat, p95
+from bench.cli import ISOLATED, PARTS, Shared, table
+from bench.client import Client
+from bench.figures import BLOCKS, CATALOGUE, Figure, FigureSpec, figure, p95, reading, to_json
 
 BENCH = Path(dag.__file__).parent
 PROMISED = {
@@ -35,18 +37,18 @@ PROMISED = {
     "added_p50_over_litellm", "streams_over_litellm",
 }  # fmt: skip
 
-A_ROUND = vs_litellm.Round(
-    podium=vs_litellm.Side(p50_ms=3.0, rps=500.0, streams_per_s=300.0),
-    litellm=vs_litellm.Side(p50_ms=7.0, rps=200.0, streams_per_s=60.0),
-    upstream=vs_litellm.Side(p50_ms=0.5, rps=5000.0, streams_per_s=3000.0),
+A_ROUND = vs_litellm.ProxyRound(
+    podium=vs_litellm.ProxySide(p50_ms=3.0, rps=500.0, streams_per_s=300.0),
+    litellm=vs_litellm.ProxySide(p50_ms=7.0, rps=200.0, streams_per_s=60.0),
+    upstream=vs_litellm.ProxySide(p50_ms=0.5, rps=5000.0, streams_per_s=3000.0),
 )
 
 
 A_TO_B = adapters.Switch("a", "b", asked_s=10.0, done_s=12.0)
 A_SWITCHED_RUN = [
-    adapters.Answer(1.0, 2.0, "a a a"),
-    adapters.Answer(11.0, 11.5, "b b"),
-    adapters.Answer(13.0, 13.5, "b"),
+    adapters.TimedAnswer(1.0, 2.0, "a a a"),
+    adapters.TimedAnswer(11.0, 11.5, "b b"),
+    adapters.TimedAnswer(13.0, 13.5, "b"),
 ]
 
 
@@ -63,20 +65,22 @@ def a_conductors_record() -> dict[str, object]:
     }
 
 
-def a_round(router: float, bare: float, added_ms: float = 12.0) -> engine.Round:
+def a_round(router: float, bare: float, added_ms: float = 12.0) -> engine.EngineRound:
     """Tokens per second of both sides; first tokens of the bare one after 100 ms."""
-    return engine.Round(engine.Side(router, (100.0 + added_ms,)), engine.Side(bare, (100.0,)))
+    return engine.EngineRound(
+        engine.EngineSide(router, (100.0 + added_ms,)), engine.EngineSide(bare, (100.0,))
+    )
 
 
-def a_scaled_run(*words: int | None, replicas: tuple[int, ...] = (0, 1, 2, 3, 0)) -> autoscaling.Watched:
+def a_scaled_run(*words: int | None, replicas: tuple[int, ...] = (0, 1, 2, 3, 0)) -> autoscaling.ScalingRun:
     """A look every 10 s, streams under way until 30 s."""
-    looks = [autoscaling.Seen(10.0 * n, int(n <= 3), up, 0, 0) for n, up in enumerate(replicas)]
-    return autoscaling.Watched(4.0, list(words), looks)
+    looks = [autoscaling.Snapshot(10.0 * n, int(n <= 3), up, 0, 0) for n, up in enumerate(replicas)]
+    return autoscaling.ScalingRun(4.0, list(words), looks)
 
 
 def everything() -> list[Figure]:
     pairs = [dag.Pair({"wall_s": 0.63, "critical_path_s": 0.6}, 0.64, 1.28)]
-    left = [disconnects.Leaving(stage, 10.0, 0) for stage in disconnects.STAGES]
+    left = [disconnects.Disconnect(stage, 10.0, 0) for stage in disconnects.STAGES]
     return [
         *dag.figures(pairs), *schedulers.figures([schedulers.Walls(2, 0.7, 0.8, 1.0)]), *first_call.figures([a_conductors_record()]), *tokens.figures([4.0], [114.0], [8.0]),
         *engine.figures({at_once: [a_round(90.0, 100.0)] for at_once in engine.LINES}),
@@ -87,8 +91,8 @@ def everything() -> list[Figure]:
     ]  # fmt: skip
 
 
-def test_all_parts_together_give_every_name_of_the_catalogue_once_and_flat() -> None:
-    written = json.loads(json.dumps(flat(everything())))
+def test_all_parts_together_give_every_name_of_the_catalogue_once_and_to_json() -> None:
+    written = json.loads(json.dumps(to_json(everything())))
     assert written.keys() == CATALOGUE.keys()
     assert all(isinstance(value, int | float) for value in written.values())
     assert {name for name in PROMISED if CATALOGUE[name].target is not None} == PROMISED
@@ -96,9 +100,9 @@ def test_all_parts_together_give_every_name_of_the_catalogue_once_and_flat() -> 
 
 def test_a_name_that_nobody_knows_or_that_came_twice_is_not_written() -> None:
     with pytest.raises(ValueError, match="speed"):
-        flat([counted("speed", 1)])
+        to_json([reading("speed", 1)])
     with pytest.raises(ValueError, match="twice"):
-        flat([counted("disconnects", 1), counted("disconnects", 2)])
+        to_json([reading("disconnects", 1), reading("disconnects", 2)])
 
 
 def test_the_ratios_of_a_plan_are_taken_pair_by_pair() -> None:
@@ -112,10 +116,10 @@ def test_the_ratios_of_a_plan_are_taken_pair_by_pair() -> None:
 
 
 def test_the_plans_differ_only_in_what_is_read() -> None:
-    workers = [step["worker"] for step in dag.SIDE_BY_SIDE]
-    assert workers == [step["worker"] for step in dag.IN_SEQUENCE]
-    assert [step["access"] for step in dag.SIDE_BY_SIDE] == [[], [], [], [0, 1, 2]]
-    assert [step["access"] for step in dag.IN_SEQUENCE] == [[], [0], [1], [2]]
+    workers = [step["worker"] for step in dag.PARALLEL]
+    assert workers == [step["worker"] for step in dag.SEQUENTIAL]
+    assert [step["access"] for step in dag.PARALLEL] == [[], [], [], [0, 1, 2]]
+    assert [step["access"] for step in dag.SEQUENTIAL] == [[], [0], [1], [2]]
 
 
 def test_the_first_call_is_timed_from_its_steps_last_byte_and_to_the_plans_end() -> None:
@@ -155,9 +159,9 @@ def test_no_question_is_asked_twice() -> None:
 
 
 def test_the_streams_meant_to_be_under_way_follow_the_load() -> None:
-    assert [autoscaling.meant(at_s) for at_s in (0, 14.9, 15.1, 29, 37.5, 50, 69, 78, 200)] == pytest.approx(
-        [1, 1, 8, 8, 12, 16, 8, 0, 0]
-    )
+    assert [
+        autoscaling.target_streams(at_s) for at_s in (0, 14.9, 15.1, 29, 37.5, 50, 69, 78, 200)
+    ] == pytest.approx([1, 1, 8, 8, 12, 16, 8, 0, 0])
 
 
 def test_a_stream_cut_while_replicas_came_and_went_is_lost() -> None:
@@ -177,7 +181,7 @@ def test_a_run_without_a_second_replica_or_with_one_left_gives_no_figures(replic
 
 def test_streams_and_replicas_are_drawn(tmp_path: Path) -> None:
     for name in ("seen.svg", "seen.png"):
-        autoscaling.draw(a_scaled_run().seen, tmp_path / name)
+        autoscaling.draw(a_scaled_run().snapshots, tmp_path / name)
     assert "replicas up" in (tmp_path / "seen.svg").read_text()
     assert (tmp_path / "seen.png").read_bytes().startswith(b"\x89PNG")
 
@@ -202,8 +206,8 @@ def test_a_stream_that_broke_or_says_something_else_is_lost() -> None:
 
 
 def test_a_call_that_stays_open_counts_as_left_and_as_slow() -> None:
-    left = [disconnects.Leaving(stage, 5.0, 0) for stage in disconnects.STAGES]
-    got = values(disconnects.figures([*left, disconnects.Leaving("inner", 5000.0, 2)], runs_left=1))
+    left = [disconnects.Disconnect(stage, 5.0, 0) for stage in disconnects.STAGES]
+    got = values(disconnects.figures([*left, disconnects.Disconnect("inner", 5000.0, 2)], runs_left=1))
     assert got["disconnect_to_closed_p95_ms"] == 5000
     assert got["disconnect_planning_p95_ms"] == 5
     assert (got["disconnects"], got["disconnect_calls_left"]) == (4, 3)
@@ -221,10 +225,10 @@ def test_noise_is_the_figure_of_each_fifth_of_the_repeats() -> None:
 
 
 def test_a_promise_is_kept_at_its_bound_and_missed_beyond() -> None:
-    assert Known("", 15).met(15) is True
-    assert Known("", 15).met(15.1) is False
-    assert Known("", 0.5, "at least").met(0.49) is False
-    assert Known("").met(1e9) is None
+    assert FigureSpec("", 15).meets_target(15) is True
+    assert FigureSpec("", 15).meets_target(15.1) is False
+    assert FigureSpec("", 0.5, "at least").meets_target(0.49) is False
+    assert FigureSpec("").meets_target(1e9) is None
 
 
 def test_the_table_shows_every_figure() -> None:
@@ -232,8 +236,9 @@ def test_the_table_shows_every_figure() -> None:
 
 
 def test_the_parts_are_those_that_the_command_line_names() -> None:
-    made = parts(*[None] * 5)  # type: ignore[arg-type]
-    assert tuple(part.name for part in [*made, *ALONE]) == PARTS
+    none: Any = None
+    shared = Shared(Client(none, "http://127.0.0.1:9"), none, none, none, print)
+    assert tuple(part.name for part in [*shared.parts(), *ISOLATED]) == PARTS
 
 
 def test_the_settings_say_what_the_measurements_take_for_granted() -> None:
@@ -251,16 +256,16 @@ def test_the_settings_say_what_the_measurements_take_for_granted() -> None:
 
 async def test_the_upstream_knows_when_a_call_spoke_and_when_its_client_hung_up() -> None:
     ask = {"model": "answer", "messages": [{"role": "user", "content": "run-x1- what is it?"}]}
-    async with upstream.serving() as up, aiohttp.ClientSession() as session:
+    async with upstream.serve_upstream() as up, aiohttp.ClientSession() as session:
         response = await session.post(f"{up.url}/chat/completions", json=ask)
-        await up.opened("run-x1-", "answer")
+        await up.wait_until_called("run-x1-", "answer")
         while b"word" not in await response.content.readline():
             pass
-        (call,) = up.open("run-x1-")
+        (call,) = up.open_calls("run-x1-")
         assert call.spoke_s is not None
         response.close()
         async with asyncio.timeout(10):
-            await up.closed("run-x1-")
+            await up.wait_until_idle("run-x1-")
         assert call.closed_s is not None
         assert call.closed_s >= call.spoke_s
         assert up.calls("run-other-") == []
@@ -286,12 +291,12 @@ async def test_the_upstream_knows_when_a_call_spoke_and_when_its_client_hung_up(
 def test_an_answer_is_wrong_where_its_adapter_was_not_in_use_while_it_waited_or_there_were_two(
     asked_s: float, first_s: float, text: str | None, is_wrong: bool
 ) -> None:
-    answer = adapters.Answer(asked_s, first_s, text)
+    answer = adapters.TimedAnswer(asked_s, first_s, text)
     switches = [A_TO_B, adapters.Switch("b", "a", asked_s=20.0, done_s=30.0)]
     assert bool(adapters.wrong([answer], switches)) == is_wrong
 
 
 def test_answers_that_broke_while_adapters_were_switched_are_counted_as_lost() -> None:
-    got = values(adapters.figures([*A_SWITCHED_RUN, adapters.Answer(14.0, 15.0, None)], [A_TO_B]))
+    got = values(adapters.figures([*A_SWITCHED_RUN, adapters.TimedAnswer(14.0, 15.0, None)], [A_TO_B]))
     assert (got["adapters_lost"], got["adapters_wrong"], got["adapters_answers"]) == (1, 0, 4)
     assert (got["adapters_switch_s"], got["adapters_first_word_switching_ms"]) == (2.0, 500.0)

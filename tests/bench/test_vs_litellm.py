@@ -11,14 +11,20 @@ import yaml
 from bench import echo_upstream, litellm, steps, vs_litellm
 from bench.client import CHAT, Client
 from bench.server import BenchError
-from bench.subprocess_server import instant as upstream
-from bench.subprocess_server import running
-from bench.vs_litellm import Round, Side
+from bench.subprocess_server import echo_upstream as upstream
+from bench.subprocess_server import subprocess_server
+from bench.vs_litellm import ProxyRound, ProxySide
 
 ROUNDS = [
-    Round(podium=Side(3.0, 500, 300), litellm=Side(7.0, 200, 60), upstream=Side(1.0, 5000, 3000)),
-    Round(podium=Side(2.0, 600, 240), litellm=Side(5.0, 200, 60), upstream=Side(1.0, 5000, 3000)),
-    Round(podium=Side(9.0, 100, 50), litellm=Side(17.0, 40, 10), upstream=Side(1.0, 1000, 500)),
+    ProxyRound(
+        podium=ProxySide(3.0, 500, 300), litellm=ProxySide(7.0, 200, 60), upstream=ProxySide(1.0, 5000, 3000)
+    ),
+    ProxyRound(
+        podium=ProxySide(2.0, 600, 240), litellm=ProxySide(5.0, 200, 60), upstream=ProxySide(1.0, 5000, 3000)
+    ),
+    ProxyRound(
+        podium=ProxySide(9.0, 100, 50), litellm=ProxySide(17.0, 40, 10), upstream=ProxySide(1.0, 1000, 500)
+    ),
 ]
 """The last while the machine was busy with something else."""
 
@@ -67,19 +73,19 @@ async def test_answers_are_checked_and_a_dropped_word_is_no_answer(
 ) -> None:
     async with aiohttp.ClientSession() as session:
         client = Client(session, url)
-        await vs_litellm.whole(client)
-        await vs_litellm.streamed(client)
+        await vs_litellm.ask(client)
+        await vs_litellm.stream(client)
         monkeypatch.setattr(vs_litellm, "TEXT", echo_upstream.TEXT.replace("word-7 ", ""))
-        with pytest.raises(BenchError, match="in place of"):
-            await vs_litellm.whole(client)
-        with pytest.raises(BenchError, match="in place of"):
-            await vs_litellm.streamed(client)
-        assert (await client.post(CHAT, vs_litellm.STREAMED)).endswith(b"data: [DONE]\n\n")
+        with pytest.raises(BenchError, match="instead of"):
+            await vs_litellm.ask(client)
+        with pytest.raises(BenchError, match="instead of"):
+            await vs_litellm.stream(client)
+        assert (await client.post(CHAT, vs_litellm.STREAMED_BODY)).endswith(b"data: [DONE]\n\n")
 
 
 async def test_a_server_that_ends_before_it_is_ready_tells_its_last_words() -> None:
-    with pytest.raises(BenchError, match=r"(?s)broken ended before it was ready.*no such luck"):
-        async with running("broken", ["sh", "-c", "echo no such luck; exit 3"], 9):
+    with pytest.raises(BenchError, match=r"(?s)broken exited before it was ready.*no such luck"):
+        async with subprocess_server("broken", ["sh", "-c", "echo no such luck; exit 3"], 9):
             pass
 
 

@@ -11,26 +11,26 @@ from hypothesis import strategies as st
 from bench import schedulers as bench
 from capacity import inputs, report
 from capacity.plans import Plan, Step, samples
-from capacity.schedulers import SCHEDULERS, Timed, timeline
+from capacity.schedulers import SCHEDULERS, StepTimes, timeline
 
 GIVEN = inputs.load()
 
 
 @st.composite
-def timed_plans(draw: st.DrawFn) -> list[Timed]:
+def timed_plans(draw: st.DrawFn) -> list[StepTimes]:
     """Up to six steps, written one after the other, with any reads."""
     seconds = st.floats(0.01, 20)
-    steps: list[Timed] = []
+    steps: list[StepTimes] = []
     for index in range(draw(st.integers(1, 6))):
         lasts_s = draw(seconds)
         reads = draw(st.sets(st.integers(0, index - 1))) if index else set()
         written_s = (steps[-1].written_s if steps else 0) + draw(seconds)
-        steps.append(Timed(written_s, tuple(sorted(reads)), draw(st.floats(0, lasts_s)), lasts_s))
+        steps.append(StepTimes(written_s, tuple(sorted(reads)), draw(st.floats(0, lasts_s)), lasts_s))
     return steps
 
 
 @given(timed_plans())
-def test_no_plan_is_later_with_us_than_with_plan_then_run_or_in_sequence(steps: list[Timed]) -> None:
+def test_no_plan_is_later_with_us_than_with_plan_then_run_or_in_sequence(steps: list[StepTimes]) -> None:
     ours, then_run, sequence = (
         timeline(steps, steps[-1].written_s, name) for name in ("podium", "plan_then_run", "sequential")
     )
@@ -39,20 +39,20 @@ def test_no_plan_is_later_with_us_than_with_plan_then_run_or_in_sequence(steps: 
 
 
 def test_a_tree_runs_side_by_side_and_while_it_is_written() -> None:
-    steps = [Timed(1, (), 1, 4), Timed(2, (), 1, 4), Timed(3, (0, 1), 1, 4)]
+    steps = [StepTimes(1, (), 1, 4), StepTimes(2, (), 1, 4), StepTimes(3, (0, 1), 1, 4)]
     ends_s = {name: timeline(steps, 3, name).end_s for name in SCHEDULERS}
     assert ends_s == {"sequential": 15, "plan_then_run": 11, "podium": 10}
     assert timeline(steps, 3, "podium").starts_s == (1, 2, 6)
 
 
 def test_one_step_takes_the_same_under_all_three_and_its_answer_waits_for_the_plans_end() -> None:
-    assert {timeline([Timed(2, (), 1, 3)], 2, name).end_s for name in SCHEDULERS} == {5}
-    early = timeline([Timed(1, (), 0.5, 1)], 4, "podium")
+    assert {timeline([StepTimes(2, (), 1, 3)], 2, name).end_s for name in SCHEDULERS} == {5}
+    early = timeline([StepTimes(1, (), 0.5, 1)], 4, "podium")
     assert (early.first_token_s, early.end_s) == (4, 4)
 
 
 def test_the_sampled_plans_come_in_the_same_order_too_and_steps_are_saved() -> None:
-    ends_s = report.scheduled(GIVEN, 200)
+    ends_s = report.scheduler_ends(GIVEN, 200)
     for ours, then_run, sequence in zip(
         *(ends_s[n] for n in ("podium", "plan_then_run", "sequential")), strict=True
     ):
@@ -64,9 +64,9 @@ def test_steps_that_the_last_cannot_reach_are_dead() -> None:
     def a_plan(*reads: tuple[int, ...]) -> Plan:
         return Plan(tuple(Step("a", read, 1, 1, 1) for read in reads), 1)
 
-    assert a_plan((), (0,), (0,)).needed == {0, 2}
-    assert a_plan((), (0,), (1,)).needed == {0, 1, 2}
-    assert a_plan((), ()).needed == {1}
+    assert a_plan((), (0,), (0,)).reachable == {0, 2}
+    assert a_plan((), (0,), (1,)).reachable == {0, 1, 2}
+    assert a_plan((), ()).reachable == {1}
 
 
 def test_the_mix_has_the_lengths_and_sizes_that_it_says() -> None:
@@ -81,7 +81,7 @@ def test_the_mix_has_the_lengths_and_sizes_that_it_says() -> None:
 
 
 def test_the_bench_runs_plans_of_every_length_and_shape_with_workers_that_its_settings_have() -> None:
-    plans = bench.sampled(bench.PLANS)
+    plans = bench.sample_plans(bench.PLANS)
     assert bench.PLANS >= 200
     assert {len(plan) for plan in plans} == {1, 2, 3, 4, 5}
     settings = yaml.safe_load((bench.BUILD.parents[1] / "bench/schedulers.yaml").read_text())
@@ -89,7 +89,7 @@ def test_the_bench_runs_plans_of_every_length_and_shape_with_workers_that_its_se
     assert {each["worker"] for plan in plans for each in plan} == set(bench.DELAYS_S)
     assert {name: workers[name] for name in bench.DELAYS_S} == bench.DELAYS_S
     assert settings["models"][bench.MODEL]["max_steps"] >= max(map(len, plans))
-    assert json.loads(json.dumps(plans)) == bench.sampled(bench.PLANS)
+    assert json.loads(json.dumps(plans)) == bench.sample_plans(bench.PLANS)
 
 
 def test_in_sequence_every_step_also_reads_the_one_before() -> None:

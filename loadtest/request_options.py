@@ -1,4 +1,4 @@
-"""What each kind of user asks for, as a request's body. Knows Podium's wire, not how it is sent."""
+"""The body of each kind of user's requests. Knows Podium's API, not how requests are sent."""
 
 import itertools
 import json
@@ -11,26 +11,28 @@ Json = dict[str, Any]
 CHAT = "/v1/chat/completions"
 KINDS = ("chat", "stream", "ultra", "cancel", "pass-through")
 STREAMED = ("stream", "ultra", "cancel")
-QUESTIONS = itertools.cycle([
-    "What is the capital of France?",
-    "Explain in two sentences why the sky is blue.",
-    "Name three differences between a list and a tuple in Python.",
-    "A train goes 120 km in 80 minutes. How fast is it?",
-    "Write a polite refusal of an invitation to dinner.",
-])  # fmt: skip
-MOST_PATIENT_EVENTS = 20
-"""A plan of four steps is told in some 16 events before the answer's first words."""
+QUESTIONS = itertools.cycle(
+    (
+        "What is the capital of France?",
+        "Explain in two sentences why the sky is blue.",
+        "Name three differences between a list and a tuple in Python.",
+        "A train goes 120 km in 80 minutes. How fast is it?",
+        "Write a polite refusal of an invitation to dinner.",
+    )
+)
+MAX_PATIENCE_EVENTS = 20
+"""A plan of four steps sends some 16 events before the answer's first words."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
-    """Who is asked, and for how much.
+class RequestOptions:
+    """Which models are called, and the limits of each request.
 
     Args:
-        model: the conductor that chat, stream and cancelling users ask.
-        ultra: the one that ultra users ask.
-        worker: whom pass-through users ask; empty: nobody.
-        answer_tokens: the longest answer.
+        model: the conductor of chat, stream and cancelling users.
+        ultra: the conductor of ultra users.
+        worker: of pass-through users; empty: none.
+        answer_tokens: sent as `max_tokens`.
         deadline_s: sent as `podium.deadline_s`.
     """
 
@@ -40,14 +42,14 @@ class Asking:
     answer_tokens: int = 64
     deadline_s: float = 60.0
 
-    def name(self, kind: str) -> str:
-        """The `model` that a user of `kind` asks."""
+    def model_of(self, kind: str) -> str:
+        """The `model` in requests of a user of `kind`."""
         return {"ultra": self.ultra, "pass-through": self.worker}.get(kind, self.model)
 
     def body(self, kind: str) -> Json:
         """A request that is bounded in length and time."""
         body: Json = {
-            "model": self.name(kind),
+            "model": self.model_of(kind),
             "messages": [{"role": "user", "content": next(QUESTIONS)}],
             "max_tokens": self.answer_tokens,
             "podium": {"deadline_s": self.deadline_s},
@@ -60,7 +62,7 @@ class Asking:
 
 def patience(source: random.Random) -> int:
     """After how many events of its stream a cancelling user leaves: at any stage of a run."""
-    return source.randint(1, MOST_PATIENT_EVENTS)
+    return source.randint(1, MAX_PATIENCE_EVENTS)
 
 
 def first_worker(models: Iterable[Json]) -> str:
@@ -69,7 +71,7 @@ def first_worker(models: Iterable[Json]) -> str:
 
 
 def failure(status: int, content: bytes) -> str:
-    """The kind of failure that an HTTP answer tells."""
+    """The kind of failure that an HTTP response reports."""
     try:
         code = json.loads(content or b"{}")["error"]["code"]
     except (ValueError, KeyError, TypeError):
