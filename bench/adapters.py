@@ -66,9 +66,7 @@ class Switch:
 
 
 def may_say(answer: TimedAnswer, switches: Sequence[Switch]) -> set[str]:
-    """Words of the adapters that may answer: the one in use at the request, and any that came while it
-    waited.
-    """
+    """Words of the adapters that may answer: the one in use at the request, and any that came meanwhile."""
     done = [switch.after for switch in switches if switch.done_s <= answer.asked_s]
     during = [switch.after for switch in switches if switch.overlaps(answer)]
     return {done[-1] if done else switches[0].before, *during}

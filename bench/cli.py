@@ -56,36 +56,24 @@ class Part:
     measure: Callable[[Tick], Awaitable[list[Figure]]]
 
 
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """What the parts of the shared Serve work with: a client of it, one of the route over `up`, and both
-    servers.
-    """
-
-    client: Client
-    proxied: Client
-    server: BenchServer
-    up: upstream.Upstream
-    say: Callable[[str], None]
-
-    def parts(self) -> list[Part]:
-        """All of them, in the order in which they are measured: those that leave much behind come last."""
-        client, up, say, session = self.client, self.up, self.say, self.client.session
-        scheduled = Client(session, f"{client.url}/schedulers")
-        token_ticks = tokens.WARM_UP + tokens.STREAMS
-        return [
-            Part("dag", dag.PAIRS, lambda tick: dag.measure(client, tick)),
-            Part("schedulers", schedulers.PLANS, lambda tick: schedulers.measure(scheduled, tick)),
-            Part("first_call", first_call.RUNS, lambda tick: first_call.measure(client, tick)),
-            Part("tokens", token_ticks, lambda tick: tokens.measure(client, self.proxied, up, tick)),
-            Part("passthrough", passthrough.ROUNDS, lambda tick: passthrough.measure(client, tick)),
-            Part("peer", vs_litellm.ROUNDS, lambda tick: vs_litellm.measure(session, tick, say)),
-            Part("steps", steps.ROUNDS, lambda tick: steps.measure(session, tick)),
-            Part(
-                "disconnects", disconnects.EACH * 3, lambda tick: disconnects.measure(self.proxied, up, tick)
-            ),
-            Part("streams", streams.STREAMS, lambda tick: streams.measure(client, self.server, tick, say)),
-        ]
+def shared_parts(
+    client: Client, server: BenchServer, up: upstream.Upstream, say: Callable[[str], None]
+) -> list[Part]:
+    """The parts that share a Serve, in their order: those that leave much behind come last."""
+    session, scheduled = client.session, Client(client.session, f"{client.url}/schedulers")
+    proxied = Client(session, f"{client.url}/upstream")
+    token_ticks = tokens.WARM_UP + tokens.STREAMS
+    return [
+        Part("dag", dag.PAIRS, lambda tick: dag.measure(client, tick)),
+        Part("schedulers", schedulers.PLANS, lambda tick: schedulers.measure(scheduled, tick)),
+        Part("first_call", first_call.RUNS, lambda tick: first_call.measure(client, tick)),
+        Part("tokens", token_ticks, lambda tick: tokens.measure(client, proxied, up, tick)),
+        Part("passthrough", passthrough.ROUNDS, lambda tick: passthrough.measure(client, tick)),
+        Part("peer", vs_litellm.ROUNDS, lambda tick: vs_litellm.measure(session, tick, say)),
+        Part("steps", steps.ROUNDS, lambda tick: steps.measure(session, tick)),
+        Part("disconnects", disconnects.EACH * 3, lambda tick: disconnects.measure(proxied, up, tick)),
+        Part("streams", streams.STREAMS, lambda tick: streams.measure(client, server, tick, say)),
+    ]
 
 
 SHARED = (
@@ -104,8 +92,8 @@ PARTS = (*SHARED, *(part.name for part in ISOLATED))
 
 
 @asynccontextmanager
-async def shared_parts(console: Console) -> AsyncIterator[list[Part]]:
-    """The parts that share one Serve, while that runs."""
+async def running_parts(console: Console) -> AsyncIterator[list[Part]]:
+    """The shared parts, while their Serve runs."""
     async with upstream.serve_upstream() as up, open_session() as session:
         server = default_server(up.url)
         console.print("Starting Ray Serve: the router, the router over an upstream, the baseline ingress ...")
@@ -113,8 +101,7 @@ async def shared_parts(console: Console) -> AsyncIterator[list[Part]]:
         async with running(server):
             log = server.log.relative_to(ROOT)
             console.print(f"ready after {time.monotonic() - began_s:.0f} s (log: {log})")
-            client, proxied = Client(session, server.url), Client(session, f"{server.url}/upstream")
-            yield Shared(client, proxied, server, up, console.print).parts()
+            yield shared_parts(Client(session, server.url), server, up, console.print)
 
 
 async def run(only: set[str], console: Console) -> tuple[list[Figure], list[str]]:
@@ -122,7 +109,7 @@ async def run(only: set[str], console: Console) -> tuple[list[Figure], list[str]
     figures: list[Figure] = []
     failures: list[str] = []
     if only & set(SHARED):
-        async with shared_parts(console) as parts:
+        async with running_parts(console) as parts:
             await _measure(parts, only, console, figures, failures)
     await _measure(ISOLATED, only, console, figures, failures)
     return figures, failures

@@ -1,6 +1,4 @@
-"""A plan of three independent steps and one that reads them, compared with its critical path and with
-sequential execution.
-"""
+"""Three independent steps and one that reads them, vs. their critical path and sequential execution."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -5,9 +5,7 @@ packages that a mirror may lack (granian) and that the proxy starts without. A s
 time. Nothing of it is imported here.
 """
 
-import hashlib
-import os
-import re
+import contextlib
 import shutil
 import subprocess
 import sys
@@ -25,8 +23,6 @@ from bench.subprocess_server import subprocess_server
 LOCK = Path(__file__).with_name("litellm.lock")
 VENV = ROOT / "build" / "litellm"
 REPORT_EVERY_S = 10.0
-FOUND = re.compile(r"^(?:Collecting|Processing) ", re.MULTILINE)
-"""What pip prints for each package that it has found, before it installs any."""
 MODEL = "m"
 ENVIRONMENT = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it asks GitHub for prices when it starts
@@ -35,15 +31,14 @@ ENVIRONMENT = {
 }
 
 
-def stamp(lock: Path = LOCK, venv: Path = VENV) -> str:
-    """Packages, place and Python version of the environment, as one hash."""
-    return hashlib.sha256(f"{sys.version_info[:2]} {venv}".encode() + lock.read_bytes()).hexdigest()
-
-
 def is_built(lock: Path = LOCK, venv: Path = VENV) -> bool:
-    """Whether the environment is complete and made from this lock."""
-    written = venv / "podium-stamp"
-    return written.exists() and written.read_text() == stamp(lock, venv)
+    """Whether the environment is complete and made from this lock by this Python."""
+    stamp = venv / "podium-stamp"
+    return stamp.exists() and stamp.read_text() == _stamp(lock, venv)
+
+
+def _stamp(lock: Path, venv: Path) -> str:
+    return f"{sys.version_info[:2]} {venv}\n{lock.read_text()}"
 
 
 def build(say: Callable[[str], None], lock: Path = LOCK, venv: Path = VENV) -> None:
@@ -63,31 +58,29 @@ def build(say: Callable[[str], None], lock: Path = LOCK, venv: Path = VENV) -> N
     shutil.rmtree(venv, ignore_errors=True)
     venv.parent.mkdir(parents=True, exist_ok=True)
     log = venv.with_name("litellm-pip.log")
+    pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin" / "python")]
     with log.open("wb") as output:
-        _run([sys.executable, "-m", "venv", "--without-pip", str(venv)], output, log, say)
-        pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin" / "python")]
-        _run([*pip, "install", "--no-input", "--no-deps", "-r", str(lock)], output, log, say)
-    (venv / "podium-stamp").write_text(stamp(lock, venv))
+        _run([sys.executable, "-m", "venv", "--without-pip", str(venv)], output, say)
+        _run([*pip, "install", "--no-input", "--no-deps", "-r", str(lock)], output, say)
+    (venv / "podium-stamp").write_text(_stamp(lock, venv))
 
 
-def _run(command: list[str], output: IO[bytes], log: Path, say: Callable[[str], None]) -> None:
+def _run(command: list[str], output: IO[bytes], say: Callable[[str], None]) -> None:
     began_s = time.monotonic()
-    unbuffered = {**os.environ, "PYTHONUNBUFFERED": "1"}  # pip buffers its output to a file
-    process = subprocess.Popen(command, env=unbuffered, stdout=output, stderr=subprocess.STDOUT)
+    process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
     try:
         while process.poll() is None:
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(REPORT_EVERY_S)
-            except subprocess.TimeoutExpired:
-                found = len(FOUND.findall(log.read_text(errors="replace")))
-                say(f"  {found} packages found, {time.monotonic() - began_s:.0f} s")
+                break
+            say(f"  still installing, {time.monotonic() - began_s:.0f} s")
     finally:
         process.kill()
         process.wait()
     if process.returncode != 0:
-        tail = "\n".join(log.read_text(errors="replace").splitlines()[-6:])
+        tail = "\n".join(Path(output.name).read_text(errors="replace").splitlines()[-6:])
         raise BenchError(
-            f"LiteLLM's environment could not be built:\n{tail}\nAll of it: {log}\n"
+            f"LiteLLM's environment could not be built:\n{tail}\nAll of it: {output.name}\n"
             "It needs the package index (`pip config list` shows which) and 1 GB of disk. Or omit it: --only"
         )
 

@@ -75,9 +75,7 @@ def figures(walls: Sequence[Walls]) -> list[Figure]:
 
 
 async def measure(client: Client, tick: Callable[[], None]) -> list[Figure]:
-    """`PLANS` plans, `CONCURRENT` at a time; every wall time goes to build/bench/schedulers.json, with a plot
-    of them.
-    """
+    """`PLANS` plans, `CONCURRENT` at a time; wall times and their plot go to build/bench/schedulers.*."""
     slots = asyncio.Semaphore(CONCURRENT)
 
     async def one(plan: list[Json]) -> Walls:

@@ -27,9 +27,7 @@ BARE = "/bare/900"
 def figures(
     out_ms: Sequence[float], first_token_ms: Sequence[float], bare_ms: Sequence[float]
 ) -> list[Figure]:
-    """From milliseconds: the token's way; request to the scripted worker's first token; the baseline's
-    answer.
-    """
+    """From milliseconds: the token's way; request to the scripted first token; the baseline's answer."""
     added_ms = [ms - 1000 * DELAY_S for ms in first_token_ms]
     return [
         figure("answer_token_added_p50_ms", out_ms),

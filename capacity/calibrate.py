@@ -46,25 +46,6 @@ LONG_TOKENS = 200
 """Of the worker `long`."""
 
 
-@dataclass(frozen=True, slots=True)
-class RateSample:
-    """The requests at one rate: the seconds of each, answers per second, CPU seconds of router and proxy per
-    request.
-    """
-
-    rate_rps: float
-    seed: int
-    streamed: bool
-    times_s: list[float]
-    done_rps: float
-    router_cpu_s: float
-    proxy_cpu_s: float
-
-    def time_ms(self, percent: int) -> float:
-        """A percentile of the times."""
-        return 1000 * percentile(self.times_s, percent)
-
-
 def find_processes(port: int) -> tuple[psutil.Process, psutil.Process]:
     """The router replica and the proxy behind `port`.
 
@@ -115,8 +96,8 @@ class Probe:
 
     async def sample_rate(
         self, rate_rps: float, duration_s: float, seed: int, *, streamed: bool
-    ) -> RateSample:
-        """Send at Poisson times, whether or not earlier requests are answered."""
+    ) -> dict[str, Any]:
+        """An entry of `rates`: send at Poisson times, whether or not earlier requests are answered."""
         arrivals = poisson(rate_rps, duration_s, np.random.default_rng(seed))
         processes = (self.router, self.proxy)
         before = [cpu_s(process) for process in processes]
@@ -130,8 +111,17 @@ class Probe:
             return time_s
 
         times_s = await asyncio.gather(*(ask_at(float(at_s)) for at_s in arrivals))
-        used_s = [(cpu_s(p) - was) / len(times_s) for p, was in zip(processes, before, strict=True)]
-        return RateSample(rate_rps, seed, streamed, times_s, settled_rate(ends_s, duration_s), *used_s)
+        cpu_ms = [1000 * (cpu_s(p) - was) / len(times_s) for p, was in zip(processes, before, strict=True)]
+        return {
+            "rate_rps": rate_rps,
+            "seed": seed,
+            "streamed": streamed,
+            "p50_ms": round(1000 * percentile(times_s, 50), 1),
+            "p95_ms": round(1000 * percentile(times_s, 95), 1),
+            "done_rps": round(settled_rate(ends_s, duration_s), 2),
+            "router_cpu_ms": round(cpu_ms[0], 2),
+            "proxy_cpu_ms": round(cpu_ms[1], 2),
+        }
 
     async def cost_ms(self, body: dict[str, Any]) -> float:
         """CPU milliseconds of the router for one such request, the mean of `REQUESTS`."""
@@ -155,16 +145,12 @@ async def measure(server: str, rates: list[float], duration_s: float, console: C
         console.print(f"router: {costs}")
         mixed = [await measure_long_step(probe, stream=stream) for stream in (False, True)]
         console.print(f"to predict: {mixed}")
-        samples: list[RateSample] = []
+        samples: list[dict[str, Any]] = []
         for number, rate_rps in enumerate(rates):
             for streamed in (False, True):
                 sample = await probe.sample_rate(rate_rps, duration_s, number + 1, streamed=streamed)
                 samples.append(sample)
-                console.print(
-                    f"{rate_rps:g}/s{', streamed' * streamed}: p50 {sample.time_ms(50):.0f} ms, "
-                    f"p95 {sample.time_ms(95):.0f} ms, {sample.done_rps:.1f}/s done, "
-                    f"{1000 * sample.router_cpu_s:.1f} ms router CPU, {1000 * sample.proxy_cpu_s:.1f} ms proxy"
-                )
+                console.print(f"rate: {sample}")
     http_ms = round(1000 * percentile(times_s, 50) - script_ms(), 1)
     return {"router": costs, "checked": section(samples, mixed, duration_s) | {"http_added_ms": http_ms}}
 
@@ -210,7 +196,7 @@ def script_ms() -> float:
     return written_ms + sum(steps_ms)
 
 
-def section(samples: list[RateSample], mixed: list[dict[str, Any]], duration_s: float) -> dict[str, Any]:
+def section(samples: list[dict[str, Any]], mixed: list[dict[str, Any]], duration_s: float) -> dict[str, Any]:
     """The section `checked`."""
     source = "python -m capacity.calibrate, capacity/scripted.yaml"
     return {
@@ -221,19 +207,7 @@ def section(samples: list[RateSample], mixed: list[dict[str, Any]], duration_s: 
         "conductor_token_ms": CONDUCTOR_TOKEN_MS,
         "steps": STEPS,
         "mixed": mixed,
-        "rates": [
-            {
-                "rate_rps": each.rate_rps,
-                "seed": each.seed,
-                "streamed": each.streamed,
-                "p50_ms": round(each.time_ms(50), 1),
-                "p95_ms": round(each.time_ms(95), 1),
-                "done_rps": round(each.done_rps, 2),
-                "router_cpu_ms": round(1000 * each.router_cpu_s, 2),
-                "proxy_cpu_ms": round(1000 * each.proxy_cpu_s, 2),
-            }
-            for each in samples
-        ],
+        "rates": samples,
     }
 
 

@@ -8,7 +8,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -28,11 +28,13 @@ CHANGED_RPS = 1000
 PLANS = 1000
 
 
-def make_table(title: str, *headings: str) -> Table:
-    """An empty table; columns are right-aligned unless their heading begins with `<`."""
+def make_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A table; columns are right-aligned unless their heading begins with `<`."""
     table = Table(title=title)
     for heading in headings:
         table.add_column(heading.removeprefix("<"), justify="left" if heading.startswith("<") else "right")
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
@@ -41,39 +43,30 @@ def percentile_cells(percentiles: Mapping[str, float]) -> str:
     return " / ".join(f"{value:.0f}" for value in percentiles.values())
 
 
+def size_cells(needs: Requirements, conductor: str) -> list[str]:
+    """Routers, conductors, GPUs, dollars per hour for machines and for APIs."""
+    counts = (needs.sizes.routers, needs.sizes.engines[conductor], needs.gpus)
+    dollars = (needs.machines_usd_per_hour, needs.apis_usd_per_hour)
+    return [*(f"{count:,}" for count in counts), *(f"{usd:,.0f}" for usd in dollars)]
+
+
+SIZE_HEADINGS = ("routers", "conductors", "GPUs", "machines $/h", "APIs $/h")
+
+
 def capacity_table(forecasts: list[report.Forecast], conductor: str) -> Table:
     """What each rate needs and costs, and how long its users wait."""
-    table = make_table(
-        "What a rate needs, and how long its users wait",
-        *(
-            "requests/s",
-            "routers",
-            "conductors",
-            "workers",
-            "GPUs",
-            "machines $/h",
-            "APIs $/h",
-            "$ per 1,000",
-        ),
-        *("first token p50/p95/p99 s", "end p50/p95/p99 s", "<first bottleneck"),
-    )
-    for each in forecasts:
-        needs = each.requirements
+
+    def row(forecast: report.Forecast) -> list[str]:
+        needs = forecast.requirements
         workers = sum(count for name, count in needs.sizes.engines.items() if name != conductor)
-        table.add_row(
-            f"{needs.rate_rps:,g}",
-            f"{needs.sizes.routers:,}",
-            f"{needs.sizes.engines[conductor]:,}",
-            f"{workers:,}",
-            f"{needs.gpus:,}",
-            f"{needs.machines_usd_per_hour:,.0f}",
-            f"{needs.apis_usd_per_hour:,.0f}",
-            f"{1000 * each.usd_per_hour / 3600 / needs.rate_rps:,.2f}",
-            percentile_cells(each.first_token_s),
-            percentile_cells(each.end_s),
-            bottleneck(each),
-        )
-    return table
+        usd = 1000 * forecast.usd_per_hour / 3600 / needs.rate_rps
+        times = (percentile_cells(forecast.first_token_s), percentile_cells(forecast.end_s))
+        cells = [*size_cells(needs, conductor), f"{workers:,}", f"{usd:,.2f}", *times]
+        return [f"{needs.rate_rps:,g}", *cells, bottleneck(forecast)]
+
+    times = ("first token p50/p95/p99 s", "end p50/p95/p99 s")
+    headings = ("requests/s", *SIZE_HEADINGS, "workers", "$ per 1,000", *times, "<first bottleneck")
+    return make_table("What a rate needs, and how long its users wait", headings, map(row, forecasts))
 
 
 def bottleneck(forecast: report.Forecast) -> str:
@@ -84,90 +77,90 @@ def bottleneck(forecast: report.Forecast) -> str:
     return "; then ".join(texts) or "none"
 
 
-def limits_table(requirements: Requirements) -> Table:
+def limits_table(needs: Requirements) -> Table:
     """At which rate each limit is reached; one answer covers all, since needs grow with the rate."""
     title = "The limits, in the order in which traffic reaches them"
-    table = make_table(title, "requests/s", "<station", "<limit")
-    for need in requirements.needs:
-        limit = f"{need.available:,.0f} {need.of}"
-        table.add_row(f"{requirements.rate_rps / need.ratio:,.3g}", need.name, limit)
-    return table
+    rows = (
+        (f"{needs.rate_rps / each.ratio:,.3g}", each.name, f"{each.available:,.0f} {each.of}")
+        for each in needs.needs
+    )
+    return make_table(title, ("requests/s", "<station", "<limit"), rows)
 
 
 def validation_table(rows: list[dict[str, float]]) -> Table:
     """A real run beside its simulation."""
-    table = make_table(
-        "A real, scripted server on this size of machine, and its simulation",
-        *("requests/s", "streamed", "p50 ms", "simulated", "error", "p95 ms", "simulated", "error"),
-        *("done/s", "simulated", "error", "router CPU ms", "computed", "error"),
-    )
-    for row in rows:
+    names = {"p50_ms": "p50 ms", "p95_ms": "p95 ms", "done_rps": "done/s", "router_cpu_ms": "router CPU ms"}
+    headings = ["requests/s", "streamed"]
+    for heading in names.values():
+        headings += [heading, "simulated", "error"]
+
+    def cells(row: dict[str, float]) -> list[str]:
         cells = [f"{row['rate_rps']:g}", "yes" if row["streamed"] else "no"]
-        for name in ("p50_ms", "p95_ms", "done_rps", "router_cpu_ms"):
+        for name in names:
             cells += [f"{row[f'real_{name}']:.4g}", f"{row[f'simulated_{name}']:.4g}"]
             cells.append(f"{row[f'error_{name}']:+.1%}")
-        table.add_row(*cells)
-    return table
+        return cells
+
+    title = "A real, scripted server on this size of machine, and its simulation"
+    return make_table(title, headings, map(cells, rows))
 
 
 def cpu_table(rows: list[dict[str, float]]) -> Table:
     """The router's CPU for requests that no cost was fitted to."""
     title = "Router CPU for one step of 200 words, nearly idle, ms per request"
-    table = make_table(title, "streamed", "measured", "computed", "error")
-    for row in rows:
-        numbers = (f"{row['real_ms']:.1f}", f"{row['computed_ms']:.1f}", f"{row['error']:+.1%}")
-        table.add_row("yes" if row["streamed"] else "no", *numbers)
-    return table
+    cells = (
+        (
+            "yes" if r["streamed"] else "no",
+            f"{r['real_ms']:.1f}",
+            f"{r['computed_ms']:.1f}",
+            f"{r['error']:+.1%}",
+        )
+        for r in rows
+    )
+    return make_table(title, ("streamed", "measured", "computed", "error"), cells)
 
 
 def change_table(changes: dict[str, Requirements], conductor: str) -> Table:
     """One change at a time."""
-    table = make_table(
-        f"What would change the answer at {CHANGED_RPS:,g} requests/s",
-        *("<change", "routers", "conductors", "GPUs", "machines $/h", "APIs $/h"),
-    )
-    for name, each in changes.items():
-        counts = (each.sizes.routers, each.sizes.engines[conductor], each.gpus)
-        dollars = (each.machines_usd_per_hour, each.apis_usd_per_hour)
-        table.add_row(name, *(f"{count:,}" for count in counts), *(f"{usd:,.0f}" for usd in dollars))
-    return table
+    rows = ([name, *size_cells(each, conductor)] for name, each in changes.items())
+    title = f"What would change the answer at {CHANGED_RPS:,g} requests/s"
+    return make_table(title, ("<change", *SIZE_HEADINGS), rows)
 
 
 def scheduler_table(ends_s: dict[str, list[float]]) -> Table:
     """The three, and Podium's wall time over theirs plan by plan."""
-    table = make_table(
-        f"{len(ends_s['podium']):,} plans, one at a time, seconds to the end of the answer",
-        *("<scheduler", "p50", "p95", "p99", "Podium's wall over its, p50", "p95"),
-    )
-    for name, values in ends_s.items():
-        pairs = zip(ends_s["podium"], values, strict=True)
+
+    def row(name: str) -> list[str]:
+        pairs = zip(ends_s["podium"], ends_s[name], strict=True)
         ratios = report.percentiles([ours / theirs for ours, theirs in pairs])
-        numbers = [f"{value:.0f}" for value in report.percentiles(values).values()]
-        table.add_row(name, *numbers, f"{ratios['p50']:.3f}", f"{ratios['p95']:.3f}")
-    return table
+        numbers = [f"{value:.0f}" for value in report.percentiles(ends_s[name]).values()]
+        return [name, *numbers, f"{ratios['p50']:.3f}", f"{ratios['p95']:.3f}"]
+
+    title = f"{len(ends_s['podium']):,} plans, one at a time, seconds to the end of the answer"
+    headings = ("<scheduler", "p50", "p95", "p99", "Podium's wall over its, p50", "p95")
+    return make_table(title, headings, map(row, ends_s))
 
 
 def simulate_scaling(given: Inputs, peak_rps: float, out: Path) -> tuple[Table, dict[str, object]]:
     """A burst and a day under Serve's autoscaling: a table, the same as JSON, and plots in `out`."""
     from loadtest.plots import plot_autoscaling, save_plot
 
-    table = make_table(
-        f"Autoscaling, an hour with a peak of {peak_rps:g} requests/s",
-        *("<traffic", "<engine", "<most replicas paid for", "<replica-hours", "<end p50/p95/p99 s"),
-    )
+    table_rows: list[Sequence[str]] = []
     content: dict[str, object] = {}
     for traffic in ("burst", "diurnal"):
         run = report.simulate_autoscaling(given, peak_rps, traffic)
         end_s = report.percentiles([each.end_s - each.arrived_s for each in run.requests])
         for name, seen in run.replicas.items():
             most, hours = max(paid for _, _, paid in seen), run.replica_hours(name)
-            table.add_row(traffic, name, f"{most}", f"{hours:.1f}", percentile_cells(end_s))
+            table_rows.append((traffic, name, f"{most}", f"{hours:.1f}", percentile_cells(end_s)))
             content[f"{traffic} {name}"] = {"most_replicas": most, "replica_hours": hours} | end_s
             rows = [
                 (at_s, load, up, paid) for load, (at_s, up, paid) in zip(run.active(name), seen, strict=True)
             ]
             save_plot(out / f"{traffic}-{name}.png", plot_autoscaling, rows, title=f"{name}, {traffic}")
-    return table, content
+    title = f"Autoscaling, an hour with a peak of {peak_rps:g} requests/s"
+    headings = ("<traffic", "<engine", "<most replicas paid for", "<replica-hours", "<end p50/p95/p99 s")
+    return make_table(title, headings, table_rows), content
 
 
 def run(given: Inputs, rates: list[float], traffic: str, seed: int, out: Path, console: Console) -> int:

@@ -1,6 +1,4 @@
-"""A whole Podium at work: requests arrive, are planned and run under one of the three schedulers, and leave
-their times.
-"""
+"""A Podium at work: requests arrive, are planned, run under one of three schedulers, leave their times."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -154,9 +152,7 @@ def chunk_ends(tokens: int, every: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How many of each: router replicas, and replicas of each engine by name; `quotas` multiply what each API
-    allows.
-    """
+    """Router replicas, and replicas of each engine by name; `quotas` multiply what each API allows."""
 
     routers: int
     engines: Mapping[str, int]

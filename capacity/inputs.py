@@ -48,9 +48,7 @@ class Tokens(Frozen):
 
 
 class SecondLook(Sourced):
-    """Requests with `rounds: 2`: the conductor reads the outcome and accepts it; then the answer is sent in
-    one piece.
-    """
+    """Requests with `rounds: 2`: the conductor reads the outcome, accepts it, and the answer comes whole."""
 
     share: Share
     written_tokens: Count
@@ -62,9 +60,7 @@ class Plans(Sourced):
     steps: dict[int, Share]
     """Number of steps: share of requests with so many."""
     shapes: dict[Literal["chain", "join", "random"], Share]
-    """`chain`: each reads the one before; `join`: the last reads all others; `random`: each reads each
-    earlier one or not.
-    """
+    """`chain`: each reads the one before; `join`: the last reads all; `random`: each earlier one or not."""
     question_tokens: Tokens
     system_tokens: AtLeast0
     """In every worker's prompt, in addition to the question and what is read."""

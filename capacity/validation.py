@@ -1,6 +1,4 @@
-"""The real, scripted server of `calibrate.py`, simulated: the same arrivals, its script's times, one router
-and one proxy.
-"""
+"""The server of `calibrate.py`, simulated: its arrivals, its script's times, one router, one proxy."""
 
 from collections.abc import Sequence
 
@@ -29,9 +27,7 @@ class ScriptedWorker:
 def simulate_script(
     given: inputs.Inputs, real: inputs.Checked, times: Times, at: inputs.CheckedRate
 ) -> list[RequestTimes]:
-    """Serve the script's plan at `times`, streamed or not as at `at`, with the router's costs of every
-    simulation.
-    """
+    """Serve the script's plan at `times`, streamed or not as at `at`, with the usual costs of the router."""
     env = simpy.Environment()
     cluster = Cluster(
         env,
@@ -74,9 +70,7 @@ def settled_rate(ends_s: Sequence[float], duration_s: float) -> float:
 
 
 def script_cpu_ms(router: inputs.Router, real: inputs.Checked, *, streamed: bool) -> float:
-    """The router's CPU for a request of the script, calculated as in `sizing`; a text that comes whole has no
-    tokens.
-    """
+    """The router's CPU for a request of the script, as in `sizing`; a text that comes whole has no tokens."""
     inner, last = real.steps[:-1], real.steps[-1]
     return router.cpu_ms(
         steps=len(real.steps),
@@ -88,9 +82,7 @@ def script_cpu_ms(router: inputs.Router, real: inputs.Checked, *, streamed: bool
 
 
 def compare_cpu(given: inputs.Inputs, real: inputs.Checked) -> list[dict[str, float]]:
-    """Requests that no cost was fitted to: the router's CPU as measured and as calculated, and the relative
-    error.
-    """
+    """Requests that no cost was fitted to: the router's CPU measured and calculated, and the error."""
     rows: list[dict[str, float]] = []
     for each in real.mixed:
         computed_ms = given.router.cpu_ms(

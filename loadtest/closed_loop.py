@@ -1,6 +1,4 @@
-"""The closed loop: Locust's users, run from here. Importing this patches sockets and threads for gevent, so
-it comes first.
-"""
+"""The closed loop: Locust's users. Importing this patches sockets and threads, so it comes first."""
 
 from argparse import Namespace
 from typing import Any, cast

@@ -1,6 +1,4 @@
-"""What the terminal shows of a run: a live bar, or a line every ten seconds in a log; and the main figures at
-the end.
-"""
+"""What the terminal shows: a live bar, or a line every ten seconds in a log; then the main figures."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

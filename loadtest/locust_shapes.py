@@ -1,6 +1,4 @@
-"""The shapes of `shapes.py` as Locust's classes: a run that ends on its own, with all users of `--users` at
-its height.
-"""
+"""The shapes of `shapes.py` as Locust's classes, which end the run; `--users` is their height."""
 
 from typing import Any, ClassVar
 

@@ -1,6 +1,4 @@
-"""Every picture of the load test, the bench and the capacity simulation. Knows numbers and names, not how
-they came about.
-"""
+"""Every picture of load test, bench and capacity simulation. Knows numbers and names only."""
 
 import io
 from collections.abc import Callable, Mapping, Sequence

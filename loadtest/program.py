@@ -1,6 +1,4 @@
-"""What the command-line programs of `loadtest`, `bench` and `capacity` share: options, signals, limits, the
-machine.
-"""
+"""What the command-line programs of these rooms share: options, signals, limits, the machine."""
 
 import argparse
 import math

@@ -17,9 +17,7 @@ OK, LEFT, NOT_STARTED, UNFINISHED = "ok", "left", "not_started", "unfinished"
 
 @dataclass(slots=True)
 class Sample:
-    """One request. Times of the run in seconds since it began, of the request in milliseconds since it was
-    due.
-    """
+    """One request. Times of the run in seconds since its begin, of the request in ms since it was due."""
 
     kind: str
     due_s: float
@@ -85,9 +83,7 @@ class Recording:
 
     @contextmanager
     def request(self, kind: str, due_s: float | None = None) -> Iterator[Sample]:
-        """A request that is sent now. Whatever ends it, it stays in the recording with the outcome it has by
-        then.
-        """
+        """A request that is sent now; it stays in the recording whatever ends it."""
         now_s = self.now_s
         sample = Sample(kind, now_s if due_s is None else due_s, now_s)
         self.samples.append(sample)

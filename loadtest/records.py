@@ -1,6 +1,4 @@
-"""What a whole answer does not report (plan, calls), from the records that the server keeps. Read once the
-load is over.
-"""
+"""Plan and calls of whole answers, which do not report them, from the server's records after the load."""
 
 import threading
 import time
@@ -56,9 +54,7 @@ def fill(
 
 
 def complete(sample: Sample, record: Any) -> bool:
-    """Copy the end of the plan, the start of the last step and the calls; False where it is not a finished
-    record.
-    """
+    """Copy end of plan, start of the last step and calls; False where it is not a finished record."""
     if not isinstance(record, dict) or record.get("status") != "finished":
         return False
     plans = [plan for plan in record["plans"] if plan["worker"]]

@@ -12,6 +12,4 @@ SHAPES: dict[str, Callable[[float], float]] = {
     "spike": lambda part: 1.0 if 0.4 <= part < 0.6 else 0.2,
     "soak": lambda part: min(1.0, part / 0.05),
 }
-"""`ramp` shows where latency begins to suffer, `spike` how fast it recovers, `soak` whether anything grows or
-wears out.
-"""
+"""`ramp` shows where latency suffers, `spike` how fast it recovers, `soak` whether anything grows."""

@@ -25,8 +25,6 @@ class BrokenStreamError(Exception):
 class StreamResult:
     """One streamed answer; times in milliseconds since the request was sent."""
 
-    first_byte_ms: float | None = None
-    """The first event of any kind, such as the role."""
     first_progress_ms: float | None = None
     """The first event of a plan or a step."""
     first_token_ms: float | None = None
@@ -35,14 +33,10 @@ class StreamResult:
     """From each piece of the answer to the next."""
     done_ms: float | None = None
     text: str = ""
-    finish_reason: str | None = None
-    workflow_id: str | None = None
     plan_ms: float | None = None
     """By the server's clock, since the run began: the end of the first plan that a model wrote."""
     steps_ms: float | None = None
-    """By the server's clock, since the run began: the call of the last step, whose inputs were complete by
-    then.
-    """
+    """By the server's clock, since the run began: the call of the last step, its inputs complete."""
     calls: int = 0
     """Plans and steps that called a model; retries are not reported."""
     totals: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -89,8 +83,6 @@ class Reader:
         now_ms = ((time.perf_counter() if at_s is None else at_s) - self._began_s) * 1000
         payload = line[5:].strip().decode()
         self.events += 1
-        if self.result.first_byte_ms is None:
-            self.result.first_byte_ms = now_ms
         if payload == "[DONE]":
             self.result.done_ms = now_ms
         else:
@@ -112,7 +104,6 @@ class Reader:
             raise BrokenStreamError(str(error.get("code") or error.get("type")), str(error.get("message")))
         result = self.result
         if podium := chunk.get("podium"):
-            result.workflow_id = podium.get("workflow_id", result.workflow_id)
             if "type" in podium:
                 self._take_event(podium, now_ms)
             else:
@@ -122,7 +113,6 @@ class Reader:
             result.output_tokens = usage.get("completion_tokens")
         for choice in chunk.get("choices", ()):
             self._take_words(choice.get("delta", {}).get("content") or "", now_ms)
-            result.finish_reason = choice.get("finish_reason") or result.finish_reason
 
     def _take_words(self, text: str, now_ms: float) -> None:
         if not text:

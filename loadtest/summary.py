@@ -75,9 +75,7 @@ def requests(samples: Sequence[Sample], ran_s: float) -> Json:
 def goodput(
     samples: Sequence[Sample], ran_s: float, limits_ms: Mapping[str, float], *, interrupted: bool
 ) -> Json:
-    """Good answers per second of those that had come by `ran_s`; and the share of good ones in all that are
-    judged.
-    """
+    """Good answers per second of those that came by `ran_s`, and their share of all that are judged."""
     excused = {LEFT, UNFINISHED} if interrupted else {LEFT}
     judged = [each for each in samples if each.outcome not in excused]
     good = [each for each in judged if is_good(each, limits_ms)]

@@ -64,9 +64,7 @@ class Watch:
         self._over = asyncio.Event()
 
     async def run(self, has_begun: asyncio.Event) -> SiegeResult:
-        """From the start of the streams to the end of the last; `has_begun` is set once they have begun to
-        stream.
-        """
+        """Run the streams to their end; `has_begun` is set once they have begun to stream."""
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         async with aiohttp.ClientSession(connector=connector) as session:
             client = Client(session, self._url)

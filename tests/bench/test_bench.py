@@ -26,7 +26,7 @@ from bench import (
     upstream,
     vs_litellm,
 )
-from bench.cli import ISOLATED, PARTS, Shared, table
+from bench.cli import ISOLATED, PARTS, shared_parts, table
 from bench.client import Client
 from bench.figures import BLOCKS, CATALOGUE, Figure, FigureSpec, figure, p95, reading, to_json
 
@@ -237,8 +237,8 @@ def test_the_table_shows_every_figure() -> None:
 
 def test_the_parts_are_those_that_the_command_line_names() -> None:
     none: Any = None
-    shared = Shared(Client(none, "http://127.0.0.1:9"), none, none, none, print)
-    assert tuple(part.name for part in [*shared.parts(), *ISOLATED]) == PARTS
+    shared = shared_parts(Client(none, "http://127.0.0.1:9"), none, none, print)
+    assert tuple(part.name for part in [*shared, *ISOLATED]) == PARTS
 
 
 def test_the_settings_say_what_the_measurements_take_for_granted() -> None:

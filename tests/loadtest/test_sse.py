@@ -33,8 +33,8 @@ def test_a_stream_is_timed_from_the_request_and_between_its_tokens() -> None:
         b"data: [DONE]\n",
     )
     seen = read_stream(stream, began_s=100.0)
-    assert (seen.text, seen.finish_reason, seen.workflow_id) == ("Paris.", "stop", "wf_1")
-    assert (seen.first_byte_ms, seen.first_progress_ms, seen.first_token_ms) == (500, 2000, 2500)
+    assert (seen.text, seen.totals, seen.total_tokens) == ("Paris.", {"workflow_id": "wf_1"}, 9)
+    assert (seen.first_progress_ms, seen.first_token_ms) == (2000, 2500)
     assert seen.token_gaps_ms == [500]
     assert seen.done_ms == 4500
 
