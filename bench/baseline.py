@@ -1,7 +1,7 @@
 """The baseline: the least a Serve ingress can do. It reads the body and answers a constant."""
 
 import functools
-from typing import Any
+from typing import Any, cast
 
 from fastapi import FastAPI, Request
 from ray import serve
@@ -34,5 +34,6 @@ def build(_: dict[str, Any]) -> Application:
         "num_cpus": 0.1,
         "runtime_env": {"env_vars": {"RAY_SERVE_TRACING_EXPORTER_IMPORT_PATH": ""}},
     }
-    ingress = serve.ingress(api)(Baseline)
-    return serve.deployment(ingress).options(max_ongoing_requests=4096, ray_actor_options=options).bind()
+    serving: Any = serve
+    deployment: Any = serving.deployment(serving.ingress(api)(Baseline))
+    return cast(Application, deployment.options(max_ongoing_requests=4096, ray_actor_options=options).bind())

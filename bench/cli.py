@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -92,7 +92,7 @@ PARTS = (*SHARED, *(part.name for part in ISOLATED))
 
 
 @asynccontextmanager
-async def running_parts(console: Console) -> AsyncIterator[list[Part]]:
+async def running_parts(console: Console) -> AsyncGenerator[list[Part]]:
     """The shared parts, while their Serve runs."""
     async with upstream.serve_upstream() as up, open_session() as session:
         server = default_server(up.url)

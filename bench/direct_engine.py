@@ -64,7 +64,7 @@ async def health() -> Response:
 @api.post("/")
 async def generate(request: Request) -> Response:
     """`DirectEngine.generate_directly` with the body's `lines` and `max_tokens`."""
-    handle: Any = serve.get_deployment_handle(DEPLOYMENT, APPLICATION)
+    handle: Any = cast(Any, serve).get_deployment_handle(DEPLOYMENT, APPLICATION)
     return JSONResponse(await handle.generate_directly.remote(**await request.json()))
 
 
@@ -79,5 +79,6 @@ def build(args: dict[str, Any]) -> Application:
 
 def build_ingress(_: dict[str, Any]) -> Application:
     """The Serve application that calls them."""
-    deployment: Any = serve.deployment(serve.ingress(api)(DirectIngress))
+    serving: Any = serve
+    deployment: Any = serving.deployment(serving.ingress(api)(DirectIngress))
     return cast(Application, deployment.options(ray_actor_options={"num_cpus": 0.1}).bind())

@@ -13,7 +13,7 @@ no answer is in the cache.
 import asyncio
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -47,7 +47,7 @@ class EngineRound:
     bare: EngineSide
 
 
-def figures(rounds: dict[int, Sequence[EngineRound]]) -> list[Figure]:
+def figures(rounds: Mapping[int, Sequence[EngineRound]]) -> list[Figure]:
     """From the rounds by concurrency; the added time to first token is that of one request at a time."""
     added_ms = [median(each.router.first_token_ms) - median(each.bare.first_token_ms) for each in rounds[1]]
     by_count = itertools.chain(*(_figures_at(count, rounds[count]) for count in rounds))

@@ -1,6 +1,6 @@
 """A Serve for one part of the bench only: parts that measure what is deployed, or how."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from bench.server import BenchServer, Json, running
 
 
 @asynccontextmanager
-async def open_session() -> AsyncIterator[aiohttp.ClientSession]:
+async def open_session() -> AsyncGenerator[aiohttp.ClientSession]:
     """A session without a limit on connections or on the length of a request."""
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=60, sock_read=120)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
@@ -26,7 +26,7 @@ async def isolated(
     ready: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
     dashboard: bool = False,
-) -> AsyncIterator[tuple[Client, BenchServer]]:
+) -> AsyncGenerator[tuple[Client, BenchServer]]:
     """A client and its server, which runs inside the block; the arguments are those of `BenchServer`.
 
     Raises:

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import IO
@@ -86,7 +86,7 @@ def _run(command: list[str], output: IO[bytes], say: Callable[[str], None]) -> N
 
 
 @asynccontextmanager
-async def serve(upstream: str) -> AsyncIterator[str]:
+async def serve(upstream: str) -> AsyncGenerator[str]:
     """The address of one worker process that serves `upstream`, a base URL with `/v1`, as the model `m`."""
     config, port = BUILD / "litellm.yaml", free_port()
     parameters = {"model": f"openai/{MODEL}", "api_base": upstream, "api_key": "none"}

@@ -1,7 +1,7 @@
 """The Ray Serves under test. The only module of the bench that knows how a local server is started."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from string import Template
@@ -73,7 +73,7 @@ class BenchServer(LocalServer):
 
 
 @asynccontextmanager
-async def running(server: BenchServer) -> AsyncIterator[BenchServer]:
+async def running(server: BenchServer) -> AsyncGenerator[BenchServer]:
     """Start and stop `server` in a thread, so that an upstream in this process can answer meanwhile.
 
     Raises:

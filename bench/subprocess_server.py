@@ -5,7 +5,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -25,7 +25,7 @@ async def subprocess_server(
     path: str = "/",
     env: Mapping[str, str] | None = None,
     within_s: float = 30.0,
-) -> AsyncIterator[str]:
+) -> AsyncGenerator[str]:
     """The address of the server, once `path` answers 200; its output goes to build/bench/NAME.log.
 
     Raises:
@@ -45,7 +45,7 @@ async def subprocess_server(
 
 
 @asynccontextmanager
-async def echo_upstream() -> AsyncIterator[str]:
+async def echo_upstream() -> AsyncGenerator[str]:
     """The address of a running `bench.echo_upstream`."""
     port = free_port()
     command = [sys.executable, "-m", "bench.echo_upstream", str(port)]

@@ -9,7 +9,7 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -111,7 +111,7 @@ def _event(model: str, delta: dict[str, Any], finish: str | None = None) -> byte
 
 
 @asynccontextmanager
-async def serve_upstream() -> AsyncIterator[Upstream]:
+async def serve_upstream() -> AsyncGenerator[Upstream]:
     """An upstream on a free port of the loopback, inside the block."""
     upstream = Upstream()
     app = web.Application(client_max_size=2**24)

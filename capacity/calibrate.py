@@ -52,7 +52,7 @@ def find_processes(port: int) -> tuple[psutil.Process, psutil.Process]:
     Raises:
         ValueError: they are not found, as on another machine.
     """
-    sockets = psutil.net_connections("tcp")
+    sockets: Any = psutil.net_connections("tcp")
     pids = {s.pid for s in sockets if s.status == psutil.CONN_LISTEN and s.laddr.port == port}
     fronts = sorted((psutil.Process(pid) for pid in pids if pid), key=lambda front: front.create_time())
     if not fronts or fronts[-1].pid == os.getpid():

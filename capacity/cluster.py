@@ -136,12 +136,13 @@ class _Request:
             self.first_token.succeed()
         is_streamed = is_last and self.cluster.streamed and not plan.second_look
         token_ms = router.cpu_ms_per_answer_token if is_streamed else router.cpu_ms_per_inner_token
-        before = 0
+        before, reading = 0, None
         for mark, event in zip(marks, chunks, strict=True):
             yield event
             reading = self.env.process(self.core.work((mark - before) * token_ms / 1000))
             before = mark
-        yield reading
+        if reading is not None:
+            yield reading
         self.ends[index].succeed()
 
 

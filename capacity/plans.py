@@ -1,8 +1,9 @@
 """Plans drawn from a mix: number of steps, what each reads, tokens. Knows shapes and sizes, not time."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -58,8 +59,9 @@ def tokens(of: Tokens, rng: np.random.Generator) -> int:
     """A lognormal draw, at least 1."""
     if of.cv == 0:
         return max(1, round(of.mean))
-    variance = float(np.log1p(of.cv**2))
-    return max(1, round(rng.lognormal(np.log(of.mean) - variance / 2, variance**0.5)))
+    variance = math.log1p(of.cv**2)
+    draw: Any = rng.lognormal(math.log(of.mean) - variance / 2, variance**0.5)
+    return max(1, round(draw))
 
 
 def reads(shape: str, index: int, last: bool, rng: np.random.Generator) -> tuple[int, ...]:

@@ -1,5 +1,6 @@
 """The questions to the simulation, one function each. Knows no tables, files or pictures."""
 
+import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -125,7 +126,7 @@ def _idle_times(given: inputs.Inputs, step: Step, rng: np.random.Generator) -> t
         read_s, token_s = step.input_tokens / engine.prefill_tokens_per_s, engine.step_ms[1] / 1000
         return read_s + token_s, read_s + step.output_tokens * token_s
     api = given.apis[worker.api or ""]
-    first_s = float(rng.lognormal(np.log(api.first_token_s), api.first_token_sigma))
+    first_s = float(rng.lognormal(math.log(api.first_token_s), api.first_token_sigma))
     return first_s, first_s + (step.output_tokens - 1) * api.token_ms / 1000
 
 

@@ -7,8 +7,9 @@ chunked prefill).
 
 import heapq
 import itertools
+import math
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,6 +21,10 @@ from capacity import inputs
 Process = Generator[simpy.Event, Any, None]
 TINY = 1e-6
 """Of a step: the tolerance for floating point; large enough to move a clock that has run for weeks."""
+
+
+def _on(event: Any, do: Callable[[simpy.Event], None]) -> None:
+    event.callbacks.append(do)
 
 
 class Caller(Protocol):
@@ -35,7 +40,7 @@ class Cores:
 
     def __init__(self, env: simpy.Environment, count: int = 1) -> None:
         self.env, self.busy_s, self.done = env, 0.0, 0
-        self._cores = simpy.Resource(env, count)
+        self._cores: Any = simpy.Resource(env, count)
 
     @property
     def ongoing(self) -> int:
@@ -129,7 +134,7 @@ class EngineReplica:
             steps.append(max(0.0, self._prompts[0].left_tokens) / self.spec.chunk_tokens)
         if steps:
             wake = self.env.timeout(min(steps) * self._present_step_s(), value=self._wakes)
-            wake.callbacks.append(self._wake)
+            _on(wake, self._wake)
 
     def _wake(self, timeout: simpy.Event) -> None:
         if timeout.value != self._wakes:
@@ -183,11 +188,11 @@ class ApiStation:
         self.ongoing += 1
         first_s = begin_s - self.env.now + self._first_token_s()
         events = [self.env.timeout(first_s + (mark - 1) * self.spec.token_ms / 1000) for mark in marks]
-        events[-1].callbacks.append(self._end_call)
+        _on(events[-1], self._end_call)
         return list(events)
 
     def _first_token_s(self) -> float:
-        return float(self.rng.lognormal(np.log(self.spec.first_token_s), self.spec.first_token_sigma))
+        return float(self.rng.lognormal(math.log(self.spec.first_token_s), self.spec.first_token_sigma))
 
     def _end_call(self, _: simpy.Event) -> None:
         self.ongoing -= 1

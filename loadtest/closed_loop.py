@@ -36,12 +36,10 @@ def run(scenario: Scenario, url: str, options: RequestOptions, recording: Record
         parsed_options=Namespace(num_users=scenario.users, run_time=scenario.duration_s, headless=False),
     )
     vars(environment).update(recording=recording, request_options=options)
-    runner = environment.create_local_runner()
+    runner: Any = environment.create_local_runner()
     runner.start_shape()
-    shaping = runner.shape_greenlet
-    assert shaping is not None
     try:
-        shaping.join()
+        runner.shape_greenlet.join()
     except KeyboardInterrupt:
         environment.stop_timeout = 0
         raise

@@ -1,6 +1,6 @@
 """What the terminal shows: a live bar, or a line every ten seconds in a log; then the main figures."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,7 +24,7 @@ class RunConsole:
         self.console.print(text)
 
     @contextmanager
-    def progress(self, name: str, duration_s: float, recording: Recording) -> Iterator[Callable[[], None]]:
+    def progress(self, name: str, duration_s: float, recording: Recording) -> Generator[Callable[[], None]]:
         """A bar for the block, and the function that refreshes it."""
         state = TextColumn("{task.fields[state]}")
         columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), state)

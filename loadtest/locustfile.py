@@ -19,7 +19,7 @@ latencies under overload look better than they are. For capacity, use the open l
 
 from typing import Any
 
-from locust import events
+from locust import events as locust_events
 
 from loadtest.locust_shapes import shape_class
 from loadtest.recording import Recording
@@ -27,6 +27,7 @@ from loadtest.request_options import RequestOptions
 from loadtest.shapes import SHAPES
 from loadtest.users import CancellingUser, ChatUser, PassThroughUser, StreamUser, UltraUser
 
+events: Any = locust_events
 __all__ = ["CancellingUser", "ChatUser", "PassThroughUser", "StreamUser", "UltraUser"]
 
 

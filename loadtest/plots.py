@@ -5,13 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
-from matplotlib.axes import Axes
+import matplotlib
 from matplotlib.figure import Figure
 
 from loadtest.recording import LEFT, OK, PHASES, Sample
 from loadtest.summary import critical_path_over_wall
 
+mpl: Any = matplotlib
+Axes = Any  # matplotlib ships partial types
 Series = Mapping[str, Sequence[tuple[float, float]]]
 COLOURS = {"plan": "#0072b2", "steps": "#e69f00", "first_token": "#009e73", "end": "#cc79a7"}
 """Okabe and Ito's, which colour-blind readers tell apart."""
@@ -59,8 +60,8 @@ def _svg(draw: Callable[..., None], *data: Any) -> str:
     return text[text.index("<svg") :]
 
 
-def _figure(draw: Callable[..., None], *data: Any, title: str = "") -> Figure:
-    figure = Figure(figsize=(6.4, 3.0), layout="constrained")
+def _figure(draw: Callable[..., None], *data: Any, title: str = "") -> Any:
+    figure: Any = Figure(figsize=(6.4, 3.0), layout="constrained")
     axes = figure.add_subplot()
     draw(axes, *data)
     axes.set_title(title)

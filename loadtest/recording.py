@@ -1,10 +1,10 @@
 """What is kept of each request of a run, open ones included. Knows neither Locust nor sockets."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from loadtest.sse import StreamResult
 
@@ -53,11 +53,11 @@ class Sample:
 
     def take_answer(self, answer: Any, took_ms: float) -> None:
         """Copy what a whole answer reports."""
-        answer = answer if isinstance(answer, dict) else {}
-        self.outcome = OK if answer.get("choices") else "no_choice"
+        content = cast(dict[str, Any], answer) if isinstance(answer, dict) else dict[str, Any]()
+        self.outcome = OK if content.get("choices") else "no_choice"
         self.phases_ms = {"end": took_ms}
-        self.tokens = (answer.get("usage") or {}).get("total_tokens")
-        self._take_totals(answer.get("podium") or {})
+        self.tokens = cast(dict[str, Any], content.get("usage") or {}).get("total_tokens")
+        self._take_totals(content.get("podium") or {})
 
     def _take_totals(self, podium: dict[str, Any]) -> None:
         self.workflow_id = podium.get("workflow_id")
@@ -82,7 +82,7 @@ class Recording:
         return time.perf_counter() - self.began
 
     @contextmanager
-    def request(self, kind: str, due_s: float | None = None) -> Iterator[Sample]:
+    def request(self, kind: str, due_s: float | None = None) -> Generator[Sample]:
         """A request that is sent now; it stays in the recording whatever ends it."""
         now_s = self.now_s
         sample = Sample(kind, now_s if due_s is None else due_s, now_s)

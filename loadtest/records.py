@@ -4,9 +4,10 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, cast
 
 from loadtest.recording import OK, Sample
+from loadtest.request_options import Json
 from loadtest.server_state import fetch_json
 
 AT_MOST = 200
@@ -55,8 +56,9 @@ def fill(
 
 def complete(sample: Sample, record: Any) -> bool:
     """Copy end of plan, start of the last step and calls; False where it is not a finished record."""
-    if not isinstance(record, dict) or record.get("status") != "finished":
+    if not isinstance(record, dict) or cast(Json, record).get("status") != "finished":
         return False
+    record = cast(Json, record)
     plans = [plan for plan in record["plans"] if plan["worker"]]
     started_s = [step["started_s"] for step in record["steps"] if step["started_s"] is not None]
     if plans and plans[0]["ended_s"] is not None:

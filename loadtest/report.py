@@ -51,7 +51,7 @@ def check_writable(folder: Path) -> None:
 
 
 def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
+    environment: Any = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         undefined=jinja2.StrictUndefined,

@@ -5,7 +5,7 @@ import json
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 Json = dict[str, Any]
 CHAT = "/v1/chat/completions"
@@ -67,7 +67,8 @@ def patience(source: random.Random) -> int:
 
 def first_worker(models: Iterable[Json]) -> str:
     """The first of `GET /v1/models` that is a worker of the pool; empty where there is none."""
-    return next((model["id"] for model in models if (model.get("podium") or {}).get("in_pool")), "")
+    in_pool = (str(each["id"]) for each in models if cast(Json, each.get("podium") or {}).get("in_pool"))
+    return next(in_pool, "")
 
 
 def failure(status: int, content: bytes) -> str:

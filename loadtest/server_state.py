@@ -3,9 +3,10 @@
 import json
 import urllib.error
 import urllib.request
-from typing import Any
+from typing import Any, cast
 
 from loadtest.recording import Recording
+from loadtest.request_options import Json
 
 PATHS = ("/readyz", "/v1/replicas")
 """JSON objects that are polled; one that does not exist is not asked for again.
@@ -60,13 +61,16 @@ class Poller:
 def numbers(state: Any) -> dict[str, float]:
     """`active runs`, and `replicas of NAME` for each deployment in it."""
     found: dict[str, float] = {}
-    if not isinstance(state, dict):
-        return found
-    if isinstance(state.get("running"), int):
-        found["active runs"] = state["running"]
-    replicas = state.get("replicas")
-    for name, value in replicas.items() if isinstance(replicas, dict) else ():
-        count = value.get("running") if isinstance(value, dict) else value
+    running = _get(state, "running")
+    if isinstance(running, int):
+        found["active runs"] = running
+    replicas = _get(state, "replicas")
+    for name, value in cast(Json, replicas).items() if isinstance(replicas, dict) else ():
+        count = _get(value, "running") if isinstance(value, dict) else value
         if isinstance(count, int):
             found[f"replicas of {name}"] = count
     return found
+
+
+def _get(content: Any, key: str) -> Any:
+    return cast(Json, content).get(key) if isinstance(content, dict) else None

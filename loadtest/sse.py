@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 
 class BrokenStreamError(Exception):
@@ -148,7 +148,7 @@ def _object(payload: str) -> dict[str, Any]:
         chunk = None
     if not isinstance(chunk, dict):
         raise BrokenStreamError("no_json", f"an event is not a JSON object: {payload[:80]!r}")
-    return chunk
+    return cast(dict[str, Any], chunk)
 
 
 def read_stream(lines: Iterable[tuple[float, bytes]], began_s: float) -> StreamResult:

@@ -13,14 +13,14 @@ stream. Leaving is not a failure.
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
 
 import gevent
 from geventhttpclient.response import HTTPConnectionClosed, HTTPParseError
 from locust import FastHttpUser, between, tag, task
-from locust.contrib.fasthttp import ResponseContextManager
 
 from loadtest.recording import LEFT, OK, Recording, Sample
 from loadtest.request_options import CHAT, RequestOptions, failure, first_worker, patience
@@ -47,52 +47,44 @@ class _User(FastHttpUser):
         self.recording: Recording = environment.recording
         self.options: RequestOptions = environment.request_options
 
-    def ask(self, kind: str) -> None:
-        """Wait for the whole answer."""
-        gevent.sleep(
-            0
-        )  # Locust stops users that wait; one that wakes just then stops here, before its request
+    @contextmanager
+    def request(self, kind: str, **more: Any) -> Generator[tuple[Sample, Any]]:
+        """Send a request; the block sets the outcome of its sample."""
+        gevent.sleep(0)  # Locust stops users that wait; one that wakes just then stops here
+        client: Any = self.client
         body = self.options.body(kind)
         with (
             self.recording.request(kind) as sample,
-            self.client.post(CHAT, json=body, name=kind, catch_response=True) as response,
+            client.post(CHAT, json=body, name=kind, catch_response=True, **more) as response,
         ):
-            error = failure_of(response)
-            if error:
-                sample.outcome = error
-            else:
-                sample.take_answer(answer_of(response), self.recording.since_due_ms(sample))
+            yield sample, response
             if sample.is_failure:
                 response.failure(Failure(sample.outcome))
 
+    def ask(self, kind: str) -> None:
+        """Wait for the whole answer."""
+        with self.request(kind) as (sample, response):
+            if error := failure_of(response):
+                sample.outcome = error
+            else:
+                sample.take_answer(answer_of(response), self.recording.since_due_ms(sample))
+
     def stream_answer(self, kind: str, leaves_after: int | None = None) -> StreamResult | None:
         """Read the stream; None where it was not complete."""
-        gevent.sleep(0)  # as in `ask`
-        result = None
-        with (
-            self.recording.request(kind) as sample,
-            self.client.post(
-                CHAT, json=self.options.body(kind), name=kind, stream=True, catch_response=True
-            ) as response,
-        ):
+        with self.request(kind, stream=True) as (sample, response):
             try:
-                result = self.read(response, sample, leaves_after)
+                return self.read(response, sample, leaves_after)
             except BrokenStreamError as broken:
                 sample.outcome = broken.kind
             except TimeoutError:
                 sample.outcome = "timeout"
             except (OSError, HTTPConnectionClosed, HTTPParseError):
                 sample.outcome = "cut"
-            if sample.is_failure:
-                response.failure(Failure(sample.outcome))
-        return result
+        return None
 
-    def read(
-        self, response: ResponseContextManager, sample: Sample, leaves_after: int | None
-    ) -> StreamResult | None:
+    def read(self, response: Any, sample: Sample, leaves_after: int | None) -> StreamResult | None:
         """Read a stream to its end, or until its user leaves."""
-        error = failure_of(response)
-        if error:
+        if error := failure_of(response):
             sample.outcome = error
             return None
         reader = Reader(self.recording.began + sample.due_s)
@@ -112,7 +104,7 @@ class _User(FastHttpUser):
         if milliseconds is not None:
             times = {"response_time": milliseconds, "response_length": length}
             rest: dict[str, Any] = {"exception": None, "context": {}, "response": None}
-            self.environment.events.request.fire(request_type="STREAM", name=name, **times, **rest)
+            cast(Any, self.environment).events.request.fire(request_type="STREAM", name=name, **times, **rest)
 
     def report(self, result: StreamResult, prefix: str = "") -> None:
         """Add the times of one stream to Locust's table."""
@@ -195,7 +187,7 @@ class PassThroughUser(_User):
 
     def find_worker(self) -> str:
         """The first worker that the server lists."""
-        response = self.client.get("/v1/models", name="models")
+        response: Any = self.client.get("/v1/models", name="models")
         return first_worker(json.loads(response.content or b"{}").get("data", []) if response.ok else [])
 
 
@@ -209,13 +201,13 @@ USERS: dict[str, type[_User]] = {
 """By the kinds in `request_options.py`."""
 
 
-def lines(response: ResponseContextManager) -> Iterator[bytes]:
+def lines(response: Any) -> Iterator[bytes]:
     """The lines of a streamed body, each as soon as it has arrived."""
     while line := response.stream.readline(b"\n"):
         yield line
 
 
-def answer_of(response: ResponseContextManager) -> Any:
+def answer_of(response: Any) -> Any:
     """The content of a whole answer; None where it is not JSON."""
     try:
         return json.loads(response.content or b"{}")
@@ -223,7 +215,7 @@ def answer_of(response: ResponseContextManager) -> Any:
         return None
 
 
-def failure_of(response: ResponseContextManager) -> str | None:
+def failure_of(response: Any) -> str | None:
     """The kind of failure; None where there is an answer."""
     if response.status_code == 200:
         return None

@@ -170,7 +170,7 @@ def main() -> None:
     parser.add_argument("--addresses", type=int, default=1, help="source addresses, from 127.0.0.1 on")
     read = parser.parse_args()
     allow_open_files(read.count + 200)
-    parts = urlsplit(read.url)
+    parts = urlsplit(str(read.url))
 
     async def run() -> None:
         attack = Attack(parts.hostname or "127.0.0.1", parts.port or 80, read.count, read.addresses)

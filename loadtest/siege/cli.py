@@ -8,7 +8,7 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +49,7 @@ class Case:
 
 
 @asynccontextmanager
-async def attack(case: Case, url: str, connections: int) -> AsyncIterator[None]:
+async def attack(case: Case, url: str, connections: int) -> AsyncGenerator[None]:
     """Run the attacker as a process of its own; its counts go to build/bench/siege-attack.log."""
     if case.kind == NO_ATTACK:
         yield
@@ -93,7 +93,7 @@ def text(duration_s: float) -> str:
 
 
 @asynccontextmanager
-async def serve(path: str, duration_s: float) -> AsyncIterator[str]:
+async def serve(path: str, duration_s: float) -> AsyncGenerator[str]:
     """The address of a server on one path, `default` or `fast`."""
     BUILD.mkdir(parents=True, exist_ok=True)
     settings = BUILD / f"siege-{path}.yaml"
@@ -153,7 +153,7 @@ async def run(only: Sequence[str], connections: int, duration_s: float) -> int:
 
 def _json(case: Case, result: SiegeResult) -> dict[str, object]:
     names = ("streams", "whole", "asked", "answered", "slowest_gap_s", "health_p99_s")
-    attacked = {"path": case.path, "kind": case.kind, "addresses": case.addresses}
+    attacked: dict[str, object] = {"path": case.path, "kind": case.kind, "addresses": case.addresses}
     return attacked | {name: getattr(result, name) for name in names}
 
 
