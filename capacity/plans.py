@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -60,8 +60,7 @@ def tokens(of: Tokens, rng: np.random.Generator) -> int:
     if of.cv == 0:
         return max(1, round(of.mean))
     variance = math.log1p(of.cv**2)
-    draw: Any = rng.lognormal(math.log(of.mean) - variance / 2, variance**0.5)
-    return max(1, round(draw))
+    return max(1, round(rng.lognormal(math.log(of.mean) - variance / 2, math.sqrt(variance))))
 
 
 def reads(shape: str, index: int, last: bool, rng: np.random.Generator) -> tuple[int, ...]:
