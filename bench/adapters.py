@@ -22,7 +22,7 @@ import yaml
 
 from bench.client import REQUEST_ERRORS, Client, Json, chat
 from bench.figures import Figure, figure, reading
-from bench.isolated import isolated
+from bench.isolated import start_isolated
 from bench.server import BUILD, ROOT, BenchError, BenchServer, fill_settings, podium
 
 MODEL = "models/smollm2-135m"
@@ -134,7 +134,10 @@ async def measure(tick: Callable[[], None]) -> list[Figure]:
     """One run on a Serve of its own; about three minutes."""
     paths = await make_adapters(BUILD / "adapters")
     settings = fill_settings("adapters.yaml", ADAPTER=paths[WORDS[0]], REPLICAS=REPLICAS)
-    async with isolated("adapters", [podium("podium", "/", settings)], dashboard=True) as (client, server):
+    async with start_isolated("adapters", [podium("podium", "/", settings)], dashboard=True) as (
+        client,
+        server,
+    ):
         answers, switches = await load_while(client, WORKER, lambda: _switch(client, server, paths), tick)
     return figures(answers, switches)
 

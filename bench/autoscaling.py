@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bench.client import REQUEST_ERRORS, Client, chat
 from bench.figures import Figure, reading
-from bench.isolated import isolated
+from bench.isolated import start_isolated
 from bench.server import BUILD, HERE, BenchError
 
 WORDS = 40
@@ -83,7 +83,7 @@ def figures(run: ScalingRun) -> list[Figure]:
 async def measure(tick: Callable[[], None]) -> list[Figure]:
     """One run on a Serve of its own; about two minutes."""
     run = ScalingRun()
-    async with isolated("autoscaling", HERE / "autoscaling.yaml") as (client, _):
+    async with start_isolated("autoscaling", HERE / "autoscaling.yaml") as (client, _):
         if (await replica_states(client)).get("running"):
             raise BenchError("a replica was up before the first request")
         await _load(client, run, tick)

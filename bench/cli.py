@@ -56,7 +56,7 @@ class Part:
     measure: Callable[[Tick], Awaitable[list[Figure]]]
 
 
-def shared_parts(
+def list_shared_parts(
     client: Client, server: BenchServer, up: upstream.Upstream, say: Callable[[str], None]
 ) -> list[Part]:
     """The parts that share a Serve, in their order: those that leave much behind come last."""
@@ -101,7 +101,7 @@ async def running_parts(console: Console) -> AsyncGenerator[list[Part]]:
         async with running(server):
             log = server.log.relative_to(ROOT)
             console.print(f"ready after {time.monotonic() - began_s:.0f} s (log: {log})")
-            yield shared_parts(Client(session, server.url), server, up, console.print)
+            yield list_shared_parts(Client(session, server.url), server, up, console.print)
 
 
 async def run(only: set[str], console: Console) -> tuple[list[Figure], list[str]]:

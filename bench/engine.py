@@ -19,7 +19,7 @@ from statistics import median
 
 from bench.client import Client, chat
 from bench.figures import Figure, figure
-from bench.isolated import isolated
+from bench.isolated import start_isolated
 from bench.server import HERE, BenchError, application, production_environment
 
 ROUNDS = 3
@@ -81,7 +81,7 @@ async def measure(tick: Callable[[], None]) -> list[Figure]:
         application("direct", DIRECT, f"{BUILDERS}:build_ingress"),
     ]
     ready = ("/readyz", f"{DIRECT}/")
-    async with isolated("engine", served, ready=ready, env=production_environment()) as (client, _):
+    async with start_isolated("engine", served, ready=ready, env=production_environment()) as (client, _):
         for count in LINES:
             await _round(client, count, 1, router_first=True)
         rounds: dict[int, list[EngineRound]] = {count: [] for count in LINES}

@@ -19,7 +19,7 @@ async def open_session() -> AsyncGenerator[aiohttp.ClientSession]:
 
 
 @asynccontextmanager
-async def isolated(
+async def start_isolated(
     name: str,
     served: Path | Sequence[Json],
     *,

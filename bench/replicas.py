@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from bench.client import CHAT, Client, chat, rate_per_s
 from bench.figures import Figure, figure
-from bench.isolated import isolated
+from bench.isolated import start_isolated
 from bench.server import BenchError, BenchServer, cpu_s, fill_settings, podium, production_environment
 
 REPLICAS = (1, 2, 4)
@@ -37,7 +37,7 @@ async def measure(tick: Callable[[], None]) -> list[Figure]:
         for count in REPLICAS
     ]
     rounds: dict[int, list[tuple[float, float]]] = {count: [] for count in REPLICAS}
-    async with isolated("replicas", served, env=production_environment()) as (client, server):
+    async with start_isolated("replicas", served, env=production_environment()) as (client, server):
         for count in REPLICAS:
             await _rps(client, count, 2.0)
         for _ in range(ROUNDS):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from bench.autoscaling import DEPLOYMENT, replica_states
 from bench.client import REQUEST_ERRORS, Client, chat
 from bench.figures import Figure, reading
-from bench.isolated import isolated
+from bench.isolated import start_isolated
 from bench.server import HERE, BenchError, BenchServer, cpu_s
 
 STREAMS = 16
@@ -44,7 +44,7 @@ def figures(complete: Sequence[bool], up_s: float, used_s: Mapping[int, float]) 
 async def measure(tick: Callable[[], None]) -> list[Figure]:
     """One run on a Serve of its own; about two minutes."""
     complete: list[bool] = []
-    async with isolated("two_engines", HERE / "two_engines.yaml") as (client, server):
+    async with start_isolated("two_engines", HERE / "two_engines.yaml") as (client, server):
         over = asyncio.Event()
         began_s = time.monotonic()
         asking = [

@@ -25,7 +25,7 @@ import yaml
 from rich.console import Console
 
 from capacity.arrivals import poisson
-from capacity.validation import settled_rate
+from capacity.validation import steady_rate
 from loadtest.percentile import percentile
 from loadtest.program import option, rates, url
 
@@ -118,7 +118,7 @@ class Probe:
             "streamed": streamed,
             "p50_ms": round(1000 * percentile(times_s, 50), 1),
             "p95_ms": round(1000 * percentile(times_s, 95), 1),
-            "done_rps": round(settled_rate(ends_s, duration_s), 2),
+            "done_rps": round(steady_rate(ends_s, duration_s), 2),
             "router_cpu_ms": round(cpu_ms[0], 2),
             "proxy_cpu_ms": round(cpu_ms[1], 2),
         }
@@ -157,12 +157,12 @@ async def measure(server: str, rates: list[float], duration_s: float, console: C
 
 async def measure_long_step(probe: Probe, *, stream: bool) -> dict[str, Any]:
     """The router's CPU for one step of many words, which nothing was fitted to, while it is nearly idle."""
-    cost_ms = await probe.cost_ms(planned_body(1, "long", stream=stream))
+    cost_ms = await probe.cost_ms(body_with_plan(1, "long", stream=stream))
     tokens = {"inner_tokens": 0, "answer_tokens": LONG_TOKENS}
     return {"streamed": stream, "steps": 1, **tokens, "router_cpu_ms": round(cost_ms, 2)}
 
 
-def planned_body(steps: int, worker: str, *, stream: bool = False) -> dict[str, Any]:
+def body_with_plan(steps: int, worker: str, *, stream: bool = False) -> dict[str, Any]:
     """A request with its own plan: `steps` parallel steps, except the last, which reads the others."""
     plan: list[dict[str, Any]] = [
         {"worker": worker, "subtask": "Say it.", "access": []} for _ in range(steps)
@@ -173,10 +173,10 @@ def planned_body(steps: int, worker: str, *, stream: bool = False) -> dict[str, 
 
 async def router_costs(probe: Probe) -> dict[str, float]:
     """CPU milliseconds of the router by cause; each is a difference of two kinds of requests."""
-    one, four = await probe.cost_ms(planned_body(1, "a")), await probe.cost_ms(planned_body(4, "a"))
+    one, four = await probe.cost_ms(body_with_plan(1, "a")), await probe.cost_ms(body_with_plan(4, "a"))
     planned = await probe.cost_ms(BODY)
-    read = await probe.cost_ms(planned_body(4, "long"))
-    streamed = await probe.cost_ms(planned_body(4, "long", stream=True))
+    read = await probe.cost_ms(body_with_plan(4, "long"))
+    streamed = await probe.cost_ms(body_with_plan(4, "long", stream=True))
     step, inner = (four - one) / 3, (read - four) / (4 * LONG_TOKENS)
     texts = sum(s["output_tokens"] for s in STEPS if s["token_ms"])
     written = sum(s["written_tokens"] for s in STEPS)

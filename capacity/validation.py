@@ -54,7 +54,7 @@ def compare_rate(given: inputs.Inputs, real: inputs.Checked, at: inputs.CheckedR
     simulated = {
         "p50_ms": percentile(times_ms, 50),
         "p95_ms": percentile(times_ms, 95),
-        "done_rps": settled_rate([each.end_s for each in requests], real.duration_s),
+        "done_rps": steady_rate([each.end_s for each in requests], real.duration_s),
         "router_cpu_ms": script_cpu_ms(given.router, real, streamed=at.streamed),
     }
     row: dict[str, float] = {"rate_rps": at.rate_rps, "streamed": at.streamed}
@@ -64,7 +64,7 @@ def compare_rate(given: inputs.Inputs, real: inputs.Checked, at: inputs.CheckedR
     return row
 
 
-def settled_rate(ends_s: Sequence[float], duration_s: float) -> float:
+def steady_rate(ends_s: Sequence[float], duration_s: float) -> float:
     """Answers per second in the second half of the arrivals' time, when the rate has settled."""
     return sum(duration_s / 2 <= at_s < duration_s for at_s in ends_s) / (duration_s / 2)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from bench.isolated import isolated
+from bench.isolated import start_isolated
 from bench.server import BUILD, BenchError, production_environment
 from loadtest.program import allow_open_files, restore_interrupts
 from loadtest.siege.attack import EXTRA_KINDS, KINDS
@@ -99,7 +99,7 @@ async def serve(path: str, duration_s: float) -> AsyncGenerator[str]:
     settings = BUILD / f"siege-{path}.yaml"
     settings.write_text(SETTINGS.read_text().replace("${TOKENS}", text(duration_s)))
     env = production_environment() if path == "fast" else {}
-    async with isolated(f"siege-{path}", settings, env=env) as (client, _):
+    async with start_isolated(f"siege-{path}", settings, env=env) as (client, _):
         yield client.url
 
 

@@ -1,4 +1,4 @@
-"""What the bench makes of what it saw. Nothing is timed here but made-up records; the upstream is asked over real HTTP."""
+"""Figures from made-up measurements. Nothing is timed here; the upstream is asked over real HTTP."""
 
 import asyncio
 import json
@@ -26,16 +26,23 @@ from bench import (
     upstream,
     vs_litellm,
 )
-from bench.cli import ISOLATED, PARTS, shared_parts, table
+from bench.cli import ISOLATED, PARTS, list_shared_parts, table
 from bench.client import Client
 from bench.figures import BLOCKS, CATALOGUE, Figure, FigureSpec, figure, p95, reading, to_json
 
 BENCH = Path(dag.__file__).parent
 PROMISED = {
-    "dag_wall_over_critical_path", "dag_speedup_over_sequential", "first_call_after_step_ms", "answer_token_added_p50_ms",
-    "passthrough_over_bare_serve", "open_streams_lost", "disconnect_to_closed_p95_ms", "passthrough_rps_over_litellm",
-    "added_p50_over_litellm", "streams_over_litellm",
-}  # fmt: skip
+    "dag_wall_over_critical_path",
+    "dag_speedup_over_sequential",
+    "first_call_after_step_ms",
+    "answer_token_added_p50_ms",
+    "passthrough_over_bare_serve",
+    "open_streams_lost",
+    "disconnect_to_closed_p95_ms",
+    "passthrough_rps_over_litellm",
+    "added_p50_over_litellm",
+    "streams_over_litellm",
+}
 
 A_ROUND = vs_litellm.ProxyRound(
     podium=vs_litellm.ProxySide(p50_ms=3.0, rps=500.0, streams_per_s=300.0),
@@ -82,13 +89,21 @@ def everything() -> list[Figure]:
     pairs = [dag.Pair({"wall_s": 0.63, "critical_path_s": 0.6}, 0.64, 1.28)]
     left = [disconnects.Disconnect(stage, 10.0, 0) for stage in disconnects.STAGES]
     return [
-        *dag.figures(pairs), *schedulers.figures([schedulers.Walls(2, 0.7, 0.8, 1.0)]), *first_call.figures([a_conductors_record()]), *tokens.figures([4.0], [114.0], [8.0]),
+        *dag.figures(pairs),
+        *schedulers.figures([schedulers.Walls(2, 0.7, 0.8, 1.0)]),
+        *first_call.figures([a_conductors_record()]),
+        *tokens.figures([4.0], [114.0], [8.0]),
         *engine.figures({at_once: [a_round(90.0, 100.0)] for at_once in engine.LINES}),
-        *replicas.figures({1: [(200.0, 2.5)], 2: [(250.0, 2.6)], 4: [(240.0, 2.9)]}), *autoscaling.figures(a_scaled_run()),
-        *two_engines.figures([True], 30.0, {1: 6.0, 2: 4.0}), *adapters.figures(A_SWITCHED_RUN, [A_TO_B]),
-        *passthrough.figures([(150.0, 200.0)]), *disconnects.figures(left, 0), *streams.figures([streams.TEXT], 1, 0, 2**20),
-        *vs_litellm.figures([A_ROUND]), *steps.figures([(2.0, 5.0, 11.0)]),
-    ]  # fmt: skip
+        *replicas.figures({1: [(200.0, 2.5)], 2: [(250.0, 2.6)], 4: [(240.0, 2.9)]}),
+        *autoscaling.figures(a_scaled_run()),
+        *two_engines.figures([True], 30.0, {1: 6.0, 2: 4.0}),
+        *adapters.figures(A_SWITCHED_RUN, [A_TO_B]),
+        *passthrough.figures([(150.0, 200.0)]),
+        *disconnects.figures(left, 0),
+        *streams.figures([streams.TEXT], 1, 0, 2**20),
+        *vs_litellm.figures([A_ROUND]),
+        *steps.figures([(2.0, 5.0, 11.0)]),
+    ]
 
 
 def test_all_parts_together_give_every_name_of_the_catalogue_once_and_to_json() -> None:
@@ -108,11 +123,13 @@ def test_a_name_that_nobody_knows_or_that_came_twice_is_not_written() -> None:
 def test_the_ratios_of_a_plan_are_taken_pair_by_pair() -> None:
     slow = dag.Pair({"wall_s": 1.2, "critical_path_s": 0.6}, 1.5, 1.5)
     good = dag.Pair({"wall_s": 0.63, "critical_path_s": 0.6}, 0.66, 1.32)
-    assert values(dag.figures([good, slow, good])) == pytest.approx({
-        "dag_wall_over_critical_path": 1.05,
-        "dag_client_wall_over_critical_path": 1.1,
-        "dag_speedup_over_sequential": 2.0,
-    })  # fmt: skip
+    assert values(dag.figures([good, slow, good])) == pytest.approx(
+        {
+            "dag_wall_over_critical_path": 1.05,
+            "dag_client_wall_over_critical_path": 1.1,
+            "dag_speedup_over_sequential": 2.0,
+        }
+    )
 
 
 def test_the_plans_differ_only_in_what_is_read() -> None:
@@ -123,11 +140,13 @@ def test_the_plans_differ_only_in_what_is_read() -> None:
 
 
 def test_the_first_call_is_timed_from_its_steps_last_byte_and_to_the_plans_end() -> None:
-    assert values(first_call.figures([a_conductors_record()])) == pytest.approx({
-        "first_call_after_step_ms": 3,
-        "first_call_after_scheduled_byte_ms": 4,
-        "first_call_saved_ms": 336,
-    })  # fmt: skip
+    assert values(first_call.figures([a_conductors_record()])) == pytest.approx(
+        {
+            "first_call_after_step_ms": 3,
+            "first_call_after_scheduled_byte_ms": 4,
+            "first_call_saved_ms": 336,
+        }
+    )
 
 
 def test_a_workers_own_delay_is_taken_off_the_round_trip_and_nothing_off_the_tokens_way() -> None:
@@ -196,8 +215,11 @@ def test_the_less_busy_engine_is_told_by_its_cpu_time() -> None:
 def test_replicas_of_the_router_are_told_by_their_number() -> None:
     got = values(replicas.figures({1: [(200.0, 2.5), (210.0, 2.7), (190.0, 2.6)], 2: [(300.0, 2.6)]}))
     assert got == {
-        "replicas_rps_1": 200, "router_cpu_ms_per_request_1": 2.6, "replicas_rps_2": 300, "router_cpu_ms_per_request_2": 2.6,
-    }  # fmt: skip
+        "replicas_rps_1": 200,
+        "router_cpu_ms_per_request_1": 2.6,
+        "replicas_rps_2": 300,
+        "router_cpu_ms_per_request_2": 2.6,
+    }
 
 
 def test_a_stream_that_broke_or_says_something_else_is_lost() -> None:
@@ -237,7 +259,7 @@ def test_the_table_shows_every_figure() -> None:
 
 def test_the_parts_are_those_that_the_command_line_names() -> None:
     none: Any = None
-    shared = shared_parts(Client(none, "http://127.0.0.1:9"), none, none, print)
+    shared = list_shared_parts(Client(none, "http://127.0.0.1:9"), none, none, print)
     assert tuple(part.name for part in [*shared, *ISOLATED]) == PARTS
 
 

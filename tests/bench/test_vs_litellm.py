@@ -1,7 +1,8 @@
-"""The bench beside a peer: its figures from made-up rounds, its upstream over real HTTP, the peer's environment without installing it."""
+"""The bench vs. LiteLLM: figures from made-up rounds, the upstream over real HTTP, the environment."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import openai
@@ -58,9 +59,10 @@ def test_the_workflows_are_of_as_many_steps_as_they_say() -> None:
 async def test_the_upstream_is_what_the_official_sdk_understands(url: str) -> None:
     async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client:
         ask = {"model": "m", "messages": [{"role": "user", "content": "What is it?"}]}
-        whole = await client.chat.completions.create(**ask)  # type: ignore[call-overload]
+        create: Any = client.chat.completions.create
+        whole = await create(**ask)
         assert whole.choices[0].message.content == echo_upstream.TEXT
-        chunks = [chunk async for chunk in await client.chat.completions.create(**ask, stream=True)]  # type: ignore[call-overload]
+        chunks = [chunk async for chunk in await create(**ask, stream=True)]
     words = [chunk.choices[0].delta.content for chunk in chunks if chunk.choices]
     assert (len(words), "".join(filter(None, words))) == (echo_upstream.CHUNKS + 1, echo_upstream.TEXT)
     assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "stop"

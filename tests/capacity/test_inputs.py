@@ -14,7 +14,7 @@ from capacity.deployed import ROOT
 from capacity.inputs import INPUTS, Inputs, InputsError, load
 
 
-def written(tmp_path: Path, **changes: Any) -> Path:
+def write_inputs(tmp_path: Path, **changes: Any) -> Path:
     """The shipped inputs with `a__b=value` in place of what is at a.b."""
     content = yaml.safe_load(INPUTS.read_text())
     for where, value in changes.items():
@@ -47,7 +47,7 @@ def test_inputs_that_cannot_be_are_refused_by_name(
     tmp_path: Path, changes: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(InputsError, match=re.escape(told)):
-        load(written(tmp_path, **changes))
+        load(write_inputs(tmp_path, **changes))
 
 
 def test_a_batch_larger_than_the_table_is_refused(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_a_batch_larger_than_the_table_is_refused(tmp_path: Path) -> None:
         "memory_seqs": 4096,
     }
     with pytest.raises(InputsError, match="step_ms"):
-        load(written(tmp_path, engines__32b=engine))
+        load(write_inputs(tmp_path, engines__32b=engine))
 
 
 def test_no_file_and_no_yaml_are_told_apart(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_batches_targets_and_prices_are_those_of_the_cluster_files() -> None:
 
 
 def test_a_number_of_the_inputs_wins_over_the_cluster_files(tmp_path: Path) -> None:
-    given = load(written(tmp_path, router__replicas=5, engines__32b__max_num_seqs=12))
+    given = load(write_inputs(tmp_path, router__replicas=5, engines__32b__max_num_seqs=12))
     assert (given.router.replicas, given.engines["32b"].max_num_seqs) == (5, 12)
 
 
@@ -113,13 +113,13 @@ def test_what_the_cluster_files_do_not_have_is_told(
     tmp_path: Path, changes: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(InputsError, match=re.escape(told)):
-        load(written(tmp_path, **changes))
+        load(write_inputs(tmp_path, **changes))
 
 
 def test_the_command_line_refuses_wrong_inputs_and_wrong_rates(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--inputs", str(written(tmp_path, conductor="gpt-9"))]) == 2
+    assert main(["--inputs", str(write_inputs(tmp_path, conductor="gpt-9"))]) == 2
     assert "gpt-9" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["--rates", "10,many"])

@@ -1,4 +1,4 @@
-"""Three schedulers, one plan: ours is never later than plan-then-run, which is never later than the sequence."""
+"""Three schedulers, one plan: ours is never later than plan-then-run, nor that than the sequence."""
 
 import json
 
@@ -17,7 +17,7 @@ GIVEN = inputs.load()
 
 
 @st.composite
-def timed_plans(draw: st.DrawFn) -> list[StepTimes]:
+def plans_with_times(draw: st.DrawFn) -> list[StepTimes]:
     """Up to six steps, written one after the other, with any reads."""
     seconds = st.floats(0.01, 20)
     steps: list[StepTimes] = []
@@ -29,7 +29,7 @@ def timed_plans(draw: st.DrawFn) -> list[StepTimes]:
     return steps
 
 
-@given(timed_plans())
+@given(plans_with_times())
 def test_no_plan_is_later_with_us_than_with_plan_then_run_or_in_sequence(steps: list[StepTimes]) -> None:
     ours, then_run, sequence = (
         timeline(steps, steps[-1].written_s, name) for name in ("podium", "plan_then_run", "sequential")

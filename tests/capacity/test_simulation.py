@@ -28,14 +28,18 @@ SIZES = size(GIVEN, 4, samples(GIVEN, 3000, 0)).sizes
 def an_engine(**changes: object) -> inputs.EngineSpec:
     """10 ms a step for one sequence, 20 ms for ten; prompts are read at once."""
     base = GIVEN.engines["32b"].model_dump() | {
-        "max_num_seqs": 10, "memory_seqs": 1000, "step_ms": {1: 10, 10: 20}, "prefill_tokens_per_s": 1e9,
-    }  # fmt: skip
+        "max_num_seqs": 10,
+        "memory_seqs": 1000,
+        "step_ms": {1: 10, 10: 20},
+        "prefill_tokens_per_s": 1e9,
+    }
     return inputs.EngineSpec.model_validate(base | changes)
 
 
-def served(rate_rps: float = 4, *, sizes: Sizes = SIZES, seed: int = 0, **more: object) -> Run:
+def run_simulation(rate_rps: float = 4, *, sizes: Sizes = SIZES, seed: int = 0, **more: object) -> Run:
     times = poisson(rate_rps, 300, np.random.default_rng(seed))
-    return simulate(GIVEN, sizes, times, samples(GIVEN, len(times), seed + 1), seed=seed, **more)  # type: ignore[arg-type]
+    plans = samples(GIVEN, len(times), seed + 1)
+    return simulate(GIVEN, sizes, times, plans, seed=seed, **more)  # type: ignore[arg-type]
 
 
 def ends_s(run: Run) -> list[float]:
@@ -147,8 +151,8 @@ def test_an_api_over_its_quota_lets_calls_begin_at_the_quotas_pace() -> None:
 
 
 def test_the_same_seed_gives_the_same_run_and_another_does_not() -> None:
-    assert served(seed=1).requests == served(seed=1).requests
-    assert ends_s(served(seed=1)) != ends_s(served(seed=2))
+    assert run_simulation(seed=1).requests == run_simulation(seed=1).requests
+    assert ends_s(run_simulation(seed=1)) != ends_s(run_simulation(seed=2))
 
 
 def test_twice_the_replicas_make_nobody_wait_longer_in_the_mean_or_at_the_95th_percentile() -> None:
@@ -156,7 +160,7 @@ def test_twice_the_replicas_make_nobody_wait_longer_in_the_mean_or_at_the_95th_p
         SIZES.routers, {name: max(1, count // 2) for name, count in SIZES.engines.items()}, SIZES.quotas
     )
     twice = Sizes(2 * tight.routers, {name: 2 * count for name, count in tight.engines.items()}, SIZES.quotas)
-    slower, faster = ends_s(served(sizes=tight)), ends_s(served(sizes=twice))
+    slower, faster = ends_s(run_simulation(sizes=tight)), ends_s(run_simulation(sizes=twice))
     assert np.mean(faster) < np.mean(slower)
     assert percentile(faster, 95) <= 1.02 * percentile(slower, 95)
 
@@ -174,13 +178,13 @@ def test_engines_and_routers_are_as_busy_as_the_utilisation_law_says() -> None:
 
 
 def test_first_tokens_come_after_the_plan_and_before_the_end() -> None:
-    for each in served().requests:
+    for each in run_simulation().requests:
         assert each.arrived_s < each.planned_s <= each.first_token_s <= each.end_s
 
 
 def test_ours_is_the_fastest_scheduler_under_load_too() -> None:
     ours, then_run, sequence = (
-        np.mean(ends_s(served(scheduler=s))) for s in ("podium", "plan_then_run", "sequential")
+        np.mean(ends_s(run_simulation(scheduler=s))) for s in ("podium", "plan_then_run", "sequential")
     )
     assert ours < then_run < sequence
 

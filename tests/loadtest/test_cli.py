@@ -46,16 +46,16 @@ for name in names:
 
 @pytest.fixture(scope="module")
 def reports(scripted_server: str, tmp_path_factory: pytest.TempPathFactory) -> Reports:
-    """Folder and figures of a second of each scenario; one process for each loop, because imports are what takes long."""
+    """Folder and figures of a second of each scenario; one process per loop, as imports take longest."""
     base = tmp_path_factory.mktemp("load")
 
-    def loaded(loop: str) -> subprocess.CompletedProcess[str]:
+    def run_scenarios(loop: str) -> subprocess.CompletedProcess[str]:
         names = [name for name, scenario in SCENARIOS.items() if scenario.loop == loop]
         asked = [sys.executable, "-c", ALL_OF_A_LOOP, scripted_server, str(base), *names]
         return subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=100)
 
     with ThreadPoolExecutor() as pool:
-        for done in pool.map(loaded, ("closed", "open")):
+        for done in pool.map(run_scenarios, ("closed", "open")):
             assert done.returncode == 0, done.stdout + done.stderr
             assert "Traceback" not in done.stderr, done.stderr
     return {name: (base / name, json.loads((base / name / "report.json").read_text())) for name in SCENARIOS}
@@ -137,11 +137,24 @@ def _get(url: str) -> bytes:
 
 def test_a_run_without_a_request_has_a_report(tmp_path: Path) -> None:
     told = {
-        "title": "Nothing", "date": "", "command": "", "machine": "", "url": "", "served": [], "interrupted": False,
-        "scenario": {"about": "", "loop": "open", "rate": 1.0, "seed": 0, "shape": "steady", "duration_s": 1.0},
+        "title": "Nothing",
+        "date": "",
+        "command": "",
+        "machine": "",
+        "url": "",
+        "served": [],
+        "interrupted": False,
+        "scenario": {
+            "about": "",
+            "loop": "open",
+            "rate": 1.0,
+            "seed": 0,
+            "shape": "steady",
+            "duration_s": 1.0,
+        },
         "records": {"looked_for": 0, "found": 0},
         "figures": summary([], 0.0, {"end": 1.0}, interrupted=False),
-    }  # fmt: skip
+    }
     page = report.write(tmp_path, told, Recording().samples, {})
     assert "No request was due" in page.read_text()
     assert json.loads((tmp_path / "report.json").read_text())["figures"]["requests"]["due"] == 0
@@ -159,8 +172,11 @@ def test_replicas_over_time_are_drawn_where_there_are_any() -> None:
 def test_nobody_at_the_url_is_told_with_a_remedy(tmp_path: Path) -> None:
     done = subprocess.run(
         command("open-chat", "--url", "http://127.0.0.1:9", "--out", str(tmp_path)),
-        cwd=ROOT, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 2
     assert "No Podium answers at http://127.0.0.1:9" in done.stdout
     assert "make serve" in done.stdout
@@ -206,8 +222,12 @@ def podium_url() -> Iterator[str]:
 def a_second(url: str, out: Path, temporary: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command("open-chat", "--url", url, "--duration", "1s", "--rate", "5", "--out", str(out)),
-        cwd=ROOT, capture_output=True, text=True, timeout=60, env=os.environ | {"TMPDIR": str(temporary)},
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ | {"TMPDIR": str(temporary)},
+    )
 
 
 @pytest.mark.parametrize("out", ["a file", "/proc/nope"])

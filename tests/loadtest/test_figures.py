@@ -64,18 +64,28 @@ def test_goodput_judges_what_was_wanted_to_the_end() -> None:
     ]
     told = summary(samples, 10, LIMITS_MS, interrupted=False)
     assert told["goodput"] | {"objective_ms": None} == {
-        "objective_ms": None, "judged": 6, "good": 2, "good_in_ran_s": 1, "part": 0.3333, "per_s": 0.1,
-    }  # fmt: skip
+        "objective_ms": None,
+        "judged": 6,
+        "good": 2,
+        "good_in_ran_s": 1,
+        "part": 0.3333,
+        "per_s": 0.1,
+    }
     assert summary(samples, 10, LIMITS_MS, interrupted=True)["goodput"]["judged"] == 5
     assert told["errors"] == {"http_503 worker_busy": 1}
     counted = told["requests"]
     assert [counted[name] for name in ("due", "answered", "failed", "left", "not_started", "unfinished")] == [
-        7, 3, 1, 1, 1, 1,
-    ]  # fmt: skip
+        7,
+        3,
+        1,
+        1,
+        1,
+        1,
+    ]
 
 
 def test_rates_count_only_what_ended_while_requests_were_sent() -> None:
-    """Twelve answers a second for six seconds, and as many again out of the queue: it is twelve a second, and not 24."""
+    """Twelve answers per second for six seconds, and as many again out of the queue: the rate is twelve."""
     in_time = [Sample("chat", second, second, OK, {"end": 900.0}) for second in range(6) for _ in range(12)]
     late = [Sample("chat", 5.5, 5.5, OK, {"end": 600.0}) for _ in range(72)]
     told = summary(in_time + late, 6.0, LIMITS_MS, interrupted=False)

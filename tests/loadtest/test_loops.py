@@ -1,4 +1,4 @@
-"""When requests come: the law of arrivals, the shapes, and what an open loop does with a server that is too slow."""
+"""The law of arrivals, the shapes, and what an open loop does with a server that is too slow."""
 
 import asyncio
 import itertools

@@ -1,4 +1,4 @@
-"""What the siege makes of what it saw, and which attacks it makes. Nothing is attacked here: tests/live/test_edge.py does that."""
+"""The verdict of the siege, and its attacks. Nothing is attacked here: tests/live/test_edge.py does."""
 
 from dataclasses import replace
 
