@@ -9,6 +9,7 @@ request must be answered by it.
 """
 
 import asyncio
+import itertools
 import json
 import sys
 import time
@@ -20,7 +21,7 @@ from statistics import median
 import aiohttp
 import yaml
 
-from bench.client import REQUEST_ERRORS, Client, Json, chat
+from bench.client import REQUEST_ERRORS, Client, Json, chat, keep_asking
 from bench.figures import Figure, figure, reading
 from bench.isolated import start_isolated
 from bench.server import BUILD, ROOT, BenchError, BenchServer, fill_settings, podium
@@ -104,29 +105,22 @@ async def load_while(
 ) -> tuple[list[TimedAnswer], list[Switch]]:
     """Keep `STREAMS` streams open while `switch` runs, and `BETWEEN_S` before and after it."""
     answers: list[TimedAnswer] = []
-    over = asyncio.Event()
+    numbers = itertools.count()
 
-    async def keep_asking(number: int) -> None:
-        while not over.is_set():
-            number += 1
-            asked_s = time.monotonic()
-            try:
-                body = chat(worker, question=QUESTIONS[number % len(QUESTIONS)], max_tokens=TOKENS)
-                result, _ = await client.stream(body)
-                first_s = asked_s + (result.first_token_ms or 0.0) / 1000
-                answers.append(TimedAnswer(asked_s, first_s, result.text))
-            except REQUEST_ERRORS:
-                answers.append(TimedAnswer(asked_s, time.monotonic(), None))
-            tick()
+    async def ask(_: int) -> None:
+        question, asked_s = QUESTIONS[next(numbers) % len(QUESTIONS)], time.monotonic()
+        try:
+            result, _sent_s = await client.stream(chat(worker, question=question, max_tokens=TOKENS))
+            first_s = asked_s + (result.first_token_ms or 0.0) / 1000
+            answers.append(TimedAnswer(asked_s, first_s, result.text))
+        except REQUEST_ERRORS:
+            answers.append(TimedAnswer(asked_s, time.monotonic(), None))
+        tick()
 
-    asking = [asyncio.create_task(keep_asking(number)) for number in range(STREAMS)]
-    try:
+    async with keep_asking(ask, STREAMS):
         await asyncio.sleep(BETWEEN_S)
         switches = await switch()
         await asyncio.sleep(BETWEEN_S)
-    finally:
-        over.set()
-        await asyncio.gather(*asking)
     return answers, switches
 
 

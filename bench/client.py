@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -91,18 +92,35 @@ class Client:
         return read_stream(lines, began_s), began_s
 
 
+@asynccontextmanager
+async def keep_asking(ask: Callable[[int], Awaitable[object]], clients: int) -> AsyncGenerator[None]:
+    """Clients that call `ask` with their number without a pause, and finish at the end of the block."""
+    is_over = False
+
+    async def repeat(number: int) -> None:
+        while not is_over:
+            await ask(number)
+
+    tasks = [asyncio.create_task(repeat(number)) for number in range(clients)]
+    try:
+        yield
+    finally:
+        is_over = True
+        await asyncio.gather(*tasks)
+
+
 async def rate_per_s(ask: Callable[[], Awaitable[object]], clients: int, seconds: float) -> float:
     """Answers per second to so many clients that send without a pause."""
     began_s = time.monotonic()
     done = 0
 
-    async def keep_asking() -> None:
+    async def count(_: int) -> None:
         nonlocal done
-        while time.monotonic() - began_s < seconds:
-            await ask()
-            done += 1
+        await ask()
+        done += 1
 
-    await asyncio.gather(*(keep_asking() for _ in range(clients)))
+    async with keep_asking(count, clients):
+        await asyncio.sleep(seconds)
     return done / (time.monotonic() - began_s)
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from bench.autoscaling import DEPLOYMENT, replica_states
-from bench.client import REQUEST_ERRORS, Client, chat
+from bench.client import REQUEST_ERRORS, Client, chat, keep_asking
 from bench.figures import Figure, reading
 from bench.isolated import start_isolated
 from bench.server import HERE, BenchError, BenchServer, cpu_s
@@ -45,21 +45,23 @@ async def measure(tick: Callable[[], None]) -> list[Figure]:
     """One run on a Serve of its own; about two minutes."""
     complete: list[bool] = []
     async with start_isolated("two_engines", HERE / "two_engines.yaml") as (client, server):
-        over = asyncio.Event()
+
+        async def ask(number: int) -> None:
+            question = f"Tell me at length about a fox, a mill and river {number}."
+            try:
+                result, _ = await client.stream(chat("writer", question=question, max_tokens=TOKENS))
+                complete.append(bool(result.text))
+            except REQUEST_ERRORS:
+                complete.append(False)
+            tick()
+
         began_s = time.monotonic()
-        asking = [
-            asyncio.create_task(_keep_asking(client, number, complete, over, tick))
-            for number in range(STREAMS)
-        ]
-        try:
+        async with keep_asking(ask, STREAMS):
             await _wait_for_second_engine(client)
             up_s = time.monotonic() - began_s
             before_s = engine_cpu_s(server)
             await asyncio.sleep(WATCH_S)
             used_s = {pid: after_s - before_s.get(pid, 0.0) for pid, after_s in engine_cpu_s(server).items()}
-        finally:
-            over.set()
-            await asyncio.gather(*asking)
     return figures(complete, up_s, used_s)
 
 
@@ -69,19 +71,6 @@ async def _wait_for_second_engine(client: Client) -> None:
             return
         await asyncio.sleep(POLL_S)
     raise BenchError(f"no second engine came within {COMES_WITHIN_S:.0f} s of load")
-
-
-async def _keep_asking(
-    client: Client, number: int, complete: list[bool], over: asyncio.Event, tick: Callable[[], None]
-) -> None:
-    while not over.is_set():
-        question = f"Tell me at length about a fox, a mill and river {number}."
-        try:
-            result, _ = await client.stream(chat("writer", question=question, max_tokens=TOKENS))
-            complete.append(bool(result.text))
-        except REQUEST_ERRORS:
-            complete.append(False)
-        tick()
 
 
 def engine_cpu_s(server: BenchServer) -> dict[int, float]:

@@ -1,10 +1,10 @@
-"""The shapes of `shapes.py` as Locust's classes, which end the run; `--users` is their height."""
+"""The shapes of `arrivals.py` as Locust's classes, which end the run; `--users` is their height."""
 
 from typing import Any, ClassVar
 
 from locust import LoadTestShape
 
-from loadtest.shapes import SHAPES
+from loadtest.arrivals import SHAPES
 
 SPAWN_PER_S = 100.0
 """A step of a shape is a step: users come as fast as Locust makes them."""

@@ -21,10 +21,10 @@ from typing import Any
 
 from locust import events as locust_events
 
+from loadtest.arrivals import SHAPES
 from loadtest.locust_shapes import shape_class
 from loadtest.recording import Recording
 from loadtest.request_options import RequestOptions
-from loadtest.shapes import SHAPES
 from loadtest.users import CancellingUser, ChatUser, PassThroughUser, StreamUser, UltraUser
 
 events: Any = locust_events

@@ -7,14 +7,12 @@ does not wait. Requests that cannot be sent because too many are open are record
 
 import asyncio
 import random
-from typing import Any
 
 import aiohttp
-import orjson
 
 from loadtest.arrivals import arrivals
 from loadtest.recording import LEFT, OK, Recording, Sample
-from loadtest.request_options import CHAT, STREAMED, RequestOptions, failure, patience
+from loadtest.request_options import CHAT, STREAMED, RequestOptions, failure, parse_json, patience
 from loadtest.scenarios import Scenario
 from loadtest.sse import BrokenStreamError, Reader
 
@@ -84,7 +82,7 @@ class _Loop:
                         await self._read(response, sample, leaves_after)
                     else:
                         content = await response.read()
-                        sample.take_answer(_json(content), self._recording.since_due_ms(sample))
+                        sample.take_answer(parse_json(content), self._recording.since_due_ms(sample))
             except BrokenStreamError as broken:
                 sample.outcome = broken.kind
             except TimeoutError:
@@ -104,11 +102,3 @@ class _Loop:
                 return
         sample.take_stream(reader.end())
         sample.outcome = OK
-
-
-def _json(content: bytes) -> Any:
-    """The content of a whole answer; None where it is not JSON."""
-    try:
-        return orjson.loads(content)
-    except ValueError:
-        return None

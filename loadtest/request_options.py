@@ -71,6 +71,14 @@ def first_worker(models: Iterable[Json]) -> str:
     return next(in_pool, "")
 
 
+def parse_json(content: bytes) -> Any:
+    """The content of a whole answer; None where it is not JSON."""
+    try:
+        return json.loads(content)
+    except ValueError:
+        return None
+
+
 def failure(status: int, content: bytes) -> str:
     """The kind of failure that an HTTP response reports."""
     try:

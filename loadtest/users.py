@@ -13,7 +13,7 @@ stream. Leaving is not a failure.
 
 import json
 import random
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
@@ -23,7 +23,7 @@ from geventhttpclient.response import HTTPConnectionClosed, HTTPParseError
 from locust import FastHttpUser, between, tag, task
 
 from loadtest.recording import LEFT, OK, Recording, Sample
-from loadtest.request_options import CHAT, RequestOptions, failure, first_worker, patience
+from loadtest.request_options import CHAT, RequestOptions, failure, first_worker, parse_json, patience
 from loadtest.sse import BrokenStreamError, Reader, StreamResult
 
 PATIENCE = random.Random()
@@ -67,7 +67,7 @@ class _User(FastHttpUser):
             if error := failure_of(response):
                 sample.outcome = error
             else:
-                sample.take_answer(answer_of(response), self.recording.since_due_ms(sample))
+                sample.take_answer(parse_json(response.content or b""), self.recording.since_due_ms(sample))
 
     def stream_answer(self, kind: str, leaves_after: int | None = None) -> StreamResult | None:
         """Read the stream; None where it was not complete."""
@@ -88,7 +88,7 @@ class _User(FastHttpUser):
             sample.outcome = error
             return None
         reader = Reader(self.recording.began + sample.due_s)
-        for line in lines(response):
+        for line in iter(lambda: response.stream.readline(b"\n"), b""):
             reader.take(line)
             if reader.events == leaves_after and not reader.is_done:
                 response.stream.release()  # with data unread: the server sees its client leave
@@ -199,20 +199,6 @@ USERS: dict[str, type[_User]] = {
     "pass-through": PassThroughUser,
 }
 """By the kinds in `request_options.py`."""
-
-
-def lines(response: Any) -> Iterator[bytes]:
-    """The lines of a streamed body, each as soon as it has arrived."""
-    while line := response.stream.readline(b"\n"):
-        yield line
-
-
-def answer_of(response: Any) -> Any:
-    """The content of a whole answer; None where it is not JSON."""
-    try:
-        return json.loads(response.content or b"{}")
-    except ValueError:
-        return None
 
 
 def failure_of(response: Any) -> str | None:

@@ -11,11 +11,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from loadtest import open_loop
-from loadtest.arrivals import arrivals
+from loadtest.arrivals import SHAPES, arrivals
 from loadtest.recording import NOT_STARTED, Recording
 from loadtest.request_options import RequestOptions
 from loadtest.scenarios import SCENARIOS, Scenario
-from loadtest.shapes import SHAPES
 
 
 def drawn(rate: float, duration_s: float, shape: str = "steady", seed: int = 1) -> list[float]:
