@@ -1,5 +1,4 @@
-"""Switch a worker's LoRA adapter under load, on real vLLM: is an answer lost, and does any come from the
-wrong adapter?
+"""A LoRA adapter switched under load, on real vLLM: answers lost, and answers of the wrong adapter.
 
 Each adapter answers everything with a word of its own (`training/marked.py` makes them in seconds), so an
 answer shows which adapter gave it. The same few questions are asked throughout, so the prefix cache holds

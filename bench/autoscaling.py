@@ -1,5 +1,4 @@
-"""From zero replicas to several and back to zero, under streams that come and go: is a stream cut, and how
-fast is scaling?
+"""From zero replicas to several and back, under streams that come and go: lost streams, scaling times.
 
 The engine is the fake one (`stand_in` in autoscaling.yaml): a replica like any other with a start, a queue
 and a pace, but no model. The number of active streams follows `LOAD`: one, a step, a ramp, a plateau, a ramp

@@ -1,5 +1,4 @@
-"""`podium bench`: measure, print the table, write build/bench.json. Exit 1 only where something could not be
-measured.
+"""`podium bench`: measure, print, write build/bench.json. Exit 1 only where a part could not be measured.
 
 `--only dag,tokens` measures some parts; build/bench.json then holds only those.
 """

@@ -28,8 +28,7 @@ class DirectEngine(Engine):
     """The engine that the router calls, and a way around everything but vLLM."""
 
     async def generate_directly(self, lines: list[list[str]], max_tokens: int) -> dict[str, Any]:
-        """The prompts of each line one after another, all lines concurrently, straight to
-        `AsyncLLM.generate`.
+        """Each line's prompts one after another, lines concurrently, straight to `AsyncLLM.generate`.
 
         Returns:
             `tokens`, `wall_s`, and each prompt's `first_token_s`.

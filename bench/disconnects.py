@@ -1,5 +1,4 @@
-"""Clients that disconnect in the middle of a run, and how long until every upstream call of the run is
-closed.
+"""Clients that disconnect in the middle of a run: time until every upstream call of the run is closed.
 
 Each run is the conductor's plan of three inner steps and an answer, all served by `upstream` in this process,
 so one clock covers both ends: from just before the client closes its socket until the last upstream

@@ -1,5 +1,4 @@
-"""Requests per second of a worker called by its own name, compared with an ingress that answers a constant of
-the same size.
+"""Requests per second of a worker by its own name, vs. an ingress that answers a constant of equal size.
 
 Both run in the same Serve behind the same proxy; 32 clients send without a pause; rounds take turns, and
 which side begins changes from round to round. The client's work is the same for both.

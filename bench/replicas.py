@@ -1,5 +1,4 @@
-"""Pass-through with one, two and four router replicas, in the mode for production: HAProxy, and Serve tuned
-for throughput.
+"""Pass-through with one, two and four router replicas, in the mode for production (HAProxy).
 
 Client, HAProxy and replicas share this machine's cores, so requests per second stop growing where the cores
 end. The cost of a request does not depend on cores: CPU time of the router replicas per answered request

@@ -1,5 +1,4 @@
-"""The overhead of a workflow step: fixed workflows of one and of three sequential steps, whose workers answer
-immediately.
+"""The overhead of a workflow step: one step, and three in sequence, of workers that answer immediately.
 
 Served as in production, one request at a time, compared with the baseline ingress behind the same HAProxy;
 all three take turns.

@@ -1,5 +1,4 @@
-"""A second real vLLM engine comes up under load and takes its share, although every prompt begins like the
-others.
+"""A second real vLLM engine comes up under load and takes its share, although all prompts begin alike.
 
 All questions share a system prompt, so prefix affinity alone would leave the second engine idle; load must
 override it. CPU time shows which engine answers: one without requests uses almost none.
@@ -25,8 +24,7 @@ WATCH_S = 25.0
 
 
 def figures(complete: Sequence[bool], up_s: float, used_s: Mapping[int, float]) -> list[Figure]:
-    """From whether each stream was complete, the wait for the second engine, and CPU seconds of both by
-    process.
+    """From whether each stream was complete, the second engine's wait, CPU seconds by process.
 
     Raises:
         ValueError: there were not two replicas, or they did nothing.

@@ -1,5 +1,4 @@
-"""An OpenAI endpoint in the bench's own process that notes when each call came, wrote its first word and was
-closed.
+"""An OpenAI endpoint in the bench's own process: notes when each call came, first spoke and was closed.
 
 `conductor` writes a plan of three inner steps and an answer; `inner`, `answer` and `brief` say words. A call
 belongs to a run by the mark `run-...-` in the question, which every worker is shown.

@@ -1,5 +1,4 @@
-"""Podium compared with LiteLLM's proxy: one worker process of each over the same upstream on the same
-machine, in turn.
+"""Podium vs. LiteLLM's proxy: one worker process of each, the same upstream, the same machine, in turn.
 
 Podium is served as in production, behind HAProxy. A round asks each side, and the upstream without a proxy:
 one request at a time, then 32 concurrent ones, then 16 concurrent streams; which side begins changes from

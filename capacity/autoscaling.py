@@ -1,5 +1,4 @@
-"""A pool of engines that Ray Serve scales: the mean of ongoing requests over a window, a target per replica,
-delays.
+"""A pool of engines that Ray Serve scales: mean ongoing requests, a target per replica, delays.
 
 After `ray.serve.config.AutoscalingConfig` and its default policy: a decision must hold for the whole of a
 delay, a new replica serves after its cold start, and one that stops finishes its requests, which no longer

@@ -1,5 +1,4 @@
-"""`python -m capacity.calibrate --url ...`: measure a real, scripted server, and print two sections for
-`inputs.yaml`.
+"""`python -m capacity.calibrate --url ...`: measure a scripted server; print sections of `inputs.yaml`.
 
 The server must be `podium serve --settings capacity/scripted.yaml` on this machine, with `--fast` for the
 deployed path. Its script, and how fast it runs, is in `STEPS` here. CPU times are read from the processes

@@ -1,5 +1,4 @@
-"""`podium capacity`: tables, build/simulator/simulator.json and plots. Exit 2 where the inputs cannot be
-used.
+"""`podium capacity`: tables, build/simulator/simulator.json, plots. Exit 2: the inputs cannot be used.
 
 Everything is simulated again each time, from the same seed: four minutes on a slow core.
 """

@@ -1,5 +1,4 @@
-"""What the cluster files say, as data: replicas, batches, targets and prices are kept there, not in
-`inputs.yaml`.
+"""What the cluster files say: replicas, batches, targets and prices are kept there, not in `inputs.yaml`.
 
 A number that `inputs.yaml` gives takes precedence, so that a copy of it can ask what another number would
 change.

@@ -1,5 +1,4 @@
-"""`inputs.yaml` as values: every number that goes into the simulation, each section with its source, date and
-kind.
+"""`inputs.yaml` as values: every number of the simulation, by section with its source, date and kind.
 
 Knows what may be written there, not how it is used. `deployed` reads what the cluster files say.
 """

@@ -81,8 +81,7 @@ def slice_error(given: inputs.Inputs, rate_rps: float, seed: int = 0) -> float:
 
 
 def calculation_errors(given: inputs.Inputs, rate_rps: float, seed: int = 0) -> dict[str, float]:
-    """Each engine's calculated capacity over the simulated one, minus 1, at twice the traffic that it can
-    take.
+    """Each engine's calculated capacity over the simulated one, minus 1, at twice its traffic.
 
     Every other station is made large, so that each engine in turn is the only one that is full.
     """

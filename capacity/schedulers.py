@@ -1,5 +1,4 @@
-"""Three ways to run one plan without other traffic: when each step starts and ends, and what the user sees
-when.
+"""Three ways to run one plan without other traffic: when steps start and end, what the user sees when.
 
 `sequential`, the paper's: the whole plan, then one step after another, unread ones too. `plan_then_run`: the
 whole plan, then each step as soon as its inputs are complete. `podium`: each step as soon as it is written

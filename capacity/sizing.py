@@ -1,5 +1,4 @@
-"""What a rate of requests needs, calculated: work for each station, replicas, machines, dollars, and the
-first bottleneck.
+"""What a rate needs, calculated: work for each station, replicas, machines, dollars, first bottleneck.
 
 Utilisation is rate times work over capacity (the utilisation law). Queues are left to the simulation, which
 is run with these sizes and says how wrong they are.

@@ -1,5 +1,4 @@
-"""The open loop: requests are sent when they are due, whether or not earlier ones were answered, and timed
-from then.
+"""The open loop: requests are sent when due, whatever became of earlier ones, and timed from then.
 
 A closed loop sends fewer requests to a slow server, and so hides the queue ("coordinated omission"). This one
 does not wait. Requests that cannot be sent because too many are open are recorded as not started.

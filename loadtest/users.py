@@ -1,5 +1,4 @@
-"""The kinds of users: they wait for the answer, read the stream, follow a plan, leave in mid-stream, or call
-one worker.
+"""The users: they wait for the answer, read the stream, follow a plan, leave, or call one worker.
 
 Each request is one entry in Locust's table under its kind. A stream adds entries of type `STREAM`, which are
 times and not requests: `first progress`, `first token`, `between tokens` and `whole answer`; those of an

@@ -1,5 +1,4 @@
-"""`podium siege`: every attack on both paths, from one address and from several. Exit 1 where a bound is
-missed.
+"""`podium siege`: every attack on both paths, from one address and several. Exit 1: a bound was missed.
 
 `--only default:idle,fast:prompts` runs some of them; `--connections 300 --duration 5` makes them small.
 """
