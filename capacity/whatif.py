@@ -47,7 +47,7 @@ def always_review(given: Inputs) -> Inputs:
 
 CHANGES: Mapping[str, Callable[[Inputs], Inputs]] = {
     "as above": lambda given: given,
-    "half the output tokens a step": half_the_tokens,
+    "half the output tokens per step": half_the_tokens,
     "plans of one or two steps": plans(steps={1: 0.5, 2: 0.5}),
     "every request has a second round": always_review,
     "32B steps twice as fast, prompts as before": engines(
