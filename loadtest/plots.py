@@ -134,9 +134,12 @@ def plot_distributions(axes: Axes, samples: Mapping[str, Sequence[float]]) -> No
 def plot_autoscaling(axes: Axes, snapshots: Sequence[tuple[float, float, int, int]]) -> None:
     """Seconds, active streams or requests, replicas that serve, and replicas that exist."""
     at_s, load, serving, existing = zip(*snapshots, strict=True)
-    axes.fill_between(at_s, load, step="post", color="#56b4e9", alpha=0.4, label="active requests")
+    beside = axes.twinx()
+    beside.fill_between(at_s, load, step="post", color="#56b4e9", alpha=0.4)
+    beside.set(ylabel="active requests (area)", ylim=(0, None))
+    beside.grid(visible=False)
     axes.step(at_s, serving, where="post", color="#d55e00", label="replicas up")
     label = "including those that start or drain"
     axes.step(at_s, existing, where="post", color="#d55e00", linestyle=":", label=label)
-    axes.set(xlabel="seconds", ylabel="count", ylim=(0, None))
+    axes.set(xlabel="seconds", ylabel="replicas", ylim=(0, None))
     axes.legend(loc="upper left")
