@@ -15,7 +15,7 @@ FREEZE   = pip freeze --all | sed -E 's/\+[a-z0-9.]+$$//' | grep -vE '^(-e|\#|($
 UNLOCKED := pip|wheel|podium|torchvision|torchaudio|torchcodec|triton
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-base setup-dev setup-learning serve demo stop test check fix bench load siege load-outside capacity eval check-cluster train-tiny docs lock clean
+.PHONY: help setup setup-base setup-dev setup-learning serve demo stop test check fix bench load siege capacity eval check-cluster train-tiny docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -58,19 +58,16 @@ fix: setup-dev ## let ruff repair what it can
 
 bench: setup-learning ## the figures of the README; written to build/bench.json too
 	@mkdir -p build
-	@$(BIN)/python -m loadtest.bench
+	@$(BIN)/python -m bench.cli
 
 load: setup-dev ## load a running server (PORT=8000): SCENARIO=open-mixed DURATION=10m; report in build/load/SCENARIO
-	@$(BIN)/python -m loadtest.run $(SCENARIO) --url http://127.0.0.1:$(PORT) $(if $(DURATION),--duration $(DURATION))
+	@$(BIN)/python -m loadtest.cli $(SCENARIO) --url http://127.0.0.1:$(PORT) $(if $(DURATION),--duration $(DURATION))
 
 siege: setup-dev ## ordinary clients beside 5,000 idle connections, unfinished bodies, huge headers and prompts, on both paths
-	@$(BIN)/python -m loadtest.siege
-
-load-outside: setup-dev ## the same load by ours and by AIPerf, and whether they agree
-	@$(BIN)/python -m loadtest.outside --url http://127.0.0.1:$(PORT)
+	@$(BIN)/python -m loadtest.siege.cli
 
 capacity: setup-dev ## replicas, GPUs and dollars for a rate, simulated
-	@$(BIN)/python -m loadtest.simulator
+	@$(BIN)/python -m capacity.cli
 
 eval: setup-learning ## compare strategies: EVAL="--settings FILE --questions gsm8k"; without EVAL it tells how
 	@$(BIN)/python -m evaluation.cli $(EVAL)

@@ -1,1 +1,1 @@
-"""Load on a running Podium, over HTTP only. Knows nothing of how it is built."""
+"""The load test: users of a running Podium, over HTTP only. Knows nothing of how Podium is built."""

@@ -1,12 +1,12 @@
-"""Does something now and then while a run goes on: a thread, or a greenlet where Locust has patched threads."""
+"""Calls a function periodically during a run: in a thread, or a greenlet where Locust has patched threads."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 
 @contextmanager
-def every(seconds: float, do: Callable[[], None]) -> Iterator[None]:
+def every(seconds: float, do: Callable[[], None]) -> Generator[None]:
     """Call `do` every so many seconds inside the block, and once more at its end."""
     over = threading.Event()
 

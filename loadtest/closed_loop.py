@@ -1,4 +1,4 @@
-"""The closed loop: Locust's users, run from here. Importing this patches sockets and threads for gevent, so it comes first."""
+"""The closed loop: Locust's users. Importing this patches sockets and threads, so it comes first."""
 
 from argparse import Namespace
 from typing import Any, cast
@@ -6,42 +6,40 @@ from typing import Any, cast
 from gevent.hub import Hub
 from locust.env import Environment
 
-from loadtest.asking import Asking
-from loadtest.locust_shapes import CLASSES
+from loadtest.locust_shapes import shape_class
 from loadtest.recording import Recording
+from loadtest.request_options import RequestOptions
 from loadtest.scenarios import Scenario
 from loadtest.users import USERS
 
 Hub.NOT_ERROR = (*Hub.NOT_ERROR, KeyboardInterrupt)
-"""Ctrl-C is raised here as well; without this gevent also prints it, between the run's own lines."""
+"""Ctrl-C is raised here as well; without this gevent also prints it, between the lines of the run."""
 
 
-def run(scenario: Scenario, url: str, asking: Asking, recording: Recording) -> None:
+def run(scenario: Scenario, url: str, options: RequestOptions, recording: Recording) -> None:
     """Run `scenario` against `url`, to its end or to Ctrl-C.
 
-    At its end users finish what they have asked; at Ctrl-C they leave it.
+    At its end users finish their requests; at Ctrl-C they drop them.
 
     Raises:
         KeyboardInterrupt: Ctrl-C.
     """
-    kinds = [
+    users = [
         type(USERS[kind].__name__, (USERS[kind],), {"weight": weight})
         for kind, weight in scenario.mix.items()
     ]
     environment = Environment(
-        user_classes=cast(Any, kinds),
+        user_classes=cast(Any, users),
         host=url,
-        shape_class=CLASSES[scenario.shape](),
-        stop_timeout=asking.deadline_s,
+        shape_class=shape_class(scenario.shape)(),
+        stop_timeout=options.deadline_s,
         parsed_options=Namespace(num_users=scenario.users, run_time=scenario.duration_s, headless=False),
     )
-    vars(environment).update(recording=recording, asking=asking)
-    runner = environment.create_local_runner()
+    vars(environment).update(recording=recording, request_options=options)
+    runner: Any = environment.create_local_runner()
     runner.start_shape()
-    shaping = runner.shape_greenlet
-    assert shaping is not None
     try:
-        shaping.join()
+        runner.shape_greenlet.join()
     except KeyboardInterrupt:
         environment.stop_timeout = 0
         raise

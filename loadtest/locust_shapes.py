@@ -1,16 +1,16 @@
-"""The shapes of `shapes.py` as Locust's classes: a run that ends by itself, with all users of `--users` at its height."""
+"""The shapes of `arrivals.py` as Locust's classes, which end the run; `--users` is their height."""
 
 from typing import Any, ClassVar
 
 from locust import LoadTestShape
 
-from loadtest.shapes import SHAPES
+from loadtest.arrivals import SHAPES
 
 SPAWN_PER_S = 100.0
 """A step of a shape is a step: users come as fast as Locust makes them."""
 
 
-class _Shape(LoadTestShape):
+class RunShape(LoadTestShape):
     """Reads `--users` and `--run-time`."""
 
     abstract = True
@@ -18,7 +18,7 @@ class _Shape(LoadTestShape):
     name: ClassVar[str]
 
     def tick(self) -> tuple[int, float] | None:
-        """Users now, how fast they come; None once the run is over."""
+        """Users now, and how fast they come; None once the run is over."""
         assert self.runner is not None
         options: Any = self.runner.environment.parsed_options
         part = self.get_run_time() / options.run_time
@@ -27,28 +27,6 @@ class _Shape(LoadTestShape):
         return max(1, round(options.num_users * SHAPES[self.name](part))), SPAWN_PER_S
 
 
-class Steady(_Shape):
-    """All users at once."""
-
-    name = "steady"
-
-
-class Ramp(_Shape):
-    """From one user to all."""
-
-    name = "ramp"
-
-
-class Spike(_Shape):
-    """A fifth of the users, all of them for a while, a fifth."""
-
-    name = "spike"
-
-
-class Soak(_Shape):
-    """All users, for long."""
-
-    name = "soak"
-
-
-CLASSES: dict[str, type[_Shape]] = {each.name: each for each in (Steady, Ramp, Spike, Soak)}
+def shape_class(name: str) -> type[RunShape]:
+    """Locust's class for a name of `SHAPES`."""
+    return type(name.capitalize(), (RunShape,), {"name": name})

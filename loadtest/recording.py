@@ -1,32 +1,32 @@
-"""What is kept of each request of a run, those under way included. Knows neither Locust nor sockets."""
+"""What is kept of each request of a run, open ones included. Knows neither Locust nor sockets."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
-from loadtest.sse import Felt
+from loadtest.sse import StreamResult
 
 PHASES = ("plan", "steps", "first_token", "end")
-"""The marks of a request, in the order in which they come."""
+"""The phases of a request, in the order in which they end."""
 
 OK, LEFT, NOT_STARTED, UNFINISHED = "ok", "left", "not_started", "unfinished"
-"""Outcomes that are no failure of the server's; every other is a kind of failure."""
+"""Outcomes that are not failures of the server; every other is a kind of failure."""
 
 
 @dataclass(slots=True)
 class Sample:
-    """One request. Times of the run in seconds since it began, of the request in milliseconds since it was due."""
+    """One request. Times of the run in seconds since its begin, of the request in ms since it was due."""
 
     kind: str
     due_s: float
-    """When it should have been sent; a user of a closed loop sends at once."""
+    """When it should have been sent; a user of a closed loop sends immediately."""
     sent_s: float
     outcome: str = UNFINISHED
-    phases_ms: dict[str, float] = field(default_factory=dict)
-    """Those of `PHASES` that it came to."""
-    token_gaps_ms: list[float] = field(default_factory=list)
+    phases_ms: dict[str, float] = field(default_factory=dict[str, float])
+    """Those of `PHASES` that it reached."""
+    token_gaps_ms: list[float] = field(default_factory=list[float])
     workflow_id: str | None = None
     calls: int | None = None
     tokens: int | None = None
@@ -36,33 +36,30 @@ class Sample:
     fallback: bool = False
 
     @property
-    def failed(self) -> bool:
-        """The server did not do what it was asked."""
+    def is_failure(self) -> bool:
+        """The server did not do what was requested."""
         return self.outcome not in (OK, LEFT, NOT_STARTED, UNFINISHED)
 
-    def heard(self, seen: Felt) -> None:
-        """Take over what a stream told by its end."""
-        marks = zip(
-            PHASES, (seen.plan_ms, seen.steps_ms, seen.first_token_ms, seen.done_ms), strict=True
-        )  # fmt: skip
-        self.phases_ms = {phase: ms for phase, ms in marks if ms is not None}
-        if seen.calls < 2:
+    def take_stream(self, result: StreamResult) -> None:
+        """Copy what a complete stream reported."""
+        ends_ms = (result.plan_ms, result.steps_ms, result.first_token_ms, result.done_ms)
+        self.phases_ms = {phase: ms for phase, ms in zip(PHASES, ends_ms, strict=True) if ms is not None}
+        if result.calls < 2:
             self.phases_ms.pop("steps", None)  # one call: nothing came before it
-        self.token_gaps_ms = seen.token_gaps_ms
-        self.calls = seen.calls or None
-        self.tokens = seen.total_tokens
-        self.sums(seen.sums)
+        self.token_gaps_ms = result.token_gaps_ms
+        self.calls = result.calls or None
+        self.tokens = result.total_tokens
+        self._take_totals(result.totals)
 
-    def answered(self, answer: Any, took_ms: float) -> None:
-        """Take over what a whole answer tells."""
-        answer = answer if isinstance(answer, dict) else {}
-        self.outcome = OK if answer.get("choices") else "no_choice"
+    def take_answer(self, answer: Any, took_ms: float) -> None:
+        """Copy what a whole answer reports."""
+        content = cast(dict[str, Any], answer) if isinstance(answer, dict) else dict[str, Any]()
+        self.outcome = OK if content.get("choices") else "no_choice"
         self.phases_ms = {"end": took_ms}
-        self.tokens = (answer.get("usage") or {}).get("total_tokens")
-        self.sums(answer.get("podium") or {})
+        self.tokens = cast(dict[str, Any], content.get("usage") or {}).get("total_tokens")
+        self._take_totals(content.get("podium") or {})
 
-    def sums(self, podium: dict[str, Any]) -> None:
-        """Take over the run's sums."""
+    def _take_totals(self, podium: dict[str, Any]) -> None:
         self.workflow_id = podium.get("workflow_id")
         self.cost_usd = podium.get("cost_usd")
         self.wall_s, self.critical_path_s = podium.get("wall_s"), podium.get("critical_path_s")
@@ -77,7 +74,7 @@ class Recording:
         self.in_flight = 0
         self.began = time.perf_counter()
         self.ended_s = 0.0
-        """When the loop was over, answers waited for included."""
+        """When the loop was over, answers that it waited for included."""
 
     @property
     def now_s(self) -> float:
@@ -85,8 +82,8 @@ class Recording:
         return time.perf_counter() - self.began
 
     @contextmanager
-    def request(self, kind: str, due_s: float | None = None) -> Iterator[Sample]:
-        """A request that is sent now. Whatever ends it, it stays in the recording with the outcome it has by then."""
+    def request(self, kind: str, due_s: float | None = None) -> Generator[Sample]:
+        """A request that is sent now; it stays in the recording whatever ends it."""
         now_s = self.now_s
         sample = Sample(kind, now_s if due_s is None else due_s, now_s)
         self.samples.append(sample)
@@ -97,9 +94,9 @@ class Recording:
             self.in_flight -= 1
 
     def not_started(self, kind: str, due_s: float) -> None:
-        """A request that was due and could not be sent."""
+        """Add a request that was due and could not be sent."""
         self.samples.append(Sample(kind, due_s, due_s, NOT_STARTED))
 
-    def took_ms(self, sample: Sample) -> float:
-        """Since `sample` was due."""
+    def since_due_ms(self, sample: Sample) -> float:
+        """Milliseconds since `sample` was due."""
         return (self.now_s - sample.due_s) * 1000

@@ -1,54 +1,53 @@
-"""What a whole answer does not tell (its plan, its calls), from the records that the server keeps. Asked once the load is over."""
+"""Plan and calls of whole answers, which do not report them, from the server's records after the load."""
 
 import threading
 import time
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, cast
 
 from loadtest.recording import OK, Sample
-from loadtest.server_state import fetched
+from loadtest.request_options import Json
+from loadtest.server_state import fetch_json
 
 AT_MOST = 200
 """The newest; a server keeps so many in memory, and each is a request."""
-AT_ONCE = 4
-"""A server that comes out of overload is not overloaded again."""
+CONCURRENT = 4
+"""Few enough not to overload a server that recovers from overload."""
 WITHIN_S = 20.0
 """For all of them together; then the report is written without the rest."""
 
 
 def fill(
-    samples: Sequence[Sample], url: str, read: Callable[[str], Any] = fetched, within_s: float = WITHIN_S
+    samples: Sequence[Sample], url: str, read: Callable[[str], Any] = fetch_json, within_s: float = WITHIN_S
 ) -> tuple[int, int]:
     """Complete the newest answers that lack their calls, the newest first; Ctrl-C ends it early.
 
     Returns:
-        How many records were looked for, and how many found: a router replica knows its own runs only.
+        How many records were looked up, and how many found: a router replica knows its own runs only.
     """
     lacking = [each for each in samples if each.outcome == OK and each.calls is None and each.workflow_id]
     lacking = lacking[-AT_MOST:]
-    read_records: SimpleQueue[tuple[Sample, Any]] = SimpleQueue()
-    left, over, found = lacking.copy(), threading.Event(), 0
+    records: SimpleQueue[tuple[Sample, Any]] = SimpleQueue()
+    todo, over, found = lacking.copy(), threading.Event(), 0
 
-    def ask() -> None:
+    def read_records() -> None:
         while not over.is_set():
             try:
-                sample = left.pop()
+                sample = todo.pop()
             except IndexError:
                 return
             try:
-                read_records.put((sample, read(f"{url}/v1/workflows/{sample.workflow_id}")))
+                records.put((sample, read(f"{url}/v1/workflows/{sample.workflow_id}")))
             except (OSError, ValueError):
-                read_records.put((sample, None))
+                records.put((sample, None))
 
     until = time.monotonic() + within_s
     try:
-        for _ in range(min(AT_ONCE, len(lacking))):
-            threading.Thread(
-                target=ask, daemon=True
-            ).start()  # one that waits for a mute server holds nobody up
+        for _ in range(min(CONCURRENT, len(lacking))):
+            threading.Thread(target=read_records, daemon=True).start()  # a silent server holds nobody up
         for _ in lacking:
-            sample, record = read_records.get(timeout=max(0.0, until - time.monotonic()))
+            sample, record = records.get(timeout=max(0.0, until - time.monotonic()))
             found += complete(sample, record)
     except (Empty, KeyboardInterrupt):
         over.set()
@@ -56,9 +55,10 @@ def fill(
 
 
 def complete(sample: Sample, record: Any) -> bool:
-    """Take over the plan's end, the last step's begin and the calls; False where it is no finished record."""
-    if not isinstance(record, dict) or record.get("status") != "finished":
+    """Copy end of plan, start of the last step and calls; False where it is not a finished record."""
+    if not isinstance(record, dict) or cast(Json, record).get("status") != "finished":
         return False
+    record = cast(Json, record)
     plans = [plan for plan in record["plans"] if plan["worker"]]
     started_s = [step["started_s"] for step in record["steps"] if step["started_s"] is not None]
     if plans and plans[0]["ended_s"] is not None:

@@ -1,4 +1,4 @@
-"""Writes a run's figures as a page that needs nothing beside itself, and as JSON. Knows files, not how figures are made."""
+"""Writes the figures of a run as a self-contained page and as JSON. Knows files, not how figures are made."""
 
 import json
 import tempfile
@@ -8,42 +8,42 @@ from typing import Any
 
 import jinja2
 
-from loadtest.plots import Series, plots
+from loadtest.plots import Series, report_plots
 from loadtest.recording import PHASES, Sample
 
 TEMPLATE = "report.html.j2"
 
 
-def write(folder: Path, told: dict[str, Any], samples: list[Sample], series: Series) -> Path:
+def write(folder: Path, content: dict[str, Any], samples: list[Sample], series: Series) -> Path:
     """Write `report.html`, `report.json` and `requests.jsonl`.
 
     Args:
-        folder: made if it is not there.
-        told: title, date, command, machine and figures: all that `report.json` holds.
+        folder: made if it does not exist.
+        content: title, date, command, machine and figures: everything in `report.json`.
         samples: one line each.
-        series: what the server told over time.
+        series: what the server reported over time.
 
     Returns:
         The page.
 
     Raises:
-        OSError: `folder` cannot be written to.
+        OSError: `folder` is not writable.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "requests.jsonl").open("w") as lines:  # first: all else follows from it
+    with (folder / "requests.jsonl").open("w") as lines:  # first: the rest can be computed from it
         lines.writelines(json.dumps(asdict(sample)) + "\n" for sample in samples)
-    (folder / "report.json").write_text(json.dumps(told | {"server_state": series}, indent=2) + "\n")
-    pictures = plots(samples, series, told["figures"]["ran_s"])
+    (folder / "report.json").write_text(json.dumps(content | {"server_state": series}, indent=2) + "\n")
+    plots = report_plots(samples, series, content["figures"]["ran_s"])
     page = folder / "report.html"
-    page.write_text(_template().render(told, plots=pictures, PHASES=PHASES))
+    page.write_text(_template().render(content, plots=plots, PHASES=PHASES))
     return page
 
 
 def check_writable(folder: Path) -> None:
-    """Make `folder`, and try to write there: known before an hour of load, not after it.
+    """Make `folder`, and try to write to it before an hour of load, not after.
 
     Raises:
-        OSError: that cannot be done.
+        OSError: it is not writable.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder) as probe:
@@ -51,7 +51,7 @@ def check_writable(folder: Path) -> None:
 
 
 def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
+    environment: Any = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
@@ -63,7 +63,6 @@ def _template() -> jinja2.Template:
 
 
 def _ms(value: float | None) -> str:
-    """Milliseconds as a person reads them."""
     if value is None:
         return "–"
     return f"{value / 1000:.2f} s" if value >= 1000 else f"{value:.3g} ms"

@@ -1,7 +1,8 @@
-"""The scenarios of `python -m loadtest.run`: who asks, in which loop, in which shape.
+"""The scenarios of `podium load`: which users, in which loop, in which shape.
 
-Closed loop: a number of users, each of whom waits for its answer (and then 0.5 to 2 s) before it asks again, as people do; an
-overloaded server is asked less. Open loop: requests come at a rate, whatever the server does, as from many people; queueing shows.
+Closed loop: a number of users, each of whom waits for its answer (and then 0.5 to 2 s) before the next
+request, as people do; an overloaded server gets fewer requests. Open loop: requests arrive at a rate,
+whatever the server does, as from many people; queueing shows.
 """
 
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ MIXED = {"chat": 1, "stream": 3, "ultra": 2, "cancel": 1, "pass-through": 1}
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One of them; the figures are what it does unless told otherwise.
+    """One scenario; options of the command line replace its numbers.
 
     Args:
         about: a short line.
@@ -21,8 +22,8 @@ class Scenario:
         loop: whether users wait for answers.
         shape: how the load changes over the run.
         users: closed loop only, at the shape's height.
-        rate: open loop only, requests a second at the shape's height.
-        at_most: open loop only, requests open at once; more that are due are counted as not started.
+        rate: open loop only, requests per second at the shape's height.
+        at_most: open loop only, concurrent requests; more that are due are counted as not started.
         seed: open loop only, of the arrivals and the mix.
     """
 
@@ -39,7 +40,7 @@ class Scenario:
 
 SCENARIOS: dict[str, Scenario] = {
     "chat": Scenario("users who wait for whole answers", {"chat": 1}),
-    "stream": Scenario("users who read along", {"stream": 1}),
+    "stream": Scenario("users who read streams", {"stream": 1}),
     "ultra": Scenario("users who follow podium-ultra's plan and steps", {"ultra": 1}),
     "cancel": Scenario("users who leave in mid-stream, among some who stay", {"cancel": 3, "stream": 1}),
     "pass-through": Scenario("users of one worker by its own name", {"pass-through": 1}),
@@ -53,4 +54,4 @@ SCENARIOS: dict[str, Scenario] = {
     "open-mixed": Scenario("all kinds, at a rate", MIXED, "open"),
     "open-ramp": Scenario("all kinds, at a growing rate", MIXED, "open", "ramp", rate=16),
     "open-spike": Scenario("all kinds, at five times the rate for a while", MIXED, "open", "spike", rate=20),
-}  # fmt: skip
+}

@@ -1,71 +1,76 @@
-"""What the server tells of itself while it is loaded: runs under way, and replicas where it counts them."""
+"""What the server reports about itself during a run: active runs, and replicas where it counts them."""
 
 import json
 import urllib.error
 import urllib.request
-from typing import Any
+from typing import Any, cast
 
 from loadtest.recording import Recording
+from loadtest.request_options import Json
 
 PATHS = ("/readyz", "/v1/replicas")
-"""JSON objects that are looked at; one that is not there is not asked for again.
+"""JSON objects that are polled; one that does not exist is not asked for again.
 
-`running` in them is a number of runs; `replicas` an object of numbers by deployment, or of objects with a number `running`.
+`running` in them is a number of runs; `replicas` an object of numbers by deployment, or of objects with a
+number `running`.
 """
 
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""A proxy between would be part of what is measured; the loops take none either."""
+"""Without the environment's proxy, which would be part of the measurement; the loops use none either."""
 
 
-def fetched(url: str, timeout_s: float = 5.0) -> Any:
-    """The JSON at `url`, whatever its status is.
+def fetch_json(url: str, timeout_s: float = 5.0) -> Any:
+    """The JSON at `url`, whatever its status.
 
     Raises:
-        OSError: nobody answers.
-        ValueError: it is no JSON.
+        OSError: no answer, or 404.
+        ValueError: it is not JSON.
     """
     try:
         with DIRECT.open(url, timeout=timeout_s) as response:
             return json.load(response)
-    except urllib.error.HTTPError as refused:
-        if refused.code == 404:
+    except urllib.error.HTTPError as error:
+        if error.code == 404:
             raise
-        return json.load(refused)
+        return json.load(error)
 
 
 class Poller:
-    """Series of what was seen, by name: `(seconds since the run began, number)`."""
+    """Series of what was read, by name: `(seconds since the run began, number)`."""
 
     def __init__(self, url: str, recording: Recording) -> None:
         self.series: dict[str, list[tuple[float, float]]] = {}
         self._url, self._recording = url, recording
         self._paths = list(PATHS)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Ask once; a server that does not answer just now leaves a gap."""
         for path in list(self._paths):
             at_s = round(self._recording.now_s, 3)
             try:
-                told = fetched(self._url + path)
+                state = fetch_json(self._url + path)
             except urllib.error.HTTPError:
                 self._paths.remove(path)
             except (OSError, ValueError):
                 continue
             else:
-                for name, number in numbers(told).items():
+                for name, number in numbers(state).items():
                     self.series.setdefault(name, []).append((at_s, number))
 
 
-def numbers(told: Any) -> dict[str, float]:
-    """`runs under way`, and `replicas of NAME` for each deployment that is told of."""
+def numbers(state: Any) -> dict[str, float]:
+    """`active runs`, and `replicas of NAME` for each deployment in it."""
     found: dict[str, float] = {}
-    if not isinstance(told, dict):
-        return found
-    if isinstance(told.get("running"), int):
-        found["runs under way"] = told["running"]
-    replicas = told.get("replicas")
-    for name, value in replicas.items() if isinstance(replicas, dict) else ():
-        count = value.get("running") if isinstance(value, dict) else value
+    running = _get(state, "running")
+    if isinstance(running, int):
+        found["active runs"] = running
+    replicas = _get(state, "replicas")
+    for name, value in cast(Json, replicas).items() if isinstance(replicas, dict) else ():
+        count = _get(value, "running") if isinstance(value, dict) else value
         if isinstance(count, int):
             found[f"replicas of {name}"] = count
     return found
+
+
+def _get(content: Any, key: str) -> Any:
+    return cast(Json, content).get(key) if isinstance(content, dict) else None

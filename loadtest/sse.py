@@ -1,15 +1,16 @@
-"""Reads a stream of chat chunks and says what a user would have felt. Knows bytes and clocks, not sockets or Locust.
+"""Reads a stream of chat chunks and times what a user notices. Knows bytes and times, not sockets or Locust.
 
-The wire: server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html) as OpenAI sends them: one JSON
-object a `data:` line, `[DONE]` at the end, comments (`: ...`) as heartbeats. Podium adds `podium` to a chunk: an event of the
-run where the request asked for progress, and the run's sums in the last chunk.
+The format: server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html) as OpenAI
+sends them: one JSON object per `data:` line, `[DONE]` at the end, comments (`: ...`) as heartbeats. Podium
+adds `podium` to a chunk: an event of the run where the request asked for progress, and the totals of the run
+in the last chunk.
 """
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 
 class BrokenStreamError(Exception):
@@ -21,124 +22,123 @@ class BrokenStreamError(Exception):
 
 
 @dataclass(slots=True)
-class Felt:
-    """One streamed answer, in milliseconds since the request was sent."""
+class StreamResult:
+    """One streamed answer; times in milliseconds since the request was sent."""
 
-    first_byte_ms: float | None = None
-    """The first event of any sort, such as the role."""
     first_progress_ms: float | None = None
-    """The first news of a plan or a step."""
+    """The first event of a plan or a step."""
     first_token_ms: float | None = None
     """The first words of the answer."""
-    token_gaps_ms: list[float] = field(default_factory=list)
-    """Between one piece of the answer and the next."""
+    token_gaps_ms: list[float] = field(default_factory=list[float])
+    """From each piece of the answer to the next."""
     done_ms: float | None = None
     text: str = ""
-    finish_reason: str | None = None
-    workflow_id: str | None = None
     plan_ms: float | None = None
-    """By the server's clock, since the run began: the first plan that a model wrote has ended."""
+    """By the server's clock, since the run began: the end of the first plan that a model wrote."""
     steps_ms: float | None = None
-    """By the server's clock, since the run began: the last step was called, so that all it reads was there."""
+    """By the server's clock, since the run began: the call of the last step, its inputs complete."""
     calls: int = 0
-    """Plans and steps that a model was called for; retries are not told."""
-    sums: dict[str, Any] = field(default_factory=dict)
-    """The run's `podium` object: cost, wall, critical path."""
+    """Plans and steps that called a model; retries are not reported."""
+    totals: dict[str, Any] = field(default_factory=dict[str, Any])
+    """The run's `podium` object: cost, wall time, critical path."""
     total_tokens: int | None = None
     """Of all calls, where the request asked for usage."""
     output_tokens: int | None = None
-    """Of those, what was written."""
+    """The output tokens among them."""
 
 
 class Reader:
-    """Takes the lines of a stream as they come.
+    """Takes the lines of a stream as they arrive.
 
     Args:
-        began: when the request was sent, by `clock`.
-        clock: seconds.
+        began_s: when the request was sent, by `time.perf_counter()` or by the clock of the times given to
+            `take`.
     """
 
-    def __init__(self, began: float, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.seen = Felt()
+    def __init__(self, began_s: float) -> None:
+        self.result = StreamResult()
         self.events = 0
         """`data:` lines so far."""
-        self._began, self._clock = began, clock
+        self._began_s = began_s
         self._last_token_ms: float | None = None
-        self._planning = False
+        self._is_planning = False
 
     @property
-    def done(self) -> bool:
-        """`[DONE]` was there."""
-        return self.seen.done_ms is not None
+    def is_done(self) -> bool:
+        """`[DONE]` has arrived."""
+        return self.result.done_ms is not None
 
-    def take(self, line: bytes) -> None:
-        """Note what `line` tells.
+    def take(self, line: bytes, at_s: float | None = None) -> None:
+        """Note what `line` says; comments and blank lines say nothing.
 
-        Raises:
-            BrokenStreamError: it holds an error, or no JSON.
-        """
-        for payload in payloads((line,)):
-            now_ms = (self._clock() - self._began) * 1000
-            self.events += 1
-            if self.seen.first_byte_ms is None:
-                self.seen.first_byte_ms = now_ms
-            if payload == "[DONE]":
-                self.seen.done_ms = now_ms
-            else:
-                self._chunk(_object(payload), now_ms)
-
-    def end(self) -> Felt:
-        """What was felt, now that no line follows.
+        Args:
+            line: of the body.
+            at_s: when it arrived; None: now.
 
         Raises:
-            BrokenStreamError: `[DONE]` was not there.
+            BrokenStreamError: it holds an error, or is not JSON.
         """
-        if not self.done:
-            raise BrokenStreamError(
-                "cut", f"the stream ended after {len(self.seen.text)} characters, without [DONE]"
-            )
-        return self.seen
+        if not line.startswith(b"data:"):
+            return
+        now_ms = ((time.perf_counter() if at_s is None else at_s) - self._began_s) * 1000
+        payload = line[5:].strip().decode()
+        self.events += 1
+        if payload == "[DONE]":
+            self.result.done_ms = now_ms
+        else:
+            self._take_chunk(_object(payload), now_ms)
 
-    def _chunk(self, chunk: dict[str, Any], now_ms: float) -> None:
+    def end(self) -> StreamResult:
+        """The result, now that no line follows.
+
+        Raises:
+            BrokenStreamError: `[DONE]` did not arrive.
+        """
+        if not self.is_done:
+            characters = len(self.result.text)
+            raise BrokenStreamError("cut", f"the stream ended after {characters} characters, without [DONE]")
+        return self.result
+
+    def _take_chunk(self, chunk: dict[str, Any], now_ms: float) -> None:
         if error := chunk.get("error"):
             raise BrokenStreamError(str(error.get("code") or error.get("type")), str(error.get("message")))
-        seen = self.seen
+        result = self.result
         if podium := chunk.get("podium"):
-            seen.workflow_id = podium.get("workflow_id", seen.workflow_id)
             if "type" in podium:
-                self._progress(podium, now_ms)
+                self._take_event(podium, now_ms)
             else:
-                seen.sums = podium
+                result.totals = podium
         if usage := chunk.get("usage"):
-            seen.total_tokens = usage.get("total_tokens")
-            seen.output_tokens = usage.get("completion_tokens")
+            result.total_tokens = usage.get("total_tokens")
+            result.output_tokens = usage.get("completion_tokens")
         for choice in chunk.get("choices", ()):
-            self._words(choice.get("delta", {}).get("content") or "", now_ms)
-            seen.finish_reason = choice.get("finish_reason") or seen.finish_reason
+            self._take_words(choice.get("delta", {}).get("content") or "", now_ms)
 
-    def _words(self, text: str, now_ms: float) -> None:
+    def _take_words(self, text: str, now_ms: float) -> None:
         if not text:
             return
         if self._last_token_ms is None:
-            self.seen.first_token_ms = now_ms
+            self.result.first_token_ms = now_ms
         else:
-            self.seen.token_gaps_ms.append(now_ms - self._last_token_ms)
+            self.result.token_gaps_ms.append(now_ms - self._last_token_ms)
         self._last_token_ms = now_ms
-        self.seen.text += text
+        self.result.text += text
 
-    def _progress(self, told: dict[str, Any], now_ms: float) -> None:
-        seen, at_ms = self.seen, told.get("at_s", 0.0) * 1000
-        if seen.first_progress_ms is None:
-            seen.first_progress_ms = now_ms
-        match told["type"]:
+    def _take_event(self, event: dict[str, Any], now_ms: float) -> None:
+        result, at_ms = self.result, event.get("at_s", 0.0) * 1000
+        if result.first_progress_ms is None:
+            result.first_progress_ms = now_ms
+        match event["type"]:
             case "plan_began":
-                self._planning = told.get("worker") is not None
-                seen.calls += self._planning
-            case "plan_ended" if self._planning and seen.plan_ms is None:
-                seen.plan_ms = at_ms
+                self._is_planning = event.get("worker") is not None
+                result.calls += self._is_planning
+            case "plan_ended" if self._is_planning and result.plan_ms is None:
+                result.plan_ms = at_ms
             case "step_began":
-                seen.calls += 1
-                seen.steps_ms = at_ms
+                result.calls += 1
+                result.steps_ms = at_ms
+            case _:
+                pass
 
 
 def _object(payload: str) -> dict[str, Any]:
@@ -147,31 +147,19 @@ def _object(payload: str) -> dict[str, Any]:
     except ValueError:
         chunk = None
     if not isinstance(chunk, dict):
-        raise BrokenStreamError("no_json", f"an event is no JSON object: {payload[:80]!r}")
-    return chunk
+        raise BrokenStreamError("no_json", f"an event is not a JSON object: {payload[:80]!r}")
+    return cast(dict[str, Any], chunk)
 
 
-def payloads(lines: Iterable[bytes]) -> Iterator[str]:
-    """What the `data:` lines say; comments and blank lines left out."""
-    for line in lines:
-        if line.startswith(b"data:"):
-            yield line[5:].strip().decode()
-
-
-def felt(lines: Iterable[bytes], began: float, clock: Callable[[], float] = time.perf_counter) -> Felt:
-    """Read a stream to its end.
-
-    Args:
-        lines: of the body, as they come.
-        began: when the request was sent, by `clock`.
-        clock: seconds.
+def read_stream(lines: Iterable[tuple[float, bytes]], began_s: float) -> StreamResult:
+    """Read a stream from its lines and the time at which each arrived.
 
     Raises:
         BrokenStreamError: it holds an error, or ends before `[DONE]`.
     """
-    reader = Reader(began, clock)
-    for line in lines:
-        reader.take(line)
-        if reader.done:
+    reader = Reader(began_s)
+    for at_s, line in lines:
+        reader.take(line, at_s)
+        if reader.is_done:
             break
     return reader.end()

@@ -1,7 +1,7 @@
-"""From samples to figures. Pure numbers: knows neither the report nor how the samples came.
+"""From samples to figures. Numbers only: knows neither the report nor how the samples came.
 
-Percentiles are by nearest rank: at least that part of the samples is no higher. None where nothing was measured. Rates are over the
-time in which requests were begun, and count only what had ended by then: what a full queue gives back afterwards is no pace.
+Percentiles are by nearest rank, None where nothing was measured. Rates are over the time in which requests
+were sent, and count only what had ended by then: what a full queue returns afterwards is not throughput.
 """
 
 import math
@@ -9,26 +9,22 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from loadtest.objective import good
+from loadtest.objective import is_good
+from loadtest.percentile import percentile
 from loadtest.recording import LEFT, NOT_STARTED, OK, PHASES, UNFINISHED, Sample
 
 Json = dict[str, Any]
 PERCENTILES = (50, 90, 95, 99)
 
 
-def percentile(ordered: Sequence[float], percent: int) -> float:
-    """The nearest-rank percentile of what is in order already, and not empty."""
-    return ordered[max(0, -(-percent * len(ordered) // 100) - 1)]
-
-
 def spread(values: Iterable[float | None]) -> Json | None:
-    """How many, mean, percentiles and highest of those that are known; None where none is."""
-    ordered = sorted(value for value in values if value is not None)
-    if not ordered:
+    """Count, mean, percentiles and maximum of the known values; None where there are none."""
+    known = sorted(value for value in values if value is not None)
+    if not known:
         return None
-    ranks = {f"p{percent}": percentile(ordered, percent) for percent in PERCENTILES}
-    told = {"mean": sum(ordered) / len(ordered), **ranks, "max": ordered[-1]}
-    return {"n": len(ordered)} | {name: round(value, 6) for name, value in told.items()}
+    ranks = {f"p{percent}": percentile(known, percent) for percent in PERCENTILES}
+    statistics = {"mean": sum(known) / len(known), **ranks, "max": known[-1]}
+    return {"n": len(known)} | {name: round(value, 6) for name, value in statistics.items()}
 
 
 def summary(
@@ -38,14 +34,14 @@ def summary(
 
     Args:
         samples: all requests that were due.
-        ran_s: how long requests were begun for.
+        ran_s: how long requests were sent.
         limits_ms: the objective.
-        interrupted: requests that were open then are nobody's failure.
+        interrupted: whether requests that were open at the end are excused.
     """
     return {
         "ran_s": round(ran_s, 3),
         "requests": requests(samples, ran_s),
-        "errors": dict(Counter(each.outcome for each in samples if each.failed).most_common()),
+        "errors": dict(Counter(each.outcome for each in samples if each.is_failure).most_common()),
         "goodput": goodput(samples, ran_s, limits_ms, interrupted=interrupted),
         "phases_ms": {kind: phases(chosen) for kind, chosen in by_kind(samples).items()},
         "between_tokens_ms": spread(gap for each in samples for gap in each.token_gaps_ms),
@@ -56,17 +52,17 @@ def summary(
 
 
 def requests(samples: Sequence[Sample], ran_s: float) -> Json:
-    """What became of them."""
+    """How many requests had which outcome."""
 
     def count(of: Callable[[Sample], bool]) -> int:
         return sum(map(of, samples))
 
-    in_time = count(lambda s: s.outcome == OK and ended_s(s) <= ran_s)
+    in_time = count(lambda s: s.outcome == OK and end_s(s) <= ran_s)
     return {
         "due": len(samples),
         "answered": count(lambda s: s.outcome == OK),
         "answered_in_ran_s": in_time,
-        "failed": count(lambda s: s.failed),
+        "failed": count(lambda s: s.is_failure),
         "left": count(lambda s: s.outcome == LEFT),
         "not_started": count(lambda s: s.outcome == NOT_STARTED),
         "unfinished": count(lambda s: s.outcome == UNFINISHED),
@@ -79,28 +75,28 @@ def requests(samples: Sequence[Sample], ran_s: float) -> Json:
 def goodput(
     samples: Sequence[Sample], ran_s: float, limits_ms: Mapping[str, float], *, interrupted: bool
 ) -> Json:
-    """Good answers a second, of those that had come by `ran_s`; and the part that is good of all that was due and wanted to the end."""
+    """Good answers per second of those that came by `ran_s`, and their share of all that are judged."""
     excused = {LEFT, UNFINISHED} if interrupted else {LEFT}
     judged = [each for each in samples if each.outcome not in excused]
-    kept = [each for each in judged if good(each, limits_ms)]
-    in_time = sum(ended_s(each) <= ran_s for each in kept)
+    good = [each for each in judged if is_good(each, limits_ms)]
+    in_time = sum(end_s(each) <= ran_s for each in good)
     return {
         "objective_ms": dict(limits_ms),
         "judged": len(judged),
-        "good": len(kept),
+        "good": len(good),
         "good_in_ran_s": in_time,
-        "part": round(len(kept) / len(judged), 4) if judged else None,
+        "part": round(len(good) / len(judged), 4) if judged else None,
         "per_s": round(in_time / ran_s, 3) if ran_s else None,
     }
 
 
-def ended_s(sample: Sample) -> float:
-    """When the whole answer was there, in seconds since the run began; never where it was not."""
+def end_s(sample: Sample) -> float:
+    """When the whole answer had arrived, in seconds since the run began; infinite where it did not."""
     return sample.due_s + sample.phases_ms["end"] / 1000 if "end" in sample.phases_ms else math.inf
 
 
 def by_kind(samples: Sequence[Sample]) -> dict[str, list[Sample]]:
-    """The answered ones: all of them first, then by kind where there is more than one."""
+    """The answered samples: all of them first, then by kind where there is more than one."""
     answered = [each for each in samples if each.outcome == OK]
     kinds = sorted({each.kind for each in answered})
     split = {kind: [each for each in answered if each.kind == kind] for kind in kinds}
@@ -108,26 +104,26 @@ def by_kind(samples: Sequence[Sample]) -> dict[str, list[Sample]]:
 
 
 def phases(samples: Sequence[Sample]) -> Json:
-    """Milliseconds to each mark."""
+    """Milliseconds to the end of each phase."""
     return {phase: spread(each.phases_ms.get(phase) for each in samples) for phase in PHASES}
 
 
 def outside_run_ms(sample: Sample) -> float | None:
-    """From due to end, less what the run took by the server's clock: network, proxy and every queue before the run."""
+    """From due to end, minus the run by the server's clock: network, proxy and every queue before the run."""
     if sample.outcome != OK or sample.wall_s is None:
         return None
     return sample.phases_ms["end"] - sample.wall_s * 1000
 
 
 def critical_path_over_wall(sample: Sample) -> float | None:
-    """1: no moment in which a step waited for anything but what it reads."""
+    """1: no step waited for anything but its inputs."""
     if not sample.wall_s or sample.critical_path_s is None:
         return None
     return sample.critical_path_s / sample.wall_s
 
 
 def per_request(answered: Sequence[Sample]) -> Json:
-    """What an answer took. A cost that the server does not know is left out of the sum, and counted."""
+    """Calls, tokens and cost per answer. Unknown costs are left out of the sum, and counted."""
     known = [each.cost_usd for each in answered if each.cost_usd is not None]
     return {
         "critical_path_over_wall": spread(map(critical_path_over_wall, answered)),

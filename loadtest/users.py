@@ -1,33 +1,35 @@
-"""The kinds of users: they wait for the answer, read along, follow a plan, leave in mid-stream, or ask one worker by its name.
+"""The users: they wait for the answer, read the stream, follow a plan, leave, or call one worker.
 
-Each request is one entry in Locust's table under its kind. A stream adds entries of type `STREAM`, which are times a user
-feels and no requests: `first progress`, `first token`, `between tokens` and `whole answer`; those of an ultra user begin with
-`ultra` and have `ultra plan` and `ultra steps` too, by the server's clock. Failures are grouped by kind: `http_<status> <code>`,
-`cut`, `timeout`, or the code of an error inside the stream. Leaving is none.
+Each request is one entry in Locust's table under its kind. A stream adds entries of type `STREAM`, which are
+times and not requests: `first progress`, `first token`, `between tokens` and `whole answer`; those of an
+ultra user begin with `ultra`, and there are `ultra plan` and `ultra steps` too, by the server's clock.
+Failures are grouped by kind: `http_<status> <code>`, `cut`, `timeout`, or the code of an error inside the
+stream. Leaving is not a failure.
 
-`environment.recording` and `environment.asking` are set by whoever starts Locust: `locustfile.py` or `closed_loop.py`.
+`environment.recording` and `environment.request_options` are set by what starts Locust: `locustfile.py` or
+`closed_loop.py`.
 """
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
 
 import gevent
 from geventhttpclient.response import HTTPConnectionClosed, HTTPParseError
 from locust import FastHttpUser, between, tag, task
-from locust.contrib.fasthttp import ResponseContextManager
 
-from loadtest.asking import CHAT, Asking, failure, first_worker, patience
 from loadtest.recording import LEFT, OK, Recording, Sample
-from loadtest.sse import BrokenStreamError, Felt, Reader
+from loadtest.request_options import CHAT, RequestOptions, failure, first_worker, parse_json, patience
+from loadtest.sse import BrokenStreamError, Reader, StreamResult
 
 PATIENCE = random.Random()
 
 
 class Failure(Exception):
-    """A failed request; its text is the kind alone, so that Locust counts kinds and not messages."""
+    """A failed request; its text is only the kind, so that Locust counts kinds and not messages."""
 
 
 class _User(FastHttpUser):
@@ -39,84 +41,77 @@ class _User(FastHttpUser):
     connection_timeout = 5.0
 
     def on_start(self) -> None:
-        """Take over what the run is about."""
+        """Take the options and the recording of the run."""
         environment = cast(Any, self.environment)
         self.recording: Recording = environment.recording
-        self.asking: Asking = environment.asking
+        self.options: RequestOptions = environment.request_options
 
-    def whole(self, kind: str) -> None:
-        """Wait for the whole answer."""
-        gevent.sleep(
-            0
-        )  # Locust stops those who wait; one that wakes just then is stopped here, before it asks
-        body = self.asking.body(kind)
+    @contextmanager
+    def request(self, kind: str, **more: Any) -> Generator[tuple[Sample, Any]]:
+        """Send a request; the block sets the outcome of its sample."""
+        gevent.sleep(0)  # Locust stops users that wait; one that wakes just then stops here
+        client: Any = self.client
+        body = self.options.body(kind)
         with (
             self.recording.request(kind) as sample,
-            self.client.post(CHAT, json=body, name=kind, catch_response=True) as response,
+            client.post(CHAT, json=body, name=kind, catch_response=True, **more) as response,
         ):
-            refused = failure_of(response)
-            if refused:
-                sample.outcome = refused
-            else:
-                sample.answered(answer_of(response), self.recording.took_ms(sample))
-            if sample.failed:
+            yield sample, response
+            if sample.is_failure:
                 response.failure(Failure(sample.outcome))
 
-    def streamed(self, kind: str, leaves_after: int | None = None) -> Felt | None:
-        """Read along; None where there was no whole answer."""
-        gevent.sleep(0)  # as in `whole`
-        seen = None
-        with (
-            self.recording.request(kind) as sample,
-            self.client.post(
-                CHAT, json=self.asking.body(kind), name=kind, stream=True, catch_response=True
-            ) as response,
-        ):
+    def ask(self, kind: str) -> None:
+        """Wait for the whole answer."""
+        with self.request(kind) as (sample, response):
+            if error := failure_of(response):
+                sample.outcome = error
+            else:
+                sample.take_answer(parse_json(response.content or b""), self.recording.since_due_ms(sample))
+
+    def stream_answer(self, kind: str, leaves_after: int | None = None) -> StreamResult | None:
+        """Read the stream; None where it was not complete."""
+        with self.request(kind, stream=True) as (sample, response):
             try:
-                seen = self.read(response, sample, leaves_after)
+                return self.read(response, sample, leaves_after)
             except BrokenStreamError as broken:
                 sample.outcome = broken.kind
             except TimeoutError:
                 sample.outcome = "timeout"
             except (OSError, HTTPConnectionClosed, HTTPParseError):
                 sample.outcome = "cut"
-            if sample.failed:
-                response.failure(Failure(sample.outcome))
-        return seen
+        return None
 
-    def read(self, response: ResponseContextManager, sample: Sample, leaves_after: int | None) -> Felt | None:
-        """Read a stream to its end, or so far as its user has patience."""
-        refused = failure_of(response)
-        if refused:
-            sample.outcome = refused
+    def read(self, response: Any, sample: Sample, leaves_after: int | None) -> StreamResult | None:
+        """Read a stream to its end, or until its user leaves."""
+        if error := failure_of(response):
+            sample.outcome = error
             return None
         reader = Reader(self.recording.began + sample.due_s)
-        for line in lines(response):
+        for line in iter(lambda: response.stream.readline(b"\n"), b""):
             reader.take(line)
-            if reader.events == leaves_after and not reader.done:
-                response.stream.release()  # unread, so the connection is closed: the server sees its client go
+            if reader.events == leaves_after and not reader.is_done:
+                response.stream.release()  # with data unread: the server sees its client leave
                 sample.outcome = LEFT
                 return None
-        seen = reader.end()
-        sample.heard(seen)
+        result = reader.end()
+        sample.take_stream(result)
         sample.outcome = OK
-        return seen
+        return result
 
     def fire(self, name: str, milliseconds: float | None, length: int = 0) -> None:
-        """An entry of its own in Locust's table, where it came to that."""
+        """Add an entry to Locust's table, unless the time is unknown."""
         if milliseconds is not None:
-            self.environment.events.request.fire(
-                request_type="STREAM", name=name, response_time=milliseconds, response_length=length, exception=None,
-                context={}, response=None,
-            )  # fmt: skip
+            times = {"response_time": milliseconds, "response_length": length}
+            rest: dict[str, Any] = {"exception": None, "context": {}, "response": None}
+            cast(Any, self.environment).events.request.fire(request_type="STREAM", name=name, **times, **rest)
 
-    def report(self, seen: Felt, prefix: str = "") -> None:
-        """What one stream felt like."""
-        self.fire(f"{prefix}first progress", seen.first_progress_ms)
-        self.fire(f"{prefix}first token", seen.first_token_ms)
-        for gap_ms in seen.token_gaps_ms:
+    def report(self, result: StreamResult, prefix: str = "") -> None:
+        """Add the times of one stream to Locust's table."""
+        self.fire(f"{prefix}first progress", result.first_progress_ms)
+        self.fire(f"{prefix}first token", result.first_token_ms)
+        for gap_ms in result.token_gaps_ms:
             self.fire(f"{prefix}between tokens", gap_ms)
-        self.fire(f"{prefix}whole answer", seen.done_ms, len(seen.text))
+        self.fire(f"{prefix}whole answer", result.done_ms, len(result.text))
 
 
 class ChatUser(_User):
@@ -128,11 +123,11 @@ class ChatUser(_User):
     @task
     def chat(self) -> None:
         """One question to a conductor."""
-        self.whole("chat")
+        self.ask("chat")
 
 
 class StreamUser(_User):
-    """Reads along, and counts what it has to wait for."""
+    """Reads the stream and times it."""
 
     weight = 3
 
@@ -140,8 +135,8 @@ class StreamUser(_User):
     @task
     def stream(self) -> None:
         """One question to a conductor, streamed."""
-        if seen := self.streamed("stream"):
-            self.report(seen)
+        if result := self.stream_answer("stream"):
+            self.report(result)
 
 
 class UltraUser(_User):
@@ -153,45 +148,45 @@ class UltraUser(_User):
     @task
     def ultra(self) -> None:
         """One question to `podium-ultra`, streamed with its progress."""
-        if seen := self.streamed("ultra"):
-            self.fire("ultra plan", seen.plan_ms)
-            self.fire("ultra steps", seen.steps_ms)
-            self.report(seen, "ultra ")
+        if result := self.stream_answer("ultra"):
+            self.fire("ultra plan", result.plan_ms)
+            self.fire("ultra steps", result.steps_ms)
+            self.report(result, "ultra ")
 
 
 class CancellingUser(_User):
-    """Leaves in mid-stream: while the plan is written, while steps run, or while the answer is told."""
+    """Leaves in mid-stream: while the plan is written, while steps run, or while the answer streams."""
 
     weight = 1
 
     @tag("cancel")
     @task
     def cancel(self) -> None:
-        """One question to a conductor, and away."""
-        self.streamed("cancel", leaves_after=patience(PATIENCE))
+        """One question to a conductor, dropped before its end."""
+        self.stream_answer("cancel", leaves_after=patience(PATIENCE))
 
 
 class PassThroughUser(_User):
-    """Asks one worker by its own name: what Podium costs where it does not orchestrate."""
+    """Calls one worker by its own name: the overhead of Podium where it does not orchestrate."""
 
     weight = 1
 
     def on_start(self) -> None:
-        """Find a worker, unless one was named."""
+        """Find a worker, unless one was given."""
         super().on_start()
-        if not self.asking.worker:
-            self.asking = replace(self.asking, worker=self.listed_worker())
+        if not self.options.worker:
+            self.options = replace(self.options, worker=self.find_worker())
 
     @tag("pass-through")
     @task
     def pass_through(self) -> None:
         """One question to one worker."""
-        if self.asking.worker:
-            self.whole("pass-through")
+        if self.options.worker:
+            self.ask("pass-through")
 
-    def listed_worker(self) -> str:
+    def find_worker(self) -> str:
         """The first worker that the server lists."""
-        response = self.client.get("/v1/models", name="models")
+        response: Any = self.client.get("/v1/models", name="models")
         return first_worker(json.loads(response.content or b"{}").get("data", []) if response.ok else [])
 
 
@@ -202,25 +197,11 @@ USERS: dict[str, type[_User]] = {
     "cancel": CancellingUser,
     "pass-through": PassThroughUser,
 }
-"""By the kind in `asking.py`."""
+"""By the kinds in `request_options.py`."""
 
 
-def lines(response: ResponseContextManager) -> Iterator[bytes]:
-    """The lines of a streamed body, each as soon as it is there."""
-    while line := response.stream.readline(b"\n"):
-        yield line
-
-
-def answer_of(response: ResponseContextManager) -> Any:
-    """What a whole answer says; None where it is no JSON."""
-    try:
-        return json.loads(response.content or b"{}")
-    except ValueError:
-        return None
-
-
-def failure_of(response: ResponseContextManager) -> str | None:
-    """The kind of failure, or None where there is an answer."""
+def failure_of(response: Any) -> str | None:
+    """The kind of failure; None where there is an answer."""
     if response.status_code == 200:
         return None
     if response.status_code:

@@ -162,7 +162,7 @@ def price_lines(case: Case, mix: dict[str, Decimal], rps: Decimal | None) -> lis
         f"and {_range_usd(smallest, largest)} of the machines, if they serve {rps} requests a second.",
         "That divides their cost by the rate that you gave, whether or not they can serve it.",
         cost.needed(case, mix, rps),
-        "What they do serve: `python -m loadtest.simulator`; of the files that ship, docs/capacity.md.",
+        "What they do serve: `podium capacity`; of the files that ship, docs/capacity.md.",
         "",
     ]
 

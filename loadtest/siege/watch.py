@@ -1,15 +1,16 @@
-"""The ordinary clients, and what they felt."""
+"""The ordinary clients of a siege, and what they noticed."""
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import aiohttp
 
-from loadtest.bench.client import Client, chat
-from loadtest.bench.server import BenchError
-from loadtest.sse import BrokenStreamError, Felt
+from bench.client import REQUEST_ERRORS, Client, chat
+from loadtest.percentile import percentile
+from loadtest.sse import StreamResult
 
 STREAMS = 20
 REQUEST_EVERY_S = 1.0
@@ -23,8 +24,8 @@ HEALTH_P99_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """What ordinary clients felt during one attack."""
+class SiegeResult:
+    """What ordinary clients noticed during one attack."""
 
     streams: int
     whole: int
@@ -33,11 +34,11 @@ class Result:
     slowest_gap_s: float
     health_p99_s: float
     lost: tuple[str, ...] = ()
-    """Why, for the first few that were."""
+    """Reasons of the first few that were lost."""
 
     @property
-    def held(self) -> bool:
-        """Whether every bound was kept."""
+    def withstood(self) -> bool:
+        """Whether no bound was missed."""
         return (
             self.whole == self.streams
             and self.answered == self.asked > 0
@@ -51,78 +52,70 @@ class Watch:
 
     Args:
         url: of the server.
-        text: that each stream must give, whole.
-        streams: how many run at once.
+        text: the expected text of each stream.
+        streams: how many run concurrently.
     """
 
     def __init__(self, url: str, text: str, streams: int = STREAMS) -> None:
         self._url, self._text, self._streams = url, text, streams
-        self._began = 0
         self._lost: list[str] = []
         self._probes_s: list[float] = []
         self._asked = self._answered = 0
         self._over = asyncio.Event()
 
-    async def run(self, under_attack: asyncio.Event) -> Result:
-        """From the start of the streams to the end of the last one; `under_attack` is set once all of them have begun to talk."""
-        async with aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, force_close=True)
-        ) as session:
+    async def run(self, has_begun: asyncio.Event) -> SiegeResult:
+        """Run the streams to their end; `has_begun` is set once they have begun to stream."""
+        connector = aiohttp.TCPConnector(limit=0, force_close=True)
+        async with aiohttp.ClientSession(connector=connector) as session:
             client = Client(session, self._url)
             streams = [asyncio.create_task(self._stream(client)) for _ in range(self._streams)]
             await asyncio.sleep(1)
-            under_attack.set()
-            others = [
-                asyncio.create_task(self._request_now_and_then(client)),
-                asyncio.create_task(self._probe(session)),
-            ]
-            felt = await asyncio.gather(*streams)
+            has_begun.set()
+            others = [asyncio.create_task(each) for each in (self._keep_asking(client), self._probe(session))]
+            results = await asyncio.gather(*streams)
             self._over.set()
             await asyncio.gather(*others)
-        return self._result([each for each in felt if each is not None])
+        return self._result([each for each in results if each is not None])
 
-    def _result(self, felt: Sequence[Felt]) -> Result:
-        gaps_ms = [gap for each in felt for gap in each.token_gaps_ms]
-        probes_s = sorted(self._probes_s)
-        return Result(
+    def _result(self, results: Sequence[StreamResult]) -> SiegeResult:
+        gaps_ms = [gap for each in results for gap in each.token_gaps_ms]
+        return SiegeResult(
             streams=self._streams,
-            whole=sum(each.text == self._text for each in felt),
+            whole=sum(each.text == self._text for each in results),
             asked=self._asked,
             answered=self._answered,
-            slowest_gap_s=max(gaps_ms, default=float("inf")) / 1000,
-            health_p99_s=probes_s[min(len(probes_s) - 1, int(len(probes_s) * 0.99))]
-            if probes_s
-            else float("inf"),
+            slowest_gap_s=max(gaps_ms, default=math.inf) / 1000,
+            health_p99_s=percentile(self._probes_s, 99),
             lost=tuple(self._lost[:3]),
         )
 
-    async def _stream(self, client: Client) -> Felt | None:
+    async def _stream(self, client: Client) -> StreamResult | None:
         try:
-            felt, _ = await client.stream(chat("talker"))
-        except (BrokenStreamError, BenchError, aiohttp.ClientError, TimeoutError) as exc:
+            result, _ = await client.stream(chat("talker"))
+        except REQUEST_ERRORS as exc:
             self._lost.append(f"stream: {type(exc).__name__}: {exc}")
             return None
-        return felt
+        return result
 
-    async def _request_now_and_then(self, client: Client) -> None:
-        """A new request every second, on a new connection, whether or not the one before has its answer."""
+    async def _keep_asking(self, client: Client) -> None:
+        """A new request every second, on a new connection, whether or not the one before is answered."""
 
         async def ask() -> None:
             self._asked += 1
             try:
                 async with asyncio.timeout(GIVE_UP_S):
-                    answer = await client.answered("/v1/chat/completions", chat("quick"))
+                    answer = await client.post_json("/v1/chat/completions", chat("quick"))
                 self._answered += answer["choices"][0]["message"]["content"] == QUICK_TEXT
-            except (BenchError, aiohttp.ClientError, TimeoutError) as exc:
+            except REQUEST_ERRORS as exc:
                 self._lost.append(f"request: {type(exc).__name__}: {exc}")
 
-        async with asyncio.TaskGroup() as asking:
+        async with asyncio.TaskGroup() as tasks:
             while not self._over.is_set():
-                asking.create_task(ask())
+                tasks.create_task(ask())
                 await asyncio.sleep(REQUEST_EVERY_S)
 
     async def _probe(self, session: aiohttp.ClientSession) -> None:
-        """`/healthz`, each time on a new connection; one that fails counts as the longest wait."""
+        """`/healthz`, each time on a new connection; a failed probe counts as the longest wait."""
         while not self._over.is_set():
             began_s = time.monotonic()
             try:

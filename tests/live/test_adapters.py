@@ -11,9 +11,9 @@ import httpx2 as httpx
 import pytest
 import pytest_asyncio
 
-from loadtest.bench.adapters import WORDS, Switch, marked, under_load, wrong
-from loadtest.bench.alone import session
-from loadtest.bench.client import Client
+from bench.adapters import WORDS, Switch, load_while, make_adapters, wrong
+from bench.client import Client
+from bench.isolated import open_session
 from serving.lora.adapters import publish
 from tests.conftest import Local
 from tests.serving.made_adapters import adapter, lora
@@ -53,7 +53,7 @@ class Switched:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def switched(local: Local, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Switched]:
-    switched = Switched(local.url, await marked(tmp_path_factory.mktemp("adapters")))
+    switched = Switched(local.url, await make_adapters(tmp_path_factory.mktemp("adapters")))
     yield switched
     await switched.use(None)
 
@@ -71,8 +71,8 @@ async def test_a_switch_under_load_loses_no_request_and_every_answer_is_of_one_a
             await asyncio.sleep(3)
         return switches
 
-    async with session() as made:
-        answers, switches = await under_load(Client(made, switched.url), WORKER, switching, lambda: None)
+    async with open_session() as session:
+        answers, switches = await load_while(Client(session, switched.url), WORKER, switching, lambda: None)
     assert not [answer for answer in answers if answer.text is None]
     assert not wrong(answers, switches)
     assert {word for answer in answers for word in (answer.text or "").split()} == set(WORDS)

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
+from bench.server import production_environment
 from cluster.server import Server
-from loadtest.bench.server import production
-from loadtest.siege.__main__ import SETTINGS, Case, besiege, text
+from loadtest.siege.cli import SETTINGS, Case, besiege, text
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 
@@ -29,7 +29,7 @@ HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: 
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     settings = tmp_path_factory.mktemp("edge") / "siege.yaml"
     settings.write_text(SETTINGS.read_text().replace("${TOKENS}", text(STREAM_S)) + HTTP)
-    env = production() | {"PODIUM_HAPROXY_HEADER_S": "1"} if request.param == "fast" else {}
+    env = production_environment() | {"PODIUM_HAPROXY_HEADER_S": "1"} if request.param == "fast" else {}
     with Server(settings=settings, port=0, env=env, log=Path(f"build/edge-{request.param}.log")) as started:
         yield started
 

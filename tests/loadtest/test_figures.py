@@ -7,12 +7,13 @@ import time
 
 import pytest
 
-from loadtest.objective import good, objective, seconds
+from loadtest.objective import is_good, objective, seconds
+from loadtest.percentile import percentile
 from loadtest.recording import LEFT, NOT_STARTED, OK, UNFINISHED, Recording, Sample
-from loadtest.records import AT_ONCE, fill
+from loadtest.records import CONCURRENT, fill
 from loadtest.server_state import numbers
 from loadtest.sse import Reader
-from loadtest.summary import percentile, spread, summary
+from loadtest.summary import spread, summary
 from tests.loadtest.test_sse import data, delta
 
 LIMITS_MS = {"first_token": 2000.0, "end": 30_000.0}
@@ -63,18 +64,28 @@ def test_goodput_judges_what_was_wanted_to_the_end() -> None:
     ]
     told = summary(samples, 10, LIMITS_MS, interrupted=False)
     assert told["goodput"] | {"objective_ms": None} == {
-        "objective_ms": None, "judged": 6, "good": 2, "good_in_ran_s": 1, "part": 0.3333, "per_s": 0.1,
-    }  # fmt: skip
+        "objective_ms": None,
+        "judged": 6,
+        "good": 2,
+        "good_in_ran_s": 1,
+        "part": 0.3333,
+        "per_s": 0.1,
+    }
     assert summary(samples, 10, LIMITS_MS, interrupted=True)["goodput"]["judged"] == 5
     assert told["errors"] == {"http_503 worker_busy": 1}
     counted = told["requests"]
     assert [counted[name] for name in ("due", "answered", "failed", "left", "not_started", "unfinished")] == [
-        7, 3, 1, 1, 1, 1,
-    ]  # fmt: skip
+        7,
+        3,
+        1,
+        1,
+        1,
+        1,
+    ]
 
 
 def test_rates_count_only_what_ended_while_requests_were_sent() -> None:
-    """Twelve answers a second for six seconds, and as many again out of the queue: it is twelve a second, and not 24."""
+    """Twelve answers per second for six seconds, and as many again out of the queue: the rate is twelve."""
     in_time = [Sample("chat", second, second, OK, {"end": 900.0}) for second in range(6) for _ in range(12)]
     late = [Sample("chat", 5.5, 5.5, OK, {"end": 600.0}) for _ in range(72)]
     told = summary(in_time + late, 6.0, LIMITS_MS, interrupted=False)
@@ -99,16 +110,16 @@ def test_unknown_cost_is_counted_and_not_taken_for_nothing() -> None:
 def test_an_objective_names_phases_and_durations() -> None:
     assert objective("first_token=500ms, end=1m") == {"first_token": 500, "end": 60_000}
     assert [seconds(text) for text in ("500ms", "60s", "10m", "1h", "2.5")] == [0.5, 60, 600, 3600, 2.5]
-    with pytest.raises(ValueError, match="'middle' is no phase; an objective is of plan, steps"):
+    with pytest.raises(ValueError, match="'middle' is not a phase; an objective is of plan, steps"):
         objective("middle=2s")
     for wrong in ("soon", "0s", "-1s", "", "2 weeks"):
-        with pytest.raises(ValueError, match="is no duration; write 500ms"):
+        with pytest.raises(ValueError, match="is not a duration; write 500ms"):
             seconds(wrong)
-    assert not good(sample(outcome="cut", end=1.0), objective("end=1s"))
+    assert not is_good(sample(outcome="cut", end=1.0), objective("end=1s"))
 
 
 def test_a_stream_tells_its_phases_calls_tokens_and_sums() -> None:
-    reader = Reader(began=0.0)
+    reader = Reader(0.0)
     for line in [
         data(choices=[], podium={"type": "plan_began", "worker": "conductor", "at_s": 0.0}),
         data(choices=[], podium={"type": "step_began", "step": 0, "at_s": 0.1}),
@@ -123,7 +134,7 @@ def test_a_stream_tells_its_phases_calls_tokens_and_sums() -> None:
     ]:
         reader.take(line)
     heard = Sample("ultra", 0.0, 0.0)
-    heard.heard(reader.end())
+    heard.take_stream(reader.end())
     assert (heard.phases_ms["plan"], heard.phases_ms["steps"]) == (200, 500)
     assert list(heard.phases_ms) == ["plan", "steps", "first_token", "end"]
     assert (heard.calls, heard.tokens, heard.cost_usd, heard.workflow_id) == (3, 9, 0.5, "wf_1")
@@ -133,7 +144,9 @@ def test_a_stream_tells_its_phases_calls_tokens_and_sums() -> None:
 def test_a_whole_answer_is_completed_from_its_record_and_a_missing_one_is_told() -> None:
     whole, lost = Sample("chat", 0.0, 0.0), Sample("chat", 0.0, 0.0)
     for each, name in ((whole, "wf_1"), (lost, "wf_2")):
-        each.answered({"choices": [1], "usage": {"total_tokens": 5}, "podium": {"workflow_id": name}}, 1000)
+        each.take_answer(
+            {"choices": [1], "usage": {"total_tokens": 5}, "podium": {"workflow_id": name}}, 1000
+        )
     record = {
         "status": "finished",
         "plans": [{"worker": "conductor", "ended_s": 0.25}],
@@ -153,7 +166,7 @@ def test_a_whole_answer_is_completed_from_its_record_and_a_missing_one_is_told()
 def whole_answers(count: int) -> list[Sample]:
     answers = [Sample("chat", 0.0, 0.0) for _ in range(count)]
     for number, each in enumerate(answers):
-        each.answered({"choices": [1], "podium": {"workflow_id": f"wf_{number}"}}, 1000)
+        each.take_answer({"choices": [1], "podium": {"workflow_id": f"wf_{number}"}}, 1000)
     return answers
 
 
@@ -170,7 +183,7 @@ def test_records_of_a_mute_server_are_waited_for_together_and_not_one_by_one() -
     try:
         assert fill(whole_answers(200), "http://podium", read, within_s=0.2) == (200, 0)
         assert time.monotonic() - began < 5
-        assert len(asked) == AT_ONCE
+        assert len(asked) == CONCURRENT
     finally:
         ever.set()
 
@@ -201,7 +214,7 @@ def test_a_request_stays_in_the_recording_whatever_ends_it() -> None:
 
 
 def test_replicas_are_seen_where_the_server_tells_of_them() -> None:
-    assert numbers({"running": 3}) == {"runs under way": 3}
+    assert numbers({"running": 3}) == {"active runs": 3}
     assert numbers({"replicas": {"router": 2, "conductor": {"running": 1, "target": 4}, "odd": "many"}}) == {
         "replicas of router": 2,
         "replicas of conductor": 1,
@@ -212,6 +225,6 @@ def test_replicas_are_seen_where_the_server_tells_of_them() -> None:
 def test_an_answer_without_choices_is_a_failure() -> None:
     for answer in (None, [], {"choices": []}, "<html>"):
         told = Sample("chat", 0.0, 0.0)
-        told.answered(answer, 5)
-        assert told.failed
+        told.take_answer(answer, 5)
+        assert told.is_failure
         assert told.outcome == "no_choice"

@@ -133,7 +133,8 @@ def test_a_user_who_leaves_has_not_failed(
 
 def test_a_shape_is_chosen_by_one_option() -> None:
     code = "import sys; sys.argv = ['locust', '--shape', 'spike', '-u', '10', '--run-time', '60']\n"
-    code += "from locust import argument_parser as a; from locust.env import Environment; import loadtest.locustfile as f\n"
+    code += "from locust import argument_parser as a; from locust.env import Environment\n"
+    code += "import loadtest.locustfile as f\n"
     code += (
         "e = Environment(parsed_options=a.parse_options()); e.create_local_runner(); f.begin(environment=e)\n"
     )

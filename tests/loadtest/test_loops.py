@@ -1,4 +1,4 @@
-"""When requests come: the law of arrivals, the shapes, and what an open loop does with a server that is too slow."""
+"""The law of arrivals, the shapes, and what an open loop does with a server that is too slow."""
 
 import asyncio
 import itertools
@@ -11,11 +11,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from loadtest import open_loop
-from loadtest.arrivals import arrivals
-from loadtest.asking import Asking
+from loadtest.arrivals import SHAPES, arrivals
 from loadtest.recording import NOT_STARTED, Recording
+from loadtest.request_options import RequestOptions
 from loadtest.scenarios import SCENARIOS, Scenario
-from loadtest.shapes import SHAPES
 
 
 def drawn(rate: float, duration_s: float, shape: str = "steady", seed: int = 1) -> list[float]:
@@ -87,7 +86,9 @@ def slow_url() -> Iterator[str]:
 async def test_an_open_loop_waits_for_nobody_and_counts_what_it_could_not_start(slow_url: str) -> None:
     scenario = Scenario("", {"chat": 1}, "open", duration_s=1.0, rate=40, at_most=5)
     recording = Recording()
-    driving = asyncio.create_task(asyncio.to_thread(open_loop.run, scenario, slow_url, Asking(), recording))
+    driving = asyncio.create_task(
+        asyncio.to_thread(open_loop.run, scenario, slow_url, RequestOptions(), recording)
+    )
     due = drawn(40, 1.0, seed=scenario.seed)
     while len(recording.samples) < len(due):  # all were due although none was answered
         await asyncio.sleep(0.01)
@@ -104,5 +105,5 @@ async def test_an_open_loop_waits_for_nobody_and_counts_what_it_could_not_start(
 async def test_an_unreachable_server_is_a_failure_of_its_own_kind() -> None:
     recording = Recording()
     scenario = Scenario("", {"chat": 1}, "open", duration_s=0.5, rate=10)
-    await asyncio.to_thread(open_loop.run, scenario, "http://127.0.0.1:9", Asking(), recording)
+    await asyncio.to_thread(open_loop.run, scenario, "http://127.0.0.1:9", RequestOptions(), recording)
     assert {each.outcome for each in recording.samples} == {"ClientConnectorError"}

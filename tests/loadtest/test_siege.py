@@ -1,14 +1,15 @@
-"""What the siege makes of what it saw, and which attacks it makes. Nothing is attacked here: tests/live/test_edge.py does that."""
+"""The verdict of the siege, and its attacks. Nothing is attacked here: tests/live/test_edge.py does."""
 
 from dataclasses import replace
 
 import pytest
 
-from loadtest.siege.__main__ import NOTHING, cases
-from loadtest.siege.attack import EXTRA_KINDS, KINDS, allow_files
-from loadtest.siege.watch import Result
+from loadtest.program import allow_open_files
+from loadtest.siege.attack import EXTRA_KINDS, KINDS
+from loadtest.siege.cli import NO_ATTACK, cases
+from loadtest.siege.watch import SiegeResult
 
-HELD = Result(streams=20, whole=20, asked=30, answered=30, slowest_gap_s=0.2, health_p99_s=0.1)
+HELD = SiegeResult(streams=20, whole=20, asked=30, answered=30, slowest_gap_s=0.2, health_p99_s=0.1)
 
 
 @pytest.mark.parametrize(
@@ -22,14 +23,14 @@ HELD = Result(streams=20, whole=20, asked=30, answered=30, slowest_gap_s=0.2, he
     ],
 )
 def test_one_missed_bound_is_enough(missed: dict[str, float]) -> None:
-    assert HELD.held
-    assert not replace(HELD, **missed).held
+    assert HELD.withstood
+    assert not replace(HELD, **missed).withstood
 
 
 def test_every_attack_comes_on_both_paths_from_one_address_and_from_several() -> None:
     made = [(case.path, case.kind, case.addresses) for case in cases([])]
     for path in ("default", "fast"):
-        assert made.count((path, NOTHING, 1)) == 1
+        assert made.count((path, NO_ATTACK, 1)) == 1
         for kind in KINDS:
             assert [addresses for each, of, addresses in made if (each, of) == (path, kind)] == [1, 8]
     assert not [kind for _, kind, _ in made if kind in EXTRA_KINDS]
@@ -40,4 +41,4 @@ def test_every_attack_comes_on_both_paths_from_one_address_and_from_several() ->
 
 def test_too_few_files_are_told_with_the_remedy() -> None:
     with pytest.raises(SystemExit, match="ulimit -H -n"):
-        allow_files(10**12)
+        allow_open_files(10**12)

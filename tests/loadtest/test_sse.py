@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from loadtest.sse import BrokenStreamError, felt
+from loadtest.sse import BrokenStreamError, read_stream
 
 
 def data(**chunk: object) -> bytes:
@@ -15,19 +15,13 @@ def delta(text: str, finish: str | None = None) -> bytes:
     return data(choices=[{"delta": {"content": text}, "finish_reason": finish}])
 
 
-class Clock:
-    """Half a second more at every look."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        self.now_s += 0.5
-        return self.now_s
+def at_half_seconds(*lines: bytes) -> list[tuple[float, bytes]]:
+    """The lines, one every half second since 100.5 s."""
+    return [(100.5 + number / 2, line) for number, line in enumerate(lines)]
 
 
 def test_a_stream_is_timed_from_the_request_and_between_its_tokens() -> None:
-    stream = [
+    stream = at_half_seconds(
         data(choices=[{"delta": {"role": "assistant", "content": ""}}]),
         b": heartbeat\n",
         b"\n",
@@ -37,29 +31,29 @@ def test_a_stream_is_timed_from_the_request_and_between_its_tokens() -> None:
         delta("", "stop"),
         data(choices=[], usage={"total_tokens": 9}, podium={"workflow_id": "wf_1"}),
         b"data: [DONE]\n",
-    ]
-    seen = felt(stream, began=100.0, clock=Clock())
-    assert (seen.text, seen.finish_reason, seen.workflow_id) == ("Paris.", "stop", "wf_1")
-    assert (seen.first_byte_ms, seen.first_progress_ms, seen.first_token_ms) == (500, 1000, 1500)
+    )
+    seen = read_stream(stream, began_s=100.0)
+    assert (seen.text, seen.totals, seen.total_tokens) == ("Paris.", {"workflow_id": "wf_1"}, 9)
+    assert (seen.first_progress_ms, seen.first_token_ms) == (2000, 2500)
     assert seen.token_gaps_ms == [500]
-    assert seen.done_ms == 3500
+    assert seen.done_ms == 4500
 
 
 def test_a_stream_that_ends_without_done_is_cut() -> None:
     with pytest.raises(BrokenStreamError, match="after 3 characters") as caught:
-        felt([delta("Par")], began=0.0)
+        read_stream(at_half_seconds(delta("Par")), began_s=0.0)
     assert caught.value.kind == "cut"
 
 
 def test_an_error_in_the_stream_is_counted_by_its_code() -> None:
     error = {"message": "Too late.", "type": "timeout_error", "code": "deadline_exceeded"}
     with pytest.raises(BrokenStreamError, match=r"Too late\.") as caught:
-        felt([delta("Par"), data(error=error)], began=0.0)
+        read_stream(at_half_seconds(delta("Par"), data(error=error)), began_s=0.0)
     assert caught.value.kind == "deadline_exceeded"
 
 
 @pytest.mark.parametrize("line", [b"data: <html>\n", b"data: [1]\n"])
 def test_an_event_that_is_no_json_object_breaks_the_stream(line: bytes) -> None:
-    with pytest.raises(BrokenStreamError, match="no JSON object") as caught:
-        felt([line], began=0.0)
+    with pytest.raises(BrokenStreamError, match="not a JSON object") as caught:
+        read_stream(at_half_seconds(line), began_s=0.0)
     assert caught.value.kind == "no_json"

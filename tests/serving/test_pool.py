@@ -8,7 +8,7 @@ import pytest
 
 from conductor.model.messages import Message
 from conductor.model.usage import FREE, Price
-from conductor.model.worker import Call, Sampling
+from conductor.model.worker import Call
 from serving.api.dialects.chat_schema import read
 from serving.api.resolve import resolve
 from serving.layers.failing_over import FailingOver
@@ -162,7 +162,7 @@ def test_a_member_knows_what_the_settings_say():
         True,
         "Be kind.",
     )
-    call = Call(CALL.messages, Sampling(max_output_tokens=member.with_defaults(CALL.sampling)))
+    call = Call(CALL.messages, member.with_defaults(CALL.sampling))
     assert (
         call.sampling.temperature,
         call.sampling.top_p,

@@ -43,36 +43,16 @@ NASTY = [
     Call(
         (USER,),
         Sampling(
-            max_output_tokens=Sampling(
-                max_output_tokens=200_000,
-                temperature=1.5,
-                top_p=0.9,
-                stop=("END", "\n\n", *"ABCD"),
-                seed=2**40,
-            )
+            max_output_tokens=200_000, temperature=1.5, top_p=0.9, stop=("END", "\n\n", *"ABCD"), seed=2**40
         ),
     ),
+    Call((USER,), Sampling(max_output_tokens=12_000, temperature=0.0, top_p=None, stop=("END",), seed=-1)),
+    Call((USER,), Sampling(max_output_tokens=12_000, temperature=None, top_p=0.5, stop=("\n",), seed=7)),
+    Call((USER,), Sampling(max_output_tokens=12_000, temperature=1.0, top_p=1.0)),
+    Call((USER,), Sampling(max_output_tokens=2000, temperature=0.3, top_p=0.3)),
     Call(
         (USER,),
-        Sampling(
-            max_output_tokens=Sampling(
-                max_output_tokens=12_000, temperature=0.0, top_p=None, stop=("END",), seed=-1
-            )
-        ),
-    ),
-    Call(
-        (USER,),
-        Sampling(
-            max_output_tokens=Sampling(
-                max_output_tokens=12_000, temperature=None, top_p=0.5, stop=("\n",), seed=7
-            )
-        ),
-    ),
-    Call((USER,), Sampling(max_output_tokens=Sampling(max_output_tokens=12_000, temperature=1.0, top_p=1.0))),
-    Call((USER,), Sampling(max_output_tokens=Sampling(max_output_tokens=2000, temperature=0.3, top_p=0.3))),
-    Call(
-        (USER,),
-        Sampling(max_output_tokens=Sampling(max_output_tokens=12_000, temperature=0.0)),
+        Sampling(max_output_tokens=12_000, temperature=0.0),
         grammar=grammar("steps", 3, 5, may_accept=True),
         site=CallSite(operation="plan"),
     ),
@@ -119,14 +99,7 @@ async def test_a_known_model_refuses_nothing_at_any_effort(kind: str, model: str
     ],
 )
 async def test_what_a_model_accepts_is_sent(kind: str, model: str, kept: dict[str, Any]):
-    call = Call(
-        (USER,),
-        Sampling(
-            max_output_tokens=Sampling(
-                max_output_tokens=9000, temperature=0.3, top_p=0.3, stop=("END",), seed=7
-            )
-        ),
-    )
+    call = Call((USER,), Sampling(max_output_tokens=9000, temperature=0.3, top_p=0.3, stop=("END",), seed=7))
     async with fitted(kind, model) as (worker, server), worker.open(call) as reply:
         [_ async for _ in reply]
     sent = {
@@ -141,14 +114,12 @@ def test_an_unknown_model_is_sent_everything_and_nothing_is_noted():
     call = Call(
         (USER,),
         Sampling(
-            max_output_tokens=Sampling(
-                max_output_tokens=10**6,
-                temperature=1.9,
-                top_p=0.1,
-                stop=tuple("abcdefgh"),
-                seed=2**62,
-                effort="xhigh",
-            )
+            max_output_tokens=10**6,
+            temperature=1.9,
+            top_p=0.1,
+            stop=tuple("abcdefgh"),
+            seed=2**62,
+            effort="xhigh",
         ),
         grammar=grammar("steps", 2, 2),
     )
@@ -159,14 +130,12 @@ def test_every_change_is_a_sentence_that_names_parameter_and_model():
     call = Call(
         (USER,),
         Sampling(
-            max_output_tokens=Sampling(
-                max_output_tokens=200_000,
-                temperature=1.5,
-                top_p=0.9,
-                stop=("END", "\n"),
-                seed=2**40,
-                effort="xhigh",
-            )
+            max_output_tokens=200_000,
+            temperature=1.5,
+            top_p=0.9,
+            stop=("END", "\n"),
+            seed=2**40,
+            effort="xhigh",
         ),
         grammar=grammar("steps", 2, 2),
     )
@@ -199,7 +168,7 @@ def test_every_change_is_a_sentence_that_names_parameter_and_model():
 
 
 def test_what_says_no_more_than_the_default_goes_without_a_note():
-    call = Call((USER,), Sampling(max_output_tokens=Sampling(temperature=1.0, top_p=1.0)))
+    call = Call((USER,), Sampling(temperature=1.0, top_p=1.0))
     assert fit(call, Accepts(sampling="never"), "m")[1] == ()
     assert fit(call, Accepts(temperature_with_top_p=False), "m")[1] == ()
 
@@ -315,7 +284,7 @@ async def test_a_stop_sequence_as_long_as_a_book_takes_no_time():
 async def test_a_broken_off_call_leaves_nothing_open():
     script = ScriptedWorker("w", [ScriptedReply("one two three", stall_after_tokens=2)])
     worker = Fitting(script, "m", Accepts(stop_sequences=0))
-    async with worker.open(Call((USER,), Sampling(max_output_tokens=Sampling(stop=("END",))))) as reply:
+    async with worker.open(Call((USER,), Sampling(stop=("END",)))) as reply:
         async for delta in reply:
             if "one" in delta.text:
                 break

@@ -19,8 +19,7 @@ from tests.serving.spans import SPANS
 from tests.serving.states import until
 
 CALL = Call(
-    (Message.of("system", "Be brief."), Message.of("user", "hi there")),
-    Sampling(max_output_tokens=Sampling(max_output_tokens=9)),
+    (Message.of("system", "Be brief."), Message.of("user", "hi there")), Sampling(max_output_tokens=9)
 )
 PRICE = Price(Decimal(1), Decimal(2))
 

@@ -49,7 +49,7 @@ def test_the_sdk_makes_no_spans_of_its_own():
 
 
 async def test_everything_a_call_says_is_sent_but_the_seed():
-    call = Call((USER,), Sampling(max_output_tokens=Sampling(max_output_tokens=50, temperature=0.0, top_p=0.9, stop=("END",), seed=7, effort="high")), grammar=Grammar("root ::= ...", SCHEMA))  # fmt: skip
+    call = Call((USER,), Sampling(max_output_tokens=50, temperature=0.0, top_p=0.9, stop=("END",), seed=7, effort="high"), grammar=Grammar("root ::= ...", SCHEMA))  # fmt: skip
     async with serving(AnthropicWire()) as server:
         await ask(server, call)
     sent = server.body
@@ -118,11 +118,7 @@ async def test_pictures_go_as_base64_or_as_an_address():
 
 async def test_extra_body_is_laid_over_the_request():
     async with serving(AnthropicWire()) as server:
-        await ask(
-            server,
-            Call((USER,), Sampling(max_output_tokens=Sampling(temperature=0.2))),
-            extra_body={"temperature": 1, "top_k": 5},
-        )
+        await ask(server, Call((USER,), Sampling(temperature=0.2)), extra_body={"temperature": 1, "top_k": 5})
     assert (server.body["temperature"], server.body["top_k"]) == (1, 5)
 
 

@@ -51,7 +51,7 @@ async def test_a_bare_call_sends_only_what_it_must():
 
 async def test_everything_a_call_says_is_sent():
     schema = {"type": "object", "properties": {"worker": {"type": "string"}}, "additionalProperties": False}
-    call = Call((Message.of("system", "Be short."), USER, Message.of("assistant", "4"), Message.of("user", "Sure?")), Sampling(max_output_tokens=Sampling(max_output_tokens=50, temperature=0.0, top_p=0.9, stop=("END",), seed=7, effort="low")), grammar=Grammar("root ::= ...", schema))  # fmt: skip
+    call = Call((Message.of("system", "Be short."), USER, Message.of("assistant", "4"), Message.of("user", "Sure?")), Sampling(max_output_tokens=50, temperature=0.0, top_p=0.9, stop=("END",), seed=7, effort="low"), grammar=Grammar("root ::= ...", schema))  # fmt: skip
     async with serving(GeminiWire()) as server:
         await ask(server, call)
     assert server.body["systemInstruction"]["parts"] == [{"text": "Be short."}]
@@ -92,9 +92,7 @@ async def test_pictures_go_as_bytes_or_as_an_address():
 async def test_extra_body_is_laid_over_the_request():
     extra = {"generationConfig": {"topK": 5}, "safetySettings": []}
     async with serving(GeminiWire()) as server:
-        await ask(
-            server, Call((USER,), Sampling(max_output_tokens=Sampling(temperature=0.2))), extra_body=extra
-        )
+        await ask(server, Call((USER,), Sampling(temperature=0.2)), extra_body=extra)
     assert server.body["generationConfig"] == {"temperature": 0.2, "topK": 5}
     assert server.body["safetySettings"] == []
 

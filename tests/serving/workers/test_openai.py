@@ -41,7 +41,7 @@ async def test_a_bare_call_sends_only_what_it_must():
 
 
 async def test_everything_a_call_says_is_sent():
-    call = Call((Message.of("system", "Be short."), USER, Message.of("assistant", "4"), Message.of("user", "Sure?")), Sampling(max_output_tokens=Sampling(max_output_tokens=50, temperature=0.0, top_p=0.9, stop=("END", "\n\n"), seed=7, effort="high")), grammar=Grammar("root ::= ...", {"type": "object"}), site=CallSite(operation="plan"))  # fmt: skip
+    call = Call((Message.of("system", "Be short."), USER, Message.of("assistant", "4"), Message.of("user", "Sure?")), Sampling(max_output_tokens=50, temperature=0.0, top_p=0.9, stop=("END", "\n\n"), seed=7, effort="high"), grammar=Grammar("root ::= ...", {"type": "object"}), site=CallSite(operation="plan"))  # fmt: skip
     async with serving(OpenAIWire()) as server:
         await ask(server, call)
     sent = server.body
@@ -59,7 +59,7 @@ async def test_a_grammar_that_is_not_json_sends_nothing():
 
 
 def test_only_openai_itself_gets_max_completion_tokens():
-    call = Call((USER,), Sampling(max_output_tokens=Sampling(max_output_tokens=5)))
+    call = Call((USER,), Sampling(max_output_tokens=5))
     for base_url, longest in (
         (None, "max_completion_tokens"),
         ("https://eu.api.openai.com/v1", "max_completion_tokens"),
@@ -71,7 +71,7 @@ def test_only_openai_itself_gets_max_completion_tokens():
 
 
 async def test_a_model_that_is_known_to_accept_nothing_else_gets_max_completion_tokens_anywhere():
-    call = Call((USER,), Sampling(max_output_tokens=Sampling(max_output_tokens=5)))
+    call = Call((USER,), Sampling(max_output_tokens=5))
     async with serving(OpenAIWire()) as server:
         await ask(server, call, accepts=Accepts(output_limit_field="max_completion_tokens"))
     assert (server.body.get("max_tokens"), server.body["max_completion_tokens"]) == (None, 5)
@@ -113,9 +113,7 @@ async def test_what_arrives_together_is_one_piece_where_nobody_reads_along():
 async def test_extra_body_is_laid_over_the_request():
     extra = {"structured_outputs": {"grammar": "root ::= x"}, "temperature": 1}
     async with serving(OpenAIWire()) as server:
-        await ask(
-            server, Call((USER,), Sampling(max_output_tokens=Sampling(temperature=0.2))), extra_body=extra
-        )
+        await ask(server, Call((USER,), Sampling(temperature=0.2)), extra_body=extra)
     assert server.body["structured_outputs"] == {"grammar": "root ::= x"}
     assert server.body["temperature"] == 1
 

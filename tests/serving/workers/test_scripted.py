@@ -53,8 +53,7 @@ async def test_tokens_are_words_and_are_counted_in_prompt_and_answer():
 
 async def test_an_answer_longer_than_allowed_is_cut():
     text, reply = await ask(
-        ScriptedWorker("w", ["one two three"]),
-        Call(CALL.messages, Sampling(max_output_tokens=Sampling(max_output_tokens=2))),
+        ScriptedWorker("w", ["one two three"]), Call(CALL.messages, Sampling(max_output_tokens=2))
     )
     assert (text, reply.finish) == ("one two", FinishReason.LENGTH)
     assert reply.usage is not None
@@ -63,16 +62,14 @@ async def test_an_answer_longer_than_allowed_is_cut():
 
 async def test_an_answer_as_long_as_allowed_is_whole():
     text, reply = await ask(
-        ScriptedWorker("w", ["one two three"]),
-        Call(CALL.messages, Sampling(max_output_tokens=Sampling(max_output_tokens=3))),
+        ScriptedWorker("w", ["one two three"]), Call(CALL.messages, Sampling(max_output_tokens=3))
     )
     assert (text, reply.finish) == ("one two three", FinishReason.STOP)
 
 
 async def test_it_stops_before_the_first_stop_word():
     text, reply = await ask(
-        ScriptedWorker("w", ["one two three"]),
-        Call(CALL.messages, Sampling(max_output_tokens=Sampling(stop=("three", "two")))),
+        ScriptedWorker("w", ["one two three"]), Call(CALL.messages, Sampling(stop=("three", "two")))
     )
     assert (text, reply.finish) == ("one ", FinishReason.STOP)
 
@@ -96,7 +93,7 @@ async def test_it_fails_as_it_was_told(kind, error: type[WorkerError]):
 async def test_it_keeps_the_newest_calls_only():
     worker = ScriptedWorker("w", ["x"])
     for seed in range(KEPT_CALLS + 1):
-        await ask(worker, Call(CALL.messages, Sampling(max_output_tokens=Sampling(seed=seed))))
+        await ask(worker, Call(CALL.messages, Sampling(seed=seed)))
     assert (len(worker.calls), worker.calls[0].sampling.seed, worker.calls[-1].sampling.seed) == (
         KEPT_CALLS,
         1,

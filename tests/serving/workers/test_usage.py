@@ -19,9 +19,7 @@ from tests.serving.workers.test_http import PROVIDERS, Provider
 from tests.wires.openai import OpenAIWire
 from tests.wires.server import Answer, serving, sse
 
-CALL = Call(
-    (Message.of("user", "What is two and two?"),), Sampling(max_output_tokens=Sampling(max_output_tokens=100))
-)
+CALL = Call((Message.of("user", "What is two and two?"),), Sampling(max_output_tokens=100))
 PRICE = Price(Decimal(1), Decimal(10))
 BOUND_USD = PRICE.of(Usage(input_bound(CALL), 100))
 HUGE = 10**30

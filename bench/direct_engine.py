@@ -1,0 +1,83 @@
+"""The deployment's engine, driven from inside its own replica: what vLLM alone does on this machine.
+
+`build` is `serving.app.build_app` with an additional method on the engines. `build_ingress` is the HTTP
+address of that method.
+"""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any, cast
+
+from fastapi import FastAPI, Request
+from ray import serve
+from ray.serve import Application
+from starlette.responses import JSONResponse, Response
+from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+from serving.app import application
+from serving.deployments.engine import Engine
+
+APPLICATION, DEPLOYMENT = "podium", "vllm-writer"
+
+api = FastAPI()
+
+
+class DirectEngine(Engine):
+    """The engine that the router calls, and a way around everything but vLLM."""
+
+    async def generate_directly(self, lines: list[list[str]], max_tokens: int) -> dict[str, Any]:
+        """Each line's prompts one after another, lines concurrently, straight to `AsyncLLM.generate`.
+
+        Returns:
+            `tokens`, `wall_s`, and each prompt's `first_token_s`.
+        """
+        began_s = time.monotonic()
+        results = await asyncio.gather(*(self._generate_line(line, max_tokens) for line in lines))
+        wall_s = time.monotonic() - began_s
+        prompts = [prompt for line in results for prompt in line]
+        tokens = sum(tokens for _, tokens in prompts)
+        return {"tokens": tokens, "wall_s": wall_s, "first_token_s": [first_s for first_s, _ in prompts]}
+
+    async def _generate_line(self, prompts: Sequence[str], max_tokens: int) -> list[tuple[float, int]]:
+        return [await self._generate(prompt, max_tokens) for prompt in prompts]
+
+    async def _generate(self, prompt: str, max_tokens: int) -> tuple[float, int]:
+        began_s, first_s, tokens = time.monotonic(), 0.0, 0
+        conversation: list[Any] = [{"role": "user", "content": prompt}]
+        _, rendered = await self._engine.renderer.render_chat_async([conversation], self._chat)
+        sampling = SamplingParams(temperature=0, max_tokens=max_tokens, output_kind=RequestOutputKind.DELTA)
+        async for output in self._engine.generate(rendered[0], sampling, uuid.uuid4().hex):
+            first_s = first_s or time.monotonic() - began_s
+            tokens += len(output.outputs[0].token_ids)
+        return first_s, tokens
+
+
+@api.get("/")
+async def health() -> Response:
+    """The ingress is up."""
+    return Response()
+
+
+@api.post("/")
+async def generate(request: Request) -> Response:
+    """`DirectEngine.generate_directly` with the body's `lines` and `max_tokens`."""
+    handle: Any = cast(Any, serve).get_deployment_handle(DEPLOYMENT, APPLICATION)
+    return JSONResponse(await handle.generate_directly.remote(**await request.json()))
+
+
+class DirectIngress:
+    """The ingress deployment; the routes are `api`'s."""
+
+
+def build(args: dict[str, Any]) -> Application:
+    """The application of the settings file that `args` names, with `DirectEngine` as its engines."""
+    return application(args, DirectEngine)
+
+
+def build_ingress(_: dict[str, Any]) -> Application:
+    """The Serve application that calls them."""
+    serving: Any = serve
+    deployment: Any = serving.deployment(serving.ingress(api)(DirectIngress))
+    return cast(Application, deployment.options(ray_actor_options={"num_cpus": 0.1}).bind())

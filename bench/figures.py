@@ -1,0 +1,200 @@
+"""What is measured, its target, and how repeats become a figure. Knows numbers only.
+
+Noise: the repeats are dealt out in turn to `BLOCKS` groups, and the figure is computed again from each group.
+The lowest and the highest of these say how far the figure would move if the run were a fifth as long.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+from loadtest.percentile import percentile
+
+BLOCKS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class FigureSpec:
+    """A figure of the catalogue.
+
+    Args:
+        meaning: a short line.
+        target: its upper or lower bound; None: there is no target.
+        side: which of the two the target is.
+    """
+
+    meaning: str
+    target: float | None = None
+    side: Literal["at most", "at least"] = "at most"
+
+    def meets_target(self, value: float) -> bool | None:
+        """Whether `value` is within the target; None where there is none."""
+        if self.target is None:
+            return None
+        return value <= self.target if self.side == "at most" else value >= self.target
+
+
+def at_most(target: float, meaning: str) -> FigureSpec:
+    """A figure with an upper bound."""
+    return FigureSpec(meaning, target)
+
+
+def at_least(target: float, meaning: str) -> FigureSpec:
+    """A figure with a lower bound."""
+    return FigureSpec(meaning, target, "at least")
+
+
+def _vllm_figures(count: int) -> dict[str, FigureSpec]:
+    return {
+        f"vllm_tokens_over_bare_{count}": at_least(0.9, f"tokens/s vs. vLLM alone, {count} concurrent"),
+        f"vllm_tokens_per_s_{count}": FigureSpec(f"tokens/s through the router, {count} concurrent"),
+        f"vllm_bare_tokens_per_s_{count}": FigureSpec("the same of vLLM alone"),
+        f"vllm_ttft_ms_{count}": FigureSpec(f"time to first token through the router, {count} concurrent"),
+        f"vllm_bare_ttft_ms_{count}": FigureSpec("the same of vLLM alone"),
+    }
+
+
+def _replica_figures(count: int) -> dict[str, FigureSpec]:
+    meaning = f"pass-through requests/s, 32 clients, {count} router replicas, behind HAProxy"
+    return {
+        f"replicas_rps_{count}": FigureSpec(meaning),
+        f"router_cpu_ms_per_request_{count}": FigureSpec("CPU time of those replicas per request"),
+    }
+
+
+CATALOGUE: dict[str, FigureSpec] = {
+    "dag_wall_over_critical_path": at_most(
+        1.05, "three parallel steps and one that reads them, by the record"
+    ),
+    "dag_client_wall_over_critical_path": FigureSpec("the same by the client's clock, HTTP included"),
+    "dag_speedup_over_sequential": at_least(1.9, "speedup over the same steps, each reading the one before"),
+    "wall_over_sequential_p50": at_most(0.85, "wall time vs. the paper's sequential execution, per plan"),
+    "wall_over_sequential_p95": at_most(1.05, "the same; 1 for plans of one step"),
+    "wall_over_plan_then_run_p50": at_most(0.95, "wall time vs. the same DAG started at the plan's end"),
+    "wall_over_plan_then_run_p95": at_most(1.05, "the same"),
+    "wall_podium_p50_s": FigureSpec("wall time of those plans"),
+    "wall_plan_then_run_p50_s": FigureSpec("the same, started at the plan's end"),
+    "wall_sequential_p50_s": FigureSpec("the same, sequential"),
+    "first_call_after_step_ms": at_most(
+        30, "p95, a step's last byte parsed to its worker called, by the record"
+    ),
+    "first_call_after_scheduled_byte_ms": FigureSpec(
+        "p95, the same from when the byte was due at 50 tokens/s"
+    ),
+    "first_call_saved_ms": FigureSpec("first worker call to end of plan"),
+    "answer_token_added_p50_ms": at_most(15, "first token, from the upstream's write to the client's read"),
+    "answer_token_added_p95_ms": FigureSpec("the same"),
+    "round_trip_added_p50_ms": FigureSpec("request to first token, minus the scripted worker's delay"),
+    "round_trip_added_p95_ms": FigureSpec("the same"),
+    "bare_serve_p50_ms": FigureSpec("for comparison: round trip of the baseline ingress, 1 client"),
+    "passthrough_over_bare_serve": at_least(0.5, "pass-through requests/s vs. the baseline, 32 clients"),
+    "passthrough_rps": FigureSpec("requests/s of pass-through"),
+    "bare_serve_rps": FigureSpec("requests/s of the baseline ingress"),
+    "passthrough_rps_over_litellm": at_least(2, "requests/s vs. LiteLLM, 32 clients"),
+    "added_p50_over_litellm": at_most(0.5, "added latency vs. LiteLLM, 1 client"),
+    "streams_over_litellm": at_least(4, "complete streams/s vs. LiteLLM, 16 clients"),
+    "podium_rps": FigureSpec("requests/s, behind HAProxy"),
+    "litellm_rps": FigureSpec("the same of LiteLLM"),
+    "podium_added_p50_ms": FigureSpec("added latency: p50 minus that of the upstream alone"),
+    "litellm_added_p50_ms": FigureSpec("the same of LiteLLM"),
+    "podium_streams_per_s": FigureSpec("complete streams/s"),
+    "litellm_streams_per_s": FigureSpec("the same of LiteLLM"),
+    "upstream_rps": FigureSpec("requests/s of the upstream without a proxy"),
+    "added_per_step_1_ms": FigureSpec(
+        "overhead of a one-step workflow vs. the baseline, p50, behind HAProxy"
+    ),
+    "added_per_step_3_ms": FigureSpec("overhead per step of three sequential steps"),
+    "open_streams_lost": at_most(0, "of 1,000 concurrent streams, those without their full text and [DONE]"),
+    "open_streams_peak": at_least(1000, "concurrent runs, counted by the router"),
+    "router_mb_per_open_stream": FigureSpec("resident memory of the router replica per stream"),
+    "disconnect_to_closed_p95_ms": at_most(250, "client disconnect to last upstream connection closed"),
+    "disconnect_to_closed_p50_ms": FigureSpec("the same"),
+    "disconnect_planning_p95_ms": FigureSpec("the same, while the conductor writes"),
+    "disconnect_inner_p95_ms": FigureSpec("the same, while inner steps run"),
+    "disconnect_answer_p95_ms": FigureSpec("the same, while the answer streams"),
+    "disconnects": at_least(60, "clients that disconnected during an upstream call"),
+    "disconnect_calls_left": at_most(0, "upstream calls open 5 s later, or runs still active"),
+    "vllm_ttft_added_ms": at_most(20, "time to first token vs. vLLM alone, difference of p50s, 1 request"),
+    **_vllm_figures(1),
+    **_vllm_figures(8),
+    **_vllm_figures(32),
+    **_replica_figures(1),
+    **_replica_figures(2),
+    **_replica_figures(4),
+    "autoscaling_lost": at_most(0, "incomplete streams while replicas scaled up and down"),
+    "autoscaling_streams": at_least(40, "streams of that run"),
+    "autoscaling_replicas_peak": at_least(3, "concurrent replicas of the fake engine, from zero"),
+    "autoscaling_cold_start_s": FigureSpec("time to first token of the first request, scaled to zero before"),
+    "autoscaling_up_s": FigureSpec("step from one stream to eight until the second replica is up"),
+    "autoscaling_to_zero_s": FigureSpec("end of the last stream to end of the last replica"),
+    "two_engines_up_s": FigureSpec("begin of load until a second vLLM engine is up"),
+    "two_engines_lost": at_most(0, "incomplete streams meanwhile"),
+    "two_engines_streams": FigureSpec("streams of that run"),
+    "two_engines_lesser_share": at_least(0.25, "share of the engines' CPU time of the less busy one"),
+    "adapters_lost": at_most(0, "incomplete streams while the adapter was switched under load"),
+    "adapters_wrong": at_most(0, "answers by a wrong adapter, or by two"),
+    "adapters_answers": at_least(50, "answers of that run"),
+    "adapters_switch_s": FigureSpec(
+        "deploying the config until every replica uses the new adapter; two engines"
+    ),
+    "adapters_first_word_quiet_ms": FigureSpec("p50 time to first token outside a switch"),
+    "adapters_first_word_switching_ms": FigureSpec("the same during a switch"),
+}
+"""Every name in build/bench.json."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A measured value and how far it moved within the run; equal bounds mean a single reading."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+
+    @property
+    def spec(self) -> FigureSpec:
+        """Its meaning and its target."""
+        return CATALOGUE[self.name]
+
+    @property
+    def meets_target(self) -> bool | None:
+        """Whether the value is within the target; None where there is none."""
+        return self.spec.meets_target(self.value)
+
+
+def figure(name: str, samples: Sequence[float], of: Callable[[Sequence[float]], float] = median) -> Figure:
+    """The statistic `of` the samples, with its noise.
+
+    Raises:
+        ValueError: there are no samples.
+    """
+    if not samples:
+        raise ValueError(f"{name}: nothing was measured")
+    groups = [of(group) for start in range(BLOCKS) if (group := samples[start::BLOCKS])]
+    return Figure(name, of(samples), min(groups), max(groups))
+
+
+def reading(name: str, value: float) -> Figure:
+    """A figure that was read once."""
+    return Figure(name, value, value, value)
+
+
+def p95(samples: Sequence[float]) -> float:
+    """The 95th percentile."""
+    return percentile(samples, 95)
+
+
+def to_json(figures: Iterable[Figure]) -> dict[str, float]:
+    """The content of build/bench.json.
+
+    Raises:
+        ValueError: a name is not in the catalogue, or came twice.
+    """
+    content: dict[str, float] = {}
+    for each in figures:
+        if each.name not in CATALOGUE or each.name in content:
+            raise ValueError(f"{each.name!r} is not in the catalogue, or came twice")
+        content[each.name] = round(each.value, 4)
+    return content

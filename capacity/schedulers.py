@@ -1,0 +1,57 @@
+"""Three ways to run one plan without other traffic: when steps start and end, what the user sees when.
+
+`sequential`, the paper's: the whole plan, then one step after another, unread ones too. `plan_then_run`: the
+whole plan, then each step as soon as its inputs are complete. `podium`: each step as soon as it is written
+and its inputs are complete. The last step is known when the plan ends, so nothing of the answer is shown
+before that.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Scheduler = Literal["sequential", "plan_then_run", "podium"]
+SCHEDULERS: tuple[Scheduler, ...] = get_args(Scheduler)
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """A step: when its last byte is written, what it reads, seconds to its first token and end."""
+
+    written_s: float
+    reads: tuple[int, ...]
+    first_token_s: float
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The start of each step, first token and end of the answer, in seconds since the request."""
+
+    starts_s: tuple[float, ...]
+    first_token_s: float
+    end_s: float
+
+
+def timeline(steps: Sequence[StepTimes], plan_end_s: float, scheduler: Scheduler) -> Timeline:
+    """Calculate the timeline of a plan.
+
+    Args:
+        steps: at least one; reads point backwards.
+        plan_end_s: when the plan's last byte is written.
+        scheduler: which of the three.
+    """
+    starts_s: list[float] = []
+    ends_s: list[float] = []
+    for step in steps:
+        inputs_s = max((ends_s[read] for read in step.reads), default=0.0)
+        if scheduler == "podium":
+            start_s = max(step.written_s, inputs_s)
+        elif scheduler == "plan_then_run":
+            start_s = max(plan_end_s, inputs_s)
+        else:
+            start_s = max(plan_end_s, ends_s[-1] if ends_s else 0.0)
+        starts_s.append(start_s)
+        ends_s.append(start_s + step.duration_s)
+    first_s = max(plan_end_s, starts_s[-1] + steps[-1].first_token_s)
+    return Timeline(tuple(starts_s), first_s, max(plan_end_s, ends_s[-1]))

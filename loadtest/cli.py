@@ -1,0 +1,214 @@
+"""`podium load SCENARIO --url http://127.0.0.1:8000`: load a server, show progress, write a report.
+
+Exit codes: 0 everything was answered; 1 something failed or could not be started; 2 there is nothing to load,
+or an option is wrong; 130 stopped with Ctrl-C. The report is written in each case but 2; where it cannot be
+at the end (exit code 1), it is in a temporary folder, whose name is printed.
+"""
+
+import argparse
+import importlib
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from loadtest.objective import objective, seconds
+from loadtest.program import (
+    allow_open_files,
+    machine,
+    option,
+    positive_int,
+    rate,
+    restore_interrupts,
+    url,
+)
+from loadtest.recording import Recording, Sample
+from loadtest.request_options import RequestOptions, first_worker
+from loadtest.scenarios import SCENARIOS, Scenario
+
+
+class NothingToLoadError(Exception):
+    """The server does not answer, or does not serve what a scenario calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRun:
+    """What the command line asks for."""
+
+    name: str
+    scenario: Scenario
+    url: str
+    options: RequestOptions
+    limits_ms: dict[str, float]
+    out: Path
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    scenarios = "\n".join(f"  {name:14}{each.about}" for name, each in SCENARIOS.items())
+    hints = "durations: 500ms, 60s, 10m, 1h. docs/load-testing.md says what each figure means."
+    parser = argparse.ArgumentParser(
+        prog="podium load",
+        description="Load a running Podium by a scenario and write a report.",
+        epilog=f"scenarios:\n{scenarios}\n\n{hints}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add, count = parser.add_argument, option(positive_int)
+    add("scenario", choices=list(SCENARIOS), metavar="SCENARIO", help="one of those below")
+    add("--url", type=option(url), default="http://127.0.0.1:8000", help="the server (%(default)s)")
+    add("--duration", type=option(seconds), help="how long requests are sent")
+    add("--users", type=count, help="closed loop: users at the height of the shape")
+    add("--rate", type=option(rate), help="open loop: requests per second at the height of the shape")
+    add("--at-most", type=count, help="open loop: concurrent requests (512)")
+    add("--seed", type=int, help="open loop: of arrivals and mix (0)")
+    default = "first_token=2s,end=30s"
+    add("--objective", type=option(objective), default=default, help="what is good (%(default)s)")
+    add("--model", default="podium-mini", help="model of chat, stream and cancel users (%(default)s)")
+    add("--ultra", default="podium-ultra", help="model of ultra users (%(default)s)")
+    add("--worker", default="", help="model of pass-through users (the first worker that is listed)")
+    add("--answer-tokens", type=count, default=64, help="the longest answer (%(default)s)")
+    add("--deadline", type=option(seconds), default="60s", help="of a request (%(default)s)")
+    add("--out", type=Path, help="folder of the report (build/load/SCENARIO)")
+    return parser
+
+
+def parse(argv: Sequence[str] | None = None) -> LoadRun:
+    """Read the command line; exits 2 with a message where it is wrong."""
+    parser = make_parser()
+    read = parser.parse_args(argv)
+    chosen = SCENARIOS[read.scenario]
+    numbers = {name: getattr(read, name) for name in ("users", "rate", "at_most", "seed")}
+    for name, loop in (("users", "closed"), ("rate", "open"), ("at_most", "open"), ("seed", "open")):
+        if numbers[name] is not None and chosen.loop != loop:
+            parser.error(f"--{name.replace('_', '-')} is of the {loop} loop, and {read.scenario} is not")
+    numbers["duration_s"] = read.duration
+    return LoadRun(
+        read.scenario,
+        replace(chosen, **{name: value for name, value in numbers.items() if value is not None}),
+        read.url,
+        RequestOptions(read.model, read.ultra, read.worker, read.answer_tokens, read.deadline),
+        read.objective,
+        read.out or Path("build/load") / read.scenario,
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Command line."""
+    argv = sys.argv[1:] if argv is None else argv
+    load = parse(argv)
+    restore_interrupts()
+    loop = importlib.import_module(f"loadtest.{load.scenario.loop}_loop")  # first: Locust patches threads
+    from loadtest import report
+    from loadtest.console import RunConsole
+    from loadtest.records import fill
+    from loadtest.summary import summary
+
+    allow_open_files()
+    console = RunConsole()
+    try:
+        served, options = find_models(load)
+        report.check_writable(load.out)
+    except NothingToLoadError as exc:
+        console.say(f"[bold red]{exc}[/]")
+        return 2
+    except OSError as exc:
+        console.say(f"[bold red]--out: {load.out} is not writable ({exc.strerror}). Name another folder.[/]")
+        return 2
+    load = replace(load, options=options)
+    recording, series, interrupted = _run(load, loop.run, console)
+    ran_s = min(recording.ended_s, load.scenario.duration_s)
+    looked_for, found = fill(recording.samples, load.url)
+    figures = summary(recording.samples, ran_s, load.limits_ms, interrupted=interrupted)
+    content = _describe(load, served, argv) | {
+        "interrupted": interrupted,
+        "records": {"looked_for": looked_for, "found": found},
+        "figures": figures,
+    }
+    console.show_figures(figures)
+    is_written = _write(load.out, content, recording.samples, series, console)
+    if interrupted:
+        return 130
+    missing = sum(figures["requests"][name] for name in ("failed", "not_started", "unfinished"))
+    return 0 if is_written and not missing else 1
+
+
+def _write(out: Path, content: dict[str, Any], samples: list[Sample], series: Any, console: Any) -> bool:
+    """Whether the report is in `out`. Where it cannot be written there, it goes to a temporary folder."""
+    from loadtest import report
+
+    try:
+        console.say(f"Report: {report.write(out, content, samples, series)}")
+    except OSError as exc:
+        console.say(f"[bold red]The report cannot be written to {out} ({exc.strerror}).[/]")
+        elsewhere = Path(tempfile.mkdtemp(prefix="podium-load-"))
+        console.say(f"It is kept in {report.write(elsewhere, content, samples, series)}")
+        return False
+    return True
+
+
+def _run(
+    load: LoadRun, run: Callable[[Scenario, str, RequestOptions, Recording], None], console: Any
+) -> tuple[Recording, dict[str, list[tuple[float, float]]], bool]:
+    """Run it: what was recorded, what the server reported meanwhile, and whether Ctrl-C stopped it."""
+    from loadtest.background import every
+    from loadtest.server_state import Poller
+
+    recording = Recording()
+    poller = Poller(load.url, recording)
+    interrupted = False
+    with (
+        every(1.0, poller.poll),
+        console.progress(load.name, load.scenario.duration_s, recording) as refresh,
+        every(0.25, refresh),
+    ):
+        try:
+            run(load.scenario, load.url, load.options, recording)
+        except KeyboardInterrupt:
+            interrupted = True
+        recording.ended_s = recording.now_s
+    return recording, poller.series, interrupted
+
+
+def find_models(load: LoadRun) -> tuple[list[str], RequestOptions]:
+    """The names that are served, and the options with the worker that pass-through users call.
+
+    Raises:
+        NothingToLoadError: the server does not answer, or a name that is needed is not served.
+    """
+    from loadtest.server_state import fetch_json
+
+    try:
+        models = fetch_json(f"{load.url}/v1/models")["data"]
+        names = [model["id"] for model in models]
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        remedy = "Start one with `make serve`, or name another with --url."
+        raise NothingToLoadError(f"No Podium answers at {load.url} ({exc}). {remedy}") from exc
+    options = load.options
+    if not options.worker:
+        options = replace(options, worker=first_worker(models))
+    for kind in load.scenario.mix:
+        if (name := options.model_of(kind)) not in names:
+            serves = f"it serves {', '.join(names)}. Choose with --model, --ultra or --worker."
+            raise NothingToLoadError(f"{load.url} serves no {name!r} for {kind}; {serves}")
+    return names, options
+
+
+def _describe(load: LoadRun, served: list[str], argv: Sequence[str]) -> dict[str, Any]:
+    return {
+        "title": f"Podium under load: {load.name}",
+        "date": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+        "command": shlex.join(["podium", "load", *argv]),
+        "machine": f"{machine()} at the end",
+        "url": load.url,
+        "served": served,
+        "scenario": {"name": load.name, **asdict(load.scenario)},
+        "request": asdict(load.options),
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,12 @@
+"""Percentiles by nearest rank: at least that percentage of the values is no higher."""
+
+import math
+from collections.abc import Iterable
+
+
+def percentile(values: Iterable[float], percent: float) -> float:
+    """The nearest-rank percentile; NaN where there are no values."""
+    ordered = sorted(values)
+    if not ordered:
+        return math.nan
+    return ordered[max(0, math.ceil(round(percent * len(ordered) / 100, 9)) - 1)]

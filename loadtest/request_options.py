@@ -1,0 +1,88 @@
+"""The body of each kind of user's requests. Knows Podium's API, not how requests are sent."""
+
+import itertools
+import json
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, cast
+
+Json = dict[str, Any]
+CHAT = "/v1/chat/completions"
+KINDS = ("chat", "stream", "ultra", "cancel", "pass-through")
+STREAMED = ("stream", "ultra", "cancel")
+QUESTIONS = itertools.cycle(
+    (
+        "What is the capital of France?",
+        "Explain in two sentences why the sky is blue.",
+        "Name three differences between a list and a tuple in Python.",
+        "A train goes 120 km in 80 minutes. How fast is it?",
+        "Write a polite refusal of an invitation to dinner.",
+    )
+)
+MAX_PATIENCE_EVENTS = 20
+"""A plan of four steps sends some 16 events before the answer's first words."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestOptions:
+    """Which models are called, and the limits of each request.
+
+    Args:
+        model: the conductor of chat, stream and cancelling users.
+        ultra: the conductor of ultra users.
+        worker: of pass-through users; empty: none.
+        answer_tokens: sent as `max_tokens`.
+        deadline_s: sent as `podium.deadline_s`.
+    """
+
+    model: str = "podium-mini"
+    ultra: str = "podium-ultra"
+    worker: str = ""
+    answer_tokens: int = 64
+    deadline_s: float = 60.0
+
+    def model_of(self, kind: str) -> str:
+        """The `model` in requests of a user of `kind`."""
+        return {"ultra": self.ultra, "pass-through": self.worker}.get(kind, self.model)
+
+    def body(self, kind: str) -> Json:
+        """A request that is bounded in length and time."""
+        body: Json = {
+            "model": self.model_of(kind),
+            "messages": [{"role": "user", "content": next(QUESTIONS)}],
+            "max_tokens": self.answer_tokens,
+            "podium": {"deadline_s": self.deadline_s},
+        }
+        if kind in STREAMED:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+            body["podium"]["progress"] = "events"
+        return body
+
+
+def patience(source: random.Random) -> int:
+    """After how many events of its stream a cancelling user leaves: at any stage of a run."""
+    return source.randint(1, MAX_PATIENCE_EVENTS)
+
+
+def first_worker(models: Iterable[Json]) -> str:
+    """The first of `GET /v1/models` that is a worker of the pool; empty where there is none."""
+    in_pool = (str(each["id"]) for each in models if cast(Json, each.get("podium") or {}).get("in_pool"))
+    return next(in_pool, "")
+
+
+def parse_json(content: bytes) -> Any:
+    """The content of a whole answer; None where it is not JSON."""
+    try:
+        return json.loads(content)
+    except ValueError:
+        return None
+
+
+def failure(status: int, content: bytes) -> str:
+    """The kind of failure that an HTTP response reports."""
+    try:
+        code = json.loads(content or b"{}")["error"]["code"]
+    except (ValueError, KeyError, TypeError):
+        code = ""
+    return f"http_{status} {code or ''}".strip()

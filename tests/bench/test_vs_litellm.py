@@ -1,0 +1,119 @@
+"""The bench vs. LiteLLM: figures from made-up rounds, the upstream over real HTTP, the environment."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import openai
+import pytest
+import yaml
+
+from bench import echo_upstream, litellm, steps, vs_litellm
+from bench.client import CHAT, Client
+from bench.server import BenchError
+from bench.subprocess_server import echo_upstream as upstream
+from bench.subprocess_server import subprocess_server
+from bench.vs_litellm import ProxyRound, ProxySide
+
+ROUNDS = [
+    ProxyRound(
+        podium=ProxySide(3.0, 500, 300), litellm=ProxySide(7.0, 200, 60), upstream=ProxySide(1.0, 5000, 3000)
+    ),
+    ProxyRound(
+        podium=ProxySide(2.0, 600, 240), litellm=ProxySide(5.0, 200, 60), upstream=ProxySide(1.0, 5000, 3000)
+    ),
+    ProxyRound(
+        podium=ProxySide(9.0, 100, 50), litellm=ProxySide(17.0, 40, 10), upstream=ProxySide(1.0, 1000, 500)
+    ),
+]
+"""The last while the machine was busy with something else."""
+
+
+@pytest.fixture
+async def url() -> AsyncIterator[str]:
+    async with upstream() as url:
+        yield url
+
+
+def test_sides_are_compared_round_by_round_and_less_what_the_upstream_takes() -> None:
+    got = {each.name: each.value for each in vs_litellm.figures(ROUNDS)}
+    assert got["passthrough_rps_over_litellm"] == pytest.approx(2.5)
+    assert got["streams_over_litellm"] == pytest.approx(5)
+    assert got["added_p50_over_litellm"] == pytest.approx(1 / 3)
+    assert (got["podium_added_p50_ms"], got["litellm_added_p50_ms"]) == (2, 6)
+    assert (got["podium_rps"], got["litellm_rps"], got["upstream_rps"]) == (500, 200, 5000)
+
+
+def test_what_a_workflow_adds_to_the_bare_ingress_is_told_per_step() -> None:
+    one, three = steps.figures([(2.0, 5.0, 11.0)])
+    assert (one.value, three.value) == (3, 3)
+
+
+def test_the_workflows_are_of_as_many_steps_as_they_say() -> None:
+    workflows = yaml.safe_load((Path(steps.__file__).parent / "fast.yaml").read_text())["workflows"]
+    assert [len(workflows[name]) for name in ("one-step", "three-steps")] == [1, 3]
+    assert [step.get("access") for step in workflows["three-steps"]] == [None, [0], [1]]
+
+
+async def test_the_upstream_is_what_the_official_sdk_understands(url: str) -> None:
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client:
+        ask = {"model": "m", "messages": [{"role": "user", "content": "What is it?"}]}
+        create: Any = client.chat.completions.create
+        whole = await create(**ask)
+        assert whole.choices[0].message.content == echo_upstream.TEXT
+        chunks = [chunk async for chunk in await create(**ask, stream=True)]
+    words = [chunk.choices[0].delta.content for chunk in chunks if chunk.choices]
+    assert (len(words), "".join(filter(None, words))) == (echo_upstream.CHUNKS + 1, echo_upstream.TEXT)
+    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "stop"
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == echo_upstream.CHUNKS
+
+
+async def test_answers_are_checked_and_a_dropped_word_is_no_answer(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with aiohttp.ClientSession() as session:
+        client = Client(session, url)
+        await vs_litellm.ask(client)
+        await vs_litellm.stream(client)
+        monkeypatch.setattr(vs_litellm, "TEXT", echo_upstream.TEXT.replace("word-7 ", ""))
+        with pytest.raises(BenchError, match="instead of"):
+            await vs_litellm.ask(client)
+        with pytest.raises(BenchError, match="instead of"):
+            await vs_litellm.stream(client)
+        assert (await client.post(CHAT, vs_litellm.STREAMED_BODY)).endswith(b"data: [DONE]\n\n")
+
+
+async def test_a_server_that_ends_before_it_is_ready_tells_its_last_words() -> None:
+    with pytest.raises(BenchError, match=r"(?s)broken exited before it was ready.*no such luck"):
+        async with subprocess_server("broken", ["sh", "-c", "echo no such luck; exit 3"], 9):
+            pass
+
+
+def test_the_environment_is_built_again_only_when_its_lock_changes(tmp_path: Path) -> None:
+    lock, venv = tmp_path / "litellm.lock", tmp_path / "litellm"
+    lock.write_text("")
+    said: list[str] = []
+    assert not litellm.is_built(lock, venv)
+    litellm.build(said.append, lock, venv)
+    assert litellm.is_built(lock, venv)
+    assert len(said) == 1
+    litellm.build(said.append, lock, venv)
+    assert len(said) == 1
+    lock.write_text("# another one\n")
+    assert not litellm.is_built(lock, venv)
+
+
+def test_an_environment_that_pip_cannot_build_says_so_and_is_not_kept_for_whole(tmp_path: Path) -> None:
+    lock, venv = tmp_path / "litellm.lock", tmp_path / "litellm"
+    lock.write_text("no-such/file.whl\n")
+    with pytest.raises(BenchError, match=r"(?s)could not be built.*no-such.*--only"):
+        litellm.build(lambda _: None, lock, venv)
+    assert not litellm.is_built(lock, venv)
+
+
+def test_every_package_of_the_peer_is_held_at_a_version() -> None:
+    lines = [line for line in litellm.LOCK.read_text().splitlines() if not line.startswith("#")]
+    assert "litellm==1.96.0" in lines
+    assert all(line.count("==") == 1 for line in lines)

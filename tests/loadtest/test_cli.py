@@ -1,0 +1,281 @@
+"""`podium load` and its report, against the scripted Podium."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadtest import report
+from loadtest.cli import parse
+from loadtest.recording import Recording
+from loadtest.scenarios import SCENARIOS
+from loadtest.summary import summary
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "loadtest.cli", *arguments]
+
+
+Reports = dict[str, tuple[Path, dict[str, Any]]]
+
+
+ALL_OF_A_LOOP = """
+import sys
+from loadtest.cli import main
+
+url, folder, *names = sys.argv[1:]
+for name in names:
+    size = ["--rate", "8"] if name.startswith("open-") else ["--users", "3"]
+    code = main([name, "--duration", "1s", *size, "--url", url, "--out", f"{folder}/{name}"])
+    assert code == 0, (name, code)
+"""
+
+
+@pytest.fixture(scope="module")
+def reports(scripted_server: str, tmp_path_factory: pytest.TempPathFactory) -> Reports:
+    """Folder and figures of a second of each scenario; one process per loop, as imports take longest."""
+    base = tmp_path_factory.mktemp("load")
+
+    def run_scenarios(loop: str) -> subprocess.CompletedProcess[str]:
+        names = [name for name, scenario in SCENARIOS.items() if scenario.loop == loop]
+        asked = [sys.executable, "-c", ALL_OF_A_LOOP, scripted_server, str(base), *names]
+        return subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=100)
+
+    with ThreadPoolExecutor() as pool:
+        for done in pool.map(run_scenarios, ("closed", "open")):
+            assert done.returncode == 0, done.stdout + done.stderr
+            assert "Traceback" not in done.stderr, done.stderr
+    return {name: (base / name, json.loads((base / name / "report.json").read_text())) for name in SCENARIOS}
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("name", list(SCENARIOS))
+def test_each_scenario_runs_to_its_report(reports: Reports, name: str) -> None:
+    folder, told = reports[name]
+    requests = told["figures"]["requests"]
+    asked = {json.loads(line)["kind"] for line in (folder / "requests.jsonl").read_text().splitlines()}
+    assert asked
+    assert asked <= set(SCENARIOS[name].mix)
+    assert requests["failed"] == requests["unfinished"] == 0
+    assert requests["answered"] + requests["left"] == requests["due"]
+    page = (folder / "report.html").read_text()
+    assert "<svg" in page
+    assert "Definitions" in page
+    assert not re.search("src=|<link|@import", page), "it needs nothing beside itself"
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("name", ["ultra", "open-ultra"])
+def test_an_ultra_run_tells_every_phase_and_what_an_answer_took(reports: Reports, name: str) -> None:
+    figures = reports[name][1]["figures"]
+    phases = figures["phases_ms"]["all"]
+    assert (
+        phases["plan"]["p50"] < phases["steps"]["p50"] < phases["first_token"]["p50"] < phases["end"]["p50"]
+    )
+    took = figures["per_request"]
+    assert took["calls"]["p50"] == 5, "a plan and four steps"
+    assert took["tokens"]["p50"] > 0
+    assert took["cost_usd_sum"] > 0
+    assert 0.5 < took["critical_path_over_wall"]["p50"] <= 1
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("name", ["chat", "open-chat"])
+def test_whole_answers_get_plan_and_calls_from_their_records(reports: Reports, name: str) -> None:
+    told = reports[name][1]
+    answered = told["figures"]["requests"]["answered"]
+    assert told["records"] == {"looked_for": answered, "found": answered}
+    assert told["figures"]["per_request"]["calls"]["p50"] == 5
+    assert told["figures"]["phases_ms"]["all"]["plan"]["n"] == answered
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("name", ["chat", "open-stream"])
+def test_ctrl_c_still_writes_the_report(scripted_server: str, tmp_path: Path, name: str) -> None:
+    asked = command(name, "--url", scripted_server, "--duration", "10m", "--out", str(tmp_path))
+    running = subprocess.Popen(
+        asked, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | {"COLUMNS": "200"}
+    )
+    try:
+        until = time.monotonic() + 30
+        seen = json.loads(_get(f"{scripted_server}/readyz"))["running"]
+        while not seen and time.monotonic() < until:
+            time.sleep(0.05)
+            seen = json.loads(_get(f"{scripted_server}/readyz"))["running"]
+        running.send_signal(signal.SIGINT)
+        _, said = running.communicate(timeout=30)
+    finally:
+        running.kill()
+    assert running.returncode == 130, said
+    assert b"Traceback" not in said
+    assert b"KeyboardInterrupt" not in said, "gevent prints what the run has understood already"
+    told = json.loads((tmp_path / "report.json").read_text())
+    assert told["interrupted"]
+    assert told["figures"]["requests"]["due"] > 0
+    assert "Stopped with Ctrl-C" in (tmp_path / "report.html").read_text()
+
+
+def _get(url: str) -> bytes:
+    from loadtest.server_state import DIRECT
+
+    with DIRECT.open(url, timeout=10) as response:
+        return response.read()
+
+
+def test_a_run_without_a_request_has_a_report(tmp_path: Path) -> None:
+    told = {
+        "title": "Nothing",
+        "date": "",
+        "command": "",
+        "machine": "",
+        "url": "",
+        "served": [],
+        "interrupted": False,
+        "scenario": {
+            "about": "",
+            "loop": "open",
+            "rate": 1.0,
+            "seed": 0,
+            "shape": "steady",
+            "duration_s": 1.0,
+        },
+        "records": {"looked_for": 0, "found": 0},
+        "figures": summary([], 0.0, {"end": 1.0}, interrupted=False),
+    }
+    page = report.write(tmp_path, told, Recording().samples, {})
+    assert "No request was due" in page.read_text()
+    assert json.loads((tmp_path / "report.json").read_text())["figures"]["requests"]["due"] == 0
+
+
+def test_replicas_over_time_are_drawn_where_there_are_any() -> None:
+    from loadtest.plots import report_plots
+
+    assert list(report_plots([], {"replicas of router": [(0.0, 1), (5.0, 2)]}, 5.0)) == [
+        "Replicas over the run"
+    ]
+    assert report_plots([], {}, 5.0) == {}
+
+
+def test_nobody_at_the_url_is_told_with_a_remedy(tmp_path: Path) -> None:
+    done = subprocess.run(
+        command("open-chat", "--url", "http://127.0.0.1:9", "--out", str(tmp_path)),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert "No Podium answers at http://127.0.0.1:9" in done.stdout
+    assert "make serve" in done.stdout
+    assert not list(tmp_path.iterdir())
+
+
+class Podium(BaseHTTPRequestHandler):
+    """Answers at once, and counts; as much of a Podium as a run needs."""
+
+    asked = 0
+    fills_the_disk: Callable[[], object] = staticmethod(lambda: None)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def do_GET(self) -> None:
+        self.tell({"data": [{"id": "podium-mini"}], "running": 0})
+
+    def do_POST(self) -> None:
+        type(self).asked += 1
+        self.fills_the_disk()
+        self.rfile.read(int(self.headers["content-length"]))
+        self.tell({"choices": [{"message": {"content": "Yes."}}]})
+
+    def tell(self, answer: object) -> None:
+        body = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@pytest.fixture
+def podium_url() -> Iterator[str]:
+    Podium.asked, Podium.fills_the_disk = 0, staticmethod(lambda: None)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Podium)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def a_second(url: str, out: Path, temporary: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command("open-chat", "--url", url, "--duration", "1s", "--rate", "5", "--out", str(out)),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ | {"TMPDIR": str(temporary)},
+    )
+
+
+@pytest.mark.parametrize("out", ["a file", "/proc/nope"])
+def test_a_folder_that_cannot_be_written_to_is_told_before_the_load(
+    podium_url: str, tmp_path: Path, out: str
+) -> None:
+    (tmp_path / "a file").touch()
+    done = a_second(podium_url, tmp_path / out, tmp_path)
+    assert done.returncode == 2, done.stdout
+    assert "is not writable" in done.stdout
+    assert "Traceback" not in done.stderr
+    assert Podium.asked == 0
+
+
+def test_what_was_measured_survives_a_folder_that_goes_away_meanwhile(
+    podium_url: str, tmp_path: Path
+) -> None:
+    out, temporary = tmp_path / "report", tmp_path / "temporary"
+    temporary.mkdir()
+
+    def goes_away() -> None:
+        if out.is_dir():
+            out.rmdir()
+            out.touch()
+
+    Podium.fills_the_disk = staticmethod(goes_away)
+    done = a_second(podium_url, out, temporary)
+    assert done.returncode == 1, done.stdout
+    assert f"The report cannot be written to {out}" in done.stdout
+    (kept,) = temporary.glob("podium-load-*")
+    assert f"It is kept in {kept}/report.html" in done.stdout
+    assert len((kept / "requests.jsonl").read_text().splitlines()) == Podium.asked > 0
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["mixed", "--rate", "4"], "--rate is of the open loop, and mixed is not"),
+        (["open-mixed", "--users", "4"], "--users is of the closed loop"),
+        (["mixed", "--duration", "soon"], "'soon' is not a duration"),
+        (["mixed", "--objective", "middle=1s"], "'middle' is not a phase"),
+        (["open-mixed", "--rate", "0"], "'0' is not a rate"),
+        (["open-mixed", "--url", "127.0.0.1:8123"], "write http://127.0.0.1:8123"),
+    ],
+)
+def test_a_wrong_option_is_named(arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse(arguments)
+    assert ended.value.code == 2
+    assert why in capsys.readouterr().err
