@@ -14,9 +14,8 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from serving.settings import settings, workers
+from serving.settings import sections, settings, workers
 from serving.settings.accepts import Accepts
-from serving.settings.settings import sections
 
 HEAD = """\
 # All settings
