@@ -23,25 +23,25 @@ help: ## list the targets
 	@echo "  make serve takes MODEL=Qwen/Qwen2.5-1.5B-Instruct (a hub's name or a folder), SETTINGS=file.yaml, PORT=8000, FAST=1 (HAProxy in front)"
 
 setup: ## build .venv with what SETTINGS needs, vLLM and local models only where it serves them; quick when nothing changed
-	@$(PYTHON) -m cluster.setup --settings $(SETTINGS) $(if $(MODEL),--model $(MODEL))
+	@$(PYTHON) -m cluster.local.setup --settings $(SETTINGS) $(if $(MODEL),--model $(MODEL))
 
 setup-base:
-	@$(PYTHON) -m cluster.setup
+	@$(PYTHON) -m cluster.local.setup
 
 setup-dev:
-	@$(PYTHON) -m cluster.setup --dev
+	@$(PYTHON) -m cluster.local.setup --dev
 
 setup-learning: ## all packages and both local models, for training, evaluation, the bench and the tests
-	@$(PYTHON) -m cluster.setup --learning
+	@$(PYTHON) -m cluster.local.setup --learning
 
 serve: setup ## serve on http://127.0.0.1:8000 until Ctrl-C
-	@exec $(BIN)/python -m cluster.serve $(SERVER) $(if $(filter-out 0,$(FAST)),--fast)
+	@exec $(BIN)/podium serve $(SERVER) $(if $(filter-out 0,$(FAST)),--fast)
 
 demo: setup ## start it, ask one question, show plan, answer, cost and trace, stop it
-	@exec $(BIN)/python -m cluster.demo $(SERVER)
+	@exec $(BIN)/podium demo $(SERVER)
 
 stop: setup-base ## end what a crashed or forgotten `make serve` of this checkout left running
-	@$(BIN)/python -m cluster.serve --stop
+	@$(BIN)/podium stop
 
 check: setup-learning ## format, lint, types, arrows between packages (under a minute)
 	@$(BIN)/ruff format --check .
@@ -58,25 +58,25 @@ fix: setup-dev ## let ruff repair what it can
 
 bench: setup-learning ## the figures of the README; written to build/bench.json too
 	@mkdir -p build
-	@$(BIN)/python -m loadtest.bench
+	@$(BIN)/podium bench
 
 load: setup-dev ## load a running server (PORT=8000): SCENARIO=open-mixed DURATION=10m; report in build/load/SCENARIO
-	@$(BIN)/python -m loadtest.run $(SCENARIO) --url http://127.0.0.1:$(PORT) $(if $(DURATION),--duration $(DURATION))
+	@$(BIN)/podium load $(SCENARIO) --url http://127.0.0.1:$(PORT) $(if $(DURATION),--duration $(DURATION))
 
 siege: setup-dev ## ordinary clients beside 5,000 idle connections, unfinished bodies, huge headers and prompts, on both paths
-	@$(BIN)/python -m loadtest.siege
+	@$(BIN)/podium siege
 
 load-outside: setup-dev ## the same load by ours and by AIPerf, and whether they agree
 	@$(BIN)/python -m loadtest.outside --url http://127.0.0.1:$(PORT)
 
 capacity: setup-dev ## replicas, GPUs and dollars for a rate, simulated
-	@$(BIN)/python -m loadtest.simulator
+	@$(BIN)/podium capacity
 
 eval: setup-learning ## compare strategies: EVAL="--settings FILE --questions gsm8k"; without EVAL it tells how
-	@$(BIN)/python -m evaluation $(EVAL)
+	@$(BIN)/podium eval $(EVAL)
 
 check-cluster: setup-base ## do pool, Serve config and machines agree, and what do they cost
-	@$(BIN)/python -m cluster.check
+	@$(BIN)/podium check
 
 train-tiny: setup-learning ## a tiny conductor learns by reward, three seeds, minutes; figures in build/train-tiny.json
 	@$(BIN)/python -m training.tiny

@@ -38,9 +38,14 @@ def podium(arguments: Sequence[str] | None = None) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """`python -m evaluation`."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    made = argparse.ArgumentParser(prog="python -m evaluation", **_layout())
+    made = argparse.ArgumentParser(prog="podium eval", **_layout())
     evaluating(made)
     return ended(made.parse_args(given), ["podium", "eval", *given])
+
+
+def recorded_pool(arguments: Sequence[str]) -> int:
+    """`podium recorded-pool`."""
+    return podium(["recorded-pool", *arguments])
 
 
 def _layout() -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
     locust -f loadtest/locustfile.py --headless --host http://127.0.0.1:8000
 
-(`python -m loadtest.run` runs the same users by scenarios and writes a report.)
+(`podium load` runs the same users by scenarios and writes a report.)
 
 Bounded unless told otherwise: 8 users, one more each second, for one minute, answers of 64 tokens, a deadline of 60 s a
 request. `--users`, `--spawn-rate`, `--run-time` and the options below change that; `--shape ramp`, `spike` or `soak` says how the
@@ -14,7 +14,7 @@ Read: `STREAM first token` and `STREAM whole answer` are what users feel; `STREA
 flows; `POST stream` is only the time to the response's head. Exits 1 when a request failed.
 
 Locust's users wait for their answer before they ask again, so an overloaded server is asked less: latencies under overload
-look better than they are. For capacity, use the open loop of `python -m loadtest.run`.
+look better than they are. For capacity, use the open loop of `podium load`.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""`python -m loadtest.run SCENARIO --url http://127.0.0.1:8000`: load a server, show how it goes, write a report.
+"""`podium load SCENARIO --url http://127.0.0.1:8000`: load a server, show how it goes, write a report.
 
 Exit codes: 0 all was answered; 1 something failed or could not be started; 2 there is nothing to load, or bad options;
 130 stopped with Ctrl-C. The report is written in each case but 2; where it cannot be at
@@ -15,7 +15,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     listed = "\n".join(f"  {name:14}{each.about}" for name, each in SCENARIOS.items())
     made = argparse.ArgumentParser(
-        prog="python -m loadtest.run",
+        prog="podium load",
         description="Load a running Podium by a scenario and write a report.",
         epilog=f"scenarios:\n{listed}\n\ndurations: 500ms, 60s, 10m, 1h. docs/load-testing.md says what each figure means.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -79,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def ordered(arguments: list[str] | None = None) -> Order:
+def ordered(arguments: Sequence[str] | None = None) -> Order:
     """Read the command line; exits 2 with a message where it is wrong."""
     read = parser().parse_args(arguments)
     chosen = SCENARIOS[read.scenario]
@@ -103,7 +103,7 @@ def ordered(arguments: list[str] | None = None) -> Order:
     )
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Command line; `arguments` in place of the shell's."""
     arguments = sys.argv[1:] if arguments is None else arguments
     order = ordered(arguments)
@@ -209,12 +209,12 @@ def _found(order: Order) -> tuple[list[str], Asking]:
     return names, asking
 
 
-def _told(order: Order, served: list[str], arguments: list[str]) -> dict[str, Any]:
+def _told(order: Order, served: list[str], arguments: Sequence[str]) -> dict[str, Any]:
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     return {
         "title": f"Podium under load: {order.name}",
         "date": time.strftime("%Y-%m-%d %H:%M:%S %z"),
-        "command": shlex.join(["python", "-m", "loadtest.run", *arguments]),
+        "command": shlex.join(["podium", "load", *arguments]),
         "machine": f"{os.cpu_count()} cores, {memory_gb:.0f} GB, {platform.system()} {platform.machine()}, "
         f"Python {platform.python_version()}, load {os.getloadavg()[0]:.1f} at the end",
         "url": order.url,

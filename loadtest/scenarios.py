@@ -1,4 +1,4 @@
-"""The scenarios of `python -m loadtest.run`: who asks, in which loop, in which shape.
+"""The scenarios of `podium load`: who asks, in which loop, in which shape.
 
 Closed loop: a number of users, each of whom waits for its answer (and then 0.5 to 2 s) before it asks again, as people do; an
 overloaded server is asked less. Open loop: requests come at a rate, whatever the server does, as from many people; queueing shows.

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from importlib.metadata import packages_distributions
 
-from cluster.venv import BASE_LOCK, locked_names, normal, site_packages
+from cluster.local.venv import BASE_LOCK, locked_names, normal, site_packages
 from tests.conftest import ROOT
 
 MODELS = {"torch", "vllm", "transformers"}

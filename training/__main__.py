@@ -1,9 +1,10 @@
-"""`python -m training --config FILE`: teach a conductor. `--resume` goes on with a stopped run."""
+"""`podium train --config FILE`: teach a conductor. `--resume` goes on with a stopped run."""
 
 import argparse
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -16,9 +17,9 @@ from training.report import lines
 OUT = Path("build/training")
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0 done, 1 not usable as it is, 130 stopped and resumable."""
-    parser = argparse.ArgumentParser(prog="python -m training", description=__doc__)
+    parser = argparse.ArgumentParser(prog="podium train", description=__doc__)
     parser.add_argument("--config", required=True, help="a YAML file such as training/configs/tiny.yaml")
     parser.add_argument("--out", type=Path, help="the run's folder; build/training/NAME where not given")
     parser.add_argument("--seed", type=int, help="in place of the config's")

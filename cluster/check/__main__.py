@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
@@ -42,7 +42,7 @@ def findings(case: Case) -> list[Finding]:
     return sorted((each for check in CHECKS for each in check(case)), key=lambda finding: not finding.fault)
 
 
-def main(arguments: list[str] | None = None, console: Console | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, console: Console | None = None) -> int:
     """Command line."""
     options = _parser().parse_args(arguments)
     out = console or Console()
@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m cluster.check",
+        prog="podium check",
         description="Says whether pool, Serve config and machines agree, and what they cost. Reads files only.",
         epilog="Exit code: 0 where they agree, 1 where they do not or a file cannot be read.",
     )
@@ -162,7 +162,7 @@ def price_lines(case: Case, mix: dict[str, Decimal], rps: Decimal | None) -> lis
         f"and {_range_usd(smallest, largest)} of the machines, if they serve {rps} requests a second.",
         "That divides their cost by the rate that you gave, whether or not they can serve it.",
         cost.needed(case, mix, rps),
-        "What they do serve: `python -m loadtest.simulator`; of the files that ship, docs/capacity.md.",
+        "What they do serve: `podium capacity`; of the files that ship, docs/capacity.md.",
         "",
     ]
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One disagreement. A fault makes `python -m cluster.check` exit with 1; a remark does not."""
+    """One disagreement. A fault makes `podium check` exit with 1; a remark does not."""
 
     file: str
     field: str

@@ -1,4 +1,4 @@
-"""`python -m loadtest.bench`: measure, show, write `build/bench.json`. Exit 1 only where something could not be measured.
+"""`podium bench`: measure, show, write `build/bench.json`. Exit 1 only where something could not be measured.
 
 `--only dag,tokens` measures some of it; build/bench.json then holds only that.
 """
@@ -13,7 +13,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -162,13 +162,11 @@ def table(figures: list[Figure]) -> Table:
     return drawn
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m loadtest.bench", description="Measure Podium on this machine."
-    )
+    parser = argparse.ArgumentParser(prog="podium bench", description="Measure Podium on this machine.")
     parser.add_argument("--only", default=",".join(PARTS), help="some of: %(default)s")
-    only = set(parser.parse_args().only.split(","))
+    only = set(parser.parse_args(arguments).only.split(","))
     if unknown := only - set(PARTS):
         parser.error(f"no part is called {min(unknown)!r}; there are: {', '.join(PARTS)}")
     console = Console(width=None if sys.stdout.isatty() else 180)

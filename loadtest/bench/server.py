@@ -10,10 +10,10 @@ from typing import Any, Protocol, Self, TypeVar
 import psutil
 import yaml
 
-from cluster.environment import fast_environment
-from cluster.processes import HAPROXY_PORTS, HOST, ROOT, ServeError, free_port, named, tagged
-from cluster.server import APP
-from cluster.server import Server as Serve
+from cluster.local.environment import fast_environment
+from cluster.local.processes import HAPROXY_PORTS, HOST, ROOT, ServeError, free_port, named, tagged
+from cluster.local.server import APP
+from cluster.local.server import Server as Serve
 
 HERE = Path(__file__).resolve().parent
 BUILD = ROOT / "build" / "bench"
@@ -51,7 +51,7 @@ class Server:
         self.stop()
 
     def stop(self) -> None:
-        """See `cluster.server.Server.stop`."""
+        """See `cluster.local.server.Server.stop`."""
         self._serve.stop()
 
     def router(self) -> psutil.Process:

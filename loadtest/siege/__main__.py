@@ -1,4 +1,4 @@
-"""`python -m loadtest.siege`: every attack against both paths, from one address and from several. Exit 1 where a bound is missed.
+"""`podium siege`: every attack against both paths, from one address and from several. Exit 1 where a bound is missed.
 
 `--only default:idle,fast:prompts` runs some of it; `--connections 300 --duration 5` makes it small.
 """
@@ -161,13 +161,13 @@ def _json(result: Result) -> dict[str, object]:
     return {name: getattr(result, name) for name in names}
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Command line."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.siege", description=__doc__)
+    parser = argparse.ArgumentParser(prog="podium siege", description=__doc__)
     parser.add_argument("--only", default="", help="such as default:idle,fast:prompts,fast:large_unfinished")
     parser.add_argument("--connections", type=int, default=5000)
     parser.add_argument("--duration", type=float, default=30.0, help="seconds that each attack lasts")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     allow_files(STREAMS + 500)
     try:
         return asyncio.run(

@@ -1,4 +1,4 @@
-"""`python -m loadtest.simulator`: a table, `build/simulator/simulator.json`, and plots. Exit 2 where the inputs cannot be used.
+"""`podium capacity`: a table, `build/simulator/simulator.json`, and plots. Exit 2 where the inputs cannot be used.
 
 Everything is simulated again each time, from the same seed: four minutes on a slow core.
 """
@@ -8,6 +8,7 @@ import json
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -163,9 +164,9 @@ def scaling(given: Inputs, peak_rps: float, out: Path) -> tuple[Table, dict[str,
     return drawn, plain
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Command line."""
-    parser = argparse.ArgumentParser(prog="python -m loadtest.simulator", description=__doc__)
+    parser = argparse.ArgumentParser(prog="podium capacity", description=__doc__)
     parser.add_argument(
         "--inputs", type=Path, default=inputs.INPUTS, help="a file like the default: %(default)s"
     )
@@ -179,7 +180,7 @@ def main() -> int:
     parser.add_argument(
         "--out", type=Path, default=Path("build/simulator"), help="folder (default: %(default)s)"
     )
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
     console = Console(width=None if sys.stdout.isatty() else 200)
     try:
         rates = [float(rate) for rate in args.rates.split(",")]

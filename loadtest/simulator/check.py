@@ -1,6 +1,6 @@
 """`python -m loadtest.simulator.check --url ...`: what a real, scripted server does, as two sections for `inputs.yaml`.
 
-The server must be `python -m cluster.serve --settings loadtest/simulator/scripted.yaml` on this machine, with `--fast` for the
+The server must be `podium serve --settings loadtest/simulator/scripted.yaml` on this machine, with `--fast` for the
 deployed path: what its script says, and how fast, is in `STEPS` here. CPU times are read from the processes behind the URL's port.
 `router` is fitted to five sorts of requests. `checked` holds what the fit must then foretell: other requests, streamed and not,
 and Poisson arrivals at several rates, which the simulation is given again.

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster.processes import free_port, tagged
-from cluster.server import Server
+from cluster.local.processes import free_port, tagged
+from cluster.local.server import Server
 from serving.settings import Settings, absent_workers, load, without
 from serving.user_config import patched
 from serving.worker_settings import VllmSettings

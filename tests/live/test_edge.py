@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
-from cluster.server import Server
+from cluster.local.server import Server
 from loadtest.bench.server import production
 from loadtest.siege.__main__ import SETTINGS, Case, besiege, text
 

@@ -15,10 +15,10 @@ import psutil
 import pytest
 import yaml
 
-from cluster.folder import folders
-from cluster.processes import ROOT as HERE
-from cluster.processes import ServeError, free_port, tag_of, tagged
-from cluster.server import Server
+from cluster.local.folder import folders
+from cluster.local.processes import ROOT as HERE
+from cluster.local.processes import ServeError, free_port, tag_of, tagged
+from cluster.local.server import Server
 from tests import secrets
 from tests.wires.openai import OpenAIWire
 from tests.wires.server import serving

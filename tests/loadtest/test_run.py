@@ -1,4 +1,4 @@
-"""`python -m loadtest.run` and its report, against the scripted Podium."""
+"""`podium load` and its report, against the scripted Podium."""
 
 import json
 import os

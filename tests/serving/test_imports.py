@@ -45,8 +45,8 @@ def test_a_pool_of_scripts_loads_no_sdk():
 
 def test_the_base_packages_are_enough_to_build_and_route_where_no_local_model_is_served():
     code = """
-import cluster.child, cluster.demo, cluster.serve, ray.serve.scripts
-from cluster.environment import fast_environment
+import cluster.local.child, cluster.local.demo, cluster.local.serve, ray.serve.scripts
+from cluster.local.environment import fast_environment
 from serving.app import build_app
 from serving.deployments.router import Router
 from serving.pool import build_pool

@@ -13,10 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cluster import folder as folder_module
-from cluster.folder import folders, make_folder, record_shared_memory, sweep_folders
-from cluster.processes import ROOT, TAG
-from cluster.shared_memory import remove_unused
+from cluster.local import folder as folder_module
+from cluster.local.folder import folders, make_folder, record_shared_memory, sweep_folders
+from cluster.local.processes import ROOT, TAG
+from cluster.local.shared_memory import remove_unused
 
 HOLDS_MEMORY = """
 import sys

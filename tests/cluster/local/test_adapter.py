@@ -1,18 +1,17 @@
-"""`python -m cluster.adapter publish`: what can be served gets its name, what cannot is told why and is left alone."""
+"""`podium adapter publish`: what can be served gets its name, what cannot is told why and is left alone."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from serving.adapters import digest, verify
-from tests.conftest import ROOT
+from tests.conftest import PODIUM, ROOT
 from tests.serving.made_adapters import adapter, lora, safetensors
 
 
 def published(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "cluster.adapter", "publish", *map(str, arguments)]
+    command = [PODIUM, "adapter", "publish", *map(str, arguments)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
 

@@ -15,10 +15,11 @@ from pathlib import Path
 
 import psutil
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 HOST = "127.0.0.1"
 TAG = "PODIUM_SERVER"
-LEADERS = {"cluster.child", "cluster.serve"}
+CHILD = "cluster.local.child"
+"""The module that leads a server's processes."""
 HAPROXY_PORTS = {"RAY_SERVE_HAPROXY_STATS_PORT": 8404, "RAY_SERVE_HAPROXY_METRICS_PORT": 9101}
 """Those that HAProxy takes beside the HTTP port: the variables that name them, and what they are without."""
 
@@ -39,9 +40,9 @@ def tagged(tag: str) -> list[psutil.Process]:
 
 
 def leads(process: psutil.Process) -> bool:
-    """Whether this is a server's child, `python -m cluster.child`, or the command that waits for it."""
+    """Whether this is a server's child, `python -m cluster.local.child`."""
     try:
-        return not LEADERS.isdisjoint(process.cmdline())
+        return CHILD in process.cmdline()
     except psutil.Error:
         return False
 

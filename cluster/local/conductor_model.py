@@ -1,6 +1,6 @@
 """The embedded default's conductor: the local model with the adapter that Podium ships merged into its weights.
 
-`python -m cluster.conductor_model` writes `models/smollm2-135m-conductor` from `models/smollm2-135m` and the adapter under `adapters/`.
+`python -m cluster.local.conductor_model` writes `models/smollm2-135m-conductor` from `models/smollm2-135m` and the adapter under `adapters/`.
 vLLM can also load the adapter by its name, beside other models (docs/operations.md, "Adapters"); on a CPU that costs most of the
 speed (decision 0014), so here it is merged once, at set-up: W + (alpha / r) B A for each matrix it has (LoRA, arXiv 2106.09685, 4.1).
 
@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cluster import model
+from cluster.local import model
 
 if TYPE_CHECKING:
     import torch

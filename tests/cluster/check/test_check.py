@@ -1,4 +1,4 @@
-"""`python -m cluster.check`: the files that ship agree; every kind of disagreement is found, and said with file, field and remedy."""
+"""`podium check`: the files that ship agree; every kind of disagreement is found, and said with file, field and remedy."""
 
 import copy
 import io
@@ -19,7 +19,7 @@ from cluster.check.case import Case, case_of
 from cluster.check.findings import CheckError
 from serving.worker_settings import VllmSettings
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SETTINGS = ROOT / "cluster" / "gpu.yaml"
 SERVE = ROOT / "cluster" / "gpu.serve.yaml"
 AWS = ROOT / "ray_cluster.yaml"

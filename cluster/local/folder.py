@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from cluster.processes import ROOT, tagged
-from cluster.shared_memory import remove_unused, segments_of
+from cluster.local.processes import ROOT, tagged
+from cluster.local.shared_memory import remove_unused, segments_of
 
 PREFIX = "podium-"
 SHORT_PARENT = "/tmp"  # noqa: S108 (the folder in it is made by mkdtemp)

@@ -1,4 +1,4 @@
-"""What a settings file needs on this machine beyond the base: `python -m cluster.needs FILE [--model NAME]` prints it as JSON.
+"""What a settings file needs on this machine beyond the base: `python -m cluster.local.needs FILE [--model NAME]` prints it as JSON.
 
 Set-up runs this inside `.venv` once the base packages are there, and installs no more than it says.
 """
@@ -41,7 +41,9 @@ def needs_of(settings: Settings) -> Needs:
 
 def main() -> int:
     """Command line: 1 where the settings cannot be used, with the reason on stderr."""
-    parser = argparse.ArgumentParser(prog="python -m cluster.needs", description="What settings need here.")
+    parser = argparse.ArgumentParser(
+        prog="python -m cluster.local.needs", description="What settings need here."
+    )
     parser.add_argument("settings", type=Path)
     parser.add_argument("--model", default=None, help="served in place of every local one")
     options = parser.parse_args()

@@ -8,7 +8,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from cluster import conductor_model, model
+from cluster.local import conductor_model, model
 
 
 @pytest.fixture

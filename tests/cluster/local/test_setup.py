@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from cluster.model import NEEDED_FILES
-from cluster.needs import Needs, needs_of
-from cluster.venv import BASE_LOCK, CPU_LOCK, DEV_LOCK, LEARNING_LOCK, PIP_LOCK, locked_names
+from cluster.local.model import NEEDED_FILES
+from cluster.local.needs import Needs, needs_of
+from cluster.local.venv import BASE_LOCK, CPU_LOCK, DEV_LOCK, LEARNING_LOCK, PIP_LOCK, locked_names
 from serving.settings import load, parse
 from tests.conftest import ROOT
 
@@ -131,7 +131,7 @@ def set_up(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     quiet = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
     offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(root / "wheels"), "PIP_CONFIG_FILE": os.devnull}
     return subprocess.run(
-        [sys.executable, "-m", "cluster.setup", *arguments],
+        [sys.executable, "-m", "cluster.local.setup", *arguments],
         cwd=root, env=quiet | offline, capture_output=True, text=True, timeout=110, check=False,
     )  # fmt: skip
 

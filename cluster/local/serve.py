@@ -1,4 +1,4 @@
-"""The command that serves Podium on this machine until Ctrl-C: `make serve`, `make stop`."""
+"""`podium serve` and `podium stop`: a server in the foreground until Ctrl-C, and the end of forgotten ones."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from types import FrameType
 
 import psutil
 
-from cluster.environment import fast_environment
-from cluster.folder import folders, record_shared_memory, sweep_folders
-from cluster.processes import (
+from cluster.local.environment import fast_environment
+from cluster.local.folder import folders, record_shared_memory, sweep_folders
+from cluster.local.processes import (
     HOST,
     ROOT,
     ServeError,
@@ -22,7 +23,7 @@ from cluster.processes import (
     leads,
     tagged,
 )
-from cluster.server import SETTINGS, STOP_WITHIN_S, Server
+from cluster.local.server import SETTINGS, STOP_WITHIN_S, Server
 
 READY = """
 Podium answers on {url}  (Ctrl-C stops it; log: {log}; metrics: {metrics})
@@ -71,7 +72,7 @@ def serve_until_interrupted(server: Server) -> int:
 
 
 def stop_everything() -> int:
-    """`make stop`: end every server of this checkout, and what crashed ones left."""
+    """End every server of this checkout, and what crashed ones left."""
     for path in folders():
         record_shared_memory(path)
     leaders = [p for p in tagged(f"{ROOT}:") if leads(p)]
@@ -97,6 +98,12 @@ def interrupted(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
+def stop_on_signals() -> None:
+    """Ctrl-C and SIGTERM raise KeyboardInterrupt, once."""
+    signal.signal(signal.SIGINT, interrupted)
+    signal.signal(signal.SIGTERM, interrupted)
+
+
 def port_number(text: str) -> int:
     """A port, for argparse.
 
@@ -109,26 +116,25 @@ def port_number(text: str) -> int:
     return port
 
 
-def main() -> int:
-    """Command line."""
-    parser = argparse.ArgumentParser(description="Serve Podium on this machine.")
-    parser.add_argument("--settings", default=SETTINGS)
-    parser.add_argument("--port", type=port_number, default=8000, help="on loopback; 0 takes a free one")
-    parser.add_argument(
-        "--metrics-port", type=port_number, default=0, help="for Prometheus; 0 takes a free one"
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`podium serve`."""
+    parser = argparse.ArgumentParser(
+        prog="podium serve",
+        description="Serve Podium on this machine until Ctrl-C, on loopback only.",
+        epilog="example: podium serve --settings cluster/api.yaml --port 8080",
     )
-    parser.add_argument("--model", default=None, help="a hub's name or a folder, for the local workers")
-    parser.add_argument("--cpus", type=int, default=2, help="logical CPUs that Ray may hand out")
+    parser.add_argument("--settings", default=SETTINGS, metavar="FILE", help="what is served (%(default)s)")
+    parser.add_argument("--port", type=port_number, default=8000, help="0 takes a free one (%(default)s)")
+    parser.add_argument("--metrics-port", type=port_number, default=0, help="for Prometheus (a free one)")
+    parser.add_argument("--model", help="a hub's name or a folder, in place of the file's local models")
     parser.add_argument(
-        "--fast", action="store_true",
-        help="Ray Serve behind HAProxy, user code on the replica's loop: as in production (docs/decisions/0011)",
-    )  # fmt: skip
-    parser.add_argument("--stop", action="store_true", help="end what this checkout left running")
-    options = parser.parse_args()
-    signal.signal(signal.SIGINT, interrupted)
-    signal.signal(signal.SIGTERM, interrupted)
-    if options.stop:
-        return stop_everything()
+        "--cpus", type=int, default=2, help="logical CPUs that Ray may hand out (%(default)s)"
+    )
+    parser.add_argument(
+        "--fast", action="store_true", help="behind HAProxy, as in production (Ray Serve's proxy)"
+    )
+    options = parser.parse_args(arguments)
+    stop_on_signals()
     server = Server(
         settings=options.settings,
         port=options.port,
@@ -141,5 +147,12 @@ def main() -> int:
     return serve_until_interrupted(server)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def stop(arguments: Sequence[str] | None = None) -> int:
+    """`podium stop`."""
+    parser = argparse.ArgumentParser(
+        prog="podium stop",
+        description="End every server of this checkout, and what crashed ones left running.",
+    )
+    parser.parse_args(arguments)
+    stop_on_signals()
+    return stop_everything()

@@ -1,4 +1,4 @@
-"""Starts Podium, asks it one question over HTTP, shows how the answer came about, and stops it. `make demo`.
+"""Starts Podium, asks it one question over HTTP, shows how the answer came about, and stops it. `podium demo`.
 
 Speaks as any client would: the official `openai` SDK, one streamed request. Exits 0 only if there was a plan, an
 answer, a cost, both times and a trace id, and nothing was left running.
@@ -9,9 +9,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
-import sys
 import urllib.request
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,10 +19,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from cluster.environment import serve_environment
-from cluster.processes import ServeError
-from cluster.serve import interrupted, port_number
-from cluster.server import SETTINGS, Server
+from cluster.local.environment import serve_environment
+from cluster.local.processes import ServeError
+from cluster.local.serve import port_number, stop_on_signals
+from cluster.local.server import SETTINGS, Server
 
 QUESTION = "What is the capital of France, and what is it known for?"
 WORKFLOW_HEADER = "x-podium-workflow-id"
@@ -196,25 +195,25 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def main() -> int:
-    """Command line."""
-    parser = argparse.ArgumentParser(description="Ask Podium one question and show how it was answered.")
-    parser.add_argument("question", nargs="?", default=QUESTION)
-    parser.add_argument("--settings", default=SETTINGS)
-    parser.add_argument("--port", type=port_number, default=8000)
-    parser.add_argument("--model", default=None, help="a hub's name or a folder, for the local workers")
-    parser.add_argument("--ask-model", default="podium-mini", help="the `model` of the request")
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`podium demo`."""
+    parser = argparse.ArgumentParser(
+        prog="podium demo",
+        description="Start Podium, ask it one question, show how it was answered, and stop it.",
+        epilog="example: podium demo 'Why is the sky blue?' --ask-model podium-ultra",
+    )
+    parser.add_argument("question", nargs="?", default=QUESTION, help="(%(default)s)")
+    parser.add_argument("--settings", default=SETTINGS, metavar="FILE", help="what is served (%(default)s)")
+    parser.add_argument("--port", type=port_number, default=8000, help="0 takes a free one (%(default)s)")
+    parser.add_argument("--model", help="a hub's name or a folder, in place of the file's local models")
+    parser.add_argument("--ask-model", default="podium-mini", help="the `model` of the request (%(default)s)")
+    options = parser.parse_args(arguments)
     os.environ.update(
         {name: value for name, value in serve_environment().items() if name.lower() == "no_proxy"}
     )
-    signal.signal(signal.SIGINT, interrupted)
-    signal.signal(signal.SIGTERM, interrupted)
+    stop_on_signals()
     try:
-        return run(parser.parse_args())
+        return run(options)
     except KeyboardInterrupt:
         console.print("\nStopped.")
         return 130
-
-
-if __name__ == "__main__":
-    sys.exit(main())

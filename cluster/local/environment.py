@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from cluster.processes import HOST, ROOT
+from cluster.local.processes import HOST, ROOT
 from serving.edge import HOOK, IN_PROXY
 
 

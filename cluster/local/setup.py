@@ -1,13 +1,13 @@
 """Set-up: `.venv` by the lock files, the project in it, and the local models. `make setup`.
 
-In stages: the base packages always; those of a vLLM engine and the local models only where the settings need them (`cluster.needs`);
+In stages: the base packages always; those of a vLLM engine and the local models only where the settings need them (`cluster.local.needs`);
 those of development and learning only for the targets that use them. What is already there is never taken away.
 
 Standard library only, run by whatever `python3` there is. Quick when nothing changed (stamps inside `.venv`), safe
 to interrupt at any moment (the next run finds and reinstalls what was left half-written), one at a time (a lock).
 Every failure says what happened and what to do.
 
-Knows pip, files and disks; knows nothing of Ray, settings or models beyond calling `cluster.needs` and `cluster.model`.
+Knows pip, files and disks; knows nothing of Ray, settings or models beyond calling `cluster.local.needs` and `cluster.local.model`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from cluster.progress import Progress
-from cluster.venv import (
+from cluster.local.progress import Progress
+from cluster.local.venv import (
     BASE_LOCK,
     CPU_LOCK,
     DEV_LOCK,
@@ -283,15 +283,15 @@ def pip(verb: str) -> list[str]:
 
 
 def make_model() -> None:
-    """The local model, by `cluster.model` inside `.venv`."""
-    from cluster import model
+    """The local model, by `cluster.local.model` inside `.venv`."""
+    from cluster.local import model
 
     with contextlib.suppress(OSError, ValueError):
         if model.is_ready(model.FOLDER):
             return
     progress = Progress("set-up: making the local model")
     run(
-        [str(PYTHON), "-m", "cluster.model"],
+        [str(PYTHON), "-m", "cluster.local.model"],
         progress,
         doing="SmolLM2-135M, 93 MB, then half a minute of conversion",
     )
@@ -299,15 +299,17 @@ def make_model() -> None:
 
 
 def make_conductor() -> None:
-    """The local conductor, by `cluster.conductor_model` inside `.venv`."""
-    from cluster import conductor_model, model
+    """The local conductor, by `cluster.local.conductor_model` inside `.venv`."""
+    from cluster.local import conductor_model, model
 
     with contextlib.suppress(OSError, ValueError, model.ModelError):
         if conductor_model.is_ready(conductor_model.FOLDER, conductor_model.shipped()):
             return
     progress = Progress("set-up: making the local conductor")
     run(
-        [str(PYTHON), "-m", "cluster.conductor_model"], progress, doing="the shipped adapter into its weights"
+        [str(PYTHON), "-m", "cluster.local.conductor_model"],
+        progress,
+        doing="the shipped adapter into its weights",
     )
     progress.done(str(conductor_model.FOLDER.relative_to(ROOT)))
 
@@ -352,12 +354,12 @@ def add(lock: Path) -> None:
 
 
 def ask_needs(settings: str, model: str | None) -> tuple[bool, list[str]]:
-    """Whether `settings` need an engine, and which local models; `cluster.needs` says it inside `.venv`.
+    """Whether `settings` need an engine, and which local models; `cluster.local.needs` says it inside `.venv`.
 
     Raises:
         SetupError: they cannot be used.
     """
-    command = [str(PYTHON), "-m", "cluster.needs", settings, *(["--model", model] if model else [])]
+    command = [str(PYTHON), "-m", "cluster.local.needs", settings, *(["--model", model] if model else [])]
     answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if answer.returncode != 0:
         raise SetupError(answer.stderr.strip())
@@ -393,7 +395,8 @@ def set_up(settings: str | None, model: str | None, *, dev: bool, learning: bool
 def main() -> int:
     """Command line: 0 when everything is in place."""
     parser = argparse.ArgumentParser(
-        prog="python -m cluster.setup", description="Build .venv, and the local models where they are served."
+        prog="python -m cluster.local.setup",
+        description="Build .venv, and the local models where they are served.",
     )
     parser.add_argument("--settings", default=None, help="with what it takes to serve this file")
     parser.add_argument("--model", default=None, help="served in place of the file's local models")

@@ -1,4 +1,4 @@
-"""`python -m cluster.adapter publish FOLDER`: give a LoRA adapter the name under which it can be served.
+"""`podium adapter publish FOLDER`: give a LoRA adapter the name under which it can be served.
 
 How a running cluster is switched to it: docs/operations.md, "Adapters".
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from serving.adapter_checks import check, tensors_of_model
@@ -34,17 +35,21 @@ def publish_checked(folder: Path, where: Path, label: str, model: Path | None) -
     return publish(folder, where, label)
 
 
-def main() -> int:
-    """Command line."""
-    parser = argparse.ArgumentParser(prog="python -m cluster.adapter", description="Name a LoRA adapter.")
-    command = parser.add_subparsers(required=True).add_parser(
-        "publish", help="copy it to the adapters under the name that says what is in it"
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`podium adapter`."""
+    parser = argparse.ArgumentParser(
+        prog="podium adapter",
+        description="Give a LoRA adapter the name under which it is served.",
+        epilog="example: podium adapter publish build/training/mine/final --model models/smollm2-135m",
+    )
+    command = parser.add_subparsers(required=True, metavar="publish").add_parser(
+        "publish", help="copy it to the adapters, named after its content"
     )
     command.add_argument("folder", type=Path, help="as PEFT's save_pretrained wrote it")
-    command.add_argument("--label", default="conductor", help="the name before the @")
+    command.add_argument("--label", default="conductor", help="the name before the @ (%(default)s)")
     command.add_argument("--to", type=Path, default=STORE, help="the folder of adapters (%(default)s)")
-    command.add_argument("--model", type=Path, help="the base model's folder, to see that they fit")
-    options = parser.parse_args()
+    command.add_argument("--model", type=Path, help="the base model's folder, to check that they fit")
+    options = parser.parse_args(arguments)
     try:
         print(publish_checked(options.folder, options.to, options.label, options.model))
     except AdapterError as error:
@@ -54,7 +59,3 @@ def main() -> int:
         print(f"{options.to} cannot be written: {error.strerror}.", file=sys.stderr)
         return 1
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

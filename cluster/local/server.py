@@ -26,9 +26,10 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Self
 
-from cluster.environment import serve_environment
-from cluster.folder import ServerFolder, make_folder, record_shared_memory, sweep_folders
-from cluster.processes import (
+from cluster.local.environment import serve_environment
+from cluster.local.folder import ServerFolder, make_folder, record_shared_memory, sweep_folders
+from cluster.local.processes import (
+    CHILD,
     HOST,
     ROOT,
     TAG,
@@ -42,7 +43,7 @@ from cluster.processes import (
     tag_of,
     tagged,
 )
-from cluster.progress import Progress
+from cluster.local.progress import Progress
 
 SETTINGS = "cluster/local.yaml"
 APP = "serving.app:build_app"
@@ -130,7 +131,7 @@ class Server:
         ports = ["--port", str(self.port), "--metrics-port", str(self.metrics_port)]
         if self.dashboard_port is not None:
             ports += ["--dashboard-port", str(self.dashboard_port)]
-        child = ["-m", "cluster.child", *ports, "--cpus", str(self._cpus)]
+        child = ["-m", CHILD, *ports, "--cpus", str(self._cpus)]
         self.log.unlink(missing_ok=True)  # an older one may be readable by others
         with os.fdopen(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as output:
             self._child = subprocess.Popen(

