@@ -399,7 +399,7 @@ def test_a_share_of_machines_at_a_rate_that_they_cannot_serve_says_what_it_is() 
     _, text = shown("--rps", "1000")
     assert "whether or not they can serve it" in text
     assert "128 answers at once" in text
-    assert "loadtest.simulator" in text
+    assert "podium capacity" in text
 
 
 def test_prices_can_be_ones_own(tmp_path: Path) -> None:
