@@ -11,8 +11,6 @@ DURATION ?=
 EVAL     ?= --help
 BIN      := .venv/bin
 SERVER   := --settings $(SETTINGS) --port $(PORT) $(if $(MODEL),--model $(MODEL))
-FREEZE   = pip freeze --all | sed -E 's/\+[a-z0-9.]+$$//' | grep -vE '^(-e|\#|($(UNLOCKED))[= ])'
-UNLOCKED := pip|wheel|podium|torchvision|torchaudio|torchcodec|triton
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-base setup-dev setup-learning serve demo stop test check fix bench load siege load-outside capacity eval check-cluster train-tiny docs lock clean
@@ -84,23 +82,8 @@ train-tiny: setup-learning ## a tiny conductor learns by reward, three seeds, mi
 docs: setup-base ## write docs/settings.md again, from the settings' classes
 	@$(BIN)/python -m serving.settings_page > build/settings.md && mv build/settings.md docs/settings.md
 
-# First everything in one environment, so that the versions fit together; then each set by itself, at those versions.
-lock: ## make the files in requirements/ again, in environments of their own
-	@rm -rf build/lock && mkdir -p build/lock
-	@for each in all engine dev; do $(PYTHON) -m venv build/lock/$$each || exit 1; done
-	@build/lock/all/bin/pip install --quiet -e '.[cpu,dev]'
-	@build/lock/all/bin/$(FREEZE) > build/lock/serving.txt
-	@build/lock/all/bin/pip install --quiet -c build/lock/serving.txt -e '.[cpu,training,evaluation,dev]'
-	@build/lock/all/bin/$(FREEZE) > build/lock/all.txt
-	@build/lock/engine/bin/pip install --quiet -c build/lock/all.txt setuptools -e .
-	@build/lock/engine/bin/$(FREEZE) > build/lock/base.txt
-	@build/lock/engine/bin/pip install --quiet -c build/lock/all.txt -e '.[cpu]'
-	@build/lock/engine/bin/$(FREEZE) | grep -vxFf build/lock/base.txt > build/lock/cpu.txt
-	@build/lock/dev/bin/pip install --quiet -c build/lock/all.txt setuptools -e '.[dev]'
-	@build/lock/dev/bin/$(FREEZE) | grep -vxFf build/lock/base.txt > build/lock/dev.txt
-	@cat build/lock/base.txt build/lock/cpu.txt build/lock/dev.txt | grep -vxFf - build/lock/all.txt > build/lock/learning.txt
-	@for each in base cpu dev learning; do cat requirements/$$each.head.txt build/lock/$$each.txt > requirements/$$each.lock; done
-	@rm -rf build/lock
+lock: setup-base ## write requirements/all.lock again from pyproject.toml; versions change only where it asks for that
+	@$(BIN)/python -m cluster.local.uv
 
 clean: ## remove .venv, the local model and build/
 	rm -rf .venv build models *.egg-info

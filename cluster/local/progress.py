@@ -30,6 +30,11 @@ class Progress:
             self.said = time.monotonic()
             print(line, flush=True)
 
+    def end(self) -> None:
+        """Leave the line as it is: what comes next is an error message."""
+        if self.live:
+            print(flush=True)
+
     def done(self, text: str = "done") -> None:
         """End the phase's line."""
         elapsed_s = time.monotonic() - self.started

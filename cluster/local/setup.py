@@ -1,13 +1,13 @@
-"""Set-up: `.venv` by the lock files, the project in it, and the local models. `make setup`.
+"""Set-up: `.venv` with what is asked for, the project in it, and the local models. `make setup` runs it before any package is there.
 
-In stages: the base packages always; those of a vLLM engine and the local models only where the settings need them (`cluster.local.needs`);
-those of development and learning only for the targets that use them. What is already there is never taken away.
+In stages: the base packages always; those of a vLLM engine and the local models only where the settings need them (`needs.py`); those of
+development and learning only for the targets that use them. What is already there is never taken away. The local models are made
+while the packages of the engine are installed.
 
-Standard library only, run by whatever `python3` there is. Quick when nothing changed (stamps inside `.venv`), safe
-to interrupt at any moment (the next run finds and reinstalls what was left half-written), one at a time (a lock).
-Every failure says what happened and what to do.
+Run by whatever `python3` there is: standard library only. Quick when nothing changed (stamps inside `.venv`), safe to interrupt at any
+moment (the next run goes on), one at a time (a lock). Every failure says what happened and what to do.
 
-Knows pip, files and disks; knows nothing of Ray, settings or models beyond calling `cluster.local.needs` and `cluster.local.model`.
+Knows uv, files and disks; knows nothing of Ray or of settings.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -22,93 +23,114 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from cluster.local import local_models, uv
+from cluster.local.model import ModelError
 from cluster.local.progress import Progress
-from cluster.local.venv import (
-    BASE_LOCK,
-    CPU_LOCK,
-    DEV_LOCK,
-    LEARNING_LOCK,
-    PIP_LOCK,
-    PYTHON,
-    ROOT,
-    VENV,
-    installed,
-    locked_names,
-    read_stamp,
-    repair,
-    site_packages,
-    stamp_of,
-    wanted_stamp,
-)
+from cluster.local.uv import LEFT_OUT, LOCK, PYTHON, ROOT, UV, VENV
 
 BUILD = ROOT / "build"
-LOG = BUILD / "setup.log"
-
+LOG, MODELS_LOG = BUILD / "setup.log", BUILD / "setup-models.log"
 OLDEST_PYTHON = (3, 11)
-ROOM_BYTES = {
-    BASE_LOCK: 700_000_000,
-    CPU_LOCK: 3_000_000_000,
-    DEV_LOCK: 800_000_000,
-    LEARNING_LOCK: 800_000_000,
-}
-"""What the packages of a lock take, unpacked."""
-PIP_TEMP_BYTES = 800_000_000  # pip unpacks the largest wheel beside what it downloaded
 MODEL_BYTES = 700_000_000
-UNWANTED = (
-    "torchvision",
-    "torchaudio",
-    "torchcodec",
-)  # CUDA builds that break a CPU torch; see requirements/
-MODEL, CONDUCTOR = "models/smollm2-135m", "models/smollm2-135m-conductor"
-LOCAL_MODELS = {MODEL, CONDUCTOR}
-"""What set-up makes, by the names that settings have for it."""
 
 
 class SetupError(Exception):
     """Set-up cannot go on; the message says what failed and what to do."""
 
 
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Packages that are installed together.
+
+    Args:
+        name: what progress calls it.
+        extras: of pyproject.toml, beside the project's own dependencies.
+        n_bytes: what all of it takes, unpacked.
+    """
+
+    name: str
+    extras: tuple[str, ...]
+    n_bytes: int
+
+    @property
+    def stamp(self) -> Path:
+        """The file that says what was installed: nothing in it where that was interrupted."""
+        return VENV / f"podium-{self.name}-stamp"
+
+    @property
+    def state(self) -> str | None:
+        """What the stamp says; None where there is none."""
+        try:
+            return self.stamp.read_text()
+        except OSError:
+            return None
+
+
+BASE = Stage("base", (), 700_000_000)
+CPU = Stage("cpu", ("cpu",), 3_400_000_000)
+DEV = Stage("dev", ("dev",), 1_500_000_000)
+LEARNING = Stage("learning", ("cpu", "dev", "training", "evaluation"), 4_800_000_000)
+STAGES = (BASE, CPU, DEV, LEARNING)
+
+
 # ------------------------------------------------------------------------------------------------ saying and doing
 
 
-def run(
-    command: list[str], progress: Progress, tell: Callable[[], str] | None = None, doing: str = ""
-) -> str:
-    """Run `command` into the log, keeping `progress` alive; gives its output.
+def run(command: Sequence[str], phase: str) -> str:
+    """Run `command` into the log and show its last line; gives its output.
 
     Raises:
-        SetupError: it ended with an error; says what pip said and what that usually means.
+        SetupError: it ended with an error; says what it said and what that usually means.
     """
-    start = LOG.stat().st_size if LOG.exists() else 0
-    with LOG.open("ab") as log:
-        log.write(f"\n$ {' '.join(command)}\n".encode())
-        log.flush()
+    progress = Progress(f"set-up: {phase}")
+    environment = uv.environment() if UV.exists() else None
+    with LOG.open("a+b") as log:
+        start = log.seek(0, os.SEEK_END)
         process = subprocess.Popen(
-            command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT, start_new_session=True
+            command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT, env=environment, start_new_session=True
         )
-        try:
+        with ending(process):
             while process.poll() is None:
-                progress.show(tell() if tell else doing)
+                progress.show(last_line(LOG, start))
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(0.5)
-        except BaseException:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
-            process.wait()
-            raise
-    with LOG.open("rb") as log:
         log.seek(start)
         output = log.read().decode(errors="replace")
     if process.returncode != 0:
-        if progress.live:
-            print(flush=True)
-        raise SetupError(explain(output, progress.phase))
+        progress.end()
+        raise SetupError(explain(output, phase, LOG))
+    progress.done()
     return output
+
+
+@contextlib.contextmanager
+def ending(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Leave no process behind, whatever happens."""
+    try:
+        yield
+    finally:
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGTERM)
+            process.wait()
+
+
+def last_line(log: Path, start: int = 0) -> str:
+    """What a command said last, from byte `start` of its log on."""
+    with log.open("rb") as file:
+        file.seek(start)
+        lines = file.read().decode(errors="replace").split("\n")
+    return next((line.strip()[:100] for line in reversed(lines) if line.strip()), "")
+
+
+def ask(*command: str) -> str:
+    """What a command that takes no time prints."""
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
 REMEDIES = (
@@ -120,38 +142,52 @@ REMEDIES = (
         ),
     ),
     (
-        r"No space left on device|Errno 28",
+        r"No space left on device|Errno 28|os error 28",
         "The disk is full. Free some space (6 GB are needed with local models), then run `make setup` again.",
     ),
     (
-        r"Permission denied|Read-only file system|Errno 13|Errno 30",
-        f"This account may not write under {ROOT}.",
+        r"Permission denied|Read-only file system|Errno 13|Errno 30|os error 13|os error 30",
+        f"This account may not write under {ROOT}, or not into uv's cache (UV_CACHE_DIR names another folder).",
     ),
     (
-        r"resolve|NewConnectionError|Max retries|Connection|timed out|Errno -[235]|SSLError|ProxyError",
+        r"download\.pytorch\.org",
+        (
+            "The CPU build of torch is fetched from PyTorch's own index, which cannot be reached. Name a mirror of it, or a folder\n"
+            "with that wheel, to pip: PIP_EXTRA_INDEX_URL=<address> or PIP_FIND_LINKS=<folder>, then `make setup` again."
+        ),
+    ),
+    (
+        r"\+cpu",
+        (
+            "None of the indexes has the CPU build of torch. It is in PyTorch's own index for CPUs (pytorch.org, Get Started, CPU,\n"
+            "shows its address): run `PIP_EXTRA_INDEX_URL=<address> make setup`. For a machine with GPUs, install the `gpu` extra in\n"
+            "an environment of its own: pip install '.[gpu]'."
+        ),
+    ),
+    (
+        r"[Ff]ailed to fetch|error sending request|dns error|NewConnectionError|Max retries|Connection|timed out|SSLError|ProxyError",
         (
             "The package index cannot be reached. `pip config list` shows which one is asked; check network and proxy,\n"
             "then run `make setup` again: it goes on where it stopped."
         ),
     ),
     (
-        r"No matching distribution|Could not find a version",
+        r"No solution found|No matching distribution|Could not find a version",
         (
             "The package index has no build of that version for this Python and machine. Linux on x86-64 or arm64 with\n"
-            "Python 3.11 is what the lock was made on. For torch, name PyTorch's own CPU index in PIP_EXTRA_INDEX_URL\n"
-            "(pytorch.org, Get Started, CPU, shows its address)."
+            "Python 3.11 is what the lock was made on."
         ),
     ),
 )
 
 
-def explain(output: str, phase: str) -> str:
+def explain(output: str, phase: str, log: Path) -> str:
     """What the command said last, what that means, and where all of it is."""
     tail = "\n".join(f"    {line[:200]}" for line in output.strip().splitlines()[-8:])
     remedy = next(
         (text for pattern, text in REMEDIES if re.search(pattern, output)), "Run `make setup` again."
     )
-    return f"{phase} failed:\n{tail}\n\n{remedy}\nThe whole output: {LOG}"
+    return f"{phase} failed:\n{tail}\n\n{remedy}\nThe whole output: {log}"
 
 
 # ------------------------------------------------------------------------------------------------ the phases
@@ -170,148 +206,115 @@ def check_python() -> None:
     raise SetupError(f"Python {sys.version.split()[0]} is too old: Podium needs 3.11 or newer.\n{remedy}")
 
 
-def check_disk(lock: Path) -> None:
-    """Enough free bytes where the packages of `lock` will be written, or which disk lacks how many."""
-    temp = Path(tempfile.gettempdir())
-    names = set(locked_names(lock))
-    missing = len(names - installed().keys()) / len(names)
-    need = {ROOT: 100_000_000 + int(ROOM_BYTES[lock] * missing) + (MODEL_BYTES if lock == CPU_LOCK else 0)}
-    if temp.stat().st_dev == ROOT.stat().st_dev:
-        need[ROOT] += PIP_TEMP_BYTES
-    else:
-        need[temp] = PIP_TEMP_BYTES
+def make_venv() -> None:
+    """A `.venv` of this Python with the pinned uv; a broken one is replaced."""
+    wanted = uv.pinned()
+    version = ask(str(UV), "--version").split()[1:2] if UV.exists() and PYTHON.exists() else []
+    if version == [wanted.partition("==")[2]]:
+        return
+    pip = [str(PYTHON), "-m", "pip"]
+    if (
+        not PYTHON.exists()
+        or subprocess.run([*pip, "--version"], capture_output=True, check=False).returncode
+    ):
+        shutil.rmtree(VENV, ignore_errors=True)
+        try:
+            run([sys.executable, "-m", "venv", str(VENV)], "making .venv")
+        except SetupError as error:
+            hint = "On Debian and Ubuntu, `apt install python3-venv` brings what may be missing."
+            raise SetupError(f"{error}\n{hint}") from None
+    quiet = ["--disable-pip-version-check", "--no-input", "--progress-bar", "off"]
+    run([*pip, "install", *quiet, wanted], "installing the installer")
+
+
+def check_disk(stage: Stage) -> None:
+    """Enough free bytes for what `stage` still lacks, in `.venv` and in uv's cache, or which disk lacks how many."""
+    here = 1024 * int(ask("du", "-sk", str(VENV)).split()[0])
+    need = {ROOT: max(0, stage.n_bytes - here) + (MODEL_BYTES if "cpu" in stage.extras else 0)}
+    cache = Path(ask(str(UV), "cache", "dir").strip())
+    cache = next(folder for folder in (cache, *cache.parents) if folder.exists())
+    if cache.stat().st_dev != ROOT.stat().st_dev:
+        need[cache] = max(0, stage.n_bytes - here)
     for place, wanted_bytes in need.items():
         free_bytes = shutil.disk_usage(place).free
         if free_bytes < wanted_bytes:
             raise SetupError(
                 f"Not enough disk space under {place}: {free_bytes / 1e9:.1f} GB free, "
                 f"{wanted_bytes / 1e9:.1f} GB needed.\nFree some, or clone to a larger disk"
-                + (", or point TMPDIR elsewhere." if place == temp else ".")
+                + (", or point UV_CACHE_DIR elsewhere." if place == cache else ".")
             )
 
 
-def make_venv() -> None:
-    """A working `.venv` of this Python; an older or broken one is replaced."""
-    works = PYTHON.exists() and site_packages().is_dir()
-    works = (
-        works
-        and subprocess.run(
-            [str(PYTHON), "-m", "pip", "--version"], capture_output=True, check=False
-        ).returncode
-        == 0
-    )
-    if works:
+def wanted_state() -> str:
+    """What `.venv` is made from: lock, project file, place and Python version, as one hash."""
+    digest = hashlib.sha256(f"{sys.version_info[:2]} {ROOT}".encode())
+    for path in (LOCK, LEFT_OUT, ROOT / "pyproject.toml"):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def add(stage: Stage) -> None:
+    """The packages of `stage` and the project itself, editable; nothing where its stamp says that they are there."""
+    wanted = wanted_state()
+    if PYTHON.exists() and stage.state == wanted:
         return
-    progress = Progress("set-up: making .venv")
-    shutil.rmtree(VENV, ignore_errors=True)
-    try:
-        run([sys.executable, "-m", "venv", str(VENV)], progress)
-    except SetupError as error:
-        raise SetupError(
-            f"{error}\nOn Debian and Ubuntu, `apt install python3-venv` brings what may be missing."
-        ) from None
-    run([*pip("install"), "-r", str(PIP_LOCK)], progress, doing="a newer pip")
-    progress.done()
+    make_venv()
+    if stage.state is None:
+        check_disk(stage)
+    was_interrupted = any(each.state == "" for each in STAGES)  # a package may be half there
+    stage.stamp.write_text("")
+    extras = f"[{','.join(stage.extras)}]" if stage.extras else ""
+    options = ["--config-settings-package", "podium:editable_mode=compat", "--build-constraints", str(LOCK)]
+    if was_interrupted:
+        options.append("--reinstall")
+    command = uv.pip_command("install", *uv.locked(), *options, "--editable", f".{extras}")
+    run(command, f"installing {stage.name} packages")
+    for each in STAGES:
+        if set(each.extras) <= set(stage.extras):
+            each.stamp.write_text(wanted)
 
 
-def install(lock: Path) -> None:
-    """Everything in the lock, at its version; live count while pip is silent."""
-    names = set(locked_names(lock))
-    progress = Progress(f"set-up: installing {lock.stem} packages")
-    phase_start = LOG.stat().st_size if LOG.exists() else 0
-
-    def tell() -> str:
-        with LOG.open("rb") as log:
-            log.seek(phase_start)
-            text = log.read().decode(errors="replace")
-        seen = re.findall(r"(?:Collecting|Requirement already satisfied:) ([\w.\-]+)", text)
-        if "Installing collected packages" in text:
-            here = installed()
-            newest = max(
-                (here[n] for n in names & here.keys()), key=lambda i: i.stat().st_ctime, default=VENV
-            )
-            return f"[{len(names & here.keys()):3d}/{len(names)}] installing {newest.name.split('-')[0]}"
-        return f"[{len(seen):3d}/{len(names)}] fetching {seen[-1] if seen else ''}"
-
-    run([*pip("install"), "--no-deps", "-r", str(lock)], progress, tell)
-    unwanted = [name for name in UNWANTED if name in installed()]
-    if lock == CPU_LOCK and unwanted:
-        run([*pip("uninstall"), "-y", *unwanted], progress, doing=f"taking off {', '.join(unwanted)}")
-    progress.done(f"{len(names)} packages")
-
-
-def check_torch() -> None:
-    """The torch that the index gave is the CPU build. Asked where the CPU lock was installed.
+def ask_needs(settings: str, model: str | None) -> tuple[bool, list[str]]:
+    """Whether `settings` need an engine, and which local models; `needs.py` says it inside `.venv`.
 
     Raises:
-        SetupError: it is missing or a CUDA build, which could not even be imported without NVIDIA's libraries.
+        SetupError: they cannot be used.
     """
-    where = "PyTorch's own CPU index (pytorch.org, Get Started, CPU, shows its address)"
-    version_file = site_packages() / "torch" / "version.py"
-    if not version_file.exists():
-        raise SetupError(
-            f"torch is not in .venv. Run `PIP_EXTRA_INDEX_URL=<address> make setup` with {where}."
+    command = [str(PYTHON), "-m", "cluster.local.needs", settings, *(["--model", model] if model else [])]
+    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if answer.returncode != 0:
+        raise SetupError(answer.stderr.strip())
+    needs = json.loads(answer.stdout)
+    return needs["engine"], needs["models"]
+
+
+@contextlib.contextmanager
+def making_models(names: Sequence[str]) -> Iterator[None]:
+    """The local models among `names` are made beside what is done in the block, and are there at its end.
+
+    Raises:
+        SetupError: one could not be made.
+    """
+    missing = local_models.missing(names)
+    if not missing:
+        yield
+        return
+    command = [str(PYTHON), "-m", "cluster.local.local_models", *missing]
+    with MODELS_LOG.open("wb") as log:
+        process = subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT, start_new_session=True
         )
-    if re.search(r"^cuda[^=]*= *['\"]", version_file.read_text(), re.MULTILINE):
-        for info in site_packages().glob("torch-*.dist-info"):
-            shutil.rmtree(info)  # so that the next run fetches torch again
-        raise SetupError(
-            "The package index gave a CUDA build of torch; Podium's local environment needs the CPU build.\n"
-            f"That one comes from {where}.\nRun `PIP_EXTRA_INDEX_URL=<address> make setup`. "
-            "For a machine with GPUs, install the `gpu` extra in an environment of its own: pip install '.[gpu]'."
-        )
-
-
-def install_project() -> None:
-    """Podium itself, editable: the checkout's folders are what is imported."""
-    progress = Progress("set-up: installing podium")
-    command = [
-        *pip("install"),
-        "--no-deps",
-        "--no-build-isolation",
-        "--config-settings",
-        "editable_mode=compat",
-    ]
-    run([*command, "-e", str(ROOT)], progress)
-    progress.done()
-
-
-def pip(verb: str) -> list[str]:
-    """The command of `.venv`'s pip, asking nothing and drawing no bars."""
-    quiet = ["--disable-pip-version-check", "--no-input"]
-    return [str(PYTHON), "-m", "pip", verb, *quiet, *(["--progress-bar", "off"] if verb == "install" else [])]
-
-
-def make_model() -> None:
-    """The local model, by `cluster.local.model` inside `.venv`."""
-    from cluster.local import model
-
-    with contextlib.suppress(OSError, ValueError):
-        if model.is_ready(model.FOLDER):
-            return
-    progress = Progress("set-up: making the local model")
-    run(
-        [str(PYTHON), "-m", "cluster.local.model"],
-        progress,
-        doing="SmolLM2-135M, 93 MB, then half a minute of conversion",
-    )
-    progress.done(str(model.FOLDER.relative_to(ROOT)))
-
-
-def make_conductor() -> None:
-    """The local conductor, by `cluster.local.conductor_model` inside `.venv`."""
-    from cluster.local import conductor_model, model
-
-    with contextlib.suppress(OSError, ValueError, model.ModelError):
-        if conductor_model.is_ready(conductor_model.FOLDER, conductor_model.shipped()):
-            return
-    progress = Progress("set-up: making the local conductor")
-    run(
-        [str(PYTHON), "-m", "cluster.local.conductor_model"],
-        progress,
-        doing="the shipped adapter into its weights",
-    )
-    progress.done(str(conductor_model.FOLDER.relative_to(ROOT)))
+    with ending(process):
+        yield
+        progress = Progress("set-up: making the local models")
+        while process.poll() is None:
+            progress.show(last_line(MODELS_LOG))
+            time.sleep(0.2)
+        if process.returncode != 0:
+            progress.end()
+            output = MODELS_LOG.read_text(errors="replace")
+            raise SetupError(explain(output, "making the local models", MODELS_LOG))
+        progress.done(", ".join(missing))
 
 
 @contextlib.contextmanager
@@ -336,37 +339,6 @@ def one_at_a_time() -> Iterator[None]:
         yield
 
 
-def add(lock: Path) -> None:
-    """The packages of `lock`, and the project beside the base ones; nothing where its stamp says that they are there."""
-    stamp = wanted_stamp(lock)
-    if read_stamp(lock) == stamp:
-        return
-    check_disk(lock)
-    make_venv()
-    stamp_of(lock).unlink(missing_ok=True)
-    repair()
-    install(lock)
-    if lock == CPU_LOCK:
-        check_torch()
-    if lock == BASE_LOCK:
-        install_project()
-    stamp_of(lock).write_text(stamp)
-
-
-def ask_needs(settings: str, model: str | None) -> tuple[bool, list[str]]:
-    """Whether `settings` need an engine, and which local models; `cluster.local.needs` says it inside `.venv`.
-
-    Raises:
-        SetupError: they cannot be used.
-    """
-    command = [str(PYTHON), "-m", "cluster.local.needs", settings, *(["--model", model] if model else [])]
-    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if answer.returncode != 0:
-        raise SetupError(answer.stderr.strip())
-    needs = json.loads(answer.stdout)
-    return needs["engine"], needs["models"]
-
-
 def set_up(settings: str | None, model: str | None, *, dev: bool, learning: bool) -> None:
     """All stages that are asked for.
 
@@ -376,30 +348,24 @@ def set_up(settings: str | None, model: str | None, *, dev: bool, learning: bool
         dev: with the packages of checks and load tests.
         learning: with all packages and both local models.
     """
-    add(BASE_LOCK)
-    engine, models = learning, list(LOCAL_MODELS) if learning else []
+    add(BASE)
+    engine, models = False, list(local_models.LOCAL_MODELS) if learning else []
     if settings and not learning:
         engine, models = ask_needs(settings, model)
-    if engine:
-        add(CPU_LOCK)
-    if dev or learning:
-        add(DEV_LOCK)
-    if learning:
-        add(LEARNING_LOCK)
-    if LOCAL_MODELS & set(models):
-        make_model()
-    if CONDUCTOR in models:
-        make_conductor()
+    with making_models(models):
+        if engine:
+            add(CPU)
+        if learning or dev:
+            add(LEARNING if learning else DEV)
 
 
 def main() -> int:
     """Command line: 0 when everything is in place."""
     parser = argparse.ArgumentParser(
-        prog="python -m cluster.local.setup",
-        description="Build .venv, and the local models where they are served.",
+        prog="make setup", description="Build .venv, and the local models where they are served."
     )
-    parser.add_argument("--settings", default=None, help="with what it takes to serve this file")
-    parser.add_argument("--model", default=None, help="served in place of the file's local models")
+    parser.add_argument("--settings", help="with what it takes to serve this file")
+    parser.add_argument("--model", help="served in place of the file's local models")
     parser.add_argument("--dev", action="store_true", help="with what checks and load tests need")
     parser.add_argument("--learning", action="store_true", help="with everything")
     options = parser.parse_args()
@@ -407,17 +373,16 @@ def main() -> int:
         check_python()
         with one_at_a_time():
             set_up(options.settings, options.model, dev=options.dev, learning=options.learning)
-    except SetupError as error:
+    except (SetupError, ModelError) as error:
         print(f"\nSet-up stopped. {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("\nInterrupted. `make setup` goes on from here.", file=sys.stderr)
         return 130
     except OSError as error:
+        is_full = error.errno == 28
         what = (
-            "The disk is full."
-            if error.errno == 28
-            else f"This account may not write under {ROOT}, or a disk failed."
+            "The disk is full." if is_full else f"This account may not write under {ROOT}, or a disk failed."
         )
         print(f"\nSet-up stopped: {error}\n{what}", file=sys.stderr)
         return 1

@@ -44,7 +44,7 @@ def test_the_merged_model_says_what_the_base_says_with_the_adapter(made: tuple[P
     assert (merged - without).abs().max() > 0.1
 
 
-def test_it_is_made_anew_for_another_adapter_only(made: tuple[Path, Path], tmp_path: Path):
+def test_it_is_made_again_for_another_adapter_only(made: tuple[Path, Path], tmp_path: Path):
     base, adapter = made
     folder = tmp_path / "merged"
     assert not conductor_model.is_ready(folder, adapter)
