@@ -1,0 +1,55 @@
+"""A vLLM engine on a CPU starts in a third of the time: docs/decisions/0023 has the profile.
+
+An engine is three processes (replica, engine core, worker), each of which takes ten seconds of a core to import vLLM and torch.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from vllm import ModelRegistry, envs
+from vllm.platforms import current_platform
+from vllm.v1.executor.multiproc_executor import MultiprocExecutor
+
+
+def prepare(arguments: dict[str, Any]) -> None:
+    """Change the engine arguments, and this process, so that the engine starts soon. Does nothing where there is an accelerator."""
+    if not current_platform.is_cpu():
+        return
+    arguments.setdefault("distributed_executor_backend", ForkedWorkers)
+    if arguments.get("enforce_eager"):
+        # vLLM compiles the sampler even so: C++ by torch's inductor, a dozen seconds at the first call, and a compiler is needed.
+        os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
+    register(Path(arguments["model"]))
+
+
+def register(folder: Path) -> None:
+    """Import the model's class here. vLLM would start a process that imports all of vLLM to look at the class, so that the one
+    that asks never touches a GPU; that is where most of a first start went.
+
+    Args:
+        folder: the model; what is no folder here is left to vLLM.
+    """
+    try:
+        names = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("architectures", [])
+    except (OSError, ValueError):
+        return
+    for name in names:
+        if (known := ModelRegistry.models.get(name)) is not None:
+            ModelRegistry.register_model(name, known.load_model_cls())
+
+
+class ForkedWorkers(MultiprocExecutor):
+    """Workers begin as a copy of the engine core, which has imported everything.
+
+    vLLM does so itself where it is not started by Ray: a replica has threads and connections that must not be copied, so it spawns
+    the engine core, and what that starts follows its example. The engine core has none yet when it starts its workers, but for traces.
+    Threads that are bound to cores are set up by variables that only a new process reads.
+    """
+
+    def _init_executor(self) -> None:
+        is_bound = envs.VLLM_CPU_OMP_THREADS_BIND != "nobind"
+        if not is_bound and not self.vllm_config.observability_config.otlp_traces_endpoint:
+            os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
+        super()._init_executor()
