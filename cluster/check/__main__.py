@@ -32,7 +32,7 @@ CHECKS: tuple[Callable[[Case], list[Finding]], ...] = (
     running.prices,
     running.drains,
     running.spot,
-    cost.unpriced,
+    cost.unknown_prices,
     cost.strangers,
 )
 
@@ -152,7 +152,7 @@ def price_lines(case: Case, mix: dict[str, Decimal], rps: Decimal | None) -> lis
     """What a thousand requests cost."""
     shown = ", ".join(f"{share:%} {kind}".replace(".000000", "") for kind, share in mix.items())
     lines = [
-        f"A thousand requests ({shown}): {dollars(cost.billed_per_thousand(case, mix))} billed by providers"
+        f"A thousand requests ({shown}): {dollars(cost.provider_usd_per_thousand(case, mix))} billed by providers"
     ]
     if rps is None:
         return [*lines, "and the machines' share: pass --rps.", ""]
@@ -161,7 +161,7 @@ def price_lines(case: Case, mix: dict[str, Decimal], rps: Decimal | None) -> lis
         *lines,
         f"and {_range_usd(smallest, largest)} of the machines, if they serve {rps} requests a second.",
         "That divides their cost by the rate that you gave, whether or not they can serve it.",
-        cost.needed(case, mix, rps),
+        cost.pace(case, mix, rps),
         "What they do serve: `podium capacity`; of the files that ship, docs/capacity.md.",
         "",
     ]

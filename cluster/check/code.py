@@ -32,12 +32,12 @@ def user_configs(case: Case) -> list[Finding]:
         if name != ROUTER:
             says = "is given to an engine, which takes none: its replicas do not start"
             found.append(Finding(case.serve.file, field, says, f"write it under `{ROUTER}`"))
-        elif reason := _refused(case, config):
+        elif reason := _rejection(case, config):
             found.append(Finding(case.serve.file, field, *reason))
     return found
 
 
-def _refused(case: Case, config: dict[str, object]) -> tuple[str, str] | None:
+def _rejection(case: Case, config: dict[str, object]) -> tuple[str, str] | None:
     names = [worker.name for worker in case.settings.workers]
     workers = config.get("workers")
     for worker in workers if isinstance(workers, list) else []:

@@ -53,14 +53,14 @@ def _times(usd: Decimal | None, count: int) -> Decimal | None:
     return None if usd is None else usd * count
 
 
-def unpriced(case: Case) -> list[Finding]:
+def unknown_prices(case: Case) -> list[Finding]:
     """Nodes whose price is not in the table: a remark, since one's own machines have none."""
     return [
         Finding(case.machines.file, f"{line.node.name}", f"the price of {line.node.instance or 'this machine'} is not known",
                 "add it under `instances` in cluster/prices.yaml, or pass --prices", fault=False)
         for line in hourly(case)
         if line.usd_per_h is None and line.node.instance
-    ]  # fmt: skip
+    ]
 
 
 # ------------------------------------------------------------------------------------------------ requests
@@ -92,12 +92,12 @@ def shares(text: str, kinds: Mapping[str, object]) -> dict[str, Decimal]:
     return mix
 
 
-def billed_per_thousand(case: Case, mix: Mapping[str, Decimal]) -> Decimal | None:
+def provider_usd_per_thousand(case: Case, mix: Mapping[str, Decimal]) -> Decimal | None:
     """Dollars that providers bill for a thousand requests of `mix`; None where a worker's price is unknown."""
-    return total([_times_share(billed(case, kind), share * 1000) for kind, share in mix.items()])
+    return total([_times_share(provider_usd(case, kind), share * 1000) for kind, share in mix.items()])
 
 
-def billed(case: Case, kind: str) -> Decimal | None:
+def provider_usd(case: Case, kind: str) -> Decimal | None:
     """Dollars that providers bill for one request of `kind`; None where a price, or one of its workers, is unknown."""
     prices = {worker.name: worker.price for worker in case.settings.workers}
     costs: list[Decimal | None] = []
@@ -121,7 +121,7 @@ def strangers(case: Case) -> list[Finding]:
         for kind, calls in case.prices.requests.items()
         for call in calls
         if call.worker not in names
-    ]  # fmt: skip
+    ]
 
 
 def _times_share(usd: Decimal | None, share: Decimal) -> Decimal | None:
@@ -133,7 +133,7 @@ def machines_per_thousand(usd_per_h: Decimal | None, rps: Decimal) -> Decimal | 
     return None if usd_per_h is None else usd_per_h / (rps * SECONDS_AN_HOUR) * 1000
 
 
-def needed(case: Case, mix: Mapping[str, Decimal], rps: Decimal) -> str:
+def pace(case: Case, mix: Mapping[str, Decimal], rps: Decimal) -> str:
     """What `rps` asks of the engine that has the least room for it: tokens a second of each sequence that it can hold at once."""
     owners = {w.name: w.deployment or w.name for w in case.settings.workers if isinstance(w, VllmSettings)}
     asked: dict[str, Decimal] = {}
@@ -146,7 +146,7 @@ def needed(case: Case, mix: Mapping[str, Decimal], rps: Decimal) -> str:
         for each in case.deployments
         if each.worker and each.worker.name in asked and each.max_replicas
         and (slots := int(each.worker.engine.get("max_num_seqs", 0)))
-    ]  # fmt: skip
+    ]
     if not rows:
         return "How much the engines can do at once is not known: their `max_num_seqs` is not set."
     pace, name, slots = max(rows)

@@ -20,7 +20,7 @@ PORT = 8000
 """Ray Serve's own."""
 RAYS_SCALING: Mapping[str, Any] = {
     "min_replicas": 1, "max_replicas": 1, "target_ongoing_requests": 2, "look_back_period_s": 30.0, "metrics_interval_s": 10.0,
-}  # fmt: skip
+}
 """What an `autoscaling_config` without them has (ray/serve/config.py, 2.60)."""
 AUTO: Mapping[str, Any] = {"max_replicas": 100}
 """What `num_replicas: auto` changes of it."""
@@ -63,7 +63,7 @@ def read(path: Path) -> ServeConfig:
     Raises:
         CheckError: it is not there, or is none.
     """
-    data = _parsed(path)
+    data = _parse(path)
     if fault := _fault(data):
         raise CheckError(f"{path} is not a Serve config: {fault}. cluster/gpu.serve.yaml is one.")
     application = data["applications"][0]
@@ -76,7 +76,7 @@ def read(path: Path) -> ServeConfig:
     )
 
 
-def _parsed(path: Path) -> dict[str, Any]:
+def _parse(path: Path) -> dict[str, Any]:
     try:
         documents = [each for each in yaml.safe_load_all(path.read_text(encoding="utf-8")) if each]
         services = [each for each in documents if section({"it": each}, "it").get("kind") == "RayService"]
@@ -108,7 +108,7 @@ def engines(settings: Settings) -> dict[str, VllmSettings]:
     return {f"vllm-{worker.name}": worker for worker in own}
 
 
-def made(settings: Settings, config: ServeConfig) -> list[Deployment]:
+def deployments_of(settings: Settings, config: ServeConfig) -> list[Deployment]:
     """Every deployment that `settings` make, with what `config` overrides."""
     router = _deployment(ROUTER, _router_defaults(settings), config)
     return [

@@ -13,7 +13,7 @@ GPUS: Mapping[str, int] = {
     "p4d.24xlarge": 8, "p4de.24xlarge": 8, "p5.48xlarge": 8, "p5e.48xlarge": 8, "p5en.48xlarge": 8,
     **{f"g2-standard-{cpus}": count for cpus, count in ((4, 1), (8, 1), (12, 1), (16, 1), (32, 1), (24, 2), (48, 4), (96, 8))},
     **{f"a2-{family}-{count}g": count for family in ("highgpu", "ultragpu") for count in (1, 2, 4, 8)},
-}  # fmt: skip
+}
 """GPUs of a cloud's machine, by the clouds' own lists."""
 
 
@@ -26,7 +26,7 @@ def ports(case: Case) -> list[Finding]:
         Finding(case.serve.file, "http_options.port", f"is {port}; {case.machines.file} lets in "
                 + ", ".join(f"{each.start}" if len(each) == 1 else f"{each.start} to {each.stop - 1}" for each in let_in),
                 f"open {port} there (security group, serveService), or listen on what is open")
-    ]  # fmt: skip
+    ]
 
 
 def images(case: Case) -> list[Finding]:
@@ -40,7 +40,7 @@ def images(case: Case) -> list[Finding]:
             found.append(
                 Finding(case.machines.file, f"{node}: image", f"is {image} ({', '.join(sorted(apart))}); the head's is {head}",
                         "images of one Ray and one Python for all: a node of another cannot join")
-            )  # fmt: skip
+            )
     return found
 
 
@@ -60,4 +60,4 @@ def gpus(case: Case) -> list[Finding]:
                 f"GPU: {has}, or a machine with {said:g}")
         for node in case.machines.workers
         if (has := GPUS.get(node.instance or "")) is not None and (said := node.resources.get("GPU", 0)) > has
-    ]  # fmt: skip
+    ]

@@ -85,16 +85,16 @@ def _of_launcher(data: dict[str, Any], file: str) -> Machines:
             f"{file}: no `available_node_types`; with the local provider, write them under `provider.node_types`."
         )
     head = data.get("head_node_type", HEAD)
-    nodes = [_launched(name, node) for name, node in types.items() if name != head]
+    nodes = [_launcher_node(name, node) for name, node in types.items() if name != head]
     ips = data["provider"].get("worker_ips")
     return Machines(
         file=file,
-        head=_launched(head, types.get(head, {"resources": {"CPU": 0}})),
+        head=_launcher_node(head, types.get(head, {"resources": {"CPU": 0}})),
         workers=tuple(nodes),
         max_nodes=len(ips) if ips is not None else data.get("max_workers"),
-        environment=_launched_environment(data),
+        environment=_launcher_environment(data),
         open_ports=_let_in(section(data["provider"], "security_group").get("IpPermissions")),
-        images=_launched_images(data, head, types),
+        images=_launcher_images(data, head, types),
     )
 
 
@@ -104,7 +104,7 @@ def _let_in(permissions: list[dict[str, Any]] | None) -> tuple[range, ...] | Non
     return tuple(range(each.get("FromPort", 0), each.get("ToPort", 65535) + 1) for each in permissions)
 
 
-def _launched_images(data: dict[str, Any], head: str, types: dict[str, Any]) -> dict[str, str]:
+def _launcher_images(data: dict[str, Any], head: str, types: dict[str, Any]) -> dict[str, str]:
     docker = section(data, "docker")
     named: dict[str, str | None] = {}
     for name in {head: None} | types:
@@ -113,7 +113,7 @@ def _launched_images(data: dict[str, Any], head: str, types: dict[str, Any]) -> 
     return {name: image for name, image in named.items() if image}
 
 
-def _launched(name: str, node: dict[str, Any]) -> NodeType:
+def _launcher_node(name: str, node: dict[str, Any]) -> NodeType:
     config = section(node, "node_config")
     spot = "spot" in str(section(config, "InstanceMarketOptions").get("MarketType", "")).lower() or (
         section(config, "scheduling").get("provisioningModel") == "SPOT"
@@ -128,7 +128,7 @@ def _launched(name: str, node: dict[str, Any]) -> NodeType:
     )
 
 
-def _launched_environment(data: dict[str, Any]) -> dict[str, str]:
+def _launcher_environment(data: dict[str, Any]) -> dict[str, str]:
     options = " ".join(section(data, "docker").get("run_options", []))
     fetched = " ".join(data.get("initialization_commands", []))
     given = dict(re.findall(r"-e ([A-Z][A-Z0-9_]+)=(\S+)", options))
@@ -154,7 +154,7 @@ def _of_rayservice(data: dict[str, Any], file: str) -> Machines:
             for entry in _container(head).get("env", [])
             if "name" in entry
         },
-        open_ports=_served(section(section(data, "spec"), "serveService")),
+        open_ports=_service_ports(section(section(data, "spec"), "serveService")),
         images={
             name: image
             for name, group in {HEAD: head, **{g["groupName"]: g for g in groups}}.items()
@@ -163,7 +163,7 @@ def _of_rayservice(data: dict[str, Any], file: str) -> Machines:
     )
 
 
-def _served(service: dict[str, Any]) -> tuple[range, ...] | None:
+def _service_ports(service: dict[str, Any]) -> tuple[range, ...] | None:
     ports = [each.get("targetPort", each.get("port")) for each in section(service, "spec").get("ports", [])]
     return tuple(range(port, port + 1) for port in ports if isinstance(port, int)) or None
 

@@ -76,13 +76,13 @@ def memory(case: Case) -> list[Finding]:
                         f"{fitted.weights_gib:.0f} GiB of weights and {OVERHEAD_GIB * fitted.gpus:.0f} for the rest do not fit "
                         f"{fitted.usable_gib:.0f} GiB on {fitted.gpus} {fitted.gpu}",
                         "a larger tensor_parallel_size, larger GPUs, or `quantization: fp8`")
-            )  # fmt: skip
+            )
         elif fitted.kv_tokens < fitted.context_tokens:
             found.append(
                 Finding(case.settings_file, f"worker {worker.name!r}: engine.max_model_len",
                         f"is {fitted.context_tokens}; the KV cache has room for {fitted.kv_tokens} tokens",
                         "lower it, or give the model more or larger GPUs; vLLM does not start otherwise")
-            )  # fmt: skip
+            )
     return found
 
 
@@ -93,11 +93,11 @@ def _unknown(case: Case, deployment: Deployment, worker: VllmSettings) -> Findin
         return Finding(
             case.settings_file, f"worker {worker.name!r}: model", f"the size of {worker.model} is not known",
             "add it to cluster/check/models.yaml, or name a folder with its config.json", fault=False,
-        )  # fmt: skip
+        )
     return Finding(
         case.machines.file, f"{node.name if node else '?'}.resources", f"the memory of its GPU ({gpu}) is not known",
         "name it as `accelerator_type:<Ray's name>`, with its size under `gpu_memory_gib` in cluster/prices.yaml", fault=False,
-    )  # fmt: skip
+    )
 
 
 # ------------------------------------------------------------------------------------------------ sizes

@@ -24,7 +24,7 @@ def keys(case: Case) -> list[Finding]:
                 + ("; the worker is left out without it" if worker.optional else "; nothing starts without it"))
         for name, worker in wanted.items()
         if name not in case.machines.environment
-    ]  # fmt: skip
+    ]
 
 
 def prices(case: Case) -> list[Finding]:
@@ -34,7 +34,7 @@ def prices(case: Case) -> list[Finding]:
                 "price: {input_usd_per_mtok: ..., output_usd_per_mtok: ...}, from the provider's list")
         for worker in case.settings.workers
         if isinstance(worker, API_SETTINGS) and worker.price is None
-    ]  # fmt: skip
+    ]
 
 
 def drains(case: Case) -> list[Finding]:
@@ -46,14 +46,14 @@ def drains(case: Case) -> list[Finding]:
                 f"at least {needed_s:.0f}: changes while it runs")
         for d in case.deployments
         if d.drain_s < (needed_s := _longest_s(d, longest_s))
-    ]  # fmt: skip
+    ]
     value = case.machines.environment.get(HARD_STOP)
     stop_s = float(value) if value else HARD_STOP_S
     if case.machines.environment.get("RAY_SERVE_ENABLE_HA_PROXY") == "1" and stop_s <= longest_s:
         found.append(
             Finding(case.machines.file, HARD_STOP, f"is {stop_s:.0f} s; a run may take {longest_s:.0f} s and is cut by a reload",
                     f"set it on all nodes, above {longest_s:.0f}")
-        )  # fmt: skip
+        )
     return found
 
 
@@ -81,11 +81,11 @@ def spot(case: Case) -> list[Finding]:
             found.append(
                 Finding(case.machines.file, f"{node.name}", f"is spot, and {deployment.name} runs on it: everything goes with it",
                         "a node type on demand for it")
-            )  # fmt: skip
+            )
         elif not deployment.worker.fallbacks:
             found.append(
                 Finding(case.settings_file, f"worker {deployment.worker.name!r}: fallbacks",
                         f"are none, and {node.name} is spot: its steps fail when the node is taken back",
                         "name a worker that may answer instead", fault=False)
-            )  # fmt: skip
+            )
     return found

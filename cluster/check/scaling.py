@@ -46,12 +46,12 @@ def counts(case: Case) -> list[Finding]:
             found.append(
                 Finding(case.serve.file, f"{each.name}.num_replicas", f"is {min(each.min_replicas, each.max_replicas)}: nothing answers",
                         "at least 1 (of an engine that is rarely used, min_replicas: 0 with max_replicas: 1)")
-            )  # fmt: skip
+            )
         elif each.min_replicas > each.max_replicas:
             found.append(
                 Finding(case.serve.file, f"{each.name}.autoscaling_config.min_replicas",
                         f"is {each.min_replicas}, above max_replicas, {each.max_replicas}", "raise max_replicas, or lower it")
-            )  # fmt: skip
+            )
         if (
             each.min_replicas != each.max_replicas
             and each.target_ongoing_requests > each.max_ongoing_requests
@@ -60,7 +60,7 @@ def counts(case: Case) -> list[Finding]:
                 Finding(case.serve.file, f"{each.name}.autoscaling_config.target_ongoing_requests",
                         f"is {each.target_ongoing_requests:g}; no replica is given more than max_ongoing_requests, {each.max_ongoing_requests}: "
                         "it is full before it is meant to have company", "lower it, or raise max_ongoing_requests")
-            )  # fmt: skip
+            )
     return found
 
 
@@ -90,5 +90,5 @@ def _differences(case: Case, deployment: Deployment) -> list[Finding]:
             Finding(case.serve.file, f"{deployment.name}.autoscaling_config.{name}",
                     f"{given}; {case.settings_file}, {place}, has {wanted:g}{follows}",
                     f"{name}: {wanted:g} here, or `{setting}` there: what the Serve config says is what happens")
-        )  # fmt: skip
+        )
     return found

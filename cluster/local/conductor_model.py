@@ -26,7 +26,7 @@ MADE_FROM = "podium.json"
 """Says which adapter is in the weights."""
 
 
-def shipped() -> Path:
+def default_adapter() -> Path:
     """The adapter that Podium ships.
 
     Raises:

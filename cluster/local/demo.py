@@ -103,7 +103,7 @@ def show_progress(answer: Answer, event: Json) -> None:
             pass
 
 
-def stored(url: str, workflow_id: str) -> Json:
+def fetch_record(url: str, workflow_id: str) -> Json:
     """The record of the run, as `GET /v1/workflows/{id}` gives it."""
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with direct.open(f"{url}/v1/workflows/{workflow_id}", timeout=10) as reply:
@@ -162,7 +162,7 @@ def show(server: Server, model: str, question: str) -> None:
     """The question, the plan as it is written, the answer, the bill."""
     console.print(f"\n[bold]Question[/] to [cyan]{model}[/]\n{escape(question)}\n\n[bold]Plan[/]")
     answer = ask(OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0), model, question)
-    record = stored(server.url, answer.workflow_id) if answer.workflow_id else {}
+    record = fetch_record(server.url, answer.workflow_id) if answer.workflow_id else {}
     show_steps(answer.summary.get("steps", []))
     check(answer, record)
     console.print(f"cost           {dollars(record['cost_usd'])}")

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from cluster.local.processes import ROOT, tagged
+from cluster.local.processes import ROOT, processes_of
 from cluster.local.shared_memory import remove_unused, segments_of
 
 PREFIX = "podium-"
@@ -78,7 +78,7 @@ def make_folder(tag: str) -> ServerFolder:
     usual = tempfile.gettempdir()
     parent = usual if len(usual) <= MAX_PARENT_CHARS else SHORT_PARENT
     path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
-    lock = _locked(path / LOCK)
+    lock = _lock(path / LOCK)
     assert lock is not None, "nobody else knows of it yet"
     (path / TAG_FILE).write_text(tag)
     return ServerFolder(path, lock)
@@ -92,7 +92,7 @@ def record_shared_memory(path: Path) -> None:
     """
     with contextlib.suppress(OSError):  # the server has just ended and took its folder along
         tag, started_s = (path / TAG_FILE).read_text(), (path / TAG_FILE).stat().st_mtime
-        mapped = segments_of(tagged(tag), started_s) | _segments(path)
+        mapped = segments_of(processes_of(tag), started_s) | _segments(path)
         (path / SEGMENTS).write_text("\n".join(map(str, sorted(mapped))))
 
 
@@ -103,11 +103,11 @@ def sweep_folders() -> int:
     """
     swept = 0
     for path in folders():
-        lock = _locked(path / LOCK)
+        lock = _lock(path / LOCK)
         if lock is None:
             continue
         folder = ServerFolder(path, lock)
-        if tagged(folder.tag):
+        if processes_of(folder.tag):
             lock.close()
             continue
         port = folder.tag.removeprefix(f"{ROOT}:").split(":")[0]
@@ -126,7 +126,7 @@ def folders() -> Iterator[Path]:
                     yield path
 
 
-def _locked(path: Path) -> IO[str] | None:
+def _lock(path: Path) -> IO[str] | None:
     """`path` opened and locked; None where somebody else holds it, or it is gone."""
     try:
         file = path.open("a")

@@ -15,7 +15,7 @@ LOCAL_MODELS = (BASE, CONDUCTOR)
 def is_ready(name: str) -> bool:
     """Whether the model is there."""
     if name == CONDUCTOR:
-        return conductor_model.is_ready(conductor_model.FOLDER, conductor_model.shipped())
+        return conductor_model.is_ready(conductor_model.FOLDER, conductor_model.default_adapter())
     return model.is_ready(model.FOLDER)
 
 
@@ -37,7 +37,7 @@ def main(names: Sequence[str]) -> int:
         for name in missing(names or LOCAL_MODELS):
             if name == CONDUCTOR:
                 print("merging the shipped adapter into its weights", flush=True)
-                conductor_model.make(model.FOLDER, conductor_model.shipped(), conductor_model.FOLDER)
+                conductor_model.make(model.FOLDER, conductor_model.default_adapter(), conductor_model.FOLDER)
             else:
                 model.make(model.FOLDER)
     except model.ModelError as error:

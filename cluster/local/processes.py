@@ -28,7 +28,7 @@ class ServeError(Exception):
     """The server cannot start, or died; the message says why and what to do."""
 
 
-def tagged(tag: str) -> list[psutil.Process]:
+def processes_of(tag: str) -> list[psutil.Process]:
     """Every living process whose environment says that a server with this tag, or tag prefix, started it."""
     found: list[psutil.Process] = []
     for process in psutil.process_iter():
@@ -47,15 +47,15 @@ def leads(process: psutil.Process) -> bool:
         return False
 
 
-def left_over() -> list[psutil.Process]:
+def orphans_here() -> list[psutil.Process]:
     """What servers of this checkout left behind: tagged, and the child that led them is gone."""
     by_tag: dict[str, list[psutil.Process]] = {}
-    for process in tagged(f"{ROOT}:"):
+    for process in processes_of(f"{ROOT}:"):
         by_tag.setdefault(tag_of(process), []).append(process)
     return [p for processes in by_tag.values() if not any(map(leads, processes)) for p in processes]
 
 
-def named(process: psutil.Process) -> str:
+def command_of(process: psutil.Process) -> str:
     """The process's command line, or its name where it has none."""
     try:
         return " ".join(process.cmdline()).strip()[:90] or process.name()  # Ray pads the names it gives
@@ -106,7 +106,7 @@ def free_port() -> int:
 
 def describe(process: psutil.Process) -> str:
     """`pid 123 (haproxy -f ...)`, and what to do about such a process."""
-    command, tag = named(process), tag_of(process)
+    command, tag = command_of(process), tag_of(process)
     told = f"pid {process.pid} ({command})"
     if tag.startswith(f"{ROOT}:"):
         return f"{told}, a Podium of this checkout. End it with `make stop`"
@@ -134,15 +134,15 @@ def check_nothing_in_the_way(port: int, environment: Mapping[str, str]) -> None:
             f"Port {taken} is taken by {holder}."
             + (f"\nOr serve on another one: make serve PORT={port + 1}" if taken == port else "")
         )
-    if orphans := left_over():
-        pids = "\n".join(f"  pid {p.pid}  {named(p)}" for p in orphans)
+    if orphans := orphans_here():
+        pids = "\n".join(f"  pid {p.pid}  {command_of(p)}" for p in orphans)
         raise ServeError(
             f"A Podium of this checkout crashed and left these running:\n{pids}\nEnd them with `make stop`."
         )
 
 
 @contextlib.contextmanager
-def claimed(port: int) -> Iterator[None]:
+def claim(port: int) -> Iterator[None]:
     """Hold `port` for a server that is about to bind it; of two that start in the same moment one is told.
 
     Ray Serve binds with SO_REUSEPORT, so the kernel would let both in and deal requests out between them. The claim is a name

@@ -35,7 +35,7 @@ class Progress:
         if self.live:
             print(flush=True)
 
-    def done(self, text: str = "done") -> None:
+    def finish(self, text: str = "done") -> None:
         """End the phase's line."""
         elapsed_s = time.monotonic() - self.started
         if self.live:

@@ -21,7 +21,7 @@ from cluster.local.processes import (
     ServeError,
     end,
     leads,
-    tagged,
+    processes_of,
 )
 from cluster.local.server import SETTINGS, STOP_WITHIN_S, Server
 
@@ -75,12 +75,12 @@ def stop_everything() -> int:
     """End every server of this checkout, and what crashed ones left."""
     for path in folders():
         record_shared_memory(path)
-    leaders = [p for p in tagged(f"{ROOT}:") if leads(p)]
+    leaders = [p for p in processes_of(f"{ROOT}:") if leads(p)]
     for process in leaders:
         with contextlib.suppress(psutil.Error):
             process.send_signal(signal.SIGINT)
     psutil.wait_procs(leaders, timeout=STOP_WITHIN_S)
-    rest = tagged(f"{ROOT}:")
+    rest = processes_of(f"{ROOT}:")
     killed = end(rest, within_s=5)
     sweep_folders()
     print(
@@ -89,7 +89,7 @@ def stop_everything() -> int:
     return 0
 
 
-def interrupted(_number: int, _frame: FrameType | None) -> None:
+def interrupt(_number: int, _frame: FrameType | None) -> None:
     """Ctrl-C, once: a second one while stopping must not leave processes behind."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -100,8 +100,8 @@ def interrupted(_number: int, _frame: FrameType | None) -> None:
 
 def stop_on_signals() -> None:
     """Ctrl-C and SIGTERM raise KeyboardInterrupt, once."""
-    signal.signal(signal.SIGINT, interrupted)
-    signal.signal(signal.SIGTERM, interrupted)
+    signal.signal(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGTERM, interrupt)
 
 
 def port_number(text: str) -> int:

@@ -35,13 +35,13 @@ from cluster.local.processes import (
     TAG,
     ServeError,
     check_nothing_in_the_way,
-    claimed,
+    claim,
     describe,
     end,
     free_port,
     listeners,
     tag_of,
-    tagged,
+    processes_of,
 )
 from cluster.local.progress import Progress
 
@@ -112,7 +112,7 @@ class Server:
     def __enter__(self) -> Self:
         check_nothing_in_the_way(self.port, self.environment)
         sweep_folders()
-        self._claim.enter_context(claimed(self.port))
+        self._claim.enter_context(claim(self.port))
         self.folder = make_folder(self.tag)
         self.environment |= self.folder.environment
         try:
@@ -162,7 +162,7 @@ class Server:
         for other in (p for p in listeners(self.port) if tag_of(p) != self.tag):
             raise ServeError(f"Port {self.port} is shared with {describe(other)}.")
         if line:
-            line.done("ready")
+            line.finish("ready")
 
     def _tell_prometheus(self) -> None:
         """A file that `cluster/prometheus.yaml` watches. Ray writes one itself only where its dashboard runs."""
@@ -190,12 +190,12 @@ class Server:
         """The last lines of the log, and where the rest is, and Ray's own once the server has ended."""
         tail = self.log.read_text(errors="replace").splitlines()[-lines:]
         told = ["Its last words:", *(f"  {line}" for line in tail), f"All of it: {self.log}"]
-        if self.kept_logs.exists() or (self.folder and self.folder.has_logs):
-            told.append(f"Ray's own logs: {self.kept_logs}")
+        if self.ray_logs.exists() or (self.folder and self.folder.has_logs):
+            told.append(f"Ray's own logs: {self.ray_logs}")
         return "\n".join(told)
 
     @property
-    def kept_logs(self) -> Path:
+    def ray_logs(self) -> Path:
         """Where Ray's logs are kept once the server has failed."""
         return self.log.with_suffix(".ray")
 
@@ -212,7 +212,7 @@ class Server:
                 self._end(child)
             if folder is not None:
                 has_failed = self._has_failed or bool(self.killed)
-                folder.remove(keep_logs=self.kept_logs if has_failed else None)
+                folder.remove(keep_logs=self.ray_logs if has_failed else None)
         return not self.killed
 
     def _end(self, child: subprocess.Popen[bytes]) -> None:
@@ -225,6 +225,6 @@ class Server:
             child.wait()
             self.killed.append(child.pid)
         deadline = time.monotonic() + LAST_PROCESSES_S
-        while (rest := tagged(self.tag)) and time.monotonic() < deadline:
+        while (rest := processes_of(self.tag)) and time.monotonic() < deadline:
             time.sleep(0.2)
         self.killed += end(rest, within_s=5)

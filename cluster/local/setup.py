@@ -104,7 +104,7 @@ def run(command: Sequence[str], phase: str) -> str:
     if process.returncode != 0:
         progress.end()
         raise SetupError(explain(output, phase, LOG))
-    progress.done()
+    progress.finish()
     return output
 
 
@@ -208,7 +208,7 @@ def check_python() -> None:
 
 def make_venv() -> None:
     """A `.venv` of this Python with the pinned uv; a broken one is replaced."""
-    wanted = uv.pinned()
+    wanted = uv.uv_requirement()
     version = ask(str(UV), "--version").split()[1:2] if UV.exists() and PYTHON.exists() else []
     if version == [wanted.partition("==")[2]]:
         return
@@ -245,7 +245,7 @@ def check_disk(stage: Stage) -> None:
             )
 
 
-def wanted_state() -> str:
+def target_state() -> str:
     """What `.venv` is made from: lock, project file, place and Python version, as one hash."""
     digest = hashlib.sha256(f"{sys.version_info[:2]} {ROOT}".encode())
     for path in (LOCK, LEFT_OUT, ROOT / "pyproject.toml"):
@@ -255,7 +255,7 @@ def wanted_state() -> str:
 
 def add(stage: Stage) -> None:
     """The packages of `stage` and the project itself, editable; nothing where its stamp says that they are there."""
-    wanted = wanted_state()
+    wanted = target_state()
     if PYTHON.exists() and stage.state == wanted:
         return
     make_venv()
@@ -267,7 +267,7 @@ def add(stage: Stage) -> None:
     options = ["--config-settings-package", "podium:editable_mode=compat", "--build-constraints", str(LOCK)]
     if was_interrupted:
         options.append("--reinstall")
-    command = uv.pip_command("install", *uv.locked(), *options, "--editable", f".{extras}")
+    command = uv.pip_command("install", *uv.lock_options(), *options, "--editable", f".{extras}")
     run(command, f"installing {stage.name} packages")
     for each in STAGES:
         if set(each.extras) <= set(stage.extras):
@@ -314,7 +314,7 @@ def making_models(names: Sequence[str]) -> Iterator[None]:
             progress.end()
             output = MODELS_LOG.read_text(errors="replace")
             raise SetupError(explain(output, "making the local models", MODELS_LOG))
-        progress.done(", ".join(missing))
+        progress.finish(", ".join(missing))
 
 
 @contextlib.contextmanager

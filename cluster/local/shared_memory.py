@@ -19,7 +19,7 @@ SHARED_MEMORY = "/dev/shm/"  # noqa: S108 (the kernel's name)
 
 def segments_of(processes: Iterable[psutil.Process], since_s: float = 0.0) -> set[Path]:
     """Files in /dev/shm that `processes` have mapped or made, that belong to this account and are not older than `since_s`."""
-    found = {path for process in processes for path in _mapped(process) | _semaphores(process)}
+    found = {path for process in processes for path in _mappings(process) | _semaphores(process)}
     ours: set[Path] = set()
     for path in found:
         with contextlib.suppress(OSError):
@@ -37,7 +37,7 @@ def remove_unused(segments: set[Path]) -> None:
             path.unlink(missing_ok=True)
 
 
-def _mapped(process: psutil.Process) -> set[Path]:
+def _mappings(process: psutil.Process) -> set[Path]:
     """From the kernel's list, which ends each line with the file's name, and ` (deleted)` where it has none any more."""
     try:
         lines = Path(f"/proc/{process.pid}/maps").read_text(errors="replace").splitlines()

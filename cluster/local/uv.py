@@ -45,7 +45,7 @@ LIKE_PIP = {
 }
 
 
-def pinned() -> str:
+def uv_requirement() -> str:
     """`uv==VERSION`, from the lock."""
     found = re.search(r"^uv==\S+", LOCK.read_text(), re.MULTILINE)
     assert found, f"{LOCK} has no uv"
@@ -90,7 +90,7 @@ def environment() -> dict[str, str]:
     return variables(pip_config()) | os.environ
 
 
-def locked() -> list[str]:
+def lock_options() -> list[str]:
     """Options of `uv pip install` that keep every package at its version, and leave out what must not be there."""
     constraints = [str(LOCK), *pip_config().get("constraint", "").split()]
     return [*(word for file in constraints for word in ("--constraints", file)), "--excludes", str(LEFT_OUT)]

@@ -11,7 +11,7 @@ import psutil
 import yaml
 
 from cluster.local.environment import fast_environment
-from cluster.local.processes import HAPROXY_PORTS, HOST, ROOT, ServeError, free_port, named, tagged
+from cluster.local.processes import HAPROXY_PORTS, HOST, ROOT, ServeError, free_port, command_of, processes_of
 from cluster.local.server import APP
 from cluster.local.server import Server as Serve
 
@@ -69,7 +69,7 @@ class Server:
 def replica_processes(serve: Serve, deployment: str, application: str = "default") -> list[psutil.Process]:
     """The replicas of a deployment; Serve calls an application that has no name `default`."""
     name = f"ray::ServeReplica:{application}:{deployment}"
-    return [process for process in tagged(serve.tag) if named(process).startswith(name)]
+    return [process for process in processes_of(serve.tag) if command_of(process).startswith(name)]
 
 
 def serve_config(name: str, applications: Sequence[Json]) -> tuple[Path, int]:

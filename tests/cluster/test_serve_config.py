@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster.local.processes import free_port, tagged
+from cluster.local.processes import free_port, processes_of
 from cluster.local.server import Server
 from serving.settings import Settings, absent_workers, load, without
 from serving.user_config import patched
@@ -104,7 +104,7 @@ def test_a_replica_in_a_placement_group_keeps_its_environment(tmp_path: Path) ->
         yaml.safe_dump({"http_options": {"host": "127.0.0.1", "port": port}, "applications": [application]})
     )
     with Server(config=path, port=port) as server:
-        replicas = [p for p in tagged(server.tag) if "ServeReplica:podium:router" in " ".join(p.cmdline())]
+        replicas = [p for p in processes_of(server.tag) if "ServeReplica:podium:router" in " ".join(p.cmdline())]
         assert [replica.environ()["OTEL_SERVICE_NAME"] for replica in replicas] == ["podium-router"]
 
 

@@ -10,7 +10,7 @@ import httpx2 as httpx
 import pytest
 import yaml
 
-from cluster.local.processes import ServeError, free_port, tagged
+from cluster.local.processes import ServeError, free_port, processes_of
 from cluster.local.server import Server
 from tests import secrets
 from tests.conftest import PODIUM, ROOT
@@ -45,7 +45,7 @@ def test_a_port_in_use_is_named_with_the_process_that_holds_it_and_the_remedy() 
         with pytest.raises(ServeError, match=r"(?s)pid \d+.*PORT="):
             Server(settings=ROOT / "cluster/scripted.yaml", port=server.port).__enter__()
         assert httpx.get(f"{server.url}/healthz").status_code == 200
-    assert not tagged(server.tag)
+    assert not processes_of(server.tag)
 
 
 def test_of_two_servers_started_at_once_on_one_port_one_is_refused() -> None:

@@ -28,7 +28,7 @@ CLUSTERS = (AWS, ROOT / "cluster/ray_cluster.gcp.yaml", ROOT / "cluster/ray_clus
 Data = dict[str, Any]
 
 
-def shown(*arguments: str) -> tuple[int, str]:
+def run_check(*arguments: str) -> tuple[int, str]:
     """Exit code and text of the command, on a wide terminal."""
     written = io.StringIO()
     return main(list(arguments), Console(file=written, width=200)), written.getvalue()
@@ -73,7 +73,7 @@ def files(tmp_path: Path) -> Files:
 
 @pytest.mark.parametrize("cluster", CLUSTERS, ids=lambda path: path.name)
 def test_what_ships_agrees(cluster: Path) -> None:
-    code, text = shown("--cluster", str(cluster))
+    code, text = run_check("--cluster", str(cluster))
     assert code == 0, text
     assert "agree" in text
 
@@ -308,7 +308,7 @@ def test_it_is_found(
 def test_a_fault_is_an_exit_code_and_a_row(files: Files) -> None:
     files.node("gpu_48gb")["max_workers"] = 2
     settings, serve, cluster = map(str, files.paths())
-    code, text = shown("--settings", settings, "--serve", serve, "--cluster", cluster)
+    code, text = run_check("--settings", settings, "--serve", serve, "--cluster", cluster)
     assert code == 1
     assert "gpu_48gb.max_workers" in text
     assert "1 faults" in text
@@ -317,7 +317,7 @@ def test_a_fault_is_an_exit_code_and_a_row(files: Files) -> None:
 def test_a_remark_alone_is_no_fault(files: Files) -> None:
     del files.worker("qwen3-32b")["fallbacks"]
     settings, serve, cluster = map(str, files.paths())
-    code, text = shown("--settings", settings, "--serve", serve, "--cluster", cluster)
+    code, text = run_check("--settings", settings, "--serve", serve, "--cluster", cluster)
     assert (code, "remark" in text) == (0, True)
 
 
@@ -374,29 +374,29 @@ def test_a_thousand_requests_cost_what_their_calls_do() -> None:
     ultra = (800 * gpt.input_usd_per_mtok + 2500 * gpt.output_usd_per_mtok) + (
         3500 * claude.input_usd_per_mtok + 900 * claude.output_usd_per_mtok
     )
-    assert cost.billed(case, "chat") == 0
-    assert cost.billed(case, "ultra") == ultra / 1_000_000
+    assert cost.provider_usd(case, "chat") == 0
+    assert cost.provider_usd(case, "ultra") == ultra / 1_000_000
     mix = cost.shares("chat=0.7,ultra=0.3", case.prices.requests)
-    assert cost.billed_per_thousand(case, mix) == ultra / 1000 * Decimal("0.3")
+    assert cost.provider_usd_per_thousand(case, mix) == ultra / 1000 * Decimal("0.3")
 
 
 def test_an_unknown_price_makes_an_unknown_sum_and_not_a_small_one(files: Files) -> None:
     del files.worker("gpt-5")["price"]
     files.node("router")["node_config"]["InstanceType"] = "z9.large"
     case = files.case()
-    assert cost.billed(case, "ultra") is None
+    assert cost.provider_usd(case, "ultra") is None
     assert cost.sums(cost.hourly(case)) == (None, None)
 
 
 def test_the_machines_share_falls_with_the_load() -> None:
     assert cost.machines_per_thousand(Decimal(36), Decimal(1)) == 10
     assert cost.machines_per_thousand(Decimal(36), Decimal(10)) == 1
-    _, text = shown("--rps", "2")
+    _, text = run_check("--rps", "2")
     assert re.search(r"\$0\.95 to \$2\.70 of the machines, if they serve 2 requests a second", text)
 
 
 def test_a_share_of_machines_at_a_rate_that_they_cannot_serve_says_what_it_is() -> None:
-    _, text = shown("--rps", "1000")
+    _, text = run_check("--rps", "1000")
     assert "whether or not they can serve it" in text
     assert "128 answers at once" in text
     assert "podium capacity" in text
@@ -405,13 +405,13 @@ def test_a_share_of_machines_at_a_rate_that_they_cannot_serve_says_what_it_is() 
 def test_prices_can_be_ones_own(tmp_path: Path) -> None:
     own = tmp_path / "prices.yaml"
     own.write_text("requests: {ours: [{worker: gpt-5, input_tokens: 0, output_tokens: 1000}]}")
-    code, text = shown("--prices", str(own), "--mix", "ours=1")
+    code, text = run_check("--prices", str(own), "--mix", "ours=1")
     assert code == 0
     assert "$10.00 billed by providers" in text
 
 
 def test_requests_of_other_settings_are_remarked_on_and_their_cost_is_unknown() -> None:
-    code, text = shown("--settings", str(ROOT / "cluster/local.yaml"))
+    code, text = run_check("--settings", str(ROOT / "cluster/local.yaml"))
     assert "requests.ultra" in text
     assert "? billed by providers" in text
     assert code == 1, "and its deployments are not those of the Serve config"
@@ -436,7 +436,7 @@ def test_requests_of_other_settings_are_remarked_on_and_their_cost_is_unknown() 
     ],
 )
 def test_bad_input_is_one_sentence(arguments: tuple[str, ...], says: str) -> None:
-    code, text = shown(*arguments)
+    code, text = run_check(*arguments)
     assert code == 1
     assert says in text
     assert "Traceback" not in text
@@ -445,7 +445,7 @@ def test_bad_input_is_one_sentence(arguments: tuple[str, ...], says: str) -> Non
 def test_a_wrong_price_table_is_told_with_its_place(tmp_path: Path) -> None:
     own = tmp_path / "prices.yaml"
     own.write_text("instances: {g5.2xlarge: {on_demand_usd: 1}}")
-    code, text = shown("--prices", str(own))
+    code, text = run_check("--prices", str(own))
     assert code == 1
     assert "instances.g5.2xlarge.on_demand_usd" in text
 
