@@ -1,4 +1,5 @@
-"""Podium as a library: the names a program imports. Each loads its module at first use, so that `import podium` loads nothing.
+"""Podium as a library: the names a program imports. Each loads its module at first use, so that `import
+podium` loads nothing.
 
 from podium import Plan, Step, Task, load_settings
 """

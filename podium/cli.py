@@ -1,6 +1,7 @@
 """The `podium` command: a table of verbs, each with a module of its own, imported when it is called.
 
-`podium VERB ARGS...` calls `main(ARGS)` of the verb's module and exits with what it returns. Knows names; knows no verb's options.
+`podium VERB ARGS...` calls `main(ARGS)` of the verb's module and exits with what it returns. Knows names;
+knows no verb's options.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The files that must agree, read into one `Case`; and the two tables, of prices and of model sizes, that go with them."""
+"""The files that must agree, read into one `Case`; and the two tables, of prices and of model sizes, that
+go with them.
+"""
 
 from dataclasses import dataclass
 from decimal import Decimal

@@ -1,4 +1,6 @@
-"""Whether the Python that a Serve config names is there, and takes what it is given. Reads source, runs none of it."""
+"""Whether the Python that a Serve config names is there, and takes what it is given. Reads source, runs
+none of it.
+"""
 
 import ast
 import importlib.util

@@ -1,4 +1,6 @@
-"""What each deployment needs: the settings say it, and the Serve config overrides it, as Ray Serve would read them."""
+"""What each deployment needs: the settings say it, and the Serve config overrides it, as Ray Serve would
+read them.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +21,11 @@ ROUTER = "router"
 PORT = 8000
 """Ray Serve's own."""
 RAYS_SCALING: Mapping[str, Any] = {
-    "min_replicas": 1, "max_replicas": 1, "target_ongoing_requests": 2, "look_back_period_s": 30.0, "metrics_interval_s": 10.0,
+    "min_replicas": 1,
+    "max_replicas": 1,
+    "target_ongoing_requests": 2,
+    "look_back_period_s": 30.0,
+    "metrics_interval_s": 10.0,
 }
 """What an `autoscaling_config` without them has (ray/serve/config.py, 2.60)."""
 AUTO: Mapping[str, Any] = {"max_replicas": 100}
@@ -40,7 +46,9 @@ class Deployment:
     worker: VllmSettings | None = None
     """Whose engine it is; None is the router."""
     scaling: Mapping[str, Any] | None = None
-    """The Serve config's own `autoscaling_config`, which takes the place of the settings' whole one; None where theirs holds."""
+    """The Serve config's own `autoscaling_config`, which takes the place of the settings' whole one; None
+    where theirs holds.
+    """
     max_ongoing_requests: int = 0
     target_ongoing_requests: float = 0.0
     """What one replica is meant to have at once, where there is a choice of how many there are."""
@@ -90,7 +98,9 @@ def _parse(path: Path) -> dict[str, Any]:
 
 
 def _fault(data: dict[str, Any]) -> str:
-    """Why there is no application to be read, in a line; empty where there is one. Ray's own schema would import what it names."""
+    """Why there is no application to be read, in a line; empty where there is one. Ray's own schema would
+    import what it names.
+    """
     applications = data.get("applications")
     if not isinstance(applications, list) or not applications or not isinstance(applications[0], dict):
         return f"it has no `applications`, but {', '.join(map(str, data))}"

@@ -1,6 +1,8 @@
-"""The kinds of nodes of a cluster, from `ray up`'s YAML (AWS, GCP, local) or from a KubeRay RayService manifest.
+"""The kinds of nodes of a cluster, from `ray up`'s YAML (AWS, GCP, local) or from a KubeRay RayService
+manifest.
 
-Knows where each of the four says what a node has, how many there may be and what it is in its cloud; knows no price and no model.
+Knows where each of the four says what a node has, how many there may be and what it is in its cloud; knows
+no price and no model.
 """
 
 import json
@@ -20,7 +22,9 @@ ACCELERATOR = "accelerator_type:"
 
 @dataclass(frozen=True, slots=True)
 class NodeType:
-    """One kind of node. `resources` are Ray's; `instance` is the cloud's name of the machine, where one is given."""
+    """One kind of node. `resources` are Ray's; `instance` is the cloud's name of the machine, where one is
+    given.
+    """
 
     name: str
     resources: Mapping[str, float]
@@ -75,7 +79,7 @@ def read(path: Path) -> Machines:
     )
 
 
-# ------------------------------------------------------------------------------------------------ ray up
+# -------------------------------------------------------------------------------- ray up
 
 
 def _of_launcher(data: dict[str, Any], file: str) -> Machines:
@@ -135,7 +139,7 @@ def _launcher_environment(data: dict[str, Any]) -> dict[str, str]:
     return dict.fromkeys(re.findall(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b", fetched), "") | given
 
 
-# ------------------------------------------------------------------------------------------------ KubeRay
+# -------------------------------------------------------------------------------- KubeRay
 
 
 def _of_rayservice(data: dict[str, Any], file: str) -> Machines:

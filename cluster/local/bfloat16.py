@@ -1,6 +1,8 @@
-"""bfloat16 weights and safetensors files with NumPy alone, which has no such type: 16 bits are kept in `uint16`.
+"""bfloat16 weights and safetensors files with NumPy alone, which has no such type: 16 bits are kept in
+`uint16`.
 
-The format: https://huggingface.co/docs/safetensors (eight bytes of length, a JSON header, the tensors one after another).
+The format: https://huggingface.co/docs/safetensors (eight bytes of length, a JSON header, the tensors one
+after another).
 """
 
 from __future__ import annotations

@@ -37,7 +37,9 @@ def watch_parent(parent_pid: int) -> None:
 
 
 def app_arguments(target: list[str]) -> Iterator[dict[str, str]]:
-    """What the applications of ours that `target` starts are given: on the command line, or in a Serve config."""
+    """What the applications of ours that `target` starts are given: on the command line, or in a Serve
+    config.
+    """
     if target[0] == APP:
         yield dict(argument.split("=", 1) for argument in target[1:])
     elif target[0].endswith(".yaml"):
@@ -79,7 +81,8 @@ def run_child(
         _metrics_export_port=metrics_port,
     )
     serve.start(proxy_location="HeadOnly", http_options={"host": HOST, "port": port})
-    # It catches Ctrl-C, shuts Serve down, and exits 0 also after an error: whether it was ready is the parent's to see.
+    # It catches Ctrl-C, shuts Serve down, and exits 0 also after an error: whether it was ready is the
+    # parent's to see.
     serve_run.main(args=["--app-dir", str(ROOT), *target], standalone_mode=False)
     return 0
 

@@ -1,9 +1,12 @@
-"""The embedded default's conductor: the local model with the adapter that Podium ships merged into its weights.
+"""The embedded default's conductor: the local model with the adapter that Podium ships merged into its
+weights.
 
-vLLM can also load the adapter by its name, beside other models (docs/operations.md, "Adapters"); on a CPU that costs most of the
-speed (decision 0014), so it is merged once, at set-up: W + (alpha / r) B A for each matrix it has (LoRA, arXiv 2106.09685, 4.1).
+vLLM can also load the adapter by its name, beside other models (docs/operations.md, "Adapters"); on a CPU
+that costs most of the speed (decision 0014), so it is merged once, at set-up: W + (alpha / r) B A for each
+matrix it has (LoRA, arXiv 2106.09685, 4.1).
 
-A change of adapter makes the folder again, whole or not at all. Knows weights; knows nothing of Ray, vLLM or plans.
+A change of adapter makes the folder again, whole or not at all. Knows weights; knows nothing of Ray, vLLM
+or plans.
 """
 
 from __future__ import annotations
@@ -56,7 +59,8 @@ def merge(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], scale: floa
 
     Args:
         base: by name; each adapted matrix is (out, in).
-        adapter: as PEFT saves it: `base_model.model.NAME.lora_A.weight` (r, in) and `.lora_B.weight` (out, r).
+        adapter: as PEFT saves it: `base_model.model.NAME.lora_A.weight` (r, in) and `.lora_B.weight` (out,
+            r).
         scale: alpha / r.
 
     Raises:

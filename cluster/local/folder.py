@@ -1,8 +1,9 @@
 """The private folder of a local server: everything that its processes write for themselves while it runs.
 
-Ray's session with its logs and sockets, HAProxy's configuration and sockets, vLLM's sockets and other temporary files: only this
-account can read them (mode 0700), and they go when the server has ended. The logs of a server that failed are kept. Folders of servers that
-were killed are found by the lock that a living `Server` holds on its own (docs/decisions/0015).
+Ray's session with its logs and sockets, HAProxy's configuration and sockets, vLLM's sockets and other
+temporary files: only this account can read them (mode 0700), and they go when the server has ended. The
+logs of a server that failed are kept. Folders of servers that were killed are found by the lock that a
+living `Server` holds on its own (docs/decisions/0015).
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from cluster.local.shared_memory import remove_unused, segments_of
 PREFIX = "podium-"
 SHORT_PARENT = "/tmp"  # noqa: S108 (the folder in it is made by mkdtemp)
 MAX_PARENT_CHARS = 8
-"""HAProxy binds `FOLDER/h/<node id, 56 characters>/admin.sock.<pid>.tmp`, and a Unix socket's path has 107 characters at most."""
+"""HAProxy binds `FOLDER/h/<node id, 56 characters>/admin.sock.<pid>.tmp`, and a Unix socket's path has 107
+characters at most.
+"""
 MAX_KEPT_LOGS = 5
 """Of servers that failed; the oldest are removed."""
 LOCK, TAG_FILE, SEGMENTS = "lock", "tag", "shared_memory"
@@ -85,7 +88,8 @@ def make_folder(tag: str) -> ServerFolder:
 
 
 def record_shared_memory(path: Path) -> None:
-    """Write down which segments the server's processes have mapped, so that they can be removed once the processes are gone.
+    """Write down which segments the server's processes have mapped, so that they can be removed once the
+    processes are gone.
 
     Args:
         path: the server's folder.
@@ -97,7 +101,8 @@ def record_shared_memory(path: Path) -> None:
 
 
 def sweep_folders() -> int:
-    """Remove the folders, and the shared memory, of this checkout's servers that were killed; gives how many there were.
+    """Remove the folders, and the shared memory, of this checkout's servers that were killed; gives how
+    many there were.
 
     Ray's logs of each are kept in `build/`.
     """

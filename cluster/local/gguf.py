@@ -1,6 +1,8 @@
-"""Reads GGUF, the file format of llama.cpp: its metadata, and its tensors as float32. NumPy only, so that it is quick.
+"""Reads GGUF, the file format of llama.cpp: its metadata, and its tensors as float32. NumPy only, so that
+it is quick.
 
-As https://github.com/ggml-org/ggml/blob/master/docs/gguf.md describes it; of the quantised types those that SmolLM2's file has.
+As https://github.com/ggml-org/ggml/blob/master/docs/gguf.md describes it; of the quantised types those that
+SmolLM2's file has.
 """
 
 from __future__ import annotations
@@ -112,7 +114,9 @@ def float32(data: memoryview) -> Floats:
 
 
 def q4_1(data: memoryview) -> Floats:
-    """Four bits a weight: scale, minimum, then 16 bytes with the first half of the block in their low bits."""
+    """Four bits a weight: scale, minimum, then 16 bytes with the first half of the block in their low
+    bits.
+    """
     import numpy as np
 
     blocks = np.frombuffer(data, np.dtype([("scale", "<f2"), ("least", "<f2"), ("quants", "u1", BLOCK // 2)]))

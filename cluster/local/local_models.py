@@ -1,4 +1,6 @@
-"""`python -m cluster.local.local_models [NAME ...]`: makes the local models that are not there yet. Set-up runs it inside `.venv`."""
+"""`python -m cluster.local.local_models [NAME ...]`: makes the local models that are not there yet. Set-up
+runs it inside `.venv`.
+"""
 
 from __future__ import annotations
 

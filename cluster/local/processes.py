@@ -1,7 +1,8 @@
 """Who runs on this machine: which processes are ours, who listens on a port, and how they are ended.
 
-Every process of a server inherits an environment variable, `PODIUM_SERVER`, and is found again by it: nothing is ever looked
-up, or ended, by its name. A crash's left-overs are recognised the same way (docs/decisions/0009).
+Every process of a server inherits an environment variable, `PODIUM_SERVER`, and is found again by it:
+nothing is ever looked up, or ended, by its name. A crash's left-overs are recognised the same way
+(docs/decisions/0009).
 """
 
 from __future__ import annotations
@@ -97,7 +98,9 @@ def is_free(port: int) -> bool:
 
 
 def free_port() -> int:
-    """A port that nobody listens on, below those that the kernel hands out: Ray's own processes take many of these."""
+    """A port that nobody listens on, below those that the kernel hands out: Ray's own processes take many
+    of these.
+    """
     while True:
         port = random.randrange(20_000, 32_000)
         if is_free(port):
@@ -145,8 +148,9 @@ def check_nothing_in_the_way(port: int, environment: Mapping[str, str]) -> None:
 def claim(port: int) -> Iterator[None]:
     """Hold `port` for a server that is about to bind it; of two that start in the same moment one is told.
 
-    Ray Serve binds with SO_REUSEPORT, so the kernel would let both in and deal requests out between them. The claim is a name
-    in Linux's abstract socket namespace: it belongs to the same network namespace as the port, and dies with this process.
+    Ray Serve binds with SO_REUSEPORT, so the kernel would let both in and deal requests out between them.
+    The claim is a name in Linux's abstract socket namespace: it belongs to the same network namespace as
+    the port, and dies with this process.
 
     Raises:
         ServeError: another one has claimed it.

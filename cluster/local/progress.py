@@ -1,4 +1,6 @@
-"""How long work shows that it goes on: a live line on a terminal, a line now and then in a log. Standard library only."""
+"""How long work shows that it goes on: a live line on a terminal, a line now and then in a log. Standard
+library only.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`podium serve` and `podium stop`: a server in the foreground until Ctrl-C, and the end of forgotten ones."""
+"""`podium serve` and `podium stop`: a server in the foreground until Ctrl-C, and the end of forgotten
+ones.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,8 @@ Podium answers on {url}  (Ctrl-C stops it; log: {log}; metrics: {metrics})
   from openai import OpenAI
   client = OpenAI(base_url="{url}/v1", api_key="none")
   stream = client.chat.completions.create(
-      model="podium-mini", stream=True, messages=[{{"role": "user", "content": "What is the capital of France?"}}])
+      model="podium-mini", stream=True, messages=[{{"role": "user", "content": "What is the capital of
+      France?"}}])
   for chunk in stream:
       print(chunk.choices[0].delta.content or "" if chunk.choices else "", end="", flush=True)
 """

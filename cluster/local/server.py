@@ -3,8 +3,8 @@
     with Server(port=0) as server:            # tests and the demo: a free port, ready when entered
         httpx2.get(f"{server.url}/v1/models")
 
-The child (`child.py`) is `serve run` on a Ray of its own; its HTTP is loopback only. Whatever it leads to (Ray, replicas,
-vLLM's engine cores, HAProxy) is found again by its tag: see `processes.py`.
+The child (`child.py`) is `serve run` on a Ray of its own; its HTTP is loopback only. Whatever it leads to
+(Ray, replicas, vLLM's engine cores, HAProxy) is found again by its tag: see `processes.py`.
 
 Knows how a server begins and ends; knows nothing of plans, workers or settings files.
 """
@@ -40,8 +40,8 @@ from cluster.local.processes import (
     end,
     free_port,
     listeners,
-    tag_of,
     processes_of,
+    tag_of,
 )
 from cluster.local.progress import Progress
 
@@ -54,19 +54,21 @@ LAST_PROCESSES_S = 8.0
 
 
 class Server:
-    """One local Podium as a context manager: entered once `/readyz` answers 200, left once nothing of it runs.
+    """One local Podium as a context manager: entered once `/readyz` answers 200, left once nothing of it
+    runs.
 
     Args:
         settings: the YAML that says what is served.
         config: a Serve config file to run instead; it says for itself on which port.
         port: HTTP port on loopback; 0 takes a free one.
         model: a hub's name or a folder, passed on as `model=` (the local workers' model).
-        dashboard_port: of Ray's dashboard, to which `serve deploy` and `serve status` speak; None: there is none, 0 takes a free one.
+        dashboard_port: of Ray's dashboard, to which `serve deploy` and `serve status` speak; None: there is
+            none, 0 takes a free one.
         metrics_port: where Prometheus finds this node's metrics; 0 takes a free one.
         ready: the paths that answer 200 once all is up.
         env: more environment for every process of it; wins over `serve_environment()`.
-        log: file that gets all output, for this account only; `build/serve-<port>.log` by default. Where the server fails, Ray's own
-            logs are kept in a folder beside it, `.ray` in place of `.log`.
+        log: file that gets all output, for this account only; `build/serve-<port>.log` by default. Where
+            the server fails, Ray's own logs are kept in a folder beside it, `.ray` in place of `.log`.
         cpus: logical CPUs that Ray may hand out. Deployments ask for fractions of one.
         ready_within_s: seconds until not being ready is an error.
         progress: whether to show, on standard output, that it is starting.
@@ -165,7 +167,9 @@ class Server:
             line.finish("ready")
 
     def _tell_prometheus(self) -> None:
-        """A file that `cluster/prometheus.yaml` watches. Ray writes one itself only where its dashboard runs."""
+        """A file that `cluster/prometheus.yaml` watches. Ray writes one itself only where its dashboard
+        runs.
+        """
         self.targets.parent.mkdir(parents=True, exist_ok=True)
         target = {"targets": [f"{HOST}:{self.metrics_port}"], "labels": {"job": "ray"}}
         self.targets.write_text(json.dumps([target]))

@@ -1,11 +1,13 @@
-"""Set-up: `.venv` with what is asked for, the project in it, and the local models. `make setup` runs it before any package is there.
+"""Set-up: `.venv` with what is asked for, the project in it, and the local models. `make setup` runs it
+before any package is there.
 
-In stages: the base packages always; those of a vLLM engine and the local models only where the settings need them (`needs.py`); those of
-development and learning only for the targets that use them. What is already there is never taken away. The local models are made
-while the packages of the engine are installed.
+In stages: the base packages always; those of a vLLM engine and the local models only where the settings
+need them (`needs.py`); those of development and learning only for the targets that use them. What is
+already there is never taken away. The local models are made while the packages of the engine are installed.
 
-Run by whatever `python3` there is: standard library only. Quick when nothing changed (stamps inside `.venv`), safe to interrupt at any
-moment (the next run goes on), one at a time (a lock). Every failure says what happened and what to do.
+Run by whatever `python3` there is: standard library only. Quick when nothing changed (stamps inside
+`.venv`), safe to interrupt at any moment (the next run goes on), one at a time (a lock). Every failure says
+what happened and what to do.
 
 Knows uv, files and disks; knows nothing of Ray or of settings.
 """
@@ -78,7 +80,7 @@ LEARNING = Stage("learning", ("cpu", "dev", "training", "evaluation"), 4_800_000
 STAGES = (BASE, CPU, DEV, LEARNING)
 
 
-# ------------------------------------------------------------------------------------------------ saying and doing
+# -------------------------------------------------------------------------------- saying and doing
 
 
 def run(command: Sequence[str], phase: str) -> str:
@@ -190,7 +192,7 @@ def explain(output: str, phase: str, log: Path) -> str:
     return f"{phase} failed:\n{tail}\n\n{remedy}\nThe whole output: {log}"
 
 
-# ------------------------------------------------------------------------------------------------ the phases
+# -------------------------------------------------------------------------------- the phases
 
 
 def check_python() -> None:
@@ -228,7 +230,7 @@ def make_venv() -> None:
 
 
 def check_disk(stage: Stage) -> None:
-    """Enough free bytes for what `stage` still lacks, in `.venv` and in uv's cache, or which disk lacks how many."""
+    """Enough free bytes for what `stage` lacks, in `.venv` and uv's cache, or which disk lacks how many."""
     here = 1024 * int(ask("du", "-sk", str(VENV)).split()[0])
     need = {ROOT: max(0, stage.n_bytes - here) + (MODEL_BYTES if "cpu" in stage.extras else 0)}
     cache = Path(ask(str(UV), "cache", "dir").strip())
@@ -254,7 +256,7 @@ def target_state() -> str:
 
 
 def add(stage: Stage) -> None:
-    """The packages of `stage` and the project itself, editable; nothing where its stamp says that they are there."""
+    """The packages of `stage`, and the project itself, editable; nothing where its stamp is right."""
     wanted = target_state()
     if PYTHON.exists() and stage.state == wanted:
         return

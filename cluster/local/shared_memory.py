@@ -1,8 +1,9 @@
 """Which files in /dev/shm belong to processes, and their removal once nobody uses them.
 
-vLLM's engines pass their messages through segments of hundreds of megabytes under random names (`psm_...`), and one of their libraries
-makes semaphores with their process's id in the name (`sem.loky-<pid>-...`). An engine that is killed, as Ray does at its end, leaves both.
-Nothing is removed for being called so: only what a server's own processes had mapped or made.
+vLLM's engines pass their messages through segments of hundreds of megabytes under random names (`psm_...`),
+and one of their libraries makes semaphores with their process's id in the name (`sem.loky-<pid>-...`). An
+engine that is killed, as Ray does at its end, leaves both. Nothing is removed for being called so: only
+what a server's own processes had mapped or made.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ SHARED_MEMORY = "/dev/shm/"  # noqa: S108 (the kernel's name)
 
 
 def segments_of(processes: Iterable[psutil.Process], since_s: float = 0.0) -> set[Path]:
-    """Files in /dev/shm that `processes` have mapped or made, that belong to this account and are not older than `since_s`."""
+    """Files in /dev/shm that `processes` have mapped or made, that belong to this account and are not older
+    than `since_s`.
+    """
     found = {path for process in processes for path in _mappings(process) | _semaphores(process)}
     ours: set[Path] = set()
     for path in found:
@@ -38,7 +41,9 @@ def remove_unused(segments: set[Path]) -> None:
 
 
 def _mappings(process: psutil.Process) -> set[Path]:
-    """From the kernel's list, which ends each line with the file's name, and ` (deleted)` where it has none any more."""
+    """From the kernel's list, which ends each line with the file's name, and ` (deleted)` where it has none
+    any more.
+    """
     try:
         lines = Path(f"/proc/{process.pid}/maps").read_text(errors="replace").splitlines()
     except OSError:

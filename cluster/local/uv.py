@@ -1,8 +1,9 @@
-"""uv, which installs packages: the pinned wheel in `.venv`, told what pip's configuration says. Standard library only.
+"""uv, which installs packages: the pinned wheel in `.venv`, told what pip's configuration says. Standard
+library only.
 
-uv reads its own configuration and not pip's. Who has a mirror, a proxy, wheels on a disk or a constraint has told pip, so that is passed
-on in `UV_...` variables (and not on command lines, which others can read: an index may have a password in its address).
-What the user has set in such a variable wins.
+uv reads its own configuration and not pip's. Who has a mirror, a proxy, wheels on a disk or a constraint
+has told pip, so that is passed on in `UV_...` variables (and not on command lines, which others can read:
+an index may have a password in its address). What the user has set in such a variable wins.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ def uv_requirement() -> str:
 
 
 def pip_options(listed: str) -> dict[str, str]:
-    """What `pip config list` printed, by option: the environment wins over `install`, which wins over `global`."""
+    """What `pip config list` printed, by option: the environment wins over `install`, which wins over
+    `global`.
+    """
     sections: dict[str, dict[str, str]] = {"global": {}, "install": {}, ":env:": {}}
     for line in listed.splitlines():
         key, _, value = line.partition("=")
@@ -66,8 +69,9 @@ def pip_options(listed: str) -> dict[str, str]:
 def variables(options: Mapping[str, str]) -> dict[str, str]:
     """The environment in which uv does what pip with these options would, and finds the CPU build of torch.
 
-    That one is in none of the usual indexes. Who has told pip of further places is taken to have it in one of them; for everybody
-    else uv asks PyTorch's own CPU index, https://download.pytorch.org/whl/cpu, for torch alone.
+    That one is in none of the usual indexes. Who has told pip of further places is taken to have it in one
+    of them; for everybody else uv asks PyTorch's own CPU index, https://download.pytorch.org/whl/cpu, for
+    torch alone.
     """
     found: dict[str, str] = {}
     for option, variable in VARIABLES.items():
@@ -91,7 +95,9 @@ def environment() -> dict[str, str]:
 
 
 def lock_options() -> list[str]:
-    """Options of `uv pip install` that keep every package at its version, and leave out what must not be there."""
+    """Options of `uv pip install` that keep every package at its version, and leave out what must not be
+    there.
+    """
     constraints = [str(LOCK), *pip_config().get("constraint", "").split()]
     return [*(word for file in constraints for word in ("--constraints", file)), "--excludes", str(LEFT_OUT)]
 

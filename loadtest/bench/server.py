@@ -11,7 +11,7 @@ import psutil
 import yaml
 
 from cluster.local.environment import fast_environment
-from cluster.local.processes import HAPROXY_PORTS, HOST, ROOT, ServeError, free_port, command_of, processes_of
+from cluster.local.processes import HAPROXY_PORTS, HOST, ROOT, ServeError, command_of, free_port, processes_of
 from cluster.local.server import APP
 from cluster.local.server import Server as Serve
 

@@ -1,6 +1,7 @@
 """A vLLM engine on a CPU starts in a third of the time: docs/decisions/0023 has the profile.
 
-An engine is three processes (replica, engine core, worker), each of which takes ten seconds of a core to import vLLM and torch.
+An engine is three processes (replica, engine core, worker), each of which takes ten seconds of a core to
+import vLLM and torch.
 """
 
 import json
@@ -14,19 +15,22 @@ from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 
 
 def prepare(arguments: dict[str, Any]) -> None:
-    """Change the engine arguments, and this process, so that the engine starts soon. Does nothing where there is an accelerator."""
+    """Change the engine arguments, and this process, so that the engine starts soon. Does nothing where
+    there is an accelerator.
+    """
     if not current_platform.is_cpu():
         return
     arguments.setdefault("distributed_executor_backend", ForkedWorkers)
     if arguments.get("enforce_eager"):
-        # vLLM compiles the sampler even so: C++ by torch's inductor, a dozen seconds at the first call, and a compiler is needed.
+        # vLLM compiles the sampler even so: C++ by torch's inductor, a dozen seconds at the first call, and
+        # a compiler is needed.
         os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
     register(Path(arguments["model"]))
 
 
 def register(folder: Path) -> None:
-    """Import the model's class here. vLLM would start a process that imports all of vLLM to look at the class, so that the one
-    that asks never touches a GPU; that is where most of a first start went.
+    """Import the model's class here. vLLM would start a process that imports all of vLLM to look at the
+    class, so that the one that asks never touches a GPU; that is where most of a first start went.
 
     Args:
         folder: the model; what is no folder here is left to vLLM.
@@ -43,9 +47,10 @@ def register(folder: Path) -> None:
 class ForkedWorkers(MultiprocExecutor):
     """Workers begin as a copy of the engine core, which has imported everything.
 
-    vLLM does so itself where it is not started by Ray: a replica has threads and connections that must not be copied, so it spawns
-    the engine core, and what that starts follows its example. The engine core has none yet when it starts its workers, but for traces.
-    Threads that are bound to cores are set up by variables that only a new process reads.
+    vLLM does so itself where it is not started by Ray: a replica has threads and connections that must not
+    be copied, so it spawns the engine core, and what that starts follows its example. The engine core has
+    none yet when it starts its workers, but for traces. Threads that are bound to cores are set up by
+    variables that only a new process reads.
     """
 
     def _init_executor(self) -> None:

@@ -104,7 +104,9 @@ def test_a_replica_in_a_placement_group_keeps_its_environment(tmp_path: Path) ->
         yaml.safe_dump({"http_options": {"host": "127.0.0.1", "port": port}, "applications": [application]})
     )
     with Server(config=path, port=port) as server:
-        replicas = [p for p in processes_of(server.tag) if "ServeReplica:podium:router" in " ".join(p.cmdline())]
+        replicas = [
+            p for p in processes_of(server.tag) if "ServeReplica:podium:router" in " ".join(p.cmdline())
+        ]
         assert [replica.environ()["OTEL_SERVICE_NAME"] for replica in replicas] == ["podium-router"]
 
 

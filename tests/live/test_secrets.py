@@ -17,7 +17,7 @@ import yaml
 
 from cluster.local.folder import folders
 from cluster.local.processes import ROOT as HERE
-from cluster.local.processes import ServeError, free_port, tag_of, processes_of
+from cluster.local.processes import ServeError, free_port, processes_of, tag_of
 from cluster.local.server import Server
 from tests import secrets
 from tests.wires.openai import OpenAIWire
