@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cluster.check.case import Case
 from cluster.check.deployments import ROUTER
-from cluster.check.findings import Finding
+from cluster.check.findings import Finding, items, mapping
 from serving.settings import SettingsError
 from serving.user_config import patched
 
@@ -41,9 +41,9 @@ def user_configs(case: Case) -> list[Finding]:
 
 def _rejection(case: Case, config: dict[str, object]) -> tuple[str, str] | None:
     names = [worker.name for worker in case.settings.workers]
-    workers = config.get("workers")
-    for worker in workers if isinstance(workers, list) else []:
-        if isinstance(worker, dict) and worker.get("name") not in names and "kind" not in worker:
+    for each in items(config.get("workers")):
+        worker = mapping(each)
+        if isinstance(each, dict) and worker.get("name") not in names and "kind" not in worker:
             says = f"changes the worker {worker.get('name')!r}, which {case.settings_file} does not have"
             return says, f"name one of {', '.join(names)}; a new one needs its `kind` and `model`"
     try:

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from cluster.check.findings import CheckError, section
+from cluster.check.findings import CheckError, items, mapping, section
 from cluster.check.machines import ACCELERATOR
 from serving.deployments.autoscaling import autoscaling
 from serving.deployments.build import gpus_of
@@ -74,11 +74,11 @@ def read(path: Path) -> ServeConfig:
     data = _parse(path)
     if fault := _fault(data):
         raise CheckError(f"{path} is not a Serve config: {fault}. cluster/gpu.serve.yaml is one.")
-    application = data["applications"][0]
+    application = mapping(data["applications"][0])
     return ServeConfig(
         file=str(path),
         settings=section(application, "args").get("settings"),
-        deployments={each["name"]: each for each in application.get("deployments") or []},
+        deployments={each["name"]: each for each in items(application.get("deployments"))},
         import_path=application["import_path"],
         port=section(data, "http_options").get("port", PORT),
     )
@@ -86,28 +86,28 @@ def read(path: Path) -> ServeConfig:
 
 def _parse(path: Path) -> dict[str, Any]:
     try:
-        documents = [each for each in yaml.safe_load_all(path.read_text(encoding="utf-8")) if each]
-        services = [each for each in documents if section({"it": each}, "it").get("kind") == "RayService"]
+        documents: list[Any] = [each for each in yaml.safe_load_all(path.read_text(encoding="utf-8")) if each]
+        services = [each for each in map(mapping, documents) if each.get("kind") == "RayService"]
         if services:
             documents = [yaml.safe_load(section(services[0], "spec").get("serveConfigV2") or "")]
     except (OSError, yaml.YAMLError) as exc:
         raise CheckError(f"{path} cannot be read: {exc}") from exc
-    if not documents or not isinstance(documents[0], dict):
+    if not (data := mapping(documents[0]) if documents else {}):
         raise CheckError(f"{path} is not a Serve config: there is nothing in it, or no mapping.")
-    return documents[0]
+    return data
 
 
 def _fault(data: dict[str, Any]) -> str:
     """Why there is no application to be read, in a line; empty where there is one. Ray's own schema would
     import what it names.
     """
-    applications = data.get("applications")
-    if not isinstance(applications, list) or not applications or not isinstance(applications[0], dict):
+    applications = items(data.get("applications"))
+    if not (application := mapping(applications[0]) if applications else {}):
         return f"it has no `applications`, but {', '.join(map(str, data))}"
-    if not isinstance(applications[0].get("import_path"), str):
+    if not isinstance(application.get("import_path"), str):
         return "applications[0].import_path is not set"
-    for index, each in enumerate(applications[0].get("deployments") or []):
-        if not isinstance(each, dict) or not isinstance(each.get("name"), str):
+    for index, each in enumerate(application.get("deployments") or []):
+        if not isinstance(mapping(each).get("name"), str):
             return f"applications[0].deployments[{index}] has no name"
     return ""
 
@@ -160,10 +160,11 @@ def _deployment(
 ) -> Deployment:
     given = dict(config.deployments.get(name, {}))
     merged = defaults | given
-    fixed, scaling = given.get("num_replicas"), given.get("autoscaling_config")
+    fixed: Any = given.get("num_replicas")
+    scaling: dict[str, Any] | None = given.get("autoscaling_config")
     if fixed == "auto":
-        fixed, scaling = None, AUTO | (scaling or {})
-    counts = merged["autoscaling_config"] if scaling is None else RAYS_SCALING | scaling
+        fixed, scaling = None, {**AUTO, **(scaling or {})}
+    counts: dict[str, Any] = merged["autoscaling_config"] if scaling is None else {**RAYS_SCALING, **scaling}
     return Deployment(
         name=name,
         min_replicas=int(counts["min_replicas"] if fixed is None else fixed),

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from cluster.check.findings import CheckError, section
+from cluster.check.findings import CheckError, mapping, section
 
 HEAD = "head"
 ACCELERATOR = "accelerator_type:"
@@ -53,7 +53,7 @@ class Machines:
     """Variables with the values written in the file; "" where the value comes from elsewhere."""
     open_ports: tuple[range, ...] | None = None
     """What the file lets in from outside; None where it says nothing of that."""
-    images: Mapping[str, str] = field(default_factory=dict)
+    images: Mapping[str, str] = field(default_factory=dict[str, str])
     """The container image by kind of node."""
 
 
@@ -65,7 +65,7 @@ def read(path: Path) -> Machines:
     """
     try:
         documents = [
-            each for each in yaml.safe_load_all(path.read_text(encoding="utf-8")) if isinstance(each, dict)
+            each for each in map(mapping, yaml.safe_load_all(path.read_text(encoding="utf-8"))) if each
         ]
     except (OSError, yaml.YAMLError) as exc:
         raise CheckError(f"{path} cannot be read: {exc}") from exc

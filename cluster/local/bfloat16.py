@@ -19,7 +19,11 @@ Bits = NDArray[np.uint16]
 Floats = NDArray[np.float32]
 Tensor = NDArray[np.uint16 | np.float16 | np.float32]
 """Of a safetensors file; bfloat16 as `Bits`."""
-TYPES: dict[str, type[np.generic]] = {"BF16": np.uint16, "F16": np.float16, "F32": np.float32}
+TYPES: dict[str, type[np.uint16 | np.float16 | np.float32]] = {
+    "BF16": np.uint16,
+    "F16": np.float16,
+    "F32": np.float32,
+}
 NAMES = {np.dtype(kind): name for name, kind in TYPES.items()}
 
 

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import yaml
 
@@ -69,7 +70,7 @@ def run_child(
         print(error.message)  # before Ray is started, which takes a while
         return 1
     raise_file_limit()  # a connection is a file, and all of Ray's processes inherit the limit
-    ray.init(
+    cast(Any, ray).init(
         "local",
         namespace="serve",
         num_cpus=cpus,
@@ -80,7 +81,7 @@ def run_child(
         _node_ip_address=HOST,
         _metrics_export_port=metrics_port,
     )
-    serve.start(proxy_location="HeadOnly", http_options={"host": HOST, "port": port})
+    cast(Any, serve).start(proxy_location="HeadOnly", http_options={"host": HOST, "port": port})
     # It catches Ctrl-C, shuts Serve down, and exits 0 also after an error: whether it was ready is the
     # parent's to see.
     serve_run.main(args=["--app-dir", str(ROOT), *target], standalone_mode=False)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from cluster.local import model, uv
 
 if TYPE_CHECKING:
-    from cluster.local.bfloat16 import Tensor
+    from cluster.local.bfloat16 import Floats, Tensor
 
 FOLDER = uv.ROOT / "models" / "smollm2-135m-conductor"
 ADAPTERS = uv.ROOT / "adapters"
@@ -66,6 +66,8 @@ def merge(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], scale: floa
     Raises:
         ModelError: the adapter is for another model.
     """
+    import numpy as np
+
     from cluster.local.bfloat16 import floats_of, like
 
     result = dict(base)
@@ -76,7 +78,8 @@ def merge(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], scale: floa
             raise model.ModelError(
                 f"the adapter changes {target}, which the base model does not have in that shape"
             )
-        result[target] = like(base[target], floats_of(base[target]) + scale * (b @ a))
+        change: Floats = (b @ a) * np.float32(scale)
+        result[target] = like(base[target], floats_of(base[target]) + change)
     return result
 
 

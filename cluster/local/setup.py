@@ -20,19 +20,19 @@ import fcntl
 import hashlib
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from cluster.local import local_models, uv
 from cluster.local.model import ModelError
 from cluster.local.progress import Progress
+from cluster.local.remedies import explain
 from cluster.local.uv import LEFT_OUT, LOCK, PYTHON, ROOT, UV, VENV
 
 BUILD = ROOT / "build"
@@ -111,7 +111,7 @@ def run(command: Sequence[str], phase: str) -> str:
 
 
 @contextlib.contextmanager
-def ending(process: subprocess.Popen[bytes]) -> Iterator[None]:
+def ending(process: subprocess.Popen[bytes]) -> Generator[None]:
     """Leave no process behind, whatever happens."""
     try:
         yield
@@ -133,63 +133,6 @@ def last_line(log: Path, start: int = 0) -> str:
 def ask(*command: str) -> str:
     """What a command that takes no time prints."""
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
-
-
-REMEDIES = (
-    (
-        r"gcc.*(not found|No such file)|Python\.h|command '.*(cc|gcc|g\+\+)' failed",
-        (
-            "A package of training and evaluation (pycosat) is compiled here and needs a C compiler and Python's headers:\n"
-            "on Debian and Ubuntu, `apt install gcc python3-dev`. `make serve` and `make demo` do without."
-        ),
-    ),
-    (
-        r"No space left on device|Errno 28|os error 28",
-        "The disk is full. Free some space (6 GB are needed with local models), then run `make setup` again.",
-    ),
-    (
-        r"Permission denied|Read-only file system|Errno 13|Errno 30|os error 13|os error 30",
-        f"This account may not write under {ROOT}, or not into uv's cache (UV_CACHE_DIR names another folder).",
-    ),
-    (
-        r"download\.pytorch\.org",
-        (
-            "The CPU build of torch is fetched from PyTorch's own index, which cannot be reached. Name a mirror of it, or a folder\n"
-            "with that wheel, to pip: PIP_EXTRA_INDEX_URL=<address> or PIP_FIND_LINKS=<folder>, then `make setup` again."
-        ),
-    ),
-    (
-        r"\+cpu",
-        (
-            "None of the indexes has the CPU build of torch. It is in PyTorch's own index for CPUs (pytorch.org, Get Started, CPU,\n"
-            "shows its address): run `PIP_EXTRA_INDEX_URL=<address> make setup`. For a machine with GPUs, install the `gpu` extra in\n"
-            "an environment of its own: pip install '.[gpu]'."
-        ),
-    ),
-    (
-        r"[Ff]ailed to fetch|error sending request|dns error|NewConnectionError|Max retries|Connection|timed out|SSLError|ProxyError",
-        (
-            "The package index cannot be reached. `pip config list` shows which one is asked; check network and proxy,\n"
-            "then run `make setup` again: it goes on where it stopped."
-        ),
-    ),
-    (
-        r"No solution found|No matching distribution|Could not find a version",
-        (
-            "The package index has no build of that version for this Python and machine. Linux on x86-64 or arm64 with\n"
-            "Python 3.11 is what the lock was made on."
-        ),
-    ),
-)
-
-
-def explain(output: str, phase: str, log: Path) -> str:
-    """What the command said last, what that means, and where all of it is."""
-    tail = "\n".join(f"    {line[:200]}" for line in output.strip().splitlines()[-8:])
-    remedy = next(
-        (text for pattern, text in REMEDIES if re.search(pattern, output)), "Run `make setup` again."
-    )
-    return f"{phase} failed:\n{tail}\n\n{remedy}\nThe whole output: {log}"
 
 
 # -------------------------------------------------------------------------------- the phases
@@ -291,7 +234,7 @@ def ask_needs(settings: str, model: str | None) -> tuple[bool, list[str]]:
 
 
 @contextlib.contextmanager
-def making_models(names: Sequence[str]) -> Iterator[None]:
+def making_models(names: Sequence[str]) -> Generator[None]:
     """The local models among `names` are made beside what is done in the block, and are there at its end.
 
     Raises:
@@ -320,7 +263,7 @@ def making_models(names: Sequence[str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def one_at_a_time() -> Iterator[None]:
+def one_at_a_time() -> Generator[None]:
     """Hold the set-up lock of this checkout; a second run waits and says so."""
     BUILD.mkdir(exist_ok=True)
     with (BUILD / "setup.lock").open("a+") as held:

@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 from cluster.local import setup
 from cluster.local.model import NEEDED_FILES
 from cluster.local.needs import Needs, needs_of
+from cluster.local.remedies import explain
 from cluster.local.uv import LEFT_OUT, LIKE_PIP, LOCK, pip_options, variables
 from serving.settings import load, parse
 from tests.base_only import packages_of
@@ -253,4 +254,4 @@ def test_a_disk_without_room_is_named_before_anything_is_fetched(monkeypatch: py
     ],
 )
 def test_what_uv_says_is_told_with_what_to_do(said: str, remedy: str) -> None:
-    assert remedy in setup.explain(said, "installing", setup.LOG)
+    assert remedy in explain(said, "installing", setup.LOG)
