@@ -68,3 +68,9 @@ def test_settings_with_a_local_model_say_what_to_install_where_vllm_is_not():
     assert ended.returncode == 1
     assert "'conductor' needs vLLM" in ended.stderr
     assert "make setup SETTINGS=cluster/local.yaml" in ended.stderr
+
+
+def test_building_an_application_with_local_models_loads_none_of_their_libraries():
+    code = "import sys; from serving.app import build_app; build_app({'settings': 'cluster/local.yaml'}); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not MODELS & set(loaded.stdout.split())
