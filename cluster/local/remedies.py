@@ -17,7 +17,7 @@ REMEDIES = (
     ),
     (
         r"No space left on device|Errno 28|os error 28",
-        "The disk is full. Free some space (6 GB are needed with local models), then run `make setup` again.",
+        "The disk is full. Free some space (4 GB are needed with local models), then run `make setup` again.",
     ),
     (
         r"Permission denied|Read-only file system|Errno 13|Errno 30|os error 13|os error 30",

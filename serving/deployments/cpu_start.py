@@ -45,16 +45,20 @@ def register(folder: Path) -> None:
 
 
 class ForkedWorkers(MultiprocExecutor):
-    """Workers begin as a copy of the engine core, which has imported everything.
+    """Workers begin as a copy of the engine core, which has imported everything, where that is safe.
 
-    vLLM does so itself where it is not started by Ray: a replica has threads and connections that must not
-    be copied, so it spawns the engine core, and what that starts follows its example. The engine core has
-    none yet when it starts its workers, but for traces. Threads that are bound to cores are set up by
-    variables that only a new process reads.
+    vLLM does so itself where Ray has not started it. A replica has threads and connections that must not be
+    copied, so it spawns the engine core, and what that starts follows its example.
     """
 
     def _init_executor(self) -> None:
-        is_bound = envs.VLLM_CPU_OMP_THREADS_BIND != "nobind"
-        if not is_bound and not self.vllm_config.observability_config.otlp_traces_endpoint:
+        if can_fork(self.vllm_config.observability_config.otlp_traces_endpoint):
             os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
         super()._init_executor()
+
+
+def can_fork(traces_endpoint: str | None) -> bool:
+    """Whether the engine core has no threads before it starts its workers (those that export traces), and
+    none of the workers' are bound to cores, which is done by variables that only a new process reads.
+    """
+    return traces_endpoint is None and envs.VLLM_CPU_OMP_THREADS_BIND == "nobind"
