@@ -17,13 +17,18 @@ def model(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(("eager", "disabled"), [(True, "1"), (False, None)])
-def test_what_is_to_run_without_compiling_compiles_no_sampler_either(
-    model: Path, monkeypatch: pytest.MonkeyPatch, eager: bool, disabled: str | None
+def test_what_torch_compiles_is_kept_and_nothing_is_compiled_without_a_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "environ", {})
-    cpu_start.prepare({"model": str(model), "enforce_eager": eager})
-    assert os.environ.get("TORCH_COMPILE_DISABLE") == disabled
+    compiler = tmp_path / "g++"
+    compiler.touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert cpu_start.compiling({}, Path("/c")) == {"TORCHINDUCTOR_CACHE_DIR": "/c/inductor"}
+    assert cpu_start.compiling({"TORCHINDUCTOR_CACHE_DIR": "/own"}, Path("/c")) == {
+        "TORCHINDUCTOR_CACHE_DIR": "/own"
+    }
+    compiler.unlink()
+    assert cpu_start.compiling({}, Path("/c")) == {"TORCH_COMPILE_DISABLE": "1"}
 
 
 def test_an_executor_that_the_settings_name_stays(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
