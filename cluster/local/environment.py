@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from cluster.local.processes import HOST, ROOT
 from serving.edge import HOOK, IN_PROXY
@@ -13,6 +14,7 @@ def serve_environment() -> dict[str, str]:
     loopback = ",".join(
         filter(None, [os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), "127.0.0.1,localhost"])
     )
+    vllm_cache = Path(os.environ.get("VLLM_CACHE_ROOT", "~/.cache/vllm")).expanduser()
     return {
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_AUTH_MODE": "token",  # what Ray would choose, without its warning; the token is in ~/.ray
@@ -26,6 +28,9 @@ def serve_environment() -> dict[str, str]:
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         "RAYLLM_ENABLE_REQUEST_PROMPT_LOGS": "0",
         "VLLM_NO_USAGE_STATS": "1",
+        # torch would keep what it compiles for an engine in the server's temporary folder, and compile it at
+        # each start.
+        "TORCHINDUCTOR_CACHE_DIR": os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(vllm_cache / "inductor")),
         "DO_NOT_TRACK": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONUNBUFFERED": "1",

@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,23 +23,18 @@ def prepare(arguments: dict[str, Any]) -> None:
     if not current_platform.is_cpu():
         return
     arguments.setdefault("distributed_executor_backend", ForkedWorkers)
-    os.environ.update(compiling(os.environ, Path(envs.VLLM_CACHE_ROOT)))
+    if (
+        not can_compile()
+    ):  # the sampler is compiled in spite of `enforce_eager`, and the first call would fail
+        os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
     register(Path(arguments["model"]))
 
 
-def compiling(outer: Mapping[str, str], cache: Path) -> dict[str, str]:
-    """How torch compiles the sampler at the first call, which it does in spite of `enforce_eager`.
-
-    Twice as fast for many answers at once, but a dozen seconds: so it is kept, where it would be lost with the
-    server's own temporary folder. Without a C++ compiler the first call would fail.
-
-    Args:
-        outer: the environment; what it says already stays.
-        cache: the folder of what is kept.
-    """
-    if shutil.which(outer.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")) is None:
-        return {"TORCH_COMPILE_DISABLE": outer.get("TORCH_COMPILE_DISABLE", "1")}
-    return {"TORCHINDUCTOR_CACHE_DIR": outer.get("TORCHINDUCTOR_CACHE_DIR", str(cache / "inductor"))}
+def can_compile() -> bool:
+    """Whether the C++ compiler that torch's inductor uses is here."""
+    return (
+        shutil.which(os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")) is not None
+    )
 
 
 def register(folder: Path) -> None:

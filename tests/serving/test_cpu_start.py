@@ -17,18 +17,14 @@ def model(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_torch_compiles_is_kept_and_nothing_is_compiled_without_a_compiler(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compiler = tmp_path / "g++"
+def test_nothing_is_compiled_without_a_compiler(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = model / "g++"
     compiler.touch(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert cpu_start.compiling({}, Path("/c")) == {"TORCHINDUCTOR_CACHE_DIR": "/c/inductor"}
-    assert cpu_start.compiling({"TORCHINDUCTOR_CACHE_DIR": "/own"}, Path("/c")) == {
-        "TORCHINDUCTOR_CACHE_DIR": "/own"
-    }
-    compiler.unlink()
-    assert cpu_start.compiling({}, Path("/c")) == {"TORCH_COMPILE_DISABLE": "1"}
+    for disabled in (None, "1"):
+        monkeypatch.setattr(os, "environ", {"PATH": str(model)})
+        cpu_start.prepare({"model": str(model)})
+        assert os.environ.get("TORCH_COMPILE_DISABLE") == disabled
+        compiler.unlink(missing_ok=True)
 
 
 def test_an_executor_that_the_settings_name_stays(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
