@@ -78,7 +78,7 @@ class Stage:
 BASE = Stage("base", (), 700_000_000)
 CPU = Stage("cpu", ("cpu",), 3_000_000_000)
 DEV = Stage("dev", ("dev",), 1_500_000_000)
-LEARNING = Stage("learning", ("cpu", "dev", "training", "evaluation"), 4_800_000_000)
+LEARNING = Stage("learning", ("cpu", "dev", "training", "evaluation"), 4_200_000_000)
 STAGES = (BASE, CPU, DEV, LEARNING)
 
 
@@ -216,7 +216,7 @@ def add(stage: Stage) -> None:
     command = uv.pip_command("install", *uv.lock_options(), *options, "--editable", f".{extras}")
     run(command, f"installing {stage.name} packages")
     # Some packages have files that are no Python, which it counts as an error.
-    compile_all = ["-m", "compileall", "-q", "-j", "0", "-x", NOT_COMPILED, str(VENV / "lib")]
+    compile_all = ["-m", "compileall", "-qq", "-j", "0", "-x", NOT_COMPILED, str(VENV / "lib")]
     run([str(PYTHON), *compile_all], "compiling them to bytecode", must_succeed=False)
     for each in STAGES:
         if set(each.extras) <= set(stage.extras):
