@@ -10,10 +10,10 @@ from typing import Any
 import psutil
 import yaml
 
-from cluster.environment import fast_environment
-from cluster.processes import HAPROXY_PORTS, HOST, ROOT, ServeError, free_port, named, tagged
-from cluster.server import APP
-from cluster.server import Server as LocalServer
+from cluster.local.environment import fast_environment
+from cluster.local.processes import HAPROXY_PORTS, HOST, ROOT, ServeError, command_of, free_port, processes_of
+from cluster.local.server import APP
+from cluster.local.server import Server as LocalServer
 
 HERE = Path(__file__).resolve().parent
 BUILD = ROOT / "build" / "bench"
@@ -58,7 +58,7 @@ class BenchServer(LocalServer):
     def replicas(self, deployment: str, application: str = "default") -> list[psutil.Process]:
         """The replica processes of a deployment; Serve names an unnamed application `default`."""
         name = f"ray::ServeReplica:{application}:{deployment}"
-        return [process for process in tagged(self.tag) if named(process).startswith(name)]
+        return [process for process in processes_of(self.tag) if command_of(process).startswith(name)]
 
     def router(self) -> psutil.Process:
         """The process of the only router replica of the application `podium`.

@@ -1,10 +1,14 @@
-"""A Python that has no packages but those of requirements/base.lock, as far as imports can tell."""
+"""A Python that has no packages but those of the base stage, as far as imports can tell."""
 
+import importlib.util
 import subprocess
 import sys
-from importlib.metadata import packages_distributions
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+from pathlib import Path
 
-from cluster.venv import BASE_LOCK, locked_names, normal, site_packages
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 from tests.conftest import ROOT
 
 MODELS = {"torch", "vllm", "transformers"}
@@ -21,14 +25,35 @@ sys.modules.update(dict.fromkeys(MISSING))
 """
 
 
+def packages_of(*extras: str) -> set[str]:
+    """Podium with these extras, and all that is installed because of it."""
+    found: set[tuple[str, str]] = set()
+    waiting = [("podium", extra) for extra in ("", *extras)]
+    while waiting:
+        if (each := waiting.pop()) in found:
+            continue
+        found.add(each)
+        try:
+            wanted = map(Requirement, requires(each[0]) or ())
+        except PackageNotFoundError:  # left out: requirements/left_out.txt
+            continue
+        for need in wanted:
+            if need.marker is None or need.marker.evaluate({"extra": each[1]}):
+                waiting += [(canonicalize_name(need.name), extra) for extra in ("", *need.extras)]
+    return {name for name, _ in found}
+
+
 def with_base_only(code: str) -> subprocess.CompletedProcess[str]:
-    """Run `code` as if nothing were installed but what requirements/base.lock names."""
-    base = {*locked_names(BASE_LOCK), "podium", "pip"}
-    vendored = {path.name for path in (site_packages() / "ray" / "thirdparty_files").iterdir()}
+    """Run `code` as if nothing were installed but the packages of the base stage."""
+    base = packages_of() | {"pip"}
+    ray = importlib.util.find_spec("ray")
+    assert ray
+    assert ray.origin
+    vendored = {path.name for path in (Path(ray.origin).parent / "thirdparty_files").iterdir()}
     missing = {
         module
         for module, owners in packages_distributions().items()
-        if not base & {normal(owner) for owner in owners} and module not in vendored
+        if not base & {canonicalize_name(owner) for owner in owners} and module not in vendored
     }
     assert missing >= MODELS | {"pytest", "peft"}
     return subprocess.run(

@@ -5,6 +5,7 @@ also ask an engine what it still works on. `scripted_server` is a Podium of its 
 """
 
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +14,14 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster.environment import serve_environment
-from cluster.processes import free_port
+from cluster.local.environment import serve_environment
+from cluster.local.processes import free_port
 from tests.otlp import Receiver, receiving
 
 os.environ.update(serve_environment())  # before anything imports Ray, which reads some of it at import
 ROOT = Path(__file__).parent.parent
+PODIUM = str(Path(sys.executable).with_name("podium"))
+"""The installed command."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ def _with_room_for_adapters(folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def scripted_server() -> Iterator[str]:
-    from cluster.server import Server
+    from cluster.local.server import Server
 
     with Server(settings=ROOT / "cluster/scripted.yaml", port=0) as server:
         yield server.url

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx2 as httpx
 
-from cluster.processes import free_port
+from cluster.local.processes import free_port
 
 INSTALL = ["apt-get", "install", "-y", "--no-install-recommends", "prometheus"]
 

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -11,14 +10,14 @@ from pathlib import Path
 
 import psutil
 
-from cluster.shared_memory import segments_of
-from tests.conftest import ROOT
+from cluster.local.shared_memory import segments_of
+from tests.conftest import PODIUM, ROOT
 
 VARIABLES = (
     "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "HF_TOKEN", "OTEL_EXPORTER_OTLP_HEADERS",
 )  # fmt: skip
 PLACES = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"), Path.home(), ROOT / "build")
-NOT_WRITTEN_BY_A_SERVER = {".venv", ".git", "pip"}
+NOT_WRITTEN_BY_A_SERVER = {".venv", ".git", "pip", "uv"}
 
 
 def planted() -> dict[str, str]:
@@ -51,16 +50,7 @@ def serving(
     settings: Path, port: int, environment: Mapping[str, str], *flags: str
 ) -> Iterator[subprocess.Popen[str]]:
     """`make serve`, set-up aside, from its being ready; ended by whoever entered, or here."""
-    command = [
-        sys.executable,
-        "-m",
-        "cluster.serve",
-        "--settings",
-        str(settings),
-        "--port",
-        str(port),
-        *flags,
-    ]
+    command = [PODIUM, "serve", "--settings", str(settings), "--port", str(port), *flags]
     process = subprocess.Popen(
         command, cwd=ROOT, env=os.environ | environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )  # fmt: skip

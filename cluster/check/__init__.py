@@ -1,7 +1,8 @@
-"""`python -m cluster.check`: whether the pool, the Serve config and the machines agree, and what they cost.
+"""`podium check`: whether the pool, the Serve config and the machines agree, and what they cost.
 
-Three files say what is served, by how many replicas, and on which machines; nothing at run time says that they contradict each
-other, except a replica that waits for ever. Reads files only: asks no cloud, starts no Ray.
+Three files say what is served, by how many replicas, and on which machines; nothing at run time says that
+they contradict each other, except a replica that waits for ever. Reads files only: asks no cloud, starts no
+Ray.
 
     case.py         the three files, read into one `Case`
     machines.py     kinds of nodes, from `ray up`'s YAML or a RayService manifest

@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
@@ -32,7 +32,7 @@ CHECKS: tuple[Callable[[Case], list[Finding]], ...] = (
     running.prices,
     running.drains,
     running.spot,
-    cost.unpriced,
+    cost.unknown_prices,
     cost.strangers,
 )
 
@@ -42,7 +42,7 @@ def findings(case: Case) -> list[Finding]:
     return sorted((each for check in CHECKS for each in check(case)), key=lambda finding: not finding.fault)
 
 
-def main(arguments: list[str] | None = None, console: Console | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, console: Console | None = None) -> int:
     """Command line."""
     options = _parser().parse_args(arguments)
     out = console or Console()
@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None, console: Console | None = None) -> 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m cluster.check",
+        prog="podium check",
         description="Says whether pool, Serve config and machines agree, and what they cost. Reads files only.",
         epilog="Exit code: 0 where they agree, 1 where they do not or a file cannot be read.",
     )
@@ -103,7 +103,7 @@ def _rate(text: str) -> Decimal:
     return rate
 
 
-# ------------------------------------------------------------------------------------------------ tables
+# -------------------------------------------------------------------------------- tables
 
 
 def engines_table(case: Case) -> Table:
@@ -152,7 +152,7 @@ def price_lines(case: Case, mix: dict[str, Decimal], rps: Decimal | None) -> lis
     """What a thousand requests cost."""
     shown = ", ".join(f"{share:%} {kind}".replace(".000000", "") for kind, share in mix.items())
     lines = [
-        f"A thousand requests ({shown}): {dollars(cost.billed_per_thousand(case, mix))} billed by providers"
+        f"A thousand requests ({shown}): {dollars(cost.provider_usd_per_thousand(case, mix))} billed by providers"
     ]
     if rps is None:
         return [*lines, "and the machines' share: pass --rps.", ""]
@@ -161,7 +161,7 @@ def price_lines(case: Case, mix: dict[str, Decimal], rps: Decimal | None) -> lis
         *lines,
         f"and {_range_usd(smallest, largest)} of the machines, if they serve {rps} requests a second.",
         "That divides their cost by the rate that you gave, whether or not they can serve it.",
-        cost.needed(case, mix, rps),
+        cost.pace(case, mix, rps),
         "What they do serve: `podium capacity`; of the files that ship, docs/capacity.md.",
         "",
     ]

@@ -1,4 +1,6 @@
-"""The files that must agree, read into one `Case`; and the two tables, of prices and of model sizes, that go with them."""
+"""The files that must agree, read into one `Case`; and the two tables, of prices and of model sizes, that
+go with them.
+"""
 
 from dataclasses import dataclass
 from decimal import Decimal
@@ -84,7 +86,7 @@ def case_of(settings: Path, serve: Path, cluster: Path, prices: Path = PRICES, m
         settings_file=str(settings),
         serve=config,
         machines=machines.read(cluster),
-        deployments=tuple(deployments.made(served, config)),
+        deployments=tuple(deployments.deployments_of(served, config)),
         prices=_table(prices, TypeAdapter(Prices)),
         prices_file=str(prices),
         models=_table(models, TypeAdapter(dict[str, ModelSize])),

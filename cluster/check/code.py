@@ -1,4 +1,6 @@
-"""Whether the Python that a Serve config names is there, and takes what it is given. Reads source, runs none of it."""
+"""Whether the Python that a Serve config names is there, and takes what it is given. Reads source, runs
+none of it.
+"""
 
 import ast
 import importlib.util
@@ -6,7 +8,7 @@ from pathlib import Path
 
 from cluster.check.case import Case
 from cluster.check.deployments import ROUTER
-from cluster.check.findings import Finding
+from cluster.check.findings import Finding, items, mapping
 from serving.settings.patch import apply_patch
 from serving.settings.settings import SettingsError
 
@@ -32,16 +34,16 @@ def user_configs(case: Case) -> list[Finding]:
         if name != ROUTER:
             says = "is given to an engine, which takes none: its replicas do not start"
             found.append(Finding(case.serve.file, field, says, f"write it under `{ROUTER}`"))
-        elif reason := _refused(case, config):
+        elif reason := _rejection(case, config):
             found.append(Finding(case.serve.file, field, *reason))
     return found
 
 
-def _refused(case: Case, config: dict[str, object]) -> tuple[str, str] | None:
+def _rejection(case: Case, config: dict[str, object]) -> tuple[str, str] | None:
     names = [worker.name for worker in case.settings.workers]
-    workers = config.get("workers")
-    for worker in workers if isinstance(workers, list) else []:
-        if isinstance(worker, dict) and worker.get("name") not in names and "kind" not in worker:
+    for each in items(config.get("workers")):
+        worker = mapping(each)
+        if isinstance(each, dict) and worker.get("name") not in names and "kind" not in worker:
             says = f"changes the worker {worker.get('name')!r}, which {case.settings_file} does not have"
             return says, f"name one of {', '.join(names)}; a new one needs its `kind` and `model`"
     try:

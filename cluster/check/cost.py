@@ -1,7 +1,9 @@
-"""Dollars: what the cluster takes an hour, at its smallest and its largest, and what a thousand requests of a mix take.
+"""Dollars: what the cluster takes an hour, at its smallest and its largest, and what a thousand requests of
+a mix take.
 
-The second is two parts that are not alike: what providers bill by the token, and the machines' share, which depends on how many
-requests share them. How many nodes a given load needs is not known here; `loadtest/` answers that.
+The second is two parts that are not alike: what providers bill by the token, and the machines' share, which
+depends on how many requests share them. How many nodes a given load needs is not known here; `loadtest/`
+answers that.
 """
 
 from collections.abc import Mapping
@@ -53,17 +55,22 @@ def _times(usd: Decimal | None, count: int) -> Decimal | None:
     return None if usd is None else usd * count
 
 
-def unpriced(case: Case) -> list[Finding]:
+def unknown_prices(case: Case) -> list[Finding]:
     """Nodes whose price is not in the table: a remark, since one's own machines have none."""
     return [
-        Finding(case.machines.file, f"{line.node.name}", f"the price of {line.node.instance or 'this machine'} is not known",
-                "add it under `instances` in cluster/prices.yaml, or pass --prices", fault=False)
+        Finding(
+            case.machines.file,
+            f"{line.node.name}",
+            f"the price of {line.node.instance or 'this machine'} is not known",
+            "add it under `instances` in cluster/prices.yaml, or pass --prices",
+            fault=False,
+        )
         for line in hourly(case)
         if line.usd_per_h is None and line.node.instance
-    ]  # fmt: skip
+    ]
 
 
-# ------------------------------------------------------------------------------------------------ requests
+# -------------------------------------------------------------------------------- requests
 
 
 def shares(text: str, kinds: Mapping[str, object]) -> dict[str, Decimal]:
@@ -92,13 +99,17 @@ def shares(text: str, kinds: Mapping[str, object]) -> dict[str, Decimal]:
     return mix
 
 
-def billed_per_thousand(case: Case, mix: Mapping[str, Decimal]) -> Decimal | None:
-    """Dollars that providers bill for a thousand requests of `mix`; None where a worker's price is unknown."""
-    return total([_times_share(billed(case, kind), share * 1000) for kind, share in mix.items()])
+def provider_usd_per_thousand(case: Case, mix: Mapping[str, Decimal]) -> Decimal | None:
+    """Dollars that providers bill for a thousand requests of `mix`; None where a worker's price is
+    unknown.
+    """
+    return total([_times_share(provider_usd(case, kind), share * 1000) for kind, share in mix.items()])
 
 
-def billed(case: Case, kind: str) -> Decimal | None:
-    """Dollars that providers bill for one request of `kind`; None where a price, or one of its workers, is unknown."""
+def provider_usd(case: Case, kind: str) -> Decimal | None:
+    """Dollars that providers bill for one request of `kind`; None where a price, or one of its workers, is
+    unknown.
+    """
     prices = {worker.name: worker.price for worker in case.settings.workers}
     costs: list[Decimal | None] = []
     for call in case.prices.requests[kind]:
@@ -113,15 +124,22 @@ def billed(case: Case, kind: str) -> Decimal | None:
 
 
 def strangers(case: Case) -> list[Finding]:
-    """Requests in the price table that call a worker which the settings do not have: a remark, their cost is unknown."""
+    """Requests in the price table that call a worker which the settings do not have: a remark, their cost
+    is unknown.
+    """
     names = {worker.name for worker in case.settings.workers}
     return [
-        Finding(case.prices_file, f"requests.{kind}", f"{call.worker!r} is no worker of {case.settings_file}",
-                "pass --prices with requests of your own", fault=False)
+        Finding(
+            case.prices_file,
+            f"requests.{kind}",
+            f"{call.worker!r} is no worker of {case.settings_file}",
+            "pass --prices with requests of your own",
+            fault=False,
+        )
         for kind, calls in case.prices.requests.items()
         for call in calls
         if call.worker not in names
-    ]  # fmt: skip
+    ]
 
 
 def _times_share(usd: Decimal | None, share: Decimal) -> Decimal | None:
@@ -133,8 +151,10 @@ def machines_per_thousand(usd_per_h: Decimal | None, rps: Decimal) -> Decimal | 
     return None if usd_per_h is None else usd_per_h / (rps * SECONDS_AN_HOUR) * 1000
 
 
-def needed(case: Case, mix: Mapping[str, Decimal], rps: Decimal) -> str:
-    """What `rps` asks of the engine that has the least room for it: tokens a second of each sequence that it can hold at once."""
+def pace(case: Case, mix: Mapping[str, Decimal], rps: Decimal) -> str:
+    """What `rps` asks of the engine that has the least room for it: tokens a second of each sequence that
+    it can hold at once.
+    """
     owners = {w.name: w.deployment or w.name for w in case.settings.workers if isinstance(w, VllmSettings)}
     asked: dict[str, Decimal] = {}
     for kind, share in mix.items():
@@ -144,9 +164,11 @@ def needed(case: Case, mix: Mapping[str, Decimal], rps: Decimal) -> str:
     rows = [
         (asked[each.worker.name] / (slots * each.max_replicas), each.worker.name, slots * each.max_replicas)
         for each in case.deployments
-        if each.worker and each.worker.name in asked and each.max_replicas
+        if each.worker
+        and each.worker.name in asked
+        and each.max_replicas
         and (slots := int(each.worker.engine.get("max_num_seqs", 0)))
-    ]  # fmt: skip
+    ]
     if not rows:
         return "How much the engines can do at once is not known: their `max_num_seqs` is not set."
     pace, name, slots = max(rows)

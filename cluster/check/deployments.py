@@ -1,4 +1,6 @@
-"""What each deployment needs: the settings say it, and the Serve config overrides it, as Ray Serve would read them."""
+"""What each deployment needs: the settings say it, and the Serve config overrides it, as Ray Serve would
+read them.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from cluster.check.findings import CheckError, section
+from cluster.check.findings import CheckError, items, mapping, section
 from cluster.check.machines import ACCELERATOR
 from serving.deployments.autoscaling import autoscaling
 from serving.deployments.build import gpus_of
@@ -19,8 +21,12 @@ ROUTER = "router"
 PORT = 8000
 """Ray Serve's own."""
 RAYS_SCALING: Mapping[str, Any] = {
-    "min_replicas": 1, "max_replicas": 1, "target_ongoing_requests": 2, "look_back_period_s": 30.0, "metrics_interval_s": 10.0,
-}  # fmt: skip
+    "min_replicas": 1,
+    "max_replicas": 1,
+    "target_ongoing_requests": 2,
+    "look_back_period_s": 30.0,
+    "metrics_interval_s": 10.0,
+}
 """What an `autoscaling_config` without them has (ray/serve/config.py, 2.60)."""
 AUTO: Mapping[str, Any] = {"max_replicas": 100}
 """What `num_replicas: auto` changes of it."""
@@ -40,7 +46,9 @@ class Deployment:
     worker: VllmSettings | None = None
     """Whose engine it is; None is the router."""
     scaling: Mapping[str, Any] | None = None
-    """The Serve config's own `autoscaling_config`, which takes the place of the settings' whole one; None where theirs holds."""
+    """The Serve config's own `autoscaling_config`, which takes the place of the settings' whole one; None
+    where theirs holds.
+    """
     max_ongoing_requests: int = 0
     target_ongoing_requests: float = 0.0
     """What one replica is meant to have at once, where there is a choice of how many there are."""
@@ -63,41 +71,43 @@ def read(path: Path) -> ServeConfig:
     Raises:
         CheckError: it is not there, or is none.
     """
-    data = _parsed(path)
+    data = _parse(path)
     if fault := _fault(data):
         raise CheckError(f"{path} is not a Serve config: {fault}. cluster/gpu.serve.yaml is one.")
-    application = data["applications"][0]
+    application = mapping(data["applications"][0])
     return ServeConfig(
         file=str(path),
         settings=section(application, "args").get("settings"),
-        deployments={each["name"]: each for each in application.get("deployments") or []},
+        deployments={each["name"]: each for each in items(application.get("deployments"))},
         import_path=application["import_path"],
         port=section(data, "http_options").get("port", PORT),
     )
 
 
-def _parsed(path: Path) -> dict[str, Any]:
+def _parse(path: Path) -> dict[str, Any]:
     try:
-        documents = [each for each in yaml.safe_load_all(path.read_text(encoding="utf-8")) if each]
-        services = [each for each in documents if section({"it": each}, "it").get("kind") == "RayService"]
+        documents: list[Any] = [each for each in yaml.safe_load_all(path.read_text(encoding="utf-8")) if each]
+        services = [each for each in map(mapping, documents) if each.get("kind") == "RayService"]
         if services:
             documents = [yaml.safe_load(section(services[0], "spec").get("serveConfigV2") or "")]
     except (OSError, yaml.YAMLError) as exc:
         raise CheckError(f"{path} cannot be read: {exc}") from exc
-    if not documents or not isinstance(documents[0], dict):
+    if not (data := mapping(documents[0]) if documents else {}):
         raise CheckError(f"{path} is not a Serve config: there is nothing in it, or no mapping.")
-    return documents[0]
+    return data
 
 
 def _fault(data: dict[str, Any]) -> str:
-    """Why there is no application to be read, in a line; empty where there is one. Ray's own schema would import what it names."""
-    applications = data.get("applications")
-    if not isinstance(applications, list) or not applications or not isinstance(applications[0], dict):
+    """Why there is no application to be read, in a line; empty where there is one. Ray's own schema would
+    import what it names.
+    """
+    applications = items(data.get("applications"))
+    if not (application := mapping(applications[0]) if applications else {}):
         return f"it has no `applications`, but {', '.join(map(str, data))}"
-    if not isinstance(applications[0].get("import_path"), str):
+    if not isinstance(application.get("import_path"), str):
         return "applications[0].import_path is not set"
-    for index, each in enumerate(applications[0].get("deployments") or []):
-        if not isinstance(each, dict) or not isinstance(each.get("name"), str):
+    for index, each in enumerate(application.get("deployments") or []):
+        if not isinstance(mapping(each).get("name"), str):
             return f"applications[0].deployments[{index}] has no name"
     return ""
 
@@ -108,7 +118,7 @@ def engines(settings: Settings) -> dict[str, VllmSettings]:
     return {f"vllm-{worker.name}": worker for worker in own}
 
 
-def made(settings: Settings, config: ServeConfig) -> list[Deployment]:
+def deployments_of(settings: Settings, config: ServeConfig) -> list[Deployment]:
     """Every deployment that `settings` make, with what `config` overrides."""
     router = _deployment(ROUTER, _router_defaults(settings), config)
     return [
@@ -150,10 +160,11 @@ def _deployment(
 ) -> Deployment:
     given = dict(config.deployments.get(name, {}))
     merged = defaults | given
-    fixed, scaling = given.get("num_replicas"), given.get("autoscaling_config")
+    fixed: Any = given.get("num_replicas")
+    scaling: dict[str, Any] | None = given.get("autoscaling_config")
     if fixed == "auto":
-        fixed, scaling = None, AUTO | (scaling or {})
-    counts = merged["autoscaling_config"] if scaling is None else RAYS_SCALING | scaling
+        fixed, scaling = None, {**AUTO, **(scaling or {})}
+    counts: dict[str, Any] = merged["autoscaling_config"] if scaling is None else {**RAYS_SCALING, **scaling}
     return Deployment(
         name=name,
         min_replicas=int(counts["min_replicas"] if fixed is None else fixed),

@@ -1,14 +1,14 @@
 """What a check has to say: one thing that does not fit, where it is written, and what to write instead."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One disagreement. A fault makes `python -m cluster.check` exit with 1; a remark does not."""
+    """One disagreement. A fault makes `podium check` exit with 1; a remark does not."""
 
     file: str
     field: str
@@ -27,7 +27,16 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
 
-def section(data: Any, key: str) -> dict[str, Any]:
-    """`data[key]` where it is a mapping, else an empty one."""
-    inner = data.get(key) if isinstance(data, dict) else None
-    return inner if isinstance(inner, dict) else {}
+def mapping(data: object) -> dict[str, Any]:
+    """`data` where it is a mapping, else an empty one."""
+    return cast("dict[str, Any]", data) if isinstance(data, dict) else {}
+
+
+def items(data: object) -> list[Any]:
+    """`data` where it is a list, else an empty one."""
+    return cast("list[Any]", data) if isinstance(data, list) else []
+
+
+def section(data: object, key: str) -> dict[str, Any]:
+    """`data[key]` where both are mappings, else an empty one."""
+    return mapping(mapping(data).get(key))

@@ -10,10 +10,17 @@ ONE, SEVERAL = "xlarge 2xlarge 4xlarge 8xlarge 16xlarge", {"12xlarge": 4, "24xla
 GPUS: Mapping[str, int] = {
     **{f"{family}.{size}": 1 for family in ("g5", "g6", "g6e") for size in ONE.split()},
     **{f"{family}.{size}": count for family in ("g5", "g6", "g6e") for size, count in SEVERAL.items()},
-    "p4d.24xlarge": 8, "p4de.24xlarge": 8, "p5.48xlarge": 8, "p5e.48xlarge": 8, "p5en.48xlarge": 8,
-    **{f"g2-standard-{cpus}": count for cpus, count in ((4, 1), (8, 1), (12, 1), (16, 1), (32, 1), (24, 2), (48, 4), (96, 8))},
+    "p4d.24xlarge": 8,
+    "p4de.24xlarge": 8,
+    "p5.48xlarge": 8,
+    "p5e.48xlarge": 8,
+    "p5en.48xlarge": 8,
+    **{
+        f"g2-standard-{cpus}": count
+        for cpus, count in ((4, 1), (8, 1), (12, 1), (16, 1), (32, 1), (24, 2), (48, 4), (96, 8))
+    },
     **{f"a2-{family}-{count}g": count for family in ("highgpu", "ultragpu") for count in (1, 2, 4, 8)},
-}  # fmt: skip
+}
 """GPUs of a cloud's machine, by the clouds' own lists."""
 
 
@@ -23,10 +30,16 @@ def ports(case: Case) -> list[Finding]:
     if let_in is None or any(port in each for each in let_in):
         return []
     return [
-        Finding(case.serve.file, "http_options.port", f"is {port}; {case.machines.file} lets in "
-                + ", ".join(f"{each.start}" if len(each) == 1 else f"{each.start} to {each.stop - 1}" for each in let_in),
-                f"open {port} there (security group, serveService), or listen on what is open")
-    ]  # fmt: skip
+        Finding(
+            case.serve.file,
+            "http_options.port",
+            f"is {port}; {case.machines.file} lets in "
+            + ", ".join(
+                f"{each.start}" if len(each) == 1 else f"{each.start} to {each.stop - 1}" for each in let_in
+            ),
+            f"open {port} there (security group, serveService), or listen on what is open",
+        )
+    ]
 
 
 def images(case: Case) -> list[Finding]:
@@ -38,9 +51,13 @@ def images(case: Case) -> list[Finding]:
         apart = [f"{what} {here[what]}" for what in here.keys() & there.keys() if here[what] != there[what]]
         if apart:
             found.append(
-                Finding(case.machines.file, f"{node}: image", f"is {image} ({', '.join(sorted(apart))}); the head's is {head}",
-                        "images of one Ray and one Python for all: a node of another cannot join")
-            )  # fmt: skip
+                Finding(
+                    case.machines.file,
+                    f"{node}: image",
+                    f"is {image} ({', '.join(sorted(apart))}); the head's is {head}",
+                    "images of one Ray and one Python for all: a node of another cannot join",
+                )
+            )
     return found
 
 
@@ -56,8 +73,12 @@ def _versions(image: str) -> dict[str, str]:
 def gpus(case: Case) -> list[Finding]:
     """No node is said to have more GPUs than its machine has."""
     return [
-        Finding(case.machines.file, f"{node.name}.resources", f"say {said:g} GPUs; a {node.instance} has {has}",
-                f"GPU: {has}, or a machine with {said:g}")
+        Finding(
+            case.machines.file,
+            f"{node.name}.resources",
+            f"say {said:g} GPUs; a {node.instance} has {has}",
+            f"GPU: {has}, or a machine with {said:g}",
+        )
         for node in case.machines.workers
         if (has := GPUS.get(node.instance or "")) is not None and (said := node.resources.get("GPU", 0)) > has
-    ]  # fmt: skip
+    ]

@@ -1,6 +1,8 @@
-"""The kinds of nodes of a cluster, from `ray up`'s YAML (AWS, GCP, local) or from a KubeRay RayService manifest.
+"""The kinds of nodes of a cluster, from `ray up`'s YAML (AWS, GCP, local) or from a KubeRay RayService
+manifest.
 
-Knows where each of the four says what a node has, how many there may be and what it is in its cloud; knows no price and no model.
+Knows where each of the four says what a node has, how many there may be and what it is in its cloud; knows
+no price and no model.
 """
 
 import json
@@ -12,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from cluster.check.findings import CheckError, section
+from cluster.check.findings import CheckError, mapping, section
 
 HEAD = "head"
 ACCELERATOR = "accelerator_type:"
@@ -20,7 +22,9 @@ ACCELERATOR = "accelerator_type:"
 
 @dataclass(frozen=True, slots=True)
 class NodeType:
-    """One kind of node. `resources` are Ray's; `instance` is the cloud's name of the machine, where one is given."""
+    """One kind of node. `resources` are Ray's; `instance` is the cloud's name of the machine, where one is
+    given.
+    """
 
     name: str
     resources: Mapping[str, float]
@@ -49,7 +53,7 @@ class Machines:
     """Variables with the values written in the file; "" where the value comes from elsewhere."""
     open_ports: tuple[range, ...] | None = None
     """What the file lets in from outside; None where it says nothing of that."""
-    images: Mapping[str, str] = field(default_factory=dict)
+    images: Mapping[str, str] = field(default_factory=dict[str, str])
     """The container image by kind of node."""
 
 
@@ -61,7 +65,7 @@ def read(path: Path) -> Machines:
     """
     try:
         documents = [
-            each for each in yaml.safe_load_all(path.read_text(encoding="utf-8")) if isinstance(each, dict)
+            each for each in map(mapping, yaml.safe_load_all(path.read_text(encoding="utf-8"))) if each
         ]
     except (OSError, yaml.YAMLError) as exc:
         raise CheckError(f"{path} cannot be read: {exc}") from exc
@@ -75,7 +79,7 @@ def read(path: Path) -> Machines:
     )
 
 
-# ------------------------------------------------------------------------------------------------ ray up
+# -------------------------------------------------------------------------------- ray up
 
 
 def _of_launcher(data: dict[str, Any], file: str) -> Machines:
@@ -85,16 +89,16 @@ def _of_launcher(data: dict[str, Any], file: str) -> Machines:
             f"{file}: no `available_node_types`; with the local provider, write them under `provider.node_types`."
         )
     head = data.get("head_node_type", HEAD)
-    nodes = [_launched(name, node) for name, node in types.items() if name != head]
+    nodes = [_launcher_node(name, node) for name, node in types.items() if name != head]
     ips = data["provider"].get("worker_ips")
     return Machines(
         file=file,
-        head=_launched(head, types.get(head, {"resources": {"CPU": 0}})),
+        head=_launcher_node(head, types.get(head, {"resources": {"CPU": 0}})),
         workers=tuple(nodes),
         max_nodes=len(ips) if ips is not None else data.get("max_workers"),
-        environment=_launched_environment(data),
+        environment=_launcher_environment(data),
         open_ports=_let_in(section(data["provider"], "security_group").get("IpPermissions")),
-        images=_launched_images(data, head, types),
+        images=_launcher_images(data, head, types),
     )
 
 
@@ -104,7 +108,7 @@ def _let_in(permissions: list[dict[str, Any]] | None) -> tuple[range, ...] | Non
     return tuple(range(each.get("FromPort", 0), each.get("ToPort", 65535) + 1) for each in permissions)
 
 
-def _launched_images(data: dict[str, Any], head: str, types: dict[str, Any]) -> dict[str, str]:
+def _launcher_images(data: dict[str, Any], head: str, types: dict[str, Any]) -> dict[str, str]:
     docker = section(data, "docker")
     named: dict[str, str | None] = {}
     for name in {head: None} | types:
@@ -113,7 +117,7 @@ def _launched_images(data: dict[str, Any], head: str, types: dict[str, Any]) -> 
     return {name: image for name, image in named.items() if image}
 
 
-def _launched(name: str, node: dict[str, Any]) -> NodeType:
+def _launcher_node(name: str, node: dict[str, Any]) -> NodeType:
     config = section(node, "node_config")
     spot = "spot" in str(section(config, "InstanceMarketOptions").get("MarketType", "")).lower() or (
         section(config, "scheduling").get("provisioningModel") == "SPOT"
@@ -128,14 +132,14 @@ def _launched(name: str, node: dict[str, Any]) -> NodeType:
     )
 
 
-def _launched_environment(data: dict[str, Any]) -> dict[str, str]:
+def _launcher_environment(data: dict[str, Any]) -> dict[str, str]:
     options = " ".join(section(data, "docker").get("run_options", []))
     fetched = " ".join(data.get("initialization_commands", []))
     given = dict(re.findall(r"-e ([A-Z][A-Z0-9_]+)=(\S+)", options))
     return dict.fromkeys(re.findall(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b", fetched), "") | given
 
 
-# ------------------------------------------------------------------------------------------------ KubeRay
+# -------------------------------------------------------------------------------- KubeRay
 
 
 def _of_rayservice(data: dict[str, Any], file: str) -> Machines:
@@ -154,7 +158,7 @@ def _of_rayservice(data: dict[str, Any], file: str) -> Machines:
             for entry in _container(head).get("env", [])
             if "name" in entry
         },
-        open_ports=_served(section(section(data, "spec"), "serveService")),
+        open_ports=_service_ports(section(section(data, "spec"), "serveService")),
         images={
             name: image
             for name, group in {HEAD: head, **{g["groupName"]: g for g in groups}}.items()
@@ -163,7 +167,7 @@ def _of_rayservice(data: dict[str, Any], file: str) -> Machines:
     )
 
 
-def _served(service: dict[str, Any]) -> tuple[range, ...] | None:
+def _service_ports(service: dict[str, Any]) -> tuple[range, ...] | None:
     ports = [each.get("targetPort", each.get("port")) for each in section(service, "spec").get("ports", [])]
     return tuple(range(port, port + 1) for port in ports if isinstance(port, int)) or None
 

@@ -1,7 +1,9 @@
-"""Weights and KV cache against the memory of the GPUs they are to run on. An estimate: vLLM measures it at start-up.
+"""Weights and KV cache against the memory of the GPUs they are to run on. An estimate: vLLM measures it at
+start-up.
 
-Weights are parameters times bytes; a token's keys and values are 2 x layers x kv_heads x head_dim x bytes. What activations and CUDA
-graphs take is an allowance (`OVERHEAD_GIB` on every GPU). vLLM does not start unless one request of `max_model_len` fits the cache.
+Weights are parameters times bytes; a token's keys and values are 2 x layers x kv_heads x head_dim x bytes.
+What activations and CUDA graphs take is an allowance (`OVERHEAD_GIB` on every GPU). vLLM does not start
+unless one request of `max_model_len` fits the cache.
 """
 
 import json
@@ -72,17 +74,23 @@ def memory(case: Case) -> list[Finding]:
             found.append(_unknown(case, deployment, worker))
         elif fitted.kv_gib <= 0:
             found.append(
-                Finding(case.settings_file, f"worker {worker.name!r}: engine",
-                        f"{fitted.weights_gib:.0f} GiB of weights and {OVERHEAD_GIB * fitted.gpus:.0f} for the rest do not fit "
-                        f"{fitted.usable_gib:.0f} GiB on {fitted.gpus} {fitted.gpu}",
-                        "a larger tensor_parallel_size, larger GPUs, or `quantization: fp8`")
-            )  # fmt: skip
+                Finding(
+                    case.settings_file,
+                    f"worker {worker.name!r}: engine",
+                    f"{fitted.weights_gib:.0f} GiB of weights and {OVERHEAD_GIB * fitted.gpus:.0f} for the rest do not fit "
+                    f"{fitted.usable_gib:.0f} GiB on {fitted.gpus} {fitted.gpu}",
+                    "a larger tensor_parallel_size, larger GPUs, or `quantization: fp8`",
+                )
+            )
         elif fitted.kv_tokens < fitted.context_tokens:
             found.append(
-                Finding(case.settings_file, f"worker {worker.name!r}: engine.max_model_len",
-                        f"is {fitted.context_tokens}; the KV cache has room for {fitted.kv_tokens} tokens",
-                        "lower it, or give the model more or larger GPUs; vLLM does not start otherwise")
-            )  # fmt: skip
+                Finding(
+                    case.settings_file,
+                    f"worker {worker.name!r}: engine.max_model_len",
+                    f"is {fitted.context_tokens}; the KV cache has room for {fitted.kv_tokens} tokens",
+                    "lower it, or give the model more or larger GPUs; vLLM does not start otherwise",
+                )
+            )
     return found
 
 
@@ -91,16 +99,22 @@ def _unknown(case: Case, deployment: Deployment, worker: VllmSettings) -> Findin
     gpu = node.gpu if node else None
     if size_of(worker.model, case.models) is None:
         return Finding(
-            case.settings_file, f"worker {worker.name!r}: model", f"the size of {worker.model} is not known",
-            "add it to cluster/check/models.yaml, or name a folder with its config.json", fault=False,
-        )  # fmt: skip
+            case.settings_file,
+            f"worker {worker.name!r}: model",
+            f"the size of {worker.model} is not known",
+            "add it to cluster/check/models.yaml, or name a folder with its config.json",
+            fault=False,
+        )
     return Finding(
-        case.machines.file, f"{node.name if node else '?'}.resources", f"the memory of its GPU ({gpu}) is not known",
-        "name it as `accelerator_type:<Ray's name>`, with its size under `gpu_memory_gib` in cluster/prices.yaml", fault=False,
-    )  # fmt: skip
+        case.machines.file,
+        f"{node.name if node else '?'}.resources",
+        f"the memory of its GPU ({gpu}) is not known",
+        "name it as `accelerator_type:<Ray's name>`, with its size under `gpu_memory_gib` in cluster/prices.yaml",
+        fault=False,
+    )
 
 
-# ------------------------------------------------------------------------------------------------ sizes
+# -------------------------------------------------------------------------------- sizes
 
 
 def size_of(model: str, known: dict[str, ModelSize]) -> ModelSize | None:

@@ -1,4 +1,6 @@
-"""Names, GPUs and nodes: every deployment is made, has the GPUs its model is split over, and finds a node, also at its largest."""
+"""Names, GPUs and nodes: every deployment is made, has the GPUs its model is split over, and finds a node,
+also at its largest.
+"""
 
 from collections.abc import Iterable, Mapping
 
@@ -15,63 +17,89 @@ def names(case: Case) -> list[Finding]:
     """The Serve config names what the settings make, and is for these settings."""
     made, given = {d.name for d in case.deployments}, case.serve.deployments.keys()
     found = [
-        Finding(case.serve.file, f"applications[0].deployments.{name}", "is no deployment of the settings",
-                f"name one of {', '.join(sorted(made))}")
+        Finding(
+            case.serve.file,
+            f"applications[0].deployments.{name}",
+            "is no deployment of the settings",
+            f"name one of {', '.join(sorted(made))}",
+        )
         for name in sorted(given - made)
-    ]  # fmt: skip
+    ]
     found += [
-        Finding(case.serve.file, "applications[0].deployments", f"{name} is not in it: the settings' sizes hold",
-                f"add `- name: {name}`, so that one file says how many replicas there are")
+        Finding(
+            case.serve.file,
+            "applications[0].deployments",
+            f"{name} is not in it: the settings' sizes hold",
+            f"add `- name: {name}`, so that one file says how many replicas there are",
+        )
         for name in sorted(made - given)
-    ]  # fmt: skip
+    ]
     if case.serve.settings and not case.settings_file.endswith(case.serve.settings):
         found.append(
-            Finding(case.serve.file, "applications[0].args.settings", f"is {case.serve.settings}",
-                    f"write {case.settings_file}, or check that file")
-        )  # fmt: skip
+            Finding(
+                case.serve.file,
+                "applications[0].args.settings",
+                f"is {case.serve.settings}",
+                f"write {case.settings_file}, or check that file",
+            )
+        )
     return found
 
 
 def gpus(case: Case) -> list[Finding]:
     """A replica's bundles hold as many GPUs as its model is split over."""
     return [
-        Finding(case.serve.file, f"{d.name}.placement_group_bundles",
-                f"hold {d.needs.get('GPU', 0):g} GPUs; {case.settings_file} splits the model over {gpus_of(d.worker)}",
-                "one bundle with a GPU for each: `scale.gpus` and `tensor_parallel_size` in the settings")
+        Finding(
+            case.serve.file,
+            f"{d.name}.placement_group_bundles",
+            f"hold {d.needs.get('GPU', 0):g} GPUs; {case.settings_file} splits the model over {gpus_of(d.worker)}",
+            "one bundle with a GPU for each: `scale.gpus` and `tensor_parallel_size` in the settings",
+        )
         for d in case.deployments
         if d.worker and d.needs.get("GPU", 0) != gpus_of(d.worker)
-    ]  # fmt: skip
+    ]
 
 
 def nodes(case: Case) -> list[Finding]:
     """Every replica fits a node; all of them at once fit the nodes there may be."""
-    return [*_homeless(case), *_crowded(case), *_head(case)]
+    return [*_homeless(case), *_overfull(case), *_head(case)]
 
 
 def _homeless(case: Case) -> list[Finding]:
     return [
-        Finding(case.machines.file, "available_node_types", f"none fits a replica of {d.name}: {shown(d.needs)}",
-                f"a node type with at least that, or other bundles in {case.serve.file}")
+        Finding(
+            case.machines.file,
+            "available_node_types",
+            f"none fits a replica of {d.name}: {describe(d.needs)}",
+            f"a node type with at least that, or other bundles in {case.serve.file}",
+        )
         for d in case.deployments
         if home(d, case.machines.workers) is None
-    ]  # fmt: skip
+    ]
 
 
-def _crowded(case: Case) -> list[Finding]:
+def _overfull(case: Case) -> list[Finding]:
     wanted = nodes_wanted(case, largest=True)
     found = [
-        Finding(case.machines.file, f"{node.name}.max_workers",
-                f"is {node.max_nodes}; all replicas at their largest take {wanted[node.name]} nodes",
-                f"raise it, or lower max_replicas in {case.serve.file}")
+        Finding(
+            case.machines.file,
+            f"{node.name}.max_workers",
+            f"is {node.max_nodes}; all replicas at their largest take {wanted[node.name]} nodes",
+            f"raise it, or lower max_replicas in {case.serve.file}",
+        )
         for node in case.machines.workers
         if wanted[node.name] > node.max_nodes
-    ]  # fmt: skip
+    ]
     total, most = sum(wanted.values()), case.machines.max_nodes
     if most is not None and total > most:
         found.append(
-            Finding(case.machines.file, "max_workers", f"is {most}; all replicas at their largest take {total} nodes",
-                    "raise it (more `worker_ips` on one's own machines)")
-        )  # fmt: skip
+            Finding(
+                case.machines.file,
+                "max_workers",
+                f"is {most}; all replicas at their largest take {total} nodes",
+                "raise it (more `worker_ips` on one's own machines)",
+            )
+        )
     return found
 
 
@@ -80,9 +108,13 @@ def _head(case: Case) -> list[Finding]:
     if not any(head.resources.get(kind, 0) for kind in ("CPU", "GPU")):
         return []
     return [
-        Finding(case.machines.file, f"{head.name}.resources", f"the head can be given replicas: {shown(head.resources)}",
-                'CPU: 0 (num-cpus: "0" in KubeRay): a replica that takes its memory takes the cluster with it')
-    ]  # fmt: skip
+        Finding(
+            case.machines.file,
+            f"{head.name}.resources",
+            f"the head can be given replicas: {describe(head.resources)}",
+            'CPU: 0 (num-cpus: "0" in KubeRay): a replica that takes its memory takes the cluster with it',
+        )
+    ]
 
 
 def home(deployment: Deployment, types: Iterable[NodeType]) -> NodeType | None:
@@ -117,6 +149,6 @@ def _pack(needs: Amounts, bins: list[dict[str, float]], whole: Mapping[str, floa
         room[key] -= amount
 
 
-def shown(amounts: Amounts) -> str:
+def describe(amounts: Amounts) -> str:
     """`4 CPU, 2 GPU`."""
     return ", ".join(f"{amount:g} {key}" for key, amount in amounts.items()) or "nothing"

@@ -1,4 +1,6 @@
-"""What shows only later: keys that no node has, workers that nobody priced, runs that a drain cuts, spot nodes without a way out."""
+"""What shows only later: keys that no node has, workers that nobody priced, runs that a drain cuts, spot
+nodes without a way out.
+"""
 
 from cluster.check.case import Case
 from cluster.check.deployments import ROUTER, Deployment
@@ -19,41 +21,56 @@ def keys(case: Case) -> list[Finding]:
         w.api_key_env: w for w in case.settings.workers if isinstance(w, API_SETTINGS) and w.api_key_env
     }
     return [
-        Finding(case.machines.file, "the containers' environment", f"has no {name}, the key of worker {worker.name!r}",
-                f"add {name} to the variables that are fetched or referred to there"
-                + ("; the worker is left out without it" if worker.optional else "; nothing starts without it"))
+        Finding(
+            case.machines.file,
+            "the containers' environment",
+            f"has no {name}, the key of worker {worker.name!r}",
+            f"add {name} to the variables that are fetched or referred to there"
+            + ("; the worker is left out without it" if worker.optional else "; nothing starts without it"),
+        )
         for name, worker in wanted.items()
         if name not in case.machines.environment
-    ]  # fmt: skip
+    ]
 
 
 def prices(case: Case) -> list[Finding]:
     """Every worker of the pool that somebody bills has a price: an unknown one makes every budget a guess."""
     return [
-        Finding(case.settings_file, f"worker {worker.name!r}: price", "is not set; what its calls cost is unknown",
-                "price: {input_usd_per_mtok: ..., output_usd_per_mtok: ...}, from the provider's list")
+        Finding(
+            case.settings_file,
+            f"worker {worker.name!r}: price",
+            "is not set; what its calls cost is unknown",
+            "price: {input_usd_per_mtok: ..., output_usd_per_mtok: ...}, from the provider's list",
+        )
         for worker in case.settings.workers
         if isinstance(worker, API_SETTINGS) and worker.price is None
-    ]  # fmt: skip
+    ]
 
 
 def drains(case: Case) -> list[Finding]:
     """A replica, or a proxy, that goes away lets what it has begun come to its end."""
     longest_s = longest_run_s(case)
     found = [
-        Finding(case.serve.file, f"{d.name}.graceful_shutdown_timeout_s",
-                f"is {d.drain_s:.0f} s; what it has begun may take {needed_s:.0f} s",
-                f"at least {needed_s:.0f}: changes while it runs")
+        Finding(
+            case.serve.file,
+            f"{d.name}.graceful_shutdown_timeout_s",
+            f"is {d.drain_s:.0f} s; what it has begun may take {needed_s:.0f} s",
+            f"at least {needed_s:.0f}: changes while it runs",
+        )
         for d in case.deployments
         if d.drain_s < (needed_s := _longest_s(d, longest_s))
-    ]  # fmt: skip
+    ]
     value = case.machines.environment.get(HARD_STOP)
     stop_s = float(value) if value else HARD_STOP_S
     if case.machines.environment.get("RAY_SERVE_ENABLE_HA_PROXY") == "1" and stop_s <= longest_s:
         found.append(
-            Finding(case.machines.file, HARD_STOP, f"is {stop_s:.0f} s; a run may take {longest_s:.0f} s and is cut by a reload",
-                    f"set it on all nodes, above {longest_s:.0f}")
-        )  # fmt: skip
+            Finding(
+                case.machines.file,
+                HARD_STOP,
+                f"is {stop_s:.0f} s; a run may take {longest_s:.0f} s and is cut by a reload",
+                f"set it on all nodes, above {longest_s:.0f}",
+            )
+        )
     return found
 
 
@@ -79,13 +96,21 @@ def spot(case: Case) -> list[Finding]:
             continue
         if deployment.worker is None or deployment.worker.name == conductor:
             found.append(
-                Finding(case.machines.file, f"{node.name}", f"is spot, and {deployment.name} runs on it: everything goes with it",
-                        "a node type on demand for it")
-            )  # fmt: skip
+                Finding(
+                    case.machines.file,
+                    f"{node.name}",
+                    f"is spot, and {deployment.name} runs on it: everything goes with it",
+                    "a node type on demand for it",
+                )
+            )
         elif not deployment.worker.fallbacks:
             found.append(
-                Finding(case.settings_file, f"worker {deployment.worker.name!r}: fallbacks",
-                        f"are none, and {node.name} is spot: its steps fail when the node is taken back",
-                        "name a worker that may answer instead", fault=False)
-            )  # fmt: skip
+                Finding(
+                    case.settings_file,
+                    f"worker {deployment.worker.name!r}: fallbacks",
+                    f"are none, and {node.name} is spot: its steps fail when the node is taken back",
+                    "name a worker that may answer instead",
+                    fault=False,
+                )
+            )
     return found

@@ -1,7 +1,8 @@
-"""How many replicas there are and why: the Serve config's `autoscaling_config` takes the place of the settings' whole one.
+"""How many replicas there are and why: the Serve config's `autoscaling_config` takes the place of the
+settings' whole one.
 
-What it leaves out is Ray's default and not the settings' value; its policy too. Where both speak, both must say the same: the
-settings are what the docs, the simulator and a Podium without this Serve config go by.
+What it leaves out is Ray's default and not the settings' value; its policy too. Where both speak, both must
+say the same: the settings are what the docs, the simulator and a Podium without this Serve config go by.
 """
 
 from cluster.check.case import Case
@@ -11,7 +12,9 @@ from cluster.check.findings import Finding, section
 from serving.deployments.autoscaling import POLICY, autoscaling
 
 IN_SETTINGS = {"look_back_period_s": "look_back_s", "metrics_interval_s": "look_back_s"}
-"""What the settings call what Ray calls otherwise; a load is told four times in a look back, so that one follows from the other."""
+"""What the settings call what Ray calls otherwise; a load is told four times in a look back, so that one
+follows from the other.
+"""
 
 
 def policies(case: Case) -> list[Finding]:
@@ -44,23 +47,35 @@ def counts(case: Case) -> list[Finding]:
         )  # nobody but a router could tell that the first one is to be started
         if each.max_replicas < 1 or each.min_replicas < least:
             found.append(
-                Finding(case.serve.file, f"{each.name}.num_replicas", f"is {min(each.min_replicas, each.max_replicas)}: nothing answers",
-                        "at least 1 (of an engine that is rarely used, min_replicas: 0 with max_replicas: 1)")
-            )  # fmt: skip
+                Finding(
+                    case.serve.file,
+                    f"{each.name}.num_replicas",
+                    f"is {min(each.min_replicas, each.max_replicas)}: nothing answers",
+                    "at least 1 (of an engine that is rarely used, min_replicas: 0 with max_replicas: 1)",
+                )
+            )
         elif each.min_replicas > each.max_replicas:
             found.append(
-                Finding(case.serve.file, f"{each.name}.autoscaling_config.min_replicas",
-                        f"is {each.min_replicas}, above max_replicas, {each.max_replicas}", "raise max_replicas, or lower it")
-            )  # fmt: skip
+                Finding(
+                    case.serve.file,
+                    f"{each.name}.autoscaling_config.min_replicas",
+                    f"is {each.min_replicas}, above max_replicas, {each.max_replicas}",
+                    "raise max_replicas, or lower it",
+                )
+            )
         if (
             each.min_replicas != each.max_replicas
             and each.target_ongoing_requests > each.max_ongoing_requests
         ):
             found.append(
-                Finding(case.serve.file, f"{each.name}.autoscaling_config.target_ongoing_requests",
-                        f"is {each.target_ongoing_requests:g}; no replica is given more than max_ongoing_requests, {each.max_ongoing_requests}: "
-                        "it is full before it is meant to have company", "lower it, or raise max_ongoing_requests")
-            )  # fmt: skip
+                Finding(
+                    case.serve.file,
+                    f"{each.name}.autoscaling_config.target_ongoing_requests",
+                    f"is {each.target_ongoing_requests:g}; no replica is given more than max_ongoing_requests, {each.max_ongoing_requests}: "
+                    "it is full before it is meant to have company",
+                    "lower it, or raise max_ongoing_requests",
+                )
+            )
     return found
 
 
@@ -87,8 +102,11 @@ def _differences(case: Case, deployment: Deployment) -> list[Finding]:
             "" if setting in (name, "look_back_s") and name != "metrics_interval_s" else f", from {setting}"
         )
         found.append(
-            Finding(case.serve.file, f"{deployment.name}.autoscaling_config.{name}",
-                    f"{given}; {case.settings_file}, {place}, has {wanted:g}{follows}",
-                    f"{name}: {wanted:g} here, or `{setting}` there: what the Serve config says is what happens")
-        )  # fmt: skip
+            Finding(
+                case.serve.file,
+                f"{deployment.name}.autoscaling_config.{name}",
+                f"{given}; {case.settings_file}, {place}, has {wanted:g}{follows}",
+                f"{name}: {wanted:g} here, or `{setting}` there: what the Serve config says is what happens",
+            )
+        )
     return found

@@ -25,6 +25,8 @@ PREFIX_ROUTER = (
 The class under its public name, `ray.serve.llm.request_router`, is the same; but that module's package imports torch, transformers
 and vLLM: 7 s and 600 MB in every process that reads the deployment's configuration, as a router does for `serve.status()`.
 """
+ENGINE = "serving.deployments.engine.Engine"
+"""Named and not imported: whoever builds the application would need vLLM's ten seconds for nothing."""
 NO_MEDIA_HOST = "none.invalid"
 """A host that no address has (RFC 2606): vLLM takes an empty `allowed_media_domains` for every host there is."""
 NO_REDIRECTS = {"VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0"}
@@ -59,9 +61,7 @@ def engine_deployment(worker: VllmSettings, settings: Settings, engine: type | N
         from serving.deployments.fake_engine import FakeEngine
 
         return _deployment(FakeEngine, options).bind(worker.stand_in.model_dump())
-    from serving.deployments.engine import Engine
-
-    return _deployment(engine or Engine, options).bind(
+    return _deployment(engine or ENGINE, options).bind(
         worker.model, engine_arguments(worker, settings), scale.messages_per_s
     )
 
@@ -140,8 +140,8 @@ def router_deployment(settings: Settings, engines: dict[str, Any]) -> Any:
     return _deployment(ingress, options).bind(settings.model_dump(mode="json", exclude_unset=True), engines)
 
 
-def _deployment(plain_class: Any, options: dict[str, Any]) -> Any:
-    return cast(Any, serve).deployment(plain_class).options(**options)
+def _deployment(target: type | str, options: dict[str, Any]) -> Any:
+    return cast(Any, serve).deployment(**options)(target)
 
 
 def environment_of(service: str, outer: Mapping[str, str]) -> dict[str, str]:

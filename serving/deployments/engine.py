@@ -23,6 +23,7 @@ from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 from vllm.v1.metrics.ray_wrappers import RayPrometheusStatLogger
 
 from conductor.errors import ContextOverflow, WorkerError, WorkerRefused, WorkerUnavailable
+from serving.deployments import cpu_start
 from serving.deployments.adapters import Adapters
 from serving.deployments.autoscaling import LOAD
 from serving.deployments.coalescing import coalesce
@@ -56,6 +57,7 @@ class Engine:
             "OTEL_EXPORTER_OTLP_ENDPOINT"
         )
         arguments: Any = {"model": model, "otlp_traces_endpoint": endpoint, **engine}
+        cpu_start.prepare(arguments)
         template_kwargs = arguments.pop("chat_template_kwargs", {})
         self._chat = ChatParams(chat_template_kwargs={"add_generation_prompt": True, **template_kwargs})
         self._load = EngineLoad()

@@ -89,7 +89,7 @@ def name_of(address: str) -> str:
     if not NAME.fullmatch(name):
         raise AdapterError(
             f"The adapter {address!r} must end in a name such as conductor@1a2b3c4d, which says what is in it and is never used for "
-            "anything else. `python -m cluster.adapter publish FOLDER` gives a folder its name."
+            "anything else. `podium adapter publish FOLDER` gives a folder its name."
         )
     return name
 

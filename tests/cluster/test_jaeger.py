@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from serving.settings.sections import LimitSettings
+from serving.settings.settings import LimitSettings
 from serving.telemetry import spans
 
 PATH = Path(__file__).resolve().parents[2] / "cluster" / "jaeger.yaml"

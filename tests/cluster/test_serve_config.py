@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster.processes import free_port, tagged
-from cluster.server import Server
+from cluster.local.processes import free_port, processes_of
+from cluster.local.server import Server
 from serving.settings.patch import apply_patch
 from serving.settings.settings import Settings, absent_workers, load, without_workers
 from serving.settings.workers import VllmSettings
@@ -104,7 +104,9 @@ def test_a_replica_in_a_placement_group_keeps_its_environment(tmp_path: Path) ->
         yaml.safe_dump({"http_options": {"host": "127.0.0.1", "port": port}, "applications": [application]})
     )
     with Server(config=path, port=port) as server:
-        replicas = [p for p in tagged(server.tag) if "ServeReplica:podium:router" in " ".join(p.cmdline())]
+        replicas = [
+            p for p in processes_of(server.tag) if "ServeReplica:podium:router" in " ".join(p.cmdline())
+        ]
         assert [replica.environ()["OTEL_SERVICE_NAME"] for replica in replicas] == ["podium-router"]
 
 

@@ -10,9 +10,8 @@ from conductor.model.messages import Message
 from conductor.model.usage import FREE, Price
 from conductor.plan.formats import parser
 from conductor.plan.plan import Plan, Step
-from serving.paths import ROOT
 from serving.pool import build_pool
-from serving.settings.settings import Settings, SettingsError, absent_workers, load, without_workers
+from serving.settings.settings import ROOT, Settings, SettingsError, absent_workers, load, without_workers
 from serving.settings.workers import API_SETTINGS, ScriptedSettings, VllmSettings
 from tests.serving.workers.subjects import Behaviour, ScriptedEngine
 
@@ -79,7 +78,7 @@ def test_workflows_are_plans_that_can_run(settings: Settings) -> None:
             for i, s in enumerate(steps)
         ]
         made = Plan.of(plan, settings.pool, max_steps=5)
-        assert made.needed == set(range(len(plan))), f"{name}: a step that nobody reads"
+        assert made.reachable == set(range(len(plan))), f"{name}: a step that nobody reads"
         readers = [step for step in plan if step.access]
         assert all(step.subtask for step in readers), (
             f"{name}: without a subtask a step is not shown what it reads"
@@ -287,7 +286,7 @@ def test_the_local_conductor_is_shown_exactly_what_its_adapter_learned_with() ->
     """Its prompt, byte for byte: another wording is another task for a model of this size."""
     settings = load(CLUSTER / "local.yaml")
     engines = {"conductor": ScriptedEngine(Behaviour()), "writer": ScriptedEngine(Behaviour())}
-    engine = build_pool(settings, {}, engines).team
+    engine = build_pool(settings, {}, engines).engine
     assert engine.conductor is not None
     asked = [Message.of("user", "Why is the sky blue?")]
     system, question = engine.prompts.plan(engine.conductor.layout, list(engine.pool.values()), 2, asked)

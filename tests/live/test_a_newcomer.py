@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,10 +10,10 @@ import httpx2 as httpx
 import pytest
 import yaml
 
-from cluster.processes import ServeError, free_port, tagged
-from cluster.server import Server
+from cluster.local.processes import ServeError, free_port, processes_of
+from cluster.local.server import Server
 from tests import secrets
-from tests.conftest import ROOT
+from tests.conftest import PODIUM, ROOT
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(400)]
 
@@ -30,7 +29,7 @@ def test_the_demo_shows_plan_answer_cost_and_trace_ends_0_and_leaves_no_secret_a
     path = tmp_path / "local.yaml"
     path.write_text(yaml.safe_dump(settings))
     began_s, planted, unused = secrets.now_s(), secrets.planted(), secrets.unused_shared_memory()
-    command = [sys.executable, "-m", "cluster.demo", "--port", str(free_port()), "--settings", str(path)]
+    command = [PODIUM, "demo", "--port", str(free_port()), "--settings", str(path)]
     demo = subprocess.run(
         command, cwd=ROOT, env=os.environ | planted, capture_output=True, text=True, timeout=380, check=False
     )
@@ -46,7 +45,7 @@ def test_a_port_in_use_is_named_with_the_process_that_holds_it_and_the_remedy() 
         with pytest.raises(ServeError, match=r"(?s)pid \d+.*PORT="):
             Server(settings=ROOT / "cluster/scripted.yaml", port=server.port).__enter__()
         assert httpx.get(f"{server.url}/healthz").status_code == 200
-    assert not tagged(server.tag)
+    assert not processes_of(server.tag)
 
 
 def test_of_two_servers_started_at_once_on_one_port_one_is_refused() -> None:

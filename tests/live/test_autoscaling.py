@@ -10,8 +10,8 @@ import httpx2
 import pytest
 import yaml
 
-from cluster.processes import HOST, free_port
-from cluster.server import Server
+from cluster.local.processes import HOST, free_port
+from cluster.local.server import Server
 from tests.conftest import ROOT
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(240)]

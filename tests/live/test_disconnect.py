@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 import yaml
 
-from cluster.server import Server
+from cluster.local.server import Server
 from tests.wires.openai import OpenAIWire
 from tests.wires.server import Answer, WireServer, serving
 

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 
 from bench.server import production_environment
-from cluster.server import Server
+from cluster.local.server import Server
 from loadtest.siege.cli import SETTINGS, Case, besiege, text
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]

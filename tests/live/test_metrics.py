@@ -10,7 +10,7 @@ import httpx2 as httpx
 import pytest
 import yaml
 
-from cluster.server import Server
+from cluster.local.server import Server
 from tests.conftest import ROOT, Local
 from tests.dashboards import ALERTS, alerts, expressions, names
 from tests.prometheus import Prometheus, running, wait_until_none

@@ -15,10 +15,10 @@ import psutil
 import pytest
 import yaml
 
-from cluster.folder import folders
-from cluster.processes import ROOT as HERE
-from cluster.processes import ServeError, free_port, tag_of, tagged
-from cluster.server import Server
+from cluster.local.folder import folders
+from cluster.local.processes import ROOT as HERE
+from cluster.local.processes import ServeError, free_port, processes_of, tag_of
+from cluster.local.server import Server
 from tests import secrets
 from tests.wires.openai import OpenAIWire
 from tests.wires.server import serving
@@ -49,7 +49,7 @@ async def ask(port: int, model: str) -> int:
 
 
 def processes_on(port: int) -> list[psutil.Process]:
-    return [process for process in tagged(f"{HERE}:") if tag_of(process).startswith(f"{HERE}:{port}:")]
+    return [process for process in processes_of(f"{HERE}:") if tag_of(process).startswith(f"{HERE}:{port}:")]
 
 
 def folder_of(port: int) -> Path:
@@ -129,4 +129,4 @@ def test_a_start_that_fails_leaves_rays_logs_without_secrets(tmp_path: Path) -> 
     assert list((tmp_path / "server.ray").glob("raylet.*")), "Ray's logs are kept"
     assert stat.S_IMODE((tmp_path / "server.ray").stat().st_mode) == 0o700
     assert secrets.files_with(planted, began_s) == []
-    assert not tagged(server.tag)
+    assert not processes_of(server.tag)

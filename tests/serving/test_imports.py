@@ -45,8 +45,8 @@ def test_a_pool_of_scripts_loads_no_sdk():
 
 def test_the_base_packages_are_enough_to_build_and_route_where_no_local_model_is_served():
     code = """
-import cluster.child, cluster.demo, cluster.serve, ray.serve.scripts
-from cluster.environment import fast_environment
+import cluster.local.child, cluster.local.demo, cluster.local.serve, ray.serve.scripts
+from cluster.local.environment import fast_environment
 from serving.app import build_app
 from serving.deployments.router import Router
 from serving.pool import build_pool
@@ -68,3 +68,9 @@ def test_settings_with_a_local_model_say_what_to_install_where_vllm_is_not():
     assert ended.returncode == 1
     assert "'conductor' needs vLLM" in ended.stderr
     assert "make setup SETTINGS=cluster/local.yaml" in ended.stderr
+
+
+def test_building_an_application_with_local_models_loads_none_of_their_libraries():
+    code = "import sys; from serving.app import build_app; build_app({'settings': 'cluster/local.yaml'}); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not MODELS & set(loaded.stdout.split())

@@ -1,0 +1,104 @@
+"""The process that a local server is: `serve run` on a fresh Ray, which ends with the one who started it.
+
+`python -m cluster.local.child` is started by `server.py` and by nobody else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+
+from cluster.local.folder import record_shared_memory
+from cluster.local.processes import (
+    HOST,
+    ROOT,
+)
+from cluster.local.server import APP
+
+
+def watch_parent(parent_pid: int) -> None:
+    """End this process as Ctrl-C would once its parent is gone, even by SIGKILL."""
+
+    def look() -> None:
+        while os.getppid() == parent_pid:
+            time.sleep(1)
+        record_shared_memory(Path(os.environ["RAY_TMPDIR"]))  # for who removes this server's folder
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=look, daemon=True, name="watch-parent").start()
+
+
+def app_arguments(target: list[str]) -> Iterator[dict[str, str]]:
+    """What the applications of ours that `target` starts are given: on the command line, or in a Serve
+    config.
+    """
+    if target[0] == APP:
+        yield dict(argument.split("=", 1) for argument in target[1:])
+    elif target[0].endswith(".yaml"):
+        config = yaml.safe_load(Path(target[0]).read_text())
+        yield from (each.get("args", {}) for each in config["applications"] if each["import_path"] == APP)
+
+
+def run_child(
+    port: int, metrics_port: int, cpus: int, target: list[str], dashboard_port: int | None = None
+) -> int:
+    """`serve run TARGET` on a fresh Ray, its HTTP port on loopback set first."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job starts with SIGINT ignored
+        signal.signal(number, signal.default_int_handler)
+    watch_parent(os.getppid())
+    import ray
+    from ray import serve
+    from ray.serve.scripts import run as serve_run
+
+    import serving.app  # sets the tracing variables that Ray's processes inherit
+    from serving.edge.hook import raise_file_limit
+    from serving.settings.settings import SettingsError
+
+    try:
+        for arguments in app_arguments(target):
+            serving.app.build_app(arguments)
+    except SettingsError as error:
+        print(error.message)  # before Ray is started, which takes a while
+        return 1
+    raise_file_limit()  # a connection is a file, and all of Ray's processes inherit the limit
+    cast(Any, ray).init(
+        "local",
+        namespace="serve",
+        num_cpus=cpus,
+        include_dashboard=dashboard_port is not None,
+        dashboard_host=HOST,
+        dashboard_port=dashboard_port,
+        object_store_memory=256 * 1024 * 1024,
+        _node_ip_address=HOST,
+        _metrics_export_port=metrics_port,
+    )
+    cast(Any, serve).start(proxy_location="HeadOnly", http_options={"host": HOST, "port": port})
+    # It catches Ctrl-C, shuts Serve down, and exits 0 also after an error: whether it was ready is the
+    # parent's to see.
+    serve_run.main(args=["--app-dir", str(ROOT), *target], standalone_mode=False)
+    return 0
+
+
+def main() -> int:
+    """Command line, written by `Server`."""
+    parser = argparse.ArgumentParser(description="Started by cluster.local.server.")
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--metrics-port", type=int, required=True)
+    parser.add_argument("--cpus", type=int, required=True)
+    parser.add_argument("--dashboard-port", type=int, default=None)
+    parser.add_argument("target", nargs="+")
+    options = parser.parse_args()
+    return run_child(options.port, options.metrics_port, options.cpus, options.target, options.dashboard_port)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""The embedded default's conductor: the local model with the adapter that Podium ships merged into its
+weights.
+
+vLLM can also load the adapter by its name, beside other models (docs/operations.md, "Adapters"); on a CPU
+that costs most of the speed (decision 0014), so it is merged once, at set-up: W + (alpha / r) B A for each
+matrix it has (LoRA, arXiv 2106.09685, 4.1).
+
+A change of adapter makes the folder again, whole or not at all. Knows weights; knows nothing of Ray, vLLM
+or plans.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cluster.local import model, uv
+
+if TYPE_CHECKING:
+    from cluster.local.bfloat16 import Floats, Tensor
+
+FOLDER = uv.ROOT / "models" / "smollm2-135m-conductor"
+ADAPTERS = uv.ROOT / "adapters"
+PREFIX = "base_model.model."
+MADE_FROM = "podium.json"
+"""Says which adapter is in the weights."""
+
+
+def default_adapter() -> Path:
+    """The adapter that Podium ships.
+
+    Raises:
+        ModelError: there is none, or more than one.
+    """
+    found = sorted(folder for folder in ADAPTERS.glob("conductor@*") if (folder / "shipped").exists())
+    if len(found) != 1:
+        names = ", ".join(folder.name for folder in found) or "none"
+        raise model.ModelError(
+            f"adapters/ must have one folder with a file `shipped` in it; it has {names}. Check the checkout out again."
+        )
+    return found[0]
+
+
+def is_ready(folder: Path, adapter: Path) -> bool:
+    """Whether `folder` holds the finished model with this adapter."""
+    if not model.is_ready(folder):
+        return False
+    try:
+        return json.loads((folder / MADE_FROM).read_text("utf-8")).get("adapter") == adapter.name
+    except (OSError, ValueError, AttributeError):  # cut off, or something else: it is made again
+        return False
+
+
+def merge(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]:
+    """The base's weights, with the adapter's products added; in the base's type.
+
+    Args:
+        base: by name; each adapted matrix is (out, in).
+        adapter: as PEFT saves it: `base_model.model.NAME.lora_A.weight` (r, in) and `.lora_B.weight` (out,
+            r).
+        scale: alpha / r.
+
+    Raises:
+        ModelError: the adapter is for another model.
+    """
+    import numpy as np
+
+    from cluster.local.bfloat16 import floats_of, like
+
+    result = dict(base)
+    for name in (each for each in adapter if each.endswith(".lora_A.weight")):
+        target = name.removeprefix(PREFIX).replace(".lora_A.weight", ".weight")
+        a, b = floats_of(adapter[name]), floats_of(adapter[name.replace(".lora_A.", ".lora_B.")])
+        if target not in base or base[target].shape != (b.shape[0], a.shape[1]):
+            raise model.ModelError(
+                f"the adapter changes {target}, which the base model does not have in that shape"
+            )
+        change: Floats = (b @ a) * np.float32(scale)
+        result[target] = like(base[target], floats_of(base[target]) + change)
+    return result
+
+
+def make(base: Path, adapter: Path, folder: Path) -> None:
+    """Write the merged model to `folder`.
+
+    Raises:
+        ModelError: base and adapter do not fit, or one of them is not there or not whole.
+        OSError: it cannot be written.
+    """
+    from cluster.local import bfloat16
+
+    files = (base / model.WEIGHTS, adapter / "adapter_config.json", adapter / "adapter_model.safetensors")
+    if absent := [file for file in files if not file.is_file()]:
+        raise model.ModelError(f"{absent[0]} is not there")
+    config = json.loads((adapter / "adapter_config.json").read_text("utf-8"))
+    try:
+        tensors, products = bfloat16.load(files[0]), bfloat16.load(files[2])
+    except ValueError as error:
+        raise model.ModelError(f"the weights of {base} or {adapter} cannot be read: {error}") from error
+    weights = merge(tensors, products, config["lora_alpha"] / config["r"])
+    with model.replacing(folder) as work:
+        for file in base.iterdir():
+            if file.is_file() and file.name != model.WEIGHTS:
+                shutil.copy2(file, work / file.name)
+        bfloat16.save(work / model.WEIGHTS, weights)
+        model.write_json(work / MADE_FROM, {"base": base.name, "adapter": adapter.name})

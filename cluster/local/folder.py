@@ -1,0 +1,159 @@
+"""The private folder of a local server: everything that its processes write for themselves while it runs.
+
+Ray's session with its logs and sockets, HAProxy's configuration and sockets, vLLM's sockets and other
+temporary files: only this account can read them (mode 0700), and they go when the server has ended. The
+logs of a server that failed are kept. Folders of servers that were killed are found by the lock that a
+living `Server` holds on its own (docs/decisions/0015).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from cluster.local.processes import ROOT, processes_of
+from cluster.local.shared_memory import remove_unused, segments_of
+
+PREFIX = "podium-"
+SHORT_PARENT = "/tmp"  # noqa: S108 (the folder in it is made by mkdtemp)
+MAX_PARENT_CHARS = 8
+"""HAProxy binds `FOLDER/h/<node id, 56 characters>/admin.sock.<pid>.tmp`, and a Unix socket's path has 107
+characters at most.
+"""
+MAX_KEPT_LOGS = 5
+"""Of servers that failed; the oldest are removed."""
+LOCK, TAG_FILE, SEGMENTS = "lock", "tag", "shared_memory"
+
+
+class ServerFolder:
+    """The folder of one server, while whoever made or adopted it holds its lock.
+
+    Args:
+        path: the folder.
+        lock: its open, locked file.
+    """
+
+    def __init__(self, path: Path, lock: IO[str]) -> None:
+        self.path = path
+        self.tag = (path / TAG_FILE).read_text()
+        self._lock = lock
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What makes Ray, HAProxy and every library of a server write here."""
+        haproxy = self.path / "h"
+        return {
+            "TMPDIR": str(self.path),
+            "RAY_TMPDIR": str(self.path),
+            "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(haproxy / "haproxy.cfg"),
+            "RAY_SERVE_HAPROXY_SOCKET_PATH": str(haproxy / "admin.sock"),
+            "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(haproxy / "metrics.sock"),
+            "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(haproxy),
+            "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(haproxy / "server-state"),
+        }
+
+    @property
+    def has_logs(self) -> bool:
+        """Whether Ray has written any."""
+        return any(self.path.glob("ray/session_*/logs"))
+
+    def remove(self, keep_logs: Path | None = None) -> None:
+        """Remove it, and the shared memory that its server left.
+
+        Args:
+            keep_logs: the folder that Ray's logs are moved to.
+        """
+        if keep_logs is not None and self.has_logs:
+            _keep(next(self.path.glob("ray/session_*/logs")), keep_logs)
+        remove_unused(_segments(self.path))
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._lock.close()
+
+
+def make_folder(tag: str) -> ServerFolder:
+    """A new folder for the server with this tag, locked."""
+    usual = tempfile.gettempdir()
+    parent = usual if len(usual) <= MAX_PARENT_CHARS else SHORT_PARENT
+    path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+    lock = _lock(path / LOCK)
+    assert lock is not None, "nobody else knows of it yet"
+    (path / TAG_FILE).write_text(tag)
+    return ServerFolder(path, lock)
+
+
+def record_shared_memory(path: Path) -> None:
+    """Write down which segments the server's processes have mapped, so that they can be removed once the
+    processes are gone.
+
+    Args:
+        path: the server's folder.
+    """
+    with contextlib.suppress(OSError):  # the server has just ended and took its folder along
+        tag, started_s = (path / TAG_FILE).read_text(), (path / TAG_FILE).stat().st_mtime
+        mapped = segments_of(processes_of(tag), started_s) | _segments(path)
+        (path / SEGMENTS).write_text("\n".join(map(str, sorted(mapped))))
+
+
+def sweep_folders() -> int:
+    """Remove the folders, and the shared memory, of this checkout's servers that were killed; gives how
+    many there were.
+
+    Ray's logs of each are kept in `build/`.
+    """
+    swept = 0
+    for path in folders():
+        lock = _lock(path / LOCK)
+        if lock is None:
+            continue
+        folder = ServerFolder(path, lock)
+        if processes_of(folder.tag):
+            lock.close()
+            continue
+        port = folder.tag.removeprefix(f"{ROOT}:").split(":")[0]
+        folder.remove(keep_logs=ROOT / "build" / f"serve-{port}.ray")
+        swept += 1
+    return swept
+
+
+def folders() -> Iterator[Path]:
+    """The folders of this checkout's servers, living and dead."""
+    for parent in {tempfile.gettempdir(), SHORT_PARENT}:
+        for path in Path(parent).glob(f"{PREFIX}????????"):
+            with contextlib.suppress(OSError):
+                is_ours = path.stat().st_uid == os.getuid() and not path.is_symlink()
+                if is_ours and (path / TAG_FILE).read_text().startswith(f"{ROOT}:"):
+                    yield path
+
+
+def _lock(path: Path) -> IO[str] | None:
+    """`path` opened and locked; None where somebody else holds it, or it is gone."""
+    try:
+        file = path.open("a")
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return None
+    return file
+
+
+def _segments(path: Path) -> set[Path]:
+    try:
+        return {Path(line) for line in (path / SEGMENTS).read_text().splitlines()}
+    except OSError:
+        return set()
+
+
+def _keep(logs: Path, to: Path) -> None:
+    """Move `logs` to `to`, in the place of older ones; of all that are kept there the newest few stay."""
+    shutil.rmtree(to, ignore_errors=True)
+    to.parent.mkdir(parents=True, exist_ok=True)
+    shutil.move(logs, to)
+    to.chmod(0o700)
+    kept = sorted(to.parent.glob("*.ray"), key=lambda folder: folder.stat().st_mtime)
+    for old in kept[:-MAX_KEPT_LOGS]:
+        shutil.rmtree(old, ignore_errors=True)

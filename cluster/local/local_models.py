@@ -1,0 +1,55 @@
+"""`python -m cluster.local.local_models [NAME ...]`: makes the local models that are not there yet. Set-up
+runs it inside `.venv`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from cluster.local import conductor_model, model
+
+BASE, CONDUCTOR = "models/smollm2-135m", "models/smollm2-135m-conductor"
+LOCAL_MODELS = (BASE, CONDUCTOR)
+"""What set-up makes, by the names that settings have for it; each is made from the one before it."""
+
+
+def is_ready(name: str) -> bool:
+    """Whether the model is there."""
+    if name == CONDUCTOR:
+        return conductor_model.is_ready(conductor_model.FOLDER, conductor_model.default_adapter())
+    return model.is_ready(model.FOLDER)
+
+
+def missing(names: Sequence[str]) -> list[str]:
+    """Those of `names` that set-up has to make, with what they are made from.
+
+    Raises:
+        ModelError: the checkout lacks the shipped adapter.
+    """
+    wanted = set(names) & set(LOCAL_MODELS)
+    if CONDUCTOR in wanted and not is_ready(CONDUCTOR):
+        wanted.add(BASE)
+    return [name for name in LOCAL_MODELS if name in wanted and not is_ready(name)]
+
+
+def main(names: Sequence[str]) -> int:
+    """Command line: 0 when the models are there; a reason on stderr where not."""
+    try:
+        for name in missing(names or LOCAL_MODELS):
+            if name == CONDUCTOR:
+                print("merging the shipped adapter into its weights", flush=True)
+                conductor_model.make(model.FOLDER, conductor_model.default_adapter(), conductor_model.FOLDER)
+            else:
+                model.make(model.FOLDER)
+    except model.ModelError as error:
+        print(f"The local model could not be made: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"The local model could not be written: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

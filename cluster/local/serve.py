@@ -1,0 +1,161 @@
+"""`podium serve` and `podium stop`: a server in the foreground until Ctrl-C, and the end of forgotten
+ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from types import FrameType
+
+import psutil
+
+from cluster.local.environment import fast_environment
+from cluster.local.folder import folders, record_shared_memory, sweep_folders
+from cluster.local.processes import (
+    HOST,
+    ROOT,
+    ServeError,
+    end,
+    leads,
+    processes_of,
+)
+from cluster.local.server import SETTINGS, STOP_WITHIN_S, Server
+
+READY = """
+Podium answers on {url}  (Ctrl-C stops it; log: {log}; metrics: {metrics})
+
+  curl {url}/v1/chat/completions -H 'content-type: application/json' \\
+    -d '{{"model": "podium-mini", "messages": [{{"role": "user", "content": "What is the capital of France?"}}]}}'
+
+  from openai import OpenAI
+  client = OpenAI(base_url="{url}/v1", api_key="none")
+  stream = client.chat.completions.create(
+      model="podium-mini", stream=True, messages=[{{"role": "user", "content": "What is the capital of
+      France?"}}])
+  for chunk in stream:
+      print(chunk.choices[0].delta.content or "" if chunk.choices else "", end="", flush=True)
+"""
+
+
+def follow(server: Server) -> None:
+    """Print what the server logs from now on, until it ends or Ctrl-C."""
+    with server.log.open(errors="replace") as log:
+        log.seek(0, os.SEEK_END)
+        while server.is_running():
+            if text := log.read():
+                print(text, end="", flush=True)
+            time.sleep(0.3)
+
+
+def serve_until_interrupted(server: Server) -> int:
+    """Run in the foreground; 0 when it ended because it was asked to, and ended clean."""
+    try:
+        with server:
+            metrics = f"http://{HOST}:{server.metrics_port}/metrics"
+            log = server.log.relative_to(ROOT)
+            print(READY.format(url=server.url, log=log, metrics=metrics), flush=True)
+            follow(server)
+            print(f"\nThe server ended by itself.\n{server.log_tail()}", file=sys.stderr)
+            return 1
+    except KeyboardInterrupt:
+        if server.killed:
+            print(f"\nStopped, but pids {server.killed} had to be killed. See {server.log}", file=sys.stderr)
+            return 1
+        print("\nStopped; nothing is left running.")
+        return 0
+    except ServeError as error:
+        print(f"\n{error}", file=sys.stderr)
+        return 1
+
+
+def stop_everything() -> int:
+    """End every server of this checkout, and what crashed ones left."""
+    for path in folders():
+        record_shared_memory(path)
+    leaders = [p for p in processes_of(f"{ROOT}:") if leads(p)]
+    for process in leaders:
+        with contextlib.suppress(psutil.Error):
+            process.send_signal(signal.SIGINT)
+    psutil.wait_procs(leaders, timeout=STOP_WITHIN_S)
+    rest = processes_of(f"{ROOT}:")
+    killed = end(rest, within_s=5)
+    sweep_folders()
+    print(
+        f"Ended {len(leaders)} servers and {len(rest)} left-over processes ({len(killed)} had to be killed)."
+    )
+    return 0
+
+
+def interrupt(_number: int, _frame: FrameType | None) -> None:
+    """Ctrl-C, once: a second one while stopping must not leave processes behind."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if sys.stdout.isatty():
+        print("\nStopping ...", flush=True)
+    raise KeyboardInterrupt
+
+
+def stop_on_signals() -> None:
+    """Ctrl-C and SIGTERM raise KeyboardInterrupt, once."""
+    signal.signal(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGTERM, interrupt)
+
+
+def port_number(text: str) -> int:
+    """A port, for argparse.
+
+    Raises:
+        ValueError: it is none.
+    """
+    port = int(text)
+    if not 0 <= port < 2**16:
+        raise ValueError("no port")
+    return port
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`podium serve`."""
+    parser = argparse.ArgumentParser(
+        prog="podium serve",
+        description="Serve Podium on this machine until Ctrl-C, on loopback only.",
+        epilog="example: podium serve --settings cluster/api.yaml --port 8080",
+    )
+    parser.add_argument("--settings", default=SETTINGS, metavar="FILE", help="what is served (%(default)s)")
+    parser.add_argument("--port", type=port_number, default=8000, help="0 takes a free one (%(default)s)")
+    parser.add_argument("--metrics-port", type=port_number, default=0, help="for Prometheus (a free one)")
+    parser.add_argument("--model", help="a hub's name or a folder, in place of the file's local models")
+    parser.add_argument(
+        "--cpus", type=int, default=2, help="logical CPUs that Ray may hand out (%(default)s)"
+    )
+    parser.add_argument(
+        "--fast", action="store_true", help="behind HAProxy, as in production (Ray Serve's proxy)"
+    )
+    options = parser.parse_args(arguments)
+    stop_on_signals()
+    server = Server(
+        settings=options.settings,
+        port=options.port,
+        metrics_port=options.metrics_port,
+        model=options.model,
+        cpus=options.cpus,
+        env=fast_environment() if options.fast else None,
+        progress=True,
+    )
+    return serve_until_interrupted(server)
+
+
+def stop(arguments: Sequence[str] | None = None) -> int:
+    """`podium stop`."""
+    parser = argparse.ArgumentParser(
+        prog="podium stop",
+        description="End every server of this checkout, and what crashed ones left running.",
+    )
+    parser.parse_args(arguments)
+    stop_on_signals()
+    return stop_everything()

@@ -1,0 +1,234 @@
+"""A local Podium: started, waited for until it answers, and taken down again to its last process.
+
+    with Server(port=0) as server:            # tests and the demo: a free port, ready when entered
+        httpx2.get(f"{server.url}/v1/models")
+
+The child (`child.py`) is `serve run` on a Ray of its own; its HTTP is loopback only. Whatever it leads to
+(Ray, replicas, vLLM's engine cores, HAProxy) is found again by its tag: see `processes.py`.
+
+Knows how a server begins and ends; knows nothing of plans, workers or settings files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from http.client import HTTPException
+from pathlib import Path
+from typing import Self
+
+from cluster.local.environment import serve_environment
+from cluster.local.folder import ServerFolder, make_folder, record_shared_memory, sweep_folders
+from cluster.local.processes import (
+    CHILD,
+    HOST,
+    ROOT,
+    TAG,
+    ServeError,
+    check_nothing_in_the_way,
+    claim,
+    describe,
+    end,
+    free_port,
+    listeners,
+    processes_of,
+    tag_of,
+)
+from cluster.local.progress import Progress
+
+SETTINGS = "cluster/local.yaml"
+APP = "serving.app:build_app"
+
+READY_WITHIN_S = 600.0  # a compiled vLLM on a slow, shared machine takes minutes
+STOP_WITHIN_S = 45.0
+LAST_PROCESSES_S = 8.0
+
+
+class Server:
+    """One local Podium as a context manager: entered once `/readyz` answers 200, left once nothing of it
+    runs.
+
+    Args:
+        settings: the YAML that says what is served.
+        config: a Serve config file to run instead; it says for itself on which port.
+        port: HTTP port on loopback; 0 takes a free one.
+        model: a hub's name or a folder, passed on as `model=` (the local workers' model).
+        dashboard_port: of Ray's dashboard, to which `serve deploy` and `serve status` speak; None: there is
+            none, 0 takes a free one.
+        metrics_port: where Prometheus finds this node's metrics; 0 takes a free one.
+        ready: the paths that answer 200 once all is up.
+        env: more environment for every process of it; wins over `serve_environment()`.
+        log: file that gets all output, for this account only; `build/serve-<port>.log` by default. Where
+            the server fails, Ray's own logs are kept in a folder beside it, `.ray` in place of `.log`.
+        cpus: logical CPUs that Ray may hand out. Deployments ask for fractions of one.
+        ready_within_s: seconds until not being ready is an error.
+        progress: whether to show, on standard output, that it is starting.
+    """
+
+    def __init__(
+        self,
+        *,
+        settings: str | Path = SETTINGS,
+        config: Path | None = None,
+        port: int = 8000,
+        model: str | None = None,
+        metrics_port: int = 0,
+        dashboard_port: int | None = None,
+        ready: Sequence[str] = ("/readyz",),
+        env: Mapping[str, str] | None = None,
+        log: Path | None = None,
+        cpus: int = 2,
+        ready_within_s: float = READY_WITHIN_S,
+        progress: bool = False,
+    ) -> None:
+        self.port = port or free_port()
+        self.url = f"http://{HOST}:{self.port}"
+        self.metrics_port = metrics_port or free_port()
+        self.dashboard_port = free_port() if dashboard_port == 0 else dashboard_port
+        self.targets = ROOT / "build" / "prometheus" / f"{self.port}.json"
+        self.log = log or ROOT / "build" / f"serve-{self.port}.log"
+        self.tag = f"{ROOT}:{self.port}:{uuid.uuid4().hex}"
+        self.environment = {**os.environ, **serve_environment(), **(env or {}), TAG: self.tag}
+        self.environment.pop("RAY_ADDRESS", None)  # a cluster of its own, whatever the shell points at
+        app = [APP, f"settings={settings}", *([f"model={model}"] if model else [])]
+        self._target = [str(config)] if config else app
+        self._ready = ready
+        self._cpus = cpus
+        self._ready_within_s = ready_within_s
+        self._progress = progress
+        self._child: subprocess.Popen[bytes] | None = None
+        self._claim = ExitStack()
+        self.folder: ServerFolder | None = None
+        self._has_failed = False
+        self.killed: list[int] = []
+
+    def __enter__(self) -> Self:
+        check_nothing_in_the_way(self.port, self.environment)
+        sweep_folders()
+        self._claim.enter_context(claim(self.port))
+        self.folder = make_folder(self.tag)
+        self.environment |= self.folder.environment
+        try:
+            self._start()
+            self._wait_until_ready()
+            self._tell_prometheus()
+        except BaseException as exc:
+            self._has_failed = isinstance(exc, ServeError)
+            self.stop()
+            raise
+        record_shared_memory(self.folder.path)
+        return self
+
+    def _start(self) -> None:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        ports = ["--port", str(self.port), "--metrics-port", str(self.metrics_port)]
+        if self.dashboard_port is not None:
+            ports += ["--dashboard-port", str(self.dashboard_port)]
+        child = ["-m", CHILD, *ports, "--cpus", str(self._cpus)]
+        self.log.unlink(missing_ok=True)  # an older one may be readable by others
+        with os.fdopen(os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as output:
+            self._child = subprocess.Popen(
+                [sys.executable, *child, *self._target],
+                cwd=ROOT,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # the terminal's Ctrl-C reaches us, and we pass it on once
+            )
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _wait_until_ready(self) -> None:
+        started = time.monotonic()
+        line = Progress("starting Ray Serve and the engines") if self._progress else None
+        while not self.is_ready():
+            elapsed_s = time.monotonic() - started
+            if not self.is_running():
+                raise ServeError(f"The server ended before it was ready.\n{self.log_tail()}")
+            if elapsed_s > self._ready_within_s:
+                raise ServeError(f"The server was not ready after {elapsed_s:.0f} s.\n{self.log_tail()}")
+            if line:
+                line.show("...")
+            time.sleep(0.25)
+        for other in (p for p in listeners(self.port) if tag_of(p) != self.tag):
+            raise ServeError(f"Port {self.port} is shared with {describe(other)}.")
+        if line:
+            line.finish("ready")
+
+    def _tell_prometheus(self) -> None:
+        """A file that `cluster/prometheus.yaml` watches. Ray writes one itself only where its dashboard
+        runs.
+        """
+        self.targets.parent.mkdir(parents=True, exist_ok=True)
+        target = {"targets": [f"{HOST}:{self.metrics_port}"], "labels": {"job": "ray"}}
+        self.targets.write_text(json.dumps([target]))
+
+    def is_running(self) -> bool:
+        """Whether the child still runs."""
+        return self._child is not None and self._child.poll() is None
+
+    def is_ready(self) -> bool:
+        """Whether every path of `ready` says 200 now. Any other answer, or none, is a no."""
+        return all(map(self._answers, self._ready))
+
+    def _answers(self, path: str) -> bool:
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with direct.open(f"{self.url}{path}", timeout=5) as answer:
+                return answer.status == 200
+        except (HTTPException, OSError, ValueError):
+            return False
+
+    def log_tail(self, lines: int = 25) -> str:
+        """The last lines of the log, and where the rest is, and Ray's own once the server has ended."""
+        tail = self.log.read_text(errors="replace").splitlines()[-lines:]
+        told = ["Its last words:", *(f"  {line}" for line in tail), f"All of it: {self.log}"]
+        if self.ray_logs.exists() or (self.folder and self.folder.has_logs):
+            told.append(f"Ray's own logs: {self.ray_logs}")
+        return "\n".join(told)
+
+    @property
+    def ray_logs(self) -> Path:
+        """Where Ray's logs are kept once the server has failed."""
+        return self.log.with_suffix(".ray")
+
+    def stop(self) -> bool:
+        """SIGINT, wait, then look that nothing is left; whether it ended by itself. May be called twice."""
+        child, self._child = self._child, None
+        folder, self.folder = self.folder, None
+        self.targets.unlink(missing_ok=True)
+        with self._claim:
+            if folder is not None:
+                record_shared_memory(folder.path)
+            if child is not None:
+                self._has_failed |= child.poll() is not None
+                self._end(child)
+            if folder is not None:
+                has_failed = self._has_failed or bool(self.killed)
+                folder.remove(keep_logs=self.ray_logs if has_failed else None)
+        return not self.killed
+
+    def _end(self, child: subprocess.Popen[bytes]) -> None:
+        if child.poll() is None:
+            child.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(STOP_WITHIN_S)
+        if child.poll() is None:
+            child.kill()
+            child.wait()
+            self.killed.append(child.pid)
+        deadline = time.monotonic() + LAST_PROCESSES_S
+        while (rest := processes_of(self.tag)) and time.monotonic() < deadline:
+            time.sleep(0.2)
+        self.killed += end(rest, within_s=5)

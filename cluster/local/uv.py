@@ -1,0 +1,128 @@
+"""uv, which installs packages: the pinned wheel in `.venv`, told what pip's configuration says. Standard
+library only.
+
+uv reads its own configuration and not pip's. Who has a mirror, a proxy, wheels on a disk or a constraint
+has told pip, so that is passed on in `UV_...` variables (and not on command lines, which others can read:
+an index may have a password in its address). What the user has set in such a variable wins.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+UV = VENV / "bin" / "uv"
+LOCK = ROOT / "requirements" / "all.lock"
+"""Every package of every stage at its version, uv itself included."""
+LEFT_OUT = ROOT / "requirements" / "left_out.txt"
+"""Packages that others ask for and that must not be installed."""
+
+VARIABLES = {
+    "index-url": "UV_DEFAULT_INDEX",
+    "extra-index-url": "UV_EXTRA_INDEX_URL",
+    "find-links": "UV_FIND_LINKS",
+    "no-index": "UV_NO_INDEX",
+    "trusted-host": "UV_INSECURE_HOST",
+    "cert": "SSL_CERT_FILE",
+    "client-cert": "SSL_CLIENT_CERT",
+    "proxy": "ALL_PROXY",
+    "timeout": "UV_HTTP_TIMEOUT",
+    "default-timeout": "UV_HTTP_TIMEOUT",
+}
+"""pip's option -> the variable in which uv takes the same."""
+LIKE_PIP = {
+    "UV_INDEX_STRATEGY": "unsafe-best-match",  # all indexes are asked, and the best version is taken
+    "UV_SYSTEM_CERTS": "true",
+    "UV_PYTHON_DOWNLOADS": "never",
+}
+
+
+def uv_requirement() -> str:
+    """`uv==VERSION`, from the lock."""
+    found = re.search(r"^uv==\S+", LOCK.read_text(), re.MULTILINE)
+    assert found, f"{LOCK} has no uv"
+    return found.group()
+
+
+def pip_options(listed: str) -> dict[str, str]:
+    """What `pip config list` printed, by option: the environment wins over `install`, which wins over
+    `global`.
+    """
+    sections: dict[str, dict[str, str]] = {"global": {}, "install": {}, ":env:": {}}
+    for line in listed.splitlines():
+        key, _, value = line.partition("=")
+        section, _, option = key.rpartition(".")
+        if section in sections:
+            sections[section][option] = str(ast.literal_eval(value))
+    return sections["global"] | sections["install"] | sections[":env:"]
+
+
+def variables(options: Mapping[str, str]) -> dict[str, str]:
+    """The environment in which uv does what pip with these options would, and finds the CPU build of torch.
+
+    That one is in none of the usual indexes. Who has told pip of further places is taken to have it in one
+    of them; for everybody else uv asks PyTorch's own CPU index, https://download.pytorch.org/whl/cpu, for
+    torch alone.
+    """
+    found: dict[str, str] = {}
+    for option, variable in VARIABLES.items():
+        if value := options.get(option, "").strip():
+            found[variable] = (",".join if option == "find-links" else " ".join)(value.split())
+    if not found.keys() & {"UV_FIND_LINKS", "UV_EXTRA_INDEX_URL", "UV_NO_INDEX"}:
+        found["UV_TORCH_BACKEND"] = "cpu"
+    return LIKE_PIP | found
+
+
+@functools.cache
+def pip_config() -> dict[str, str]:
+    """How pip is configured for this account and in `.venv`."""
+    command = [str(PYTHON), "-m", "pip", "config", "list", "--disable-pip-version-check"]
+    return pip_options(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
+
+
+def environment() -> dict[str, str]:
+    """This process's environment, with pip's configuration in uv's words."""
+    return variables(pip_config()) | os.environ
+
+
+def lock_options() -> list[str]:
+    """Options of `uv pip install` that keep every package at its version, and leave out what must not be
+    there.
+    """
+    constraints = [str(LOCK), *pip_config().get("constraint", "").split()]
+    return [*(word for file in constraints for word in ("--constraints", file)), "--excludes", str(LEFT_OUT)]
+
+
+def pip_command(verb: str, *arguments: str) -> list[str]:
+    """`uv pip VERB` on `.venv`."""
+    return [str(UV), "pip", verb, "--python", str(PYTHON), *arguments]
+
+
+def pip(verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `uv pip VERB` to its end."""
+    command = pip_command(verb, *arguments)
+    return subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
+
+
+def make_lock() -> int:
+    """`make lock`: write the lock again; versions stay as they are where pyproject.toml allows it."""
+    extras = [f"--extra={name}" for name in ("cpu", "dev", "training", "evaluation")]
+    layout = ["--no-header", "--annotation-style=line", "--output-file", str(LOCK)]
+    ended = pip("compile", "pyproject.toml", *extras, "--excludes", str(LEFT_OUT), *layout)
+    print(ended.stderr, file=sys.stderr)
+    if ended.returncode == 0:  # which build of torch it is, is the index's business
+        LOCK.write_text(re.sub(r"(==[\d.]+)\+\w+", r"\1", LOCK.read_text()))
+    return ended.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(make_lock())

@@ -1,0 +1,64 @@
+"""Podium as a library: the names a program imports. Each loads its module at first use, so that `import
+podium` loads nothing.
+
+from podium import Plan, Step, Task, load_settings
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+EXPORTS = {
+    "BadTask": "conductor.errors",
+    "BudgetExceeded": "conductor.errors",
+    "DeadlineExceeded": "conductor.errors",
+    "NoPlan": "conductor.errors",
+    "Overloaded": "conductor.errors",
+    "PodiumError": "conductor.errors",
+    "WorkerError": "conductor.errors",
+    "Failure": "conductor.model.failure",
+    "Image": "conductor.model.messages",
+    "Message": "conductor.model.messages",
+    "Text": "conductor.model.messages",
+    "PoolMember": "conductor.model.pool_member",
+    "Price": "conductor.model.usage",
+    "Usage": "conductor.model.usage",
+    "Call": "conductor.model.worker",
+    "CallResult": "conductor.model.worker",
+    "Delta": "conductor.model.worker",
+    "Reply": "conductor.model.worker",
+    "Sampling": "conductor.model.worker",
+    "Worker": "conductor.model.worker",
+    "open_reply": "conductor.model.worker",
+    "Plan": "conductor.plan.plan",
+    "Step": "conductor.plan.plan",
+    "dump": "conductor.run.codec",
+    "load": "conductor.run.codec",
+    "Budget": "conductor.run.ledger",
+    "open_run": "conductor.run.lifecycle",
+    "resume_run": "conductor.run.lifecycle",
+    "ConductorModel": "conductor.run.plan_writer",
+    "Record": "conductor.run.record",
+    "RunRecords": "conductor.run.record",
+    "Task": "conductor.run.task",
+    "Team": "conductor.run.team",
+    "Settings": "serving.settings.settings",
+    "SettingsError": "serving.settings.settings",
+    "load_settings": "serving.settings.settings:load",
+}
+"""Public name -> `module`, or `module:name` where it is called something else there."""
+
+__all__ = sorted(EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> object:
+    if name not in EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, _, attribute = EXPORTS[name].partition(":")
+    value = getattr(import_module(module), attribute or name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

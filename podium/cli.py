@@ -1,0 +1,111 @@
+"""The `podium` command: a table of verbs, each with a module of its own, imported when it is called.
+
+`podium VERB ARGS...` calls `main(ARGS)` of the verb's module and exits with what it returns. Knows names;
+knows no verb's options.
+"""
+
+from __future__ import annotations
+
+import difflib
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NamedTuple
+
+
+class Verb(NamedTuple):
+    """One word after `podium`.
+
+    Args:
+        target: `module`, whose `main(arguments)` returns the exit code, or `module:function`.
+        help: one line.
+        setup: the make target that installs its packages.
+    """
+
+    target: str
+    help: str
+    setup: str = "setup"
+
+
+VERBS = {
+    "serve": Verb("cluster.local.serve", "serve on this machine until Ctrl-C"),
+    "stop": Verb("cluster.local.serve:stop", "end what a crashed or forgotten `podium serve` left running"),
+    "demo": Verb("cluster.local.demo", "start a server, ask it one question, show plan, answer and cost"),
+    "check": Verb(
+        "cluster.check.__main__", "do pool, Serve config and machines agree, and what do they cost"
+    ),
+    "load": Verb("loadtest.cli", "load a running server and write a report", "setup-dev"),
+    "siege": Verb("loadtest.siege.cli", "attack a server and watch its ordinary clients", "setup-dev"),
+    "capacity": Verb("capacity.cli", "replicas, GPUs and dollars for a rate, simulated", "setup-dev"),
+    "bench": Verb("bench.cli", "measure the figures of the README", "setup-learning"),
+    "eval": Verb("evaluation.cli", "compare strategies on questions with known answers", "setup-learning"),
+    "recorded-pool": Verb(
+        "evaluation.replay_settings", "settings that replay recorded answers", "setup-learning"
+    ),
+    "train": Verb("training.cli", "teach a conductor by reward", "setup-learning"),
+    "adapter": Verb("cluster.local.adapter", "give a LoRA adapter the name under which it is served"),
+}
+OURS = {
+    "podium",
+    "conductor",
+    "serving",
+    "cluster",
+    "loadtest",
+    "bench",
+    "capacity",
+    "evaluation",
+    "training",
+}
+HELP = """usage: podium VERB [OPTIONS]
+
+Many language models answer as one, behind one OpenAI-compatible API.
+
+{verbs}
+
+`podium VERB --help` lists a verb's options and their defaults. `podium --version` shows the version.
+
+example: podium serve --settings cluster/api.yaml --port 8000"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The console script; returns the exit code."""
+    name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    if name in ("-h", "--help", "help"):
+        print(HELP.format(verbs="\n".join(f"  {name:14} {verb.help}" for name, verb in VERBS.items())))
+        return 0
+    if name in ("-V", "--version"):
+        from importlib.metadata import version
+
+        print(f"podium {version('podium')}")
+        return 0
+    if name not in VERBS:
+        nearest = difflib.get_close_matches(name, VERBS, n=1, cutoff=0.5)
+        hint = f" Did you mean `podium {nearest[0]}`?" if nearest else ""
+        print(f"podium: there is no verb {name!r}.{hint} `podium --help` lists them.", file=sys.stderr)
+        return 2
+    try:
+        return run(name, rest)
+    except KeyboardInterrupt:
+        print("\nStopped.", file=sys.stderr)
+        return 130
+
+
+def run(name: str, arguments: Sequence[str]) -> int:
+    """Call the verb `name`; 2 where its packages are not installed, with the command that installs them."""
+    verb = VERBS[name]
+    module, _, function = verb.target.partition(":")
+    try:
+        return getattr(import_module(module), function or "main")(arguments)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] in OURS:
+            raise
+        print(
+            f"podium {name} needs the package {error.name}, which is not installed. "
+            f"In a checkout, `make {verb.setup}` installs it.",
+            file=sys.stderr,
+        )
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

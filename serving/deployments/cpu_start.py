@@ -1,0 +1,73 @@
+"""What makes a vLLM engine on a CPU start sooner: docs/decisions/0023 has the profile.
+
+An engine is three processes (replica, engine core, worker), each of which takes ten seconds of a core to
+import vLLM and torch.
+"""
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from vllm import ModelRegistry, envs
+from vllm.platforms import current_platform
+from vllm.v1.executor.multiproc_executor import MultiprocExecutor
+
+
+def prepare(arguments: dict[str, Any]) -> None:
+    """Change the engine arguments, and this process, so that the engine starts soon. Does nothing where
+    there is an accelerator.
+    """
+    if not current_platform.is_cpu():
+        return
+    arguments.setdefault("distributed_executor_backend", ForkedWorkers)
+    if (
+        not can_compile()
+    ):  # the sampler is compiled in spite of `enforce_eager`, and the first call would fail
+        os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
+    register(Path(arguments["model"]))
+
+
+def can_compile() -> bool:
+    """Whether the C++ compiler that torch's inductor uses is here."""
+    return (
+        shutil.which(os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")) is not None
+    )
+
+
+def register(folder: Path) -> None:
+    """Import the model's class here. vLLM would start a process that imports all of vLLM to look at the
+    class, so that the one that asks never touches a GPU; that is where most of a first start went.
+
+    Args:
+        folder: the model; what is no folder here is left to vLLM.
+    """
+    try:
+        names = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("architectures", [])
+    except (OSError, ValueError):
+        return
+    for name in names:
+        if (known := ModelRegistry.models.get(name)) is not None:
+            ModelRegistry.register_model(name, known.load_model_cls())
+
+
+class ForkedWorkers(MultiprocExecutor):
+    """Workers begin as a copy of the engine core, which has imported everything, where that is safe.
+
+    vLLM does so itself where Ray has not started it. A replica has threads and connections that must not be
+    copied, so it spawns the engine core, and what that starts follows its example.
+    """
+
+    def _init_executor(self) -> None:
+        if can_fork(self.vllm_config.observability_config.otlp_traces_endpoint):
+            os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
+        super()._init_executor()
+
+
+def can_fork(traces_endpoint: str | None) -> bool:
+    """Whether the engine core has no threads before it starts its workers (those that export traces), and
+    none of the workers' are bound to cores, which is done by variables that only a new process reads.
+    """
+    return traces_endpoint is None and envs.VLLM_CPU_OMP_THREADS_BIND == "nobind"

@@ -1,0 +1,463 @@
+"""`podium check`: the files that ship agree; every kind of disagreement is found, and said with file, field and remedy."""
+
+import copy
+import io
+import json
+import re
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+
+from cluster.check import cost, machines, memory
+from cluster.check.__main__ import findings, main
+from cluster.check.case import Case, case_of
+from cluster.check.findings import CheckError
+from serving.settings.workers import VllmSettings
+
+ROOT = Path(__file__).resolve().parents[3]
+SETTINGS = ROOT / "cluster" / "gpu.yaml"
+SERVE = ROOT / "cluster" / "gpu.serve.yaml"
+AWS = ROOT / "ray_cluster.yaml"
+KUBERAY = ROOT / "cluster" / "kuberay" / "rayservice.yaml"
+CLUSTERS = (AWS, ROOT / "cluster/ray_cluster.gcp.yaml", ROOT / "cluster/ray_cluster.onprem.yaml", KUBERAY)
+Data = dict[str, Any]
+
+
+def run_check(*arguments: str) -> tuple[int, str]:
+    """Exit code and text of the command, on a wide terminal."""
+    written = io.StringIO()
+    return main(list(arguments), Console(file=written, width=200)), written.getvalue()
+
+
+class Files:
+    """The shipped files as data, to be broken and written to a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.settings, self.serve, self.cluster = (
+            copy.deepcopy(yaml.safe_load(path.read_text())) for path in (SETTINGS, SERVE, AWS)
+        )
+
+    def worker(self, name: str) -> Data:
+        return next(worker for worker in self.settings["workers"] if worker["name"] == name)
+
+    def deployment(self, name: str) -> Data:
+        return next(each for each in self.serve["applications"][0]["deployments"] if each["name"] == name)
+
+    def node(self, name: str) -> Data:
+        return self.cluster["available_node_types"][name]
+
+    def paths(self) -> tuple[Path, Path, Path]:
+        places = (self.folder / "cluster/gpu.yaml", self.folder / "serve.yaml", self.folder / "cluster.yaml")
+        places[0].parent.mkdir(exist_ok=True)
+        for path, data in zip(places, (self.settings, self.serve, self.cluster), strict=True):
+            path.write_text(yaml.safe_dump(data))
+        return places
+
+    def case(self) -> Case:
+        return case_of(*self.paths())
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    return Files(tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------ what ships
+
+
+@pytest.mark.parametrize("cluster", CLUSTERS, ids=lambda path: path.name)
+def test_what_ships_agrees(cluster: Path) -> None:
+    code, text = run_check("--cluster", str(cluster))
+    assert code == 0, text
+    assert "agree" in text
+
+
+def test_what_ships_has_nothing_to_remark_on() -> None:
+    for cluster in CLUSTERS:
+        assert findings(case_of(SETTINGS, SERVE, cluster)) == []
+
+
+def test_the_rayservice_is_also_its_own_serve_config() -> None:
+    assert findings(case_of(SETTINGS, KUBERAY, KUBERAY)) == []
+
+
+def test_written_out_and_read_again_they_still_agree(files: Files) -> None:
+    assert findings(files.case()) == []
+
+
+def test_every_node_type_of_a_cloud_has_a_price() -> None:
+    for cluster in (AWS, ROOT / "cluster/ray_cluster.gcp.yaml", KUBERAY):
+        assert all(line.usd_per_h for line in cost.hourly(case_of(SETTINGS, SERVE, cluster)))
+
+
+# ------------------------------------------------------------------------------------------------ what is broken
+
+
+def breaks(name: str, field: str, says: str, *, fault: bool = True) -> Callable[..., Any]:
+    def put(change: Callable[[Files], object]) -> Any:
+        return pytest.param(change, name, field, says, fault, id=change.__name__)
+
+    return put
+
+
+@breaks("serve.yaml", "deployments.vllm-qwen4", "is no deployment")
+def a_deployment_that_nobody_makes(files: Files) -> None:
+    files.deployment("vllm-qwen3-32b")["name"] = "vllm-qwen4"
+
+
+@breaks("serve.yaml", "deployments", "vllm-gemma-3-27b-it is not in it")
+def a_deployment_left_out(files: Files) -> None:
+    files.serve["applications"][0]["deployments"].pop()
+
+
+@breaks("serve.yaml", "args.settings", "is cluster/local.yaml")
+def a_serve_config_for_other_settings(files: Files) -> None:
+    files.serve["applications"][0]["args"]["settings"] = "cluster/local.yaml"
+
+
+@breaks("serve.yaml", "vllm-qwen3-32b.placement_group_bundles", "hold 1 GPUs")
+def fewer_gpus_than_the_model_is_split_over(files: Files) -> None:
+    files.deployment("vllm-qwen3-32b")["placement_group_bundles"] = [{"CPU": 4, "GPU": 1, "gpu_48gb": 0.01}]
+
+
+@breaks("serve.yaml", "vllm-qwen3-32b.placement_group_bundles", "splits the model over 4")
+def a_model_split_further_than_its_bundles(files: Files) -> None:
+    files.worker("qwen3-32b")["engine"]["tensor_parallel_size"] = 4
+
+
+@breaks("cluster.yaml", "available_node_types", "none fits a replica of vllm-conductor")
+def no_node_for_the_conductor(files: Files) -> None:
+    del files.node("gpu_24gb")["resources"]["gpu_24gb"]
+
+
+@breaks("cluster.yaml", "available_node_types", "none fits a replica of vllm-qwen3-32b")
+def nodes_with_one_gpu_for_a_model_on_two(files: Files) -> None:
+    files.node("gpu_48gb")["resources"]["GPU"] = 1
+
+
+@breaks("cluster.yaml", "gpu_48gb.max_workers", "is 2; all replicas at their largest take 3")
+def too_few_nodes_at_the_largest(files: Files) -> None:
+    files.node("gpu_48gb")["max_workers"] = 2
+
+
+@breaks("cluster.yaml", "max_workers", "is 7; all replicas at their largest take 8")
+def too_few_nodes_together(files: Files) -> None:
+    files.cluster["max_workers"] = 7
+
+
+@breaks("cluster.yaml", "head.resources", "can be given replicas")
+def a_head_that_runs_replicas(files: Files) -> None:
+    files.node("head")["resources"]["CPU"] = 8
+
+
+@breaks("gpu.yaml", "worker 'qwen3-32b': engine", "61 GiB of weights")
+def weights_that_do_not_fit(files: Files) -> None:
+    files.node("gpu_48gb")["resources"] = {"CPU": 48, "GPU": 4, "gpu_48gb": 1, "accelerator_type:L4": 1}
+
+
+@breaks("gpu.yaml", "worker 'conductor': engine.max_model_len", "room for 73")
+def a_context_that_the_cache_has_no_room_for(files: Files) -> None:
+    files.worker("conductor")["engine"]["max_model_len"] = 131072
+
+
+@breaks("gpu.yaml", "worker 'qwen3-32b': model", "not known", fault=False)
+def a_model_of_unknown_size(files: Files) -> None:
+    files.worker("qwen3-32b")["model"] = "somebody/new-32b"
+
+
+@breaks("cluster.yaml", "gpu_48gb.resources", "memory of its GPU (B200)", fault=False)
+def a_gpu_of_unknown_size(files: Files) -> None:
+    files.node("gpu_48gb")["resources"] = {"CPU": 48, "GPU": 4, "gpu_48gb": 1, "accelerator_type:B200": 1}
+
+
+@breaks("cluster.yaml", "environment", "has no GEMINI_API_KEY")
+def a_key_that_no_node_gets(files: Files) -> None:
+    files.cluster["initialization_commands"] = ["for name in OPENAI_API_KEY ANTHROPIC_API_KEY; do true; done"]
+
+
+@breaks("gpu.yaml", "worker 'gpt-5': price", "is not set")
+def an_api_worker_without_a_price(files: Files) -> None:
+    del files.worker("gpt-5")["price"]
+
+
+@breaks("serve.yaml", "router.graceful_shutdown_timeout_s", "is 30 s; what it has begun may take 600 s")
+def a_router_that_is_cut(files: Files) -> None:
+    del files.deployment("router")["graceful_shutdown_timeout_s"]
+
+
+@breaks("serve.yaml", "router.graceful_shutdown_timeout_s", "may take 1200 s")
+def a_model_with_a_longer_deadline(files: Files) -> None:
+    files.settings["models"]["podium-ultra"]["deadline_s"] = 1200
+
+
+@breaks("serve.yaml", "vllm-qwen3-32b.graceful_shutdown_timeout_s", "may take 600 s")
+def an_engine_that_is_cut(files: Files) -> None:
+    files.deployment("vllm-qwen3-32b")["graceful_shutdown_timeout_s"] = 60
+
+
+@breaks("cluster.yaml", "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S", "is 120 s; a run may take 600 s")
+def a_proxy_that_cuts_runs(files: Files) -> None:
+    options = files.cluster["docker"]["run_options"]
+    files.cluster["docker"]["run_options"] = [each for each in options if "HARD_STOP" not in each]
+
+
+@breaks("cluster.yaml", "gpu_24gb", "is spot, and vllm-conductor runs on it")
+def a_conductor_on_spot(files: Files) -> None:
+    files.node("gpu_24gb")["node_config"]["InstanceMarketOptions"] = {"MarketType": "spot"}
+
+
+@breaks("gpu.yaml", "worker 'qwen3-32b': fallbacks", "are none, and gpu_48gb is spot", fault=False)
+def spot_without_a_way_out(files: Files) -> None:
+    del files.worker("qwen3-32b")["fallbacks"]
+
+
+@breaks("cluster.yaml", "router", "price of z9.large is not known", fault=False)
+def a_machine_without_a_price(files: Files) -> None:
+    files.node("router")["node_config"]["InstanceType"] = "z9.large"
+
+
+def scaled(files: Files, name: str = "vllm-conductor") -> Data:
+    return files.deployment(name)["autoscaling_config"]
+
+
+@breaks("serve.yaml", "vllm-conductor.autoscaling_config.policy", "there is no 'by_lod'")
+def a_policy_misspelt(files: Files) -> None:
+    scaled(files)["policy"] = {"policy_function": "serving.deployments.autoscaling:by_lod"}
+
+
+@breaks("serve.yaml", "vllm-conductor.autoscaling_config.policy", "Ray's own policy holds")
+def a_policy_left_out(files: Files) -> None:
+    del scaled(files)["policy"]
+
+
+@breaks("serve.yaml", "router.user_config", "changes the worker 'qwen4'")
+def a_user_config_for_nobody(files: Files) -> None:
+    files.deployment("router")["user_config"]["workers"][0]["name"] = "qwen4"
+
+
+@breaks("serve.yaml", "import_path", "there is no 'build_ap'")
+def an_import_path_misspelt(files: Files) -> None:
+    files.serve["applications"][0]["import_path"] = "serving.app:build_ap"
+
+
+@breaks("serve.yaml", "router.num_replicas", "is 0: nothing answers")
+def no_router(files: Files) -> None:
+    files.deployment("router")["num_replicas"] = 0
+
+
+@breaks("serve.yaml", "http_options.port", "is 9000")
+def a_port_behind_the_firewall(files: Files) -> None:
+    files.serve["http_options"]["port"] = 9000
+
+
+@breaks(
+    "serve.yaml", "vllm-conductor.autoscaling_config.target_ongoing_requests", "max_ongoing_requests, 256"
+)
+def a_target_that_no_replica_is_given(files: Files) -> None:
+    scaled(files)["target_ongoing_requests"] = 2400
+
+
+@breaks("cluster.yaml", "gpu_24gb: image", "Python py312, Ray 2.60.0")
+def a_head_of_another_ray(files: Files) -> None:
+    files.cluster["docker"]["image"] = "rayproject/ray:2.40.0-py310"
+
+
+@breaks("cluster.yaml", "gpu_48gb.resources", "say 4 GPUs; a g6e.2xlarge has 1")
+def more_gpus_than_the_machine_has(files: Files) -> None:
+    files.node("gpu_48gb")["node_config"]["InstanceType"] = "g6e.2xlarge"
+
+
+@breaks("serve.yaml", "vllm-gemma-3-27b-it.autoscaling_config.min_replicas", "scale, has 1")
+def scaled_to_zero_in_one_file_only(files: Files) -> None:
+    files.worker("gemma-3-27b-it")["scale"]["min_replicas"] = 1
+
+
+@breaks("serve.yaml", "vllm-conductor.autoscaling_config.look_back_period_s", "Ray's 30 holds")
+def a_look_back_left_out(files: Files) -> None:
+    del scaled(files)["look_back_period_s"]
+
+
+@breaks("serve.yaml", "vllm-conductor.autoscaling_config.metrics_interval_s", "Ray's 10 holds")
+def a_metrics_interval_left_out(files: Files) -> None:
+    del scaled(files)["metrics_interval_s"]
+
+
+BROKEN = [each for each in list(globals().values()) if hasattr(each, "marks")]
+
+
+@pytest.mark.parametrize(("change", "name", "field", "says", "fault"), BROKEN)
+def test_it_is_found(
+    files: Files, change: Callable[[Files], object], name: str, field: str, says: str, fault: bool
+) -> None:
+    change(files)
+    found = findings(files.case())
+    meant = [
+        each for each in found
+        if each.file.endswith(name) and each.field.endswith(field) and says in each.says and each.fault == fault
+    ]  # fmt: skip
+    assert meant, found
+    assert all(len(each.remedy) > 10 for each in meant)
+
+
+def test_a_fault_is_an_exit_code_and_a_row(files: Files) -> None:
+    files.node("gpu_48gb")["max_workers"] = 2
+    settings, serve, cluster = map(str, files.paths())
+    code, text = run_check("--settings", settings, "--serve", serve, "--cluster", cluster)
+    assert code == 1
+    assert "gpu_48gb.max_workers" in text
+    assert "1 faults" in text
+
+
+def test_a_remark_alone_is_no_fault(files: Files) -> None:
+    del files.worker("qwen3-32b")["fallbacks"]
+    settings, serve, cluster = map(str, files.paths())
+    code, text = run_check("--settings", settings, "--serve", serve, "--cluster", cluster)
+    assert (code, "remark" in text) == (0, True)
+
+
+# ------------------------------------------------------------------------------------------------ memory and money
+
+
+def test_a_models_folder_is_read_itself(tmp_path: Path) -> None:
+    config = {"num_hidden_layers": 4, "num_attention_heads": 8, "hidden_size": 512, "num_key_value_heads": 2}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").write_bytes(bytes(1000))
+    size = memory.size_of(str(tmp_path), {})
+    assert size is not None
+    assert (size.weight_bytes, size.layers, size.kv_heads, size.head_dim) == (1000, 4, 2, 64)
+
+
+def test_fp8_halves_weights_and_cache(files: Files) -> None:
+    def fitted() -> memory.Fit:
+        case = files.case()
+        found = memory.fit(case, next(d for d in case.deployments if d.name == "vllm-qwen3-32b"))
+        assert found
+        return found
+
+    before = fitted()
+    files.worker("qwen3-32b")["engine"] |= {"quantization": "fp8", "kv_cache_dtype": "fp8"}
+    after = fitted()
+    assert after.weights_gib == pytest.approx(before.weights_gib / 2)
+    assert after.kv_tokens == pytest.approx(
+        2 * (before.kv_gib + after.weights_gib) * 2**30 / 262144, rel=1e-4
+    )
+
+
+def test_the_known_sizes_are_those_of_the_models_that_are_served() -> None:
+    case = case_of(SETTINGS, SERVE, AWS)
+    served = {w.model for w in case.settings.workers if isinstance(w, VllmSettings) and not w.deployment}
+    assert served <= case.models.keys()
+
+
+def test_nodes_are_packed_at_the_smallest_and_the_largest() -> None:
+    lines = {line.node.name: line for line in cost.hourly(case_of(SETTINGS, SERVE, AWS))}
+    counts = {name: (line.at_least, line.at_most) for name, line in lines.items()}
+    assert counts == {"head": (1, 1), "router": (1, 1), "gpu_24gb": (1, 4), "gpu_48gb": (1, 3)}
+    smallest, largest = cost.sums(list(lines.values()))
+    assert smallest == sum(line.usd_per_h for line in lines.values() if line.usd_per_h)
+    assert smallest is not None
+    assert largest is not None
+    assert largest > smallest
+
+
+def test_a_thousand_requests_cost_what_their_calls_do() -> None:
+    case = case_of(SETTINGS, SERVE, AWS)
+    gpt, claude = case.settings.worker("gpt-5").price, case.settings.worker("claude-sonnet-4").price
+    assert gpt
+    assert claude
+    ultra = (800 * gpt.input_usd_per_mtok + 2500 * gpt.output_usd_per_mtok) + (
+        3500 * claude.input_usd_per_mtok + 900 * claude.output_usd_per_mtok
+    )
+    assert cost.provider_usd(case, "chat") == 0
+    assert cost.provider_usd(case, "ultra") == ultra / 1_000_000
+    mix = cost.shares("chat=0.7,ultra=0.3", case.prices.requests)
+    assert cost.provider_usd_per_thousand(case, mix) == ultra / 1000 * Decimal("0.3")
+
+
+def test_an_unknown_price_makes_an_unknown_sum_and_not_a_small_one(files: Files) -> None:
+    del files.worker("gpt-5")["price"]
+    files.node("router")["node_config"]["InstanceType"] = "z9.large"
+    case = files.case()
+    assert cost.provider_usd(case, "ultra") is None
+    assert cost.sums(cost.hourly(case)) == (None, None)
+
+
+def test_the_machines_share_falls_with_the_load() -> None:
+    assert cost.machines_per_thousand(Decimal(36), Decimal(1)) == 10
+    assert cost.machines_per_thousand(Decimal(36), Decimal(10)) == 1
+    _, text = run_check("--rps", "2")
+    assert re.search(r"\$0\.95 to \$2\.70 of the machines, if they serve 2 requests a second", text)
+
+
+def test_a_share_of_machines_at_a_rate_that_they_cannot_serve_says_what_it_is() -> None:
+    _, text = run_check("--rps", "1000")
+    assert "whether or not they can serve it" in text
+    assert "128 answers at once" in text
+    assert "podium capacity" in text
+
+
+def test_prices_can_be_ones_own(tmp_path: Path) -> None:
+    own = tmp_path / "prices.yaml"
+    own.write_text("requests: {ours: [{worker: gpt-5, input_tokens: 0, output_tokens: 1000}]}")
+    code, text = run_check("--prices", str(own), "--mix", "ours=1")
+    assert code == 0
+    assert "$10.00 billed by providers" in text
+
+
+def test_requests_of_other_settings_are_remarked_on_and_their_cost_is_unknown() -> None:
+    code, text = run_check("--settings", str(ROOT / "cluster/local.yaml"))
+    assert "requests.ultra" in text
+    assert "? billed by providers" in text
+    assert code == 1, "and its deployments are not those of the Serve config"
+
+
+# ------------------------------------------------------------------------------------------------ bad input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--mix", "chat=0.7"), "sum up to 1"),
+        (("--mix", "poetry=1"), "none of the kinds under `requests`: passthrough, chat, ultra"),
+        (("--mix", "chat=most"), "no kind=share"),
+        (("--mix", "chat=0.5,chat=1"), "'chat' is in it twice"),
+        (("--mix", "chat=nan"), "sum up to 1"),
+        (("--serve", "/dev/null"), "there is nothing in it"),
+        (("--cluster", "nowhere.yaml"), "nowhere.yaml cannot be read"),
+        (("--cluster", str(SETTINGS)), "neither a cluster file"),
+        (("--serve", str(SETTINGS)), "is not a Serve config: it has no `applications`"),
+        (("--settings", str(SERVE)), "is not a known key"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments: tuple[str, ...], says: str) -> None:
+    code, text = run_check(*arguments)
+    assert code == 1
+    assert says in text
+    assert "Traceback" not in text
+
+
+def test_a_wrong_price_table_is_told_with_its_place(tmp_path: Path) -> None:
+    own = tmp_path / "prices.yaml"
+    own.write_text("instances: {g5.2xlarge: {on_demand_usd: 1}}")
+    code, text = run_check("--prices", str(own))
+    assert code == 1
+    assert "instances.g5.2xlarge.on_demand_usd" in text
+
+
+@pytest.mark.parametrize("rate", ["0", "-1", "many", "nan", "inf"])
+def test_a_rate_that_is_none_is_refused(rate: str) -> None:
+    with pytest.raises(SystemExit):
+        main(["--rps", rate])
+
+
+def test_own_machines_must_be_described(tmp_path: Path) -> None:
+    own = tmp_path / "onprem.yaml"
+    own.write_text("provider: {type: local, head_ip: 10.0.0.1, worker_ips: [10.0.0.2]}")
+    with pytest.raises(CheckError, match=r"provider\.node_types"):
+        machines.read(own)

@@ -1,0 +1,36 @@
+"""`podium adapter publish`: what can be served gets its name, what cannot is told why and is left alone."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from serving.lora.adapters import digest, verify
+from tests.conftest import PODIUM, ROOT
+from tests.serving.made_adapters import adapter, lora, safetensors
+
+
+def published(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [PODIUM, "adapter", "publish", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+def test_the_command_prints_where_the_adapter_is_under_its_name(tmp_path: Path) -> None:
+    made = adapter(tmp_path / "made")
+    told = published(made, "--to", tmp_path / "store", "--label", "mine")
+    where = Path(told.stdout.strip())
+    assert (told.returncode, where) == (0, tmp_path / "store" / f"mine@{digest(made)}")
+    verify(where, where.name)
+
+
+@pytest.mark.parametrize(("hidden", "config", "why"), [(4, {}, "another model"), (8, {"use_dora": True}, "DoRA")])  # fmt: skip
+def test_an_adapter_that_no_engine_can_serve_is_not_published(
+    tmp_path: Path, hidden: int, config: dict[str, bool], why: str
+) -> None:
+    made, model = adapter(tmp_path / "made", lora(hidden=hidden), **config), tmp_path / "model"
+    model.mkdir()
+    weights = safetensors({"model.layers.0.self_attn.q_proj.weight": (8, 8)})
+    (model / "model.safetensors").write_bytes(weights)
+    told = published(made, "--to", tmp_path / "store", "--model", model)
+    assert (told.returncode, why in told.stderr, told.stdout) == (1, True, "")
+    assert not (tmp_path / "store").exists()

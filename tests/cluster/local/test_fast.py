@@ -1,0 +1,129 @@
+"""`--fast`: what HAProxy binds on one machine, and which ports must be free for it. No HAProxy is started."""
+
+import re
+import resource
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cluster.local.environment import fast_environment
+from cluster.local.processes import ROOT, ServeError, check_nothing_in_the_way, free_port
+
+CONFIG = """global
+    stats socket /tmp/haproxy-serve/admin.sock mode 666 level admin expose-fd listeners
+frontend prometheus
+    bind :9101
+frontend http_frontend
+    bind 127.0.0.1:8000
+listen stats
+  bind *:8404
+"""
+
+
+def test_haproxys_statistics_and_metrics_are_put_on_loopback_its_admin_socket_is_its_owners_and_all_else_is_passed_on(
+    tmp_path: Path,
+) -> None:
+    config = tmp_path / "haproxy.cfg"
+    config.write_text(CONFIG)
+    program = fast_environment()["RAY_SERVE_HAPROXY_BINARY_PATH"]
+    command = [program, "-db", "-f", str(config), "-x", "old.sock", "-sf", "12"]
+    ran = subprocess.run(
+        command, env={"PATH": "/usr/bin:/bin", "PODIUM_HAPROXY": "echo"}, capture_output=True
+    )
+    assert ran.stdout.decode().split() == command[1:]
+    assert re.findall(r"bind (\S+)", config.read_text()) == [
+        "127.0.0.1:9101",
+        "127.0.0.1:8000",
+        "127.0.0.1:8404",
+    ]
+    socket_line = next(line for line in config.read_text().splitlines() if "stats socket" in line)
+    assert socket_line.split() == [
+        "stats", "socket", "/tmp/haproxy-serve/admin.sock", "mode", "600", "level", "admin", "expose-fd", "listeners"
+    ]  # fmt: skip
+
+
+BOUNDS = {
+    "defaults": ["timeout http-request 10s"],
+    "frontend http_frontend": [
+        "stick-table",
+        "tcp-request connection reject",
+        "http-request del-header x-forwarded-for",
+        "option forwardfor",
+        "http-request wait-for-body time 10s",
+    ],
+}
+
+
+def guarded(config: Path, **env: str) -> str:
+    """What Ray's configuration has become when HAProxy is started by it, twice as after a crash."""
+    script = ROOT / "cluster" / "haproxy_guarded.sh"
+    for _ in range(2):
+        ran = subprocess.run(
+            [script, "-db", "-f", config],
+            env={"PATH": "/usr/bin:/bin", "PODIUM_HAPROXY": "true", **env},
+            capture_output=True,
+        )
+        assert (ran.returncode, ran.stderr) == (0, b"")
+    return config.read_text()
+
+
+def rays_config(folder: Path) -> Path:
+    """The configuration that Ray writes for one application, by Ray's own code."""
+    from ray.serve._private.haproxy import BackendConfig, HAProxyApi, HAProxyConfig, ServerConfig
+    from ray.serve.config import HTTPOptions
+
+    cfg = HAProxyConfig(http_options=HTTPOptions(host="127.0.0.1", port=free_port()), socket_path=str(folder / "admin.sock"), metrics_enabled=False, stats_port=free_port(), metrics_port=free_port(), maxconn=16384)  # fmt: skip
+    backend = BackendConfig(
+        name="podium", path_prefix="/", app_name="podium", servers=[ServerConfig("one", "127.0.0.1", 9)]
+    )
+    api = HAProxyApi(
+        cfg=cfg, backend_configs={"podium": backend}, config_file_path=str(folder / "haproxy.cfg")
+    )
+    api._generate_config_file_internal()
+    return folder / "haproxy.cfg"
+
+
+def test_rays_own_configuration_with_our_bounds_is_one_that_haproxy_takes(tmp_path: Path) -> None:
+    config = rays_config(tmp_path)
+    text = guarded(config)
+    for section, bounds in BOUNDS.items():
+        own = text.split(f"\n{section}\n")[1].split("\nfrontend ")[0]
+        assert [bound for bound in bounds if own.count(f"    {bound}") != 1] == []
+    (maxconn,) = re.findall(r"^global\n(?:.*\n)*? *maxconn (\d+)$", text, re.MULTILINE)
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    assert int(maxconn) == min(16384, (files - 500) * 2 // 5)
+    ran = subprocess.run(
+        [fast_environment()["PODIUM_HAPROXY"], "-c", "-f", config], capture_output=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr.decode()
+
+
+def test_connections_from_one_address_are_bounded_as_told_or_not_at_all(tmp_path: Path) -> None:
+    config = rays_config(tmp_path)
+    assert "sc0_conn_cur gt 123 }" in guarded(config, PODIUM_HAPROXY_CONNECTIONS_PER_SOURCE="123")
+    (tmp_path / "any").mkdir()
+    assert "reject" not in guarded(rays_config(tmp_path / "any"), PODIUM_HAPROXY_CONNECTIONS_PER_SOURCE="0")
+
+
+def test_rays_template_binds_as_the_script_expects() -> None:
+    from ray.serve._private.haproxy_templates import HAPROXY_CONFIG_TEMPLATE
+
+    bound = re.findall(r"^ *bind (.+)$", HAPROXY_CONFIG_TEMPLATE, re.MULTILINE)
+    assert [line for line in bound if "frontend_host" not in line] == [
+        ":{{ config.metrics_port }}",
+        "*:{{ config.stats_port }}",
+    ]
+    assert "stats socket {{ config.socket_path }} mode 666 level admin" in HAPROXY_CONFIG_TEMPLATE
+
+
+def test_a_taken_port_of_haproxys_is_told_before_anything_starts() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        other = taken.getsockname()[1]
+        ports = {
+            "RAY_SERVE_HAPROXY_STATS_PORT": str(other),
+            "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port()),
+        }
+        with pytest.raises(ServeError, match=f"Port {other} is taken"):
+            check_nothing_in_the_way(free_port(), fast_environment() | ports)

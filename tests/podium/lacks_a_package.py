@@ -1,0 +1,1 @@
+import absent_package  # noqa: F401

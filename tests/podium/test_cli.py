@@ -1,0 +1,114 @@
+"""The `podium` command: quick to say what it can do, and exact about what it cannot."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from importlib import import_module
+from importlib.metadata import version
+
+import pytest
+
+from podium import cli
+from podium.cli import VERBS, Verb, main
+from tests.conftest import PODIUM, ROOT
+
+HEAVY = {
+    "ray",
+    "torch",
+    "vllm",
+    "transformers",
+    "pydantic",
+    "rich",
+    "openai",
+    "httpx2",
+    "yaml",
+    "numpy",
+    "asyncio",
+    "argparse",
+}
+
+
+def podium(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [PODIUM, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["srve"]])
+def test_help_imports_no_package_and_none_of_the_verbs(arguments: list[str]) -> None:
+    code = f"import sys\nfrom podium.cli import main\nmain({arguments})\nprint('loaded', *sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    loaded = set(ended.stdout.rpartition("loaded ")[2].split())
+    assert "podium.cli" in loaded
+    assert not loaded & (HEAVY | {verb.target.partition(":")[0] for verb in VERBS.values()})
+
+
+def test_alone_it_prints_its_help_with_every_verb() -> None:
+    ended = podium()
+    assert (ended.returncode, ended.stderr, ended.stdout) == (0, "", podium("--help").stdout)
+    assert set(re.findall(r"^  ([a-z-]+)  +\S", ended.stdout, re.MULTILINE)) == VERBS.keys()
+
+
+def test_version() -> None:
+    assert podium("--version").stdout == f"podium {version('podium')}\n"
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"), [("srve", "`podium serve`"), ("evaluate", "`podium eval`"), ("zzz", "")]
+)
+def test_an_unknown_verb_names_the_nearest_one_and_ends_2(word: str, hint: str) -> None:
+    ended = podium(word)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert hint in ended.stderr
+    assert ("Did you mean" in ended.stderr) == bool(hint)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_is_a_function_of_its_arguments_and_calls_itself_by_its_name(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module, _, function = VERBS[verb].target.partition(":")
+    assert callable(getattr(import_module(module), function or "main"))
+    with pytest.raises(SystemExit) as ended:
+        main([verb, "--help"])
+    assert ended.value.code == 0
+    assert f"usage: podium {verb}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("target", {verb.setup for verb in VERBS.values()})
+def test_the_make_targets_that_it_names_are_there(target: str) -> None:
+    assert f"\n{target}:" in (ROOT / "Makefile").read_text()
+
+
+def test_a_verb_without_its_packages_says_what_installs_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(VERBS, "load", Verb("tests.podium.lacks_a_package", "", "setup-dev"))
+    assert main(["load"]) == 2
+    assert capsys.readouterr().err == (
+        "podium load needs the package absent_package, which is not installed. In a checkout, `make setup-dev` installs it.\n"
+    )
+
+
+def test_a_module_of_ours_that_is_missing_is_an_error_and_no_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(VERBS, "load", Verb("serving.absent", ""))
+    with pytest.raises(ModuleNotFoundError):
+        main(["load"])
+
+
+def test_ctrl_c_ends_130_without_a_traceback() -> None:
+    code = f"import sys\nfrom podium.cli import VERBS, Verb, main\nVERBS['load'] = Verb('{__package__ or 'tests.podium'}.waits', '')\nsys.exit(main(['load']))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waiting\n"
+    os.kill(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (130, "\nStopped.\n")
+
+
+def test_all_packages_of_this_repository_are_known_to_be_ours() -> None:
+    assert {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"} <= cli.OURS

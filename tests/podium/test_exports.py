@@ -1,0 +1,33 @@
+"""The names that a program imports from `podium`."""
+
+import subprocess
+import sys
+
+import pytest
+
+import podium
+from tests.conftest import ROOT
+
+
+def test_importing_it_loads_nothing() -> None:
+    code = "import sys; before = set(sys.modules); import podium; print(*set(sys.modules) - before)"
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert {name.partition(".")[0] for name in ended.stdout.split()} - sys.stdlib_module_names == {"podium"}
+
+
+@pytest.mark.parametrize("name", podium.EXPORTS)
+def test_every_name_resolves_to_what_its_module_defines(name: str) -> None:
+    module = podium.EXPORTS[name].partition(":")[0]
+    assert getattr(podium, name).__module__ == module
+
+
+def test_the_list_is_complete() -> None:
+    assert podium.__all__ == dir(podium) == sorted(podium.EXPORTS)
+    namespace: dict[str, object] = {}
+    exec("from podium import *", namespace)
+    assert namespace.keys() - {"__builtins__"} == set(podium.EXPORTS)
+
+
+def test_another_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="'podium' has no attribute 'Absent'"):
+        podium.Absent  # noqa: B018

@@ -1,0 +1,61 @@
+"""What makes an engine on a CPU start sooner, and where it must not be done. tests/live starts such engines."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from vllm import ModelRegistry
+
+from serving.deployments import cpu_start
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))
+    return tmp_path
+
+
+def test_nothing_is_compiled_without_a_compiler(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = model / "g++"
+    compiler.touch(0o755)
+    for disabled in (None, "1"):
+        monkeypatch.setattr(os, "environ", {"PATH": str(model)})
+        cpu_start.prepare({"model": str(model)})
+        assert os.environ.get("TORCH_COMPILE_DISABLE") == disabled
+        compiler.unlink(missing_ok=True)
+
+
+def test_an_executor_that_the_settings_name_stays(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {})
+    arguments: dict[str, Any] = {"model": str(model), "distributed_executor_backend": "mp"}
+    cpu_start.prepare(arguments)
+    assert arguments["distributed_executor_backend"] == "mp"
+
+
+def test_the_models_class_is_imported_here_so_that_no_process_is_started_to_look_at_it(model: Path) -> None:
+    cpu_start.register(model)
+    known = ModelRegistry.models["LlamaForCausalLM"]
+    assert known.load_model_cls() is known.model_cls
+
+
+@pytest.mark.parametrize("folder", ["Qwen/Qwen2.5-1.5B-Instruct", "/dev/null"])
+def test_what_is_no_folder_with_a_config_is_left_to_vllm(folder: str) -> None:
+    cpu_start.register(Path(folder))
+
+
+@pytest.mark.parametrize(
+    ("bind", "endpoint", "forks"),
+    [
+        ("nobind", None, True),
+        ("auto", None, False),
+        ("0-1", None, False),
+        ("nobind", "http://127.0.0.1:4317", False),
+    ],
+)
+def test_workers_are_forked_only_from_a_core_without_threads_and_onto_no_core_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, bind: str, endpoint: str | None, forks: bool
+) -> None:
+    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", bind)
+    assert cpu_start.can_fork(endpoint) is forks
