@@ -12,7 +12,8 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from serving.settings.settings import Settings, SettingsError, load, resolve_path
+from serving.paths import resolve_path
+from serving.settings.settings import Settings, SettingsError, load
 from serving.settings.workers import VllmSettings
 
 

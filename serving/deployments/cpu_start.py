@@ -23,9 +23,7 @@ def prepare(arguments: dict[str, Any]) -> None:
     if not current_platform.is_cpu():
         return
     arguments.setdefault("distributed_executor_backend", ForkedWorkers)
-    if (
-        not can_compile()
-    ):  # the sampler is compiled in spite of `enforce_eager`, and the first call would fail
+    if not can_compile():  # inductor, which compiles the sampler in spite of `enforce_eager`, needs it
         os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
     register(Path(arguments["model"]))
 
