@@ -11,6 +11,7 @@ from typing import Literal
 
 from conductor.model.worker import FinishReason
 from conductor.run.events import AnswerDelta, Event, RunCancelled, RunFailed, RunFinished, Terminal
+from conductor.run.fold import after
 from conductor.run.record import Record
 
 ROOM = 64
@@ -140,6 +141,6 @@ class EventLog:
 
     def _fold(self, event: Event) -> None:
         self.seq += 1
-        self.record = self.record.after(event)
+        self.record = after(self.record, event)
         if self._journal is not None:
             self._journal(self.record, self.seq, event)

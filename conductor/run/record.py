@@ -1,11 +1,11 @@
 """The record of a run: one value that the response, the log line, the store, evaluation and reward all read.
 
-It is a fold over the run's events, so it can be read at any time, also while the run goes on. With its task it is all that is
-needed to continue the run (`rounds.py`), and `codec.py` writes it as JSON.
+It is the fold of the run's events (`fold.py`), so it can be read at any time, also while the run goes on. With its task it is all
+that is needed to continue the run (`moves.py`), and `codec.py` writes it as JSON.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Literal
 
@@ -15,32 +15,13 @@ from conductor.model.messages import Message
 from conductor.model.usage import Usage, total
 from conductor.model.worker import CallResult, CallSite, FinishReason
 from conductor.plan.plan import Step
-from conductor.run.events import (
-    AnswerDelta,
-    CallQueued,
-    Event,
-    PlanEnded,
-    PlanStarted,
-    RunCancelled,
-    RunFailed,
-    RunFinished,
-    RunResumed,
-    Source,
-    StepAborted,
-    StepFinished,
-    StepFirstToken,
-    StepPlanned,
-    StepReused,
-    StepStarted,
-    reason_of,
-)
+from conductor.run.events import Source, reason_of
 from conductor.run.task import Task
 
 VERSION = 1
 """Of the record's form."""
 StepStatus = Literal["planned", "running", "done", "failed", "not_needed", "cancelled"]
 RunStatus = Literal["running", "finished", "failed", "cancelled"]
-CUT = Failure.of(Interrupted("The process that made this call ended before it was answered."))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,31 +126,6 @@ class Record:
     """When its newest event happened."""
     answer_began_s: float | None = None
     """When the answer's first piece was there for the reader; seconds since the run began."""
-
-    def after(self, event: Event) -> "Record":
-        """The record once `event` has happened."""
-        match event:
-            case AnswerDelta(at_s=at_s):  # its text is kept once, at the end: see `RunFinished`
-                return self if self.answer_began_s is not None else replace(self, answer_began_s=at_s)
-            case CallQueued():
-                return self  # it shows in the times
-            case PlanStarted():
-                plan = PlanRecord(
-                    event.plan, event.round, event.source, event.at_s, event.worker, event.prompt
-                )
-                return replace(self, plans=(*self.plans, plan), wall_s=event.at_s)
-            case RunFinished(at_s=at_s):
-                return replace(self, status="finished", answer=event.answer, finish=event.finish, wall_s=at_s)
-            case RunFailed(at_s=at_s, failure=failure):
-                return replace(self, status="failed", failure=failure, wall_s=at_s)
-            case RunCancelled(at_s=at_s):
-                return replace(self, status="cancelled", wall_s=at_s)
-            case RunResumed():
-                return _resume(self, event)
-            case _:
-                plans = list(self.plans)
-                plans[event.plan] = _plan_after(self, plans[event.plan], event)
-                return replace(self, plans=tuple(plans), wall_s=event.at_s)
 
     @property
     def model(self) -> str:
@@ -295,110 +251,3 @@ class RunRecords:
     def __iter__(self) -> Iterator[Record]:
         yield self.record
         yield from self.inner.values()
-
-
-PlanEvent = StepPlanned | PlanEnded | StepStarted | StepFirstToken | StepFinished | StepReused | StepAborted
-
-
-def _plan_after(record: Record, plan: PlanRecord, event: PlanEvent) -> PlanRecord:
-    match event:
-        case PlanEnded():
-            return replace(
-                plan,
-                result=event.result,
-                ended_s=event.at_s,
-                accepted=event.accepted,
-                rejection=event.rejection,
-                failure=event.failure,
-                why=event.why or plan.why,
-                stopped=event.stopped,
-            )
-        case StepPlanned(planned=step):
-            written = StepRecord(event.step, step.worker, step.subtask, step.access, event.at_s)
-            return replace(plan, steps=(*plan.steps, written))
-        case _:
-            steps = list(plan.steps)
-            steps[event.step] = _step_after(record, steps[event.step], event)
-            return replace(plan, steps=tuple(steps))
-
-
-def _step_after(
-    record: Record,
-    step: StepRecord,
-    event: StepStarted | StepFirstToken | StepFinished | StepReused | StepAborted,
-) -> StepRecord:
-    match event:
-        case StepStarted():
-            return replace(
-                step, status="running", prompt=event.prompt, started_s=event.at_s, result=None, failure=None,
-                first_token_s=None, served_by=None, ended_s=None,
-            )  # fmt: skip
-        case StepFirstToken():
-            return replace(step, first_token_s=event.at_s, served_by=event.served_by)
-        case StepFinished():
-            return replace(step, status="done", result=event.result, ended_s=event.at_s)
-        case StepReused():
-            earlier = record.plans[event.from_plan].steps[event.step]
-            return replace(earlier, planned_s=step.planned_s, reused_from=event.from_plan)
-        case StepAborted():
-            return replace(
-                step,
-                status=event.outcome.value,
-                result=event.result,
-                failure=event.failure,
-                ended_s=event.at_s,
-            )
-
-
-def _resume(record: Record, event: RunResumed) -> Record:
-    """Close what the process before had open: its plan's text, its calls, its answer's reader."""
-    plans = list(record.plans)
-    if plans:
-        plans[-1] = _cut_plan(plans[-1], event.at_s)
-    return replace(
-        record,
-        status="running",
-        plans=tuple(plans),
-        owner=event.owner,
-        answer_began_s=None,
-        wall_s=event.at_s,
-    )
-
-
-def _cut_plan(plan: PlanRecord, at_s: float) -> PlanRecord:
-    """Its text, where that was not at its end, is interrupted for good; else its open steps can be started again."""
-    if plan.ended_s is None or plan.stopped:
-        plan = replace(plan, ended_s=at_s, failure=CUT, why=CUT.message)
-    if plan.rejection is not None:
-        return plan
-    restarts: StepStatus = "planned" if plan.failure is None else "cancelled"
-    return replace(plan, steps=tuple(_cut_step(step, restarts, at_s) for step in plan.steps))
-
-
-def _cut_step(step: StepRecord, status: StepStatus, at_s: float) -> StepRecord:
-    if step.status not in ("planned", "running", "cancelled"):
-        return step
-    step = replace(step, status=status)
-    if step.started_s is None:
-        return step
-    took_s = (at_s if step.ended_s is None else step.ended_s) - step.started_s
-    lost = Attempt(
-        step.served_by or step.worker, CUT.code, CUT.message, outcome="cut", took_s=took_s,
-        usage=step.result.usage if step.result else None, cost_usd=step.result.cost_usd if step.result else None,
-    )  # fmt: skip
-    return replace(
-        step,
-        cut=(*step.cut, lost),
-        started_s=None,
-        first_token_s=None,
-        served_by=None,
-        ended_s=None,
-        result=None,
-    )
-
-
-def fold(record: Record, events: Iterable[Event]) -> Record:
-    """`record` after all of `events`."""
-    for event in events:
-        record = record.after(event)
-    return record

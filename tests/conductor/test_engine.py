@@ -26,10 +26,11 @@ from conductor.plan.plan import Plan
 from conductor.run.estimate import worst_case
 from conductor.run.event_log import ROOM
 from conductor.run.events import AnswerDelta, Event, RunFailed, RunFinished
+from conductor.run.fold import fold
 from conductor.run.ledger import Budget, BudgetLedger
 from conductor.run.lifecycle import open_run
 from conductor.run.plan_writer import ConductorModel
-from conductor.run.record import Record, fold
+from conductor.run.record import Record
 from conductor.run.rounds import SAME_AGAIN
 from conductor.run.task import Task
 from conductor.run.team import Team

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 import yaml
-from tests.clients import strict
-from tests.clients.anthropic import AnthropicWire
-from tests.clients.gemini import GeminiWire
-from tests.clients.openai import OpenAIWire
-from tests.clients.server import Answer, Request, serving
 
 from serving.settings.settings import load, parse
 from tests.conftest import ROOT
+from tests.wires import strict
+from tests.wires.anthropic import AnthropicWire
+from tests.wires.gemini import GeminiWire
+from tests.wires.openai import OpenAIWire
+from tests.wires.server import Answer, Request, serving
 from training.config import ModelConfig, ScratchConfig
 from training.jsonl_questions import read_questions
 from training.models import model_for, tokenizer_for

@@ -1,0 +1,158 @@
+"""Events into the record: the record of a run is the fold of its events, and of nothing else."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from conductor.errors import Interrupted
+from conductor.model.failure import Attempt, Failure
+from conductor.run.events import (
+    AnswerDelta,
+    CallQueued,
+    Event,
+    PlanEnded,
+    PlanStarted,
+    RunCancelled,
+    RunFailed,
+    RunFinished,
+    RunResumed,
+    StepAborted,
+    StepFinished,
+    StepFirstToken,
+    StepPlanned,
+    StepReused,
+    StepStarted,
+)
+from conductor.run.record import PlanRecord, Record, StepRecord, StepStatus
+
+CUT = Failure.of(Interrupted("The process that made this call ended before it was answered."))
+
+
+def after(record: Record, event: Event) -> Record:
+    """The record once `event` has happened."""
+    match event:
+        case AnswerDelta(at_s=at_s):  # its text is kept once, at the end: see `RunFinished`
+            return record if record.answer_began_s is not None else replace(record, answer_began_s=at_s)
+        case CallQueued():
+            return record  # it shows in the times
+        case PlanStarted():
+            plan = PlanRecord(event.plan, event.round, event.source, event.at_s, event.worker, event.prompt)
+            return replace(record, plans=(*record.plans, plan), wall_s=event.at_s)
+        case RunFinished(at_s=at_s):
+            return replace(record, status="finished", answer=event.answer, finish=event.finish, wall_s=at_s)
+        case RunFailed(at_s=at_s, failure=failure):
+            return replace(record, status="failed", failure=failure, wall_s=at_s)
+        case RunCancelled(at_s=at_s):
+            return replace(record, status="cancelled", wall_s=at_s)
+        case RunResumed():
+            return _resume(record, event)
+        case _:
+            plans = list(record.plans)
+            plans[event.plan] = _plan_after(record, plans[event.plan], event)
+            return replace(record, plans=tuple(plans), wall_s=event.at_s)
+
+
+PlanEvent = StepPlanned | PlanEnded | StepStarted | StepFirstToken | StepFinished | StepReused | StepAborted
+
+
+def _plan_after(record: Record, plan: PlanRecord, event: PlanEvent) -> PlanRecord:
+    match event:
+        case PlanEnded():
+            return replace(
+                plan,
+                result=event.result,
+                ended_s=event.at_s,
+                accepted=event.accepted,
+                rejection=event.rejection,
+                failure=event.failure,
+                why=event.why or plan.why,
+                stopped=event.stopped,
+            )
+        case StepPlanned(planned=step):
+            written = StepRecord(event.step, step.worker, step.subtask, step.access, event.at_s)
+            return replace(plan, steps=(*plan.steps, written))
+        case _:
+            steps = list(plan.steps)
+            steps[event.step] = _step_after(record, steps[event.step], event)
+            return replace(plan, steps=tuple(steps))
+
+
+def _step_after(
+    record: Record,
+    step: StepRecord,
+    event: StepStarted | StepFirstToken | StepFinished | StepReused | StepAborted,
+) -> StepRecord:
+    match event:
+        case StepStarted():
+            return replace(
+                step, status="running", prompt=event.prompt, started_s=event.at_s, result=None, failure=None,
+                first_token_s=None, served_by=None, ended_s=None,
+            )  # fmt: skip
+        case StepFirstToken():
+            return replace(step, first_token_s=event.at_s, served_by=event.served_by)
+        case StepFinished():
+            return replace(step, status="done", result=event.result, ended_s=event.at_s)
+        case StepReused():
+            earlier = record.plans[event.from_plan].steps[event.step]
+            return replace(earlier, planned_s=step.planned_s, reused_from=event.from_plan)
+        case StepAborted():
+            return replace(
+                step,
+                status=event.outcome.value,
+                result=event.result,
+                failure=event.failure,
+                ended_s=event.at_s,
+            )
+
+
+def _resume(record: Record, event: RunResumed) -> Record:
+    """Close what the process before had open: its plan's text, its calls, its answer's reader."""
+    plans = list(record.plans)
+    if plans:
+        plans[-1] = _cut_plan(plans[-1], event.at_s)
+    return replace(
+        record,
+        status="running",
+        plans=tuple(plans),
+        owner=event.owner,
+        answer_began_s=None,
+        wall_s=event.at_s,
+    )
+
+
+def _cut_plan(plan: PlanRecord, at_s: float) -> PlanRecord:
+    """Its text, where that was not at its end, is interrupted for good; else its open steps can be started again."""
+    if plan.ended_s is None or plan.stopped:
+        plan = replace(plan, ended_s=at_s, failure=CUT, why=CUT.message)
+    if plan.rejection is not None:
+        return plan
+    restarts: StepStatus = "planned" if plan.failure is None else "cancelled"
+    return replace(plan, steps=tuple(_cut_step(step, restarts, at_s) for step in plan.steps))
+
+
+def _cut_step(step: StepRecord, status: StepStatus, at_s: float) -> StepRecord:
+    if step.status not in ("planned", "running", "cancelled"):
+        return step
+    step = replace(step, status=status)
+    if step.started_s is None:
+        return step
+    took_s = (at_s if step.ended_s is None else step.ended_s) - step.started_s
+    lost = Attempt(
+        step.served_by or step.worker, CUT.code, CUT.message, outcome="cut", took_s=took_s,
+        usage=step.result.usage if step.result else None, cost_usd=step.result.cost_usd if step.result else None,
+    )  # fmt: skip
+    return replace(
+        step,
+        cut=(*step.cut, lost),
+        started_s=None,
+        first_token_s=None,
+        served_by=None,
+        ended_s=None,
+        result=None,
+    )
+
+
+def fold(record: Record, events: Iterable[Event]) -> Record:
+    """`record` after all of `events`."""
+    for event in events:
+        record = after(record, event)
+    return record
