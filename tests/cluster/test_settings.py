@@ -287,7 +287,7 @@ def test_the_local_conductor_is_shown_exactly_what_its_adapter_learned_with() ->
     """Its prompt, byte for byte: another wording is another task for a model of this size."""
     settings = load(CLUSTER / "local.yaml")
     engines = {"conductor": ScriptedEngine(Behaviour()), "writer": ScriptedEngine(Behaviour())}
-    engine = build_pool(settings, {}, engines).engine
+    engine = build_pool(settings, {}, engines).team
     assert engine.conductor is not None
     asked = [Message.of("user", "Why is the sky blue?")]
     system, question = engine.prompts.plan(engine.conductor.layout, list(engine.pool.values()), 2, asked)
