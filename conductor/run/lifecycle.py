@@ -204,9 +204,9 @@ async def _inner(family: Family, outer: Run, call: Call) -> AsyncGenerator[Run]:
 
 
 def _take_earlier(family: Family, task: Task, outer: str) -> Record | None:
-    """The record of a run inside `outer` that asks the same; nobody else continues it."""
+    """The record of a run inside `outer` that asks the same and was not given up; nobody else continues it."""
     for id, record in family.earlier.items():
-        same = replace(record.task, stream=task.stream) == task
+        same = replace(record.task, stream=task.stream) == task and record.status != "cancelled"
         if same and record.parent is not None and record.parent.run == outer:
             return family.earlier.pop(id)
     return None

@@ -101,7 +101,7 @@ class Scale(Scaling):
 
 
 class StandInSettings(Frozen):
-    """A FAKE engine, with the times of a real one; see `serving.deployments.fake_engine.StandIn`."""
+    """A FAKE engine, with the times of a real one; see `serving.deployments.fake_engine.FakeEngine`."""
 
     start_s: float = Field(default=0.0, ge=0)
     """Time to load the weights."""
