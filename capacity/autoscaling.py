@@ -48,7 +48,7 @@ class Pool:
 
     def autoscale(self, policy: inputs.Autoscaling, target: float, most: int) -> Process:
         """Scale without end between one replica and `most`."""
-        window: deque[int] = deque(maxlen=max(1, round(policy.look_back_s / policy.interval_s)))
+        window: deque[int] = deque(maxlen=max(1, round(policy.look_back_period_s / policy.interval_s)))
         held_s = 0.0
         last_decision = 0
         while True:

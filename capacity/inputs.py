@@ -191,7 +191,7 @@ class Autoscaling(Sourced):
     """Ray Serve's autoscaling of one deployment."""
 
     target_ongoing_requests: dict[str, Above0]
-    look_back_s: Above0
+    look_back_period_s: Above0
     interval_s: Above0
     upscale_delay_s: AtLeast0
     downscale_delay_s: AtLeast0

@@ -42,7 +42,7 @@ def _skip_refused(worker: Worker, _: WorkerSettings, __: Settings) -> Worker:
 
 
 def _retry(worker: Worker, own: WorkerSettings, _: Settings) -> Worker:
-    return Retrying(worker, own.retry.attempts, own.retry.first_wait_s, own.retry.longest_wait_s)
+    return Retrying(worker, own.retry.attempts, own.retry.first_wait_s, own.retry.max_wait_s)
 
 
 def _fit(worker: Worker, own: WorkerSettings, _: Settings) -> Worker:

@@ -11,10 +11,8 @@ from cluster.check.deployments import RAYS_SCALING, ROUTER, Deployment
 from cluster.check.findings import Finding, section
 from serving.deployments.autoscaling import POLICY, autoscaling
 
-IN_SETTINGS = {"look_back_period_s": "look_back_s", "metrics_interval_s": "look_back_s"}
-"""What the settings call what Ray calls otherwise; a load is told four times in a look back, so that one
-follows from the other.
-"""
+IN_SETTINGS = {"metrics_interval_s": "look_back_period_s"}
+"""What follows from a setting of another name: a load is reported four times in a look-back period."""
 
 
 def policies(case: Case) -> list[Finding]:
@@ -98,9 +96,7 @@ def _differences(case: Case, deployment: Deployment) -> list[Finding]:
             f"is {holds:g}" if name in deployment.scaling else f"is not in it, so that Ray's {holds:g} holds"
         )
         setting = IN_SETTINGS.get(name, name)
-        follows = (
-            "" if setting in (name, "look_back_s") and name != "metrics_interval_s" else f", from {setting}"
-        )
+        follows = "" if setting == name else f", from {setting}"
         found.append(
             Finding(
                 case.serve.file,

@@ -46,8 +46,8 @@ def autoscaling(scale: Scaling) -> AutoscalingConfig:
         target_ongoing_requests=scale.target_ongoing_requests,
         upscale_delay_s=scale.upscale_delay_s,
         downscale_delay_s=scale.downscale_delay_s,
-        downscale_to_zero_delay_s=scale.to_zero_delay_s,
-        look_back_period_s=scale.look_back_s,
-        metrics_interval_s=min(scale.look_back_s / REPORTS, SELDOM_S),
+        downscale_to_zero_delay_s=scale.downscale_to_zero_delay_s,
+        look_back_period_s=scale.look_back_period_s,
+        metrics_interval_s=min(scale.look_back_period_s / REPORTS, SELDOM_S),
         policy=AutoscalingPolicy(policy_function=POLICY),
     )

@@ -16,12 +16,12 @@ from conductor.model.worker import Call, Reply, Worker
 class Retrying:
     """`worker`, asked up to `attempts` times with growing, jittered waits.
 
-    A server's `Retry-After` is honoured: never sooner, and where it is longer than `longest_wait_s`, or than half of the time
+    A server's `Retry-After` is honoured: never sooner, and where it is longer than `max_wait_s`, or than half of the time
     that the caller has left, not at all, so that another worker can be tried instead. The SDK clients themselves never retry.
     """
 
-    def __init__(self, worker: Worker, attempts: int, first_wait_s: float, longest_wait_s: float) -> None:
-        self._worker, self._attempts, self._longest_wait_s = worker, attempts, longest_wait_s
+    def __init__(self, worker: Worker, attempts: int, first_wait_s: float, max_wait_s: float) -> None:
+        self._worker, self._attempts, self._max_wait_s = worker, attempts, max_wait_s
         self._first_wait_s = first_wait_s
 
     @property
@@ -56,11 +56,11 @@ class Retrying:
                 return reply
 
     def _may_help(self, error: WorkerError) -> bool:
-        return error.retryable and _retry_after_s(error) <= self._longest_wait_s
+        return error.retryable and _retry_after_s(error) <= self._max_wait_s
 
     def _wait_s(self, number: int, error: WorkerError) -> float:
         """Full jitter under a doubling bound (https://aws.amazon.com/builders-library/timeouts-retries-and-backoff-with-jitter)."""
-        bound_s = min(self._longest_wait_s, self._first_wait_s * 2 ** (number - 1))
+        bound_s = min(self._max_wait_s, self._first_wait_s * 2 ** (number - 1))
         return max(_retry_after_s(error), random.uniform(0, bound_s))
 
 

@@ -295,9 +295,16 @@ def _place(loc: tuple[int | str, ...]) -> str:
     )
 
 
+RENAMED = {
+    "to_zero_delay_s": "downscale_to_zero_delay_s",
+    "look_back_s": "look_back_period_s",
+    "longest_wait_s": "max_wait_s",
+}
+"""Settings of an older version, and what they are called now."""
+
+
 def _explain(fault: ErrorDetails) -> str:
-    return (
-        "is not a known key"
-        if fault["type"] == "extra_forbidden"
-        else str(fault["msg"]).removeprefix("Value error, ")
-    )
+    if fault["type"] != "extra_forbidden":
+        return str(fault["msg"]).removeprefix("Value error, ")
+    new_name = RENAMED.get(str(fault["loc"][-1]))
+    return f"is called {new_name} now" if new_name else "is not a known key"

@@ -40,7 +40,7 @@ class RetrySettings(Frozen):
     """The most tries, the first one included."""
     first_wait_s: float = Field(default=0.25, gt=0)
     """Upper bound of the first wait; it doubles with each try. The wait itself is drawn at random."""
-    longest_wait_s: float = Field(default=8.0, gt=0)
+    max_wait_s: float = Field(default=8.0, gt=0)
     """Upper bound of every wait. A `Retry-After` beyond it is not waited for: a fallback is asked, or the call fails."""
 
 
@@ -59,9 +59,9 @@ class Scaling(Frozen):
     """How long demand must exceed capacity before scaling up. The first replica starts immediately."""
     downscale_delay_s: float = Field(default=300, ge=0)
     """How long capacity must exceed demand before scaling down."""
-    to_zero_delay_s: float = Field(default=900, ge=0)
+    downscale_to_zero_delay_s: float = Field(default=900, ge=0)
     """The same for the last replica, where `min_replicas` is 0."""
-    look_back_s: float = Field(default=15, gt=0)
+    look_back_period_s: float = Field(default=15, gt=0)
     """The window over which load is averaged."""
     drain_s: float = Field(default=600, gt=0)
     """How long a replica that is removed may finish its requests. Should be as long as the longest stream."""

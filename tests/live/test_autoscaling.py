@@ -105,8 +105,8 @@ def test_loads_are_told_several_times_within_what_they_are_averaged_over() -> No
     from serving.deployments.autoscaling import autoscaling
     from serving.settings.workers import Scaling
 
-    assert autoscaling(Scaling(look_back_s=2)).metrics_interval_s == 0.5
-    assert autoscaling(Scaling(look_back_s=300)).metrics_interval_s == 10
+    assert autoscaling(Scaling(look_back_period_s=2)).metrics_interval_s == 0.5
+    assert autoscaling(Scaling(look_back_period_s=300)).metrics_interval_s == 10
 
 
 async def at_most(http: httpx2.AsyncClient, count: int) -> bool:

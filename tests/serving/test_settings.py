@@ -395,3 +395,13 @@ def test_reading_settings_again_takes_milliseconds():
         load(ROOT / "cluster/scripted.yaml")
         took.append(time.perf_counter() - began)
     assert min(took) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "section"),
+    [("to_zero_delay_s", "downscale_to_zero_delay_s", "scale"), ("look_back_s", "look_back_period_s", "scale"), ("longest_wait_s", "max_wait_s", "retry")],
+)  # fmt: skip
+def test_a_setting_s_old_name_is_refused_with_its_new_one(old: str, new: str, section: str) -> None:
+    worker = {"name": "w", "kind": "vllm", "model": "m", section: {old: 5}}
+    with pytest.raises(SettingsError, match=f"{section}.{old}: is called {new} now"):
+        parse({"workers": [worker]})

@@ -7,7 +7,7 @@ from tests.serving.api.served import ASK, PRICE, plan, said, scripted, served, s
 
 BROKEN = scripted("a", {"error": "refused"})
 HALF = scripted("a", {"text": "one two three four", "fail_after_tokens": 2})
-SOON = {"first_wait_s": 0.001, "longest_wait_s": 0.01}
+SOON = {"first_wait_s": 0.001, "max_wait_s": 0.01}
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ async def test_leaving_while_waiting_for_a_slot():
 
 
 async def test_leaving_while_a_retry_is_waited_for():
-    busy = scripted("a", {"error": "busy", "retry_after_s": 60}, retry={"longest_wait_s": 100})
+    busy = scripted("a", {"error": "busy", "retry_after_s": 60}, retry={"max_wait_s": 100})
     async with served(team(workers=[busy], workflows={})) as api:
         id = await leave_when(
             api, {"model": "a"}, lambda _: api.worker("a").calls and not api.worker("a").open_calls

@@ -173,7 +173,7 @@ async def test_after_a_failover_the_answer_names_who_served(stream: bool):
 
 
 async def test_a_deadline_that_is_shorter_than_retry_after_leaves_time_for_the_fallback():
-    waits = {"attempts": 3, "longest_wait_s": 60}
+    waits = {"attempts": 3, "max_wait_s": 60}
     busy = scripted("a", {"error": "busy", "retry_after_s": 30}, retry=waits)
     async with served(only(busy | {"fallbacks": ["b"]}, scripted("b", "Instead."))) as api:
         answer = await api.ok({"model": "a"}, deadline_s=10)

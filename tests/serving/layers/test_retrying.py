@@ -24,8 +24,8 @@ def busy(retry_after_s: float | None) -> ScriptedReply:
     return ScriptedReply(error="busy", retry_after_s=retry_after_s)
 
 
-def quick(worker: Worker, attempts: int = 3, longest_wait_s: float = 0.002) -> Retrying:
-    return Retrying(worker, attempts, 0.001, longest_wait_s)
+def quick(worker: Worker, attempts: int = 3, max_wait_s: float = 0.002) -> Retrying:
+    return Retrying(worker, attempts, 0.001, max_wait_s)
 
 
 async def ask(worker: Worker) -> tuple[str, Reply]:
@@ -91,7 +91,7 @@ async def test_a_server_that_says_when_is_not_asked_sooner():
     inner = ScriptedWorker("w", [busy(0.05), "Here."])
     loop = asyncio.get_running_loop()
     began_s = loop.time()
-    _, reply = await ask(quick(inner, longest_wait_s=0.1))
+    _, reply = await ask(quick(inner, max_wait_s=0.1))
     assert loop.time() - began_s >= 0.05
     assert reply.attempts[0].waited_s >= 0.05
 
@@ -119,7 +119,7 @@ async def test_waits_are_jittered_growing_and_bounded():
 async def test_no_slot_is_held_while_waiting():
     inner = ScriptedWorker("w", [busy(30), "Here."])
     limited = Limited(inner, 1)
-    waiting = asyncio.create_task(ask(quick(limited, longest_wait_s=60)))
+    waiting = asyncio.create_task(ask(quick(limited, max_wait_s=60)))
     await until(lambda: len(inner.calls) == 1 and inner.open_calls == 0)
     async with asyncio.timeout(5):
         assert (await ask(limited))[0] == "Here."
@@ -142,7 +142,7 @@ async def test_a_wait_leaves_half_of_the_callers_time_to_a_fallback():
     call = replace(CALL, deadline_at_s=time.monotonic() + 2.2)
     async with (
         asyncio.timeout(1),
-        FailingOver([quick(inner, longest_wait_s=60), other]).open(call) as reply,
+        FailingOver([quick(inner, max_wait_s=60), other]).open(call) as reply,
     ):
         assert "".join([delta.text async for delta in reply]) == "Instead."
     assert len(inner.calls) == 1
@@ -162,6 +162,6 @@ async def test_a_wait_that_the_caller_has_no_time_for_is_not_begun(retry_after_s
     inner = ScriptedWorker("w", [busy(retry_after_s), "Here."])
     call = replace(CALL, deadline_at_s=time.monotonic() + (10 if retry_after_s else -1))
     with pytest.raises(WorkerBusy) as caught:
-        async with quick(inner, longest_wait_s=60).open(call):
+        async with quick(inner, max_wait_s=60).open(call):
             pytest.fail("entered")
     assert (len(inner.calls), caught.value.retry_after_s) == (1, retry_after_s)
