@@ -13,25 +13,27 @@ from conductor.run.estimate import worst_case
 from conductor.run.record import Record, RunRecords
 from conductor.run.team_worker import TEAM, TeamWorker
 from serving.api import record_json
-from serving.api.dialects.chat_schema import ChatRequest, read
+from serving.api.dialects.chat import ChatDialect
+from serving.api.request import ApiRequest
 from serving.api.resolve import ResolvedTask
 from serving.api.run_response import RunResponse
 from serving.edge.body import too_large, too_much_text
 from serving.runs.service import Service
 
 router = APIRouter()
+CHAT = ChatDialect()
 
 
 async def chat_completions(request: Request) -> Response:
     """Answer a conversation; streaming where `stream` is true."""
     service: Service = request.app.state.service
-    return RunResponse(service, await _body(request, service), dict(request.headers))
+    return RunResponse(service, CHAT, await _parse(request, service), dict(request.headers))
 
 
 async def plans(request: Request) -> Response:
     """The plan that the same body would run, and what it may cost at worst. Only the conductor is asked, and paid."""
     service: Service = request.app.state.service
-    return PlanResponse(service, await _body(request, service), dict(request.headers))
+    return PlanResponse(service, CHAT, await _parse(request, service), dict(request.headers))
 
 
 # Plain routes: FastAPI's own would look for dependencies and a response model at every request, and there are none.
@@ -78,7 +80,7 @@ def _open_nothing(_: Call) -> Never:
     raise AssertionError("an estimate calls nobody")
 
 
-async def _body(request: Request, service: Service) -> ChatRequest:
+async def _parse(request: Request, service: Service) -> ApiRequest:
     """The request in the body, which the edge (`serving/edge`) has read; its limits once more, as they are by now.
 
     Raises:
@@ -89,7 +91,7 @@ async def _body(request: Request, service: Service) -> ChatRequest:
     body = await request.body()
     if len(body) > limits.max_body_bytes:
         raise too_large(limits.max_body_bytes)
-    asked = read(body)
+    asked = CHAT.parse(body)
     if len(body) > limits.max_text_bytes and asked.text_chars > limits.max_text_bytes:
         raise too_much_text(limits.max_text_bytes)
     return asked

@@ -32,32 +32,12 @@ Inner = Mapping[str, Record]
 NONE: Inner = {}
 
 
-def completion(record: Record, inner: Inner = NONE, *, trace: bool) -> Json:
-    """`chat.completion` of a finished run."""
-    reasoning = record.answering.reasoning if record.answering else ""
-    message: Json = {"role": "assistant", "content": record.answer, "refusal": None}
-    if reasoning:
-        message["reasoning_content"] = reasoning
-    choice: Json = {
-        "index": 0, "message": message, "logprobs": None, "finish_reason": record.finish.value if record.finish else "stop",
-    }  # fmt: skip
-    return {
-        "id": chat_id(record.id), "object": "chat.completion", "created": int(record.created), "model": model_name(record),
-        "choices": [choice], "usage": usage(record), "podium": summary(record, inner, trace=trace),
-    }  # fmt: skip
-
-
 def model_name(record: Record) -> str:
     """The name that was asked for; of a worker that failed over, the name of the one who answers."""
     plan = record.answering_plan
     if plan is None or plan.source != "worker":
         return record.model
     return plan.steps[-1].served_by or record.model
-
-
-def chat_id(workflow_id: str) -> str:
-    """OpenAI's id of the run's answer."""
-    return "chatcmpl-" + workflow_id.removeprefix("wf_")
 
 
 def usage(record: Record) -> Json:

@@ -6,24 +6,14 @@ from decimal import Decimal
 from typing import Literal, TypeVar
 
 from conductor.errors import BadTask, InvalidPlan, UnknownName, quote
-from conductor.model.messages import Image, Message, Part, Text
+from conductor.model.messages import Image
 from conductor.model.pool_member import PoolMember
-from conductor.model.worker import Sampling
 from conductor.plan.plan import Plan, Step
 from conductor.run.events import Source
 from conductor.run.ledger import Budget
 from conductor.run.task import Task
 from conductor.run.team import Team
-from serving.api.dialects.chat_schema import (
-    EFFORT_ROUNDS,
-    EFFORT_STEPS,
-    ChatMessage,
-    ChatRequest,
-    ImagePart,
-    PlannedStep,
-    Podium,
-    RefusalPart,
-)
+from serving.api.request import EFFORT_ROUNDS, EFFORT_STEPS, ApiRequest, PlannedStep, Podium
 from serving.pool import Pool
 from serving.settings.sections import ModelSettings, StepSettings
 
@@ -39,7 +29,7 @@ class ResolvedTask:
     team: Team
 
 
-def resolve(request: ChatRequest, pool: Pool, *, plan_only: bool = False) -> ResolvedTask:
+def resolve(request: ApiRequest, pool: Pool, *, plan_only: bool = False) -> ResolvedTask:
     """What `request` asks of `pool`.
 
     Raises:
@@ -131,26 +121,28 @@ def _check_pictures(task: Task, members: Collection[PoolMember]) -> None:
     raise BadTask(message, param=place)
 
 
-def _task(request: ChatRequest, model: ModelSettings, default_deadline_s: float, *, plan_only: bool) -> Task:
-    podium, effort = request.podium, request.reasoning_effort
+def _task(request: ApiRequest, model: ModelSettings, default_deadline_s: float, *, plan_only: bool) -> Task:
+    podium, effort = request.podium, request.effort
     steps = [model.max_steps, podium.max_steps, EFFORT_STEPS[effort] if effort else None]
     rounds = podium.rounds or model.rounds + (EFFORT_ROUNDS.get(effort, 0) if effort else 0)
     workers = podium.workers if podium.workers is not None else model.workers
     is_model = effort is not None and request.podium.plan is None
     return Task(
-        conversation=tuple(_message(index, message) for index, message in enumerate(request.messages)),
+        conversation=request.conversation,
         model=request.model,
-        sampling=Sampling(max_output_tokens=request.max_completion_tokens or request.max_tokens, temperature=request.temperature, top_p=request.top_p, stop=tuple(request.stop or ()), seed=request.seed, effort=effort if is_model else None),
-        stream=bool(request.stream),
+        sampling=replace(request.sampling, effort=effort if is_model else None),
+        stream=request.stream,
         workers=None if workers is None else tuple(workers),
         exclude_workers=tuple(podium.exclude_workers),
         max_steps=min(step for step in steps if step is not None),
         rounds=rounds,
         depth=model.depth,
-        budget=Budget(_least(podium.max_cost_usd, model.max_cost_usd), _least(podium.max_tokens, model.max_tokens)),
+        budget=Budget(
+            _least(podium.max_cost_usd, model.max_cost_usd), _least(podium.max_tokens, model.max_tokens)
+        ),
         deadline_s=_least(podium.deadline_s, model.deadline_s) or default_deadline_s,
         plan_only=plan_only,
-    )  # fmt: skip
+    )
 
 
 Number = TypeVar("Number", int, float, Decimal)
@@ -158,27 +150,6 @@ Number = TypeVar("Number", int, float, Decimal)
 
 def _least(*limits: Number | None) -> Number | None:
     return min((limit for limit in limits if limit is not None), default=None)
-
-
-def _message(index: int, message: ChatMessage) -> Message:
-    role = "system" if message.role == "developer" else message.role
-    if message.content is None or message.content == []:
-        if role == "assistant":
-            return Message.of(role, message.refusal) if message.refusal else Message(role, ())
-        raise BadTask(f"messages[{index}].content is empty.", param=f"messages[{index}].content")
-    if isinstance(message.content, str):
-        return Message.of(role, message.content)
-    for number, part in enumerate(message.content):
-        place = f"messages[{index}].content[{number}]"
-        if isinstance(part, ImagePart) and role != "user":
-            raise BadTask(f"{place}: only messages of the user can show pictures.", param=place)
-        if isinstance(part, RefusalPart) and role != "assistant":
-            raise BadTask(f"{place}: only messages of the assistant can be refusals.", param=place)
-    parts: list[Part] = [
-        Image(part.image_url.url, part.image_url.detail) if isinstance(part, ImagePart) else Text(part.text)
-        for part in message.content
-    ]
-    return Message(role, tuple(parts))
 
 
 def _own_steps(podium: Podium, model: ModelSettings) -> int:

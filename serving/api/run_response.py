@@ -5,7 +5,6 @@ task, call and held cent. (A generator inside a `StreamingResponse` is not close
 """
 
 import asyncio
-import time
 import uuid
 from typing import Any
 
@@ -15,30 +14,23 @@ from starlette.types import Receive, Scope, Send
 from conductor.errors import PodiumError
 from conductor.run.events import (
     AnswerDelta,
-    CallQueued,
     Event,
-    PlanEnded,
     RunFailed,
     RunFinished,
-    StepAborted,
-    StepFinished,
-    StepFirstToken,
-    StepPlanned,
     Terminal,
 )
 from conductor.run.record import RunRecords
 from conductor.run.run import Run
 from serving import errors
-from serving.api import record_json
-from serving.api.dialects.chat_schema import ChatRequest
+from serving.api.dialect import Dialect
 from serving.api.encode import dumps
+from serving.api.request import ApiRequest
 from serving.api.resolve import ResolvedTask, resolve
 from serving.runs.service import Service
 
 Json = dict[str, Any]
 WORKFLOW_HEADER = "x-podium-workflow-id"
 HEARTBEAT = b": still working\n\n"
-DONE = b"data: [DONE]\n\n"
 
 
 class RunResponse(Response):
@@ -49,9 +41,12 @@ class RunResponse(Response):
 
     plan_only = False
 
-    def __init__(self, service: Service, request: ChatRequest, headers: dict[str, str]) -> None:
+    def __init__(
+        self, service: Service, dialect: Dialect, request: ApiRequest, headers: dict[str, str]
+    ) -> None:
         super().__init__()
-        self._service, self._request, self._incoming = service, request, headers
+        self._service, self._dialect = service, dialect
+        self._request, self._incoming = request, headers
         self._id = f"wf_{uuid.uuid4().hex}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -68,7 +63,7 @@ class RunResponse(Response):
             answering.result()
 
     async def _answer(self, send: Send) -> None:
-        wire = _Wire(send)
+        wire = _Wire(send, self._dialect)
         try:
             # In one turn of the loop, so that no `user_config` replaces the pool between order and run.
             ordered = resolve(self._request, self._service.pool, plan_only=self.plan_only)
@@ -91,14 +86,14 @@ class RunResponse(Response):
 
     def content(self, records: RunRecords, ordered: ResolvedTask) -> Json:
         """What a client gets that does not stream."""
-        return record_json.completion(records.record, records.inner, trace=self._request.podium.trace)
+        return self._dialect.body(records, self._request)
 
     async def _stream(self, run: Run, wire: "_Wire") -> None:
         limits = self._service.pool.settings.limits
         early = await _first_events(run, limits.first_byte_s)
-        chunks = Chunks(run, self._request)
+        encoder = self._dialect.encoder(run, self._request)
         await wire.begin_stream()
-        await wire.send(chunks.role() + b"".join(map(chunks.of, early)))
+        await wire.send(encoder.begin() + b"".join(map(encoder.encode, early)))
         if early and isinstance(early[-1], Terminal):
             return await wire.end()
         while True:
@@ -108,7 +103,7 @@ class RunResponse(Response):
             except TimeoutError:
                 await wire.send(HEARTBEAT)
                 continue
-            await wire.send(b"".join(map(chunks.of, events)))  # what came together leaves together
+            await wire.send(b"".join(map(encoder.encode, events)))  # what came together leaves together
             if isinstance(events[-1], Terminal):
                 return await wire.end()
 
@@ -137,96 +132,11 @@ async def _wait_for_disconnect(receive: Receive) -> None:
         pass
 
 
-class Chunks:
-    """Events as the bytes of `chat.completion.chunk`s. No pydantic here: a chunk is a few dictionaries."""
-
-    def __init__(self, run: Run, request: ChatRequest) -> None:
-        self._run, self._podium = run, request.podium
-        self._answering = False
-        self._with_usage = request.stream_options is not None and request.stream_options.include_usage
-        record = run.record
-        self._head: Json = {
-            "id": record_json.chat_id(record.id), "object": "chat.completion.chunk", "created": int(time.time()),
-            "model": record.model,
-        }  # fmt: skip
-
-    def role(self) -> bytes:
-        """The first chunk: somebody answers."""
-        return self._delta({"role": "assistant", "content": ""})
-
-    def of(self, event: Event) -> bytes:
-        """What `event` puts on the stream; nothing, for most."""
-        match event:
-            case StepFirstToken():  # by now it is known who answers
-                self._head["model"] = record_json.model_name(self._run.record)
-                return self._progress(event)
-            case AnswerDelta(text=text, reasoning=reasoning):
-                self._answering = True
-                delta: Json = {"content": text} if text else {}
-                return self._delta(delta | ({"reasoning_content": reasoning} if reasoning else {}))
-            case RunFinished(finish=finish):
-                return self._last_chunks(finish.value)
-            case RunFailed(failure=failure):
-                return _data(errors.body(failure, self._run.record.id)) + DONE
-            case _:
-                return self._progress(event)
-
-    def _progress(self, event: Event) -> bytes:
-        if self._podium.progress == "off" or (told := record_json.progress(event)) is None:
-            return b""
-        if self._podium.progress == "events":
-            return self._chunk({"choices": [], "podium": told})
-        line = "" if self._answering else in_words(event)
-        return self._delta({"reasoning_content": line}) if line else b""
-
-    def _last_chunks(self, reason: str) -> bytes:
-        record = self._run.record
-        last = self._chunk({
-            "choices": [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": reason}],
-            "podium": record_json.summary(record, self._run.records.inner, trace=self._podium.trace),
-        })  # fmt: skip
-        if not self._with_usage:
-            return last + DONE
-        return last + _data(self._head | {"choices": [], "usage": record_json.usage(record)}) + DONE
-
-    def _delta(self, delta: Json) -> bytes:
-        return self._chunk(
-            {"choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}]}
-        )
-
-    def _chunk(self, rest: Json) -> bytes:
-        return _data(self._head | rest | ({"usage": None} if self._with_usage else {}))
-
-
-def in_words(event: Event) -> str:
-    """Progress as a line that a person reads; empty for what is not worth one."""
-    match event:
-        case StepPlanned(step=step, planned=planned):
-            reads = (
-                f" (reads {', '.join(str(read + 1) for read in planned.access)})" if planned.access else ""
-            )
-            return f"Step {step + 1}, {planned.worker}{reads}: {planned.subtask or 'answer the question'}\n"
-        case PlanEnded(rejection=rejection, why=why) if rejection or why:
-            return f"{why}\n"
-        case CallQueued(worker=worker, why=why):
-            return f"{worker}: {why}\n"
-        case StepFinished(step=step):
-            return f"Step {step + 1} is done.\n"
-        case StepAborted(step=step, outcome=outcome):
-            return f"Step {step + 1}: {outcome.value.replace('_', ' ')}.\n"
-        case _:
-            return ""
-
-
-def _data(value: Json) -> bytes:
-    return b"data: " + dumps(value) + b"\n\n"
-
-
 class _Wire:
     """ASGI's sending side, and what was sent of it."""
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    def __init__(self, send: Send, dialect: Dialect) -> None:
+        self._send, self._dialect = send, dialect
         self.workflow_id: str | None = None
         """Told from the moment there is a run of that name."""
         self.begun = False
@@ -241,7 +151,9 @@ class _Wire:
         await self._send({"type": "http.response.body", "body": content})
 
     async def error(self, error: PodiumError) -> None:
-        await self.json(errors.row(error).status, errors.body(error, self.workflow_id), errors.headers(error))
+        await self.json(
+            errors.row(error).status, self._dialect.error_body(error, self.workflow_id), errors.headers(error)
+        )
 
     async def begin_stream(self) -> None:
         headers = {

@@ -9,7 +9,7 @@ import pytest
 from conductor.model.messages import Message
 from conductor.model.usage import FREE, Price
 from conductor.model.worker import Call
-from serving.api.dialects.chat_schema import read
+from serving.api.dialects.chat import ChatDialect
 from serving.api.resolve import resolve
 from serving.layers.failing_over import FailingOver
 from serving.layers.fitting import Fitting
@@ -209,7 +209,9 @@ def closable(*replies: Any) -> tuple[Pool, Closable]:
 
 
 def ordered(of: Pool) -> Any:
-    return resolve(read(b'{"model": "a", "messages": [{"role": "user", "content": "hi"}]}'), of)
+    return resolve(
+        ChatDialect().parse(b'{"model": "a", "messages": [{"role": "user", "content": "hi"}]}'), of
+    )
 
 
 async def test_a_pool_nobody_uses_is_closed_when_it_is_replaced():

@@ -1,10 +1,9 @@
-"""What a request may say: OpenAI's chat completion body, and `podium`.
+"""OpenAI's chat completion body, and `podium` in it.
 
 Unknown OpenAI fields are ignored, because clients send what they like; known ones that are not served yet and would change the answer
-are refused by name (`unserved.py`), and so are unknown `podium` fields, because a limit with a typing error in it must not go unnoticed.
+are refused by name (`chat_unserved.py`), and so are unknown `podium` fields, because a limit with a typing error in it must not go unnoticed.
 """
 
-from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -12,7 +11,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    StrictInt,
     ValidationError,
     field_validator,
     model_validator,
@@ -26,26 +24,11 @@ from serving.api.dialects.chat_unserved import (
     UnservedMessageFields,
     refuse_unserved,
 )
+from serving.api.request import MOST, Effort, Podium
 from serving.workers.images import split_data_url
 
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-EFFORT_STEPS: dict[str, int] = {
-    "none": 1,
-    "minimal": 1,
-    "low": 2,
-    "medium": 3,
-    "high": 5,
-    "xhigh": 5,
-    "max": 5,
-}
-EFFORT_ROUNDS: dict[str, int] = {"xhigh": 1, "max": 1}
-"""Rounds on top of the model's own."""
-MOST = 1_000_000_000
-"""No limit may be larger, so that sums of them still fit into JSON's numbers."""
 MOST_PARTS = 2048
 """Messages of a conversation and parts of a message, as with OpenAI: more objects than that take seconds to read."""
-MOST_NAMES = 1000
-"""Workers that a request may name."""
 MOST_STOP_CHARS = 1000
 """Of a stop sequence."""
 # Every list ends at its first fault: a body of a megabyte could hold so many that telling them all would take seconds.
@@ -53,10 +36,6 @@ MOST_STOP_CHARS = 1000
 
 class _Ignoring(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 def _auto(detail: Any) -> Any:
@@ -129,47 +108,11 @@ class ChatMessage(UnservedMessageFields):
     refusal: str | None = None
     """An assistant's, which took the place of its content."""
 
-    @property
-    def text_chars(self) -> int:
-        """How much text it holds."""
-        parts = self.content if isinstance(self.content, list) else []
-        whole = self.content if isinstance(self.content, str) else ""
-        return len(whole) + sum(len(part.text) for part in parts if isinstance(part, TextPart | RefusalPart))
-
 
 class StreamOptions(_Ignoring):
     """OpenAI's."""
 
     include_usage: bool = False
-
-
-class PlannedStep(_Strict):
-    """A step of a plan of the caller's own. An empty subtask is the question as it stands."""
-
-    worker: str
-    subtask: str = ""
-    access: Annotated[list[StrictInt], Field(fail_fast=True)] | Literal["all"] = Field(
-        default_factory=list[int]
-    )
-
-
-class Podium(_Strict):
-    """What a request may set beyond OpenAI's fields. Limits only ever lower what the model's settings allow."""
-
-    workers: Annotated[list[str], Field(fail_fast=True)] | None = Field(default=None, max_length=MOST_NAMES)
-    exclude_workers: Annotated[list[str], Field(fail_fast=True)] = Field(
-        default_factory=list[str], max_length=MOST_NAMES
-    )
-    max_steps: int | None = Field(default=None, ge=1, le=100)
-    rounds: int | None = Field(default=None, ge=1, le=5)
-    max_cost_usd: Decimal | None = Field(default=None, gt=0, ge=Decimal("1e-12"), le=MOST)
-    max_tokens: int | None = Field(default=None, gt=0, le=MOST)
-    deadline_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    progress: Literal["off", "events", "reasoning"] = "off"
-    trace: bool = False
-    plan: Annotated[list[PlannedStep], Field(fail_fast=True)] | None = Field(
-        default=None, min_length=1, max_length=100
-    )
 
 
 def _or_empty(value: Any) -> Any:
@@ -203,12 +146,6 @@ class ChatRequest(UnservedFields):
     n: Literal[1] | None = 1
     reasoning_effort: Effort | None = None
     podium: Annotated[Podium, BeforeValidator(_or_empty)] = Field(default_factory=Podium)
-
-    @property
-    def text_chars(self) -> int:
-        """How much text its messages and its plan hold."""
-        plan = sum(len(step.subtask) for step in self.podium.plan or ())
-        return plan + sum(message.text_chars for message in self.messages)
 
 
 def read(body: bytes) -> ChatRequest:

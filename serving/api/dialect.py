@@ -1,0 +1,49 @@
+"""The port to a wire format in which clients ask and are answered.
+
+The run, its record and its events are the same for all of them; a dialect reads a body and writes what its clients read.
+"""
+
+from typing import Any, Protocol
+
+from conductor.errors import PodiumError
+from conductor.model.failure import Failure
+from conductor.run.events import Event
+from conductor.run.record import RunRecords
+from conductor.run.run import Run
+from serving.api.request import ApiRequest
+
+
+class Encoder(Protocol):
+    """Writes one run as a stream."""
+
+    def begin(self) -> bytes:
+        """What comes before the first event."""
+        ...
+
+    def encode(self, event: Event) -> bytes:
+        """What `event` puts on the stream; nothing, for most. A terminal event ends the stream."""
+        ...
+
+
+class Dialect(Protocol):
+    """One wire format."""
+
+    def parse(self, body: bytes) -> ApiRequest:
+        """The request in `body`.
+
+        Raises:
+            BadTask: naming the field, in the caller's spelling, and what it may be.
+        """
+        ...
+
+    def body(self, records: RunRecords, request: ApiRequest) -> dict[str, Any]:
+        """The answer of a finished run, whole."""
+        ...
+
+    def encoder(self, run: Run, request: ApiRequest) -> Encoder:
+        """What writes the answer of a run as a stream."""
+        ...
+
+    def error_body(self, error: PodiumError | Failure, workflow_id: str | None) -> dict[str, Any]:
+        """A failure, where nothing of the answer was sent."""
+        ...

@@ -1,0 +1,111 @@
+"""A run's events as the server-sent events of OpenAI's chat completions."""
+
+import time
+from typing import Any
+
+from conductor.run.events import (
+    AnswerDelta,
+    CallQueued,
+    Event,
+    PlanEnded,
+    RunFailed,
+    RunFinished,
+    StepAborted,
+    StepFinished,
+    StepFirstToken,
+    StepPlanned,
+)
+from conductor.run.run import Run
+from serving import errors
+from serving.api import record_json
+from serving.api.dialects.chat_completion import chat_id
+from serving.api.encode import dumps
+from serving.api.request import ApiRequest
+
+Json = dict[str, Any]
+DONE = b"data: [DONE]\n\n"
+
+
+class ChatEncoder:
+    """Events as the bytes of `chat.completion.chunk`s. No pydantic here: a chunk is a few dictionaries."""
+
+    def __init__(self, run: Run, request: ApiRequest) -> None:
+        self._run, self._podium = run, request.podium
+        self._answering = False
+        self._with_usage = request.include_usage
+        record = run.record
+        self._head: Json = {
+            "id": chat_id(record.id), "object": "chat.completion.chunk", "created": int(time.time()),
+            "model": record.model,
+        }  # fmt: skip
+
+    def begin(self) -> bytes:
+        """The first chunk: somebody answers."""
+        return self._delta({"role": "assistant", "content": ""})
+
+    def encode(self, event: Event) -> bytes:
+        """What `event` puts on the stream; nothing, for most."""
+        match event:
+            case StepFirstToken():  # by now it is known who answers
+                self._head["model"] = record_json.model_name(self._run.record)
+                return self._progress(event)
+            case AnswerDelta(text=text, reasoning=reasoning):
+                self._answering = True
+                delta: Json = {"content": text} if text else {}
+                return self._delta(delta | ({"reasoning_content": reasoning} if reasoning else {}))
+            case RunFinished(finish=finish):
+                return self._last_chunks(finish.value)
+            case RunFailed(failure=failure):
+                return _data(errors.body(failure, self._run.record.id)) + DONE
+            case _:
+                return self._progress(event)
+
+    def _progress(self, event: Event) -> bytes:
+        if self._podium.progress == "off" or (told := record_json.progress(event)) is None:
+            return b""
+        if self._podium.progress == "events":
+            return self._chunk({"choices": [], "podium": told})
+        line = "" if self._answering else in_words(event)
+        return self._delta({"reasoning_content": line}) if line else b""
+
+    def _last_chunks(self, reason: str) -> bytes:
+        record = self._run.record
+        last = self._chunk({
+            "choices": [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": reason}],
+            "podium": record_json.summary(record, self._run.records.inner, trace=self._podium.trace),
+        })  # fmt: skip
+        if not self._with_usage:
+            return last + DONE
+        return last + _data(self._head | {"choices": [], "usage": record_json.usage(record)}) + DONE
+
+    def _delta(self, delta: Json) -> bytes:
+        return self._chunk(
+            {"choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}]}
+        )
+
+    def _chunk(self, rest: Json) -> bytes:
+        return _data(self._head | rest | ({"usage": None} if self._with_usage else {}))
+
+
+def in_words(event: Event) -> str:
+    """Progress as a line that a person reads; empty for what is not worth one."""
+    match event:
+        case StepPlanned(step=step, planned=planned):
+            reads = (
+                f" (reads {', '.join(str(read + 1) for read in planned.access)})" if planned.access else ""
+            )
+            return f"Step {step + 1}, {planned.worker}{reads}: {planned.subtask or 'answer the question'}\n"
+        case PlanEnded(rejection=rejection, why=why) if rejection or why:
+            return f"{why}\n"
+        case CallQueued(worker=worker, why=why):
+            return f"{worker}: {why}\n"
+        case StepFinished(step=step):
+            return f"Step {step + 1} is done.\n"
+        case StepAborted(step=step, outcome=outcome):
+            return f"Step {step + 1}: {outcome.value.replace('_', ' ')}.\n"
+        case _:
+            return ""
+
+
+def _data(value: Json) -> bytes:
+    return b"data: " + dumps(value) + b"\n\n"

@@ -1,0 +1,90 @@
+"""A request, whatever the dialect it was written in: what is asked, and `podium`'s limits for it."""
+
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictInt
+
+from conductor.model.messages import Message, Text
+from conductor.model.worker import Sampling
+
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+EFFORT_STEPS: dict[str, int] = {
+    "none": 1,
+    "minimal": 1,
+    "low": 2,
+    "medium": 3,
+    "high": 5,
+    "xhigh": 5,
+    "max": 5,
+}
+EFFORT_ROUNDS: dict[str, int] = {"xhigh": 1, "max": 1}
+"""Rounds on top of the model's own."""
+MOST = 1_000_000_000
+"""No limit may be larger, so that sums of them still fit into JSON's numbers."""
+MOST_NAMES = 1000
+"""Workers that a request may name."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class PlannedStep(_Strict):
+    """A step of a plan of the caller's own. An empty subtask is the question as it stands."""
+
+    worker: str
+    subtask: str = ""
+    access: Annotated[list[StrictInt], Field(fail_fast=True)] | Literal["all"] = Field(
+        default_factory=list[int]
+    )
+
+
+class Podium(_Strict):
+    """What a request may set beyond OpenAI's fields. Limits only ever lower what the model's settings allow."""
+
+    workers: Annotated[list[str], Field(fail_fast=True)] | None = Field(default=None, max_length=MOST_NAMES)
+    exclude_workers: Annotated[list[str], Field(fail_fast=True)] = Field(
+        default_factory=list[str], max_length=MOST_NAMES
+    )
+    max_steps: int | None = Field(default=None, ge=1, le=100)
+    rounds: int | None = Field(default=None, ge=1, le=5)
+    max_cost_usd: Decimal | None = Field(default=None, gt=0, ge=Decimal("1e-12"), le=MOST)
+    max_tokens: int | None = Field(default=None, gt=0, le=MOST)
+    deadline_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    progress: Literal["off", "events", "reasoning"] = "off"
+    trace: bool = False
+    plan: Annotated[list[PlannedStep], Field(fail_fast=True)] | None = Field(
+        default=None, min_length=1, max_length=100
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ApiRequest:
+    """What a caller asks.
+
+    Args:
+        model: a model's, a workflow's or a worker's name.
+        conversation: at least one message.
+        sampling: of the answer.
+        effort: how much thought and how many steps it is worth.
+        podium: limits of this request, and how its run is shown.
+        stream: the answer is wanted while it is written.
+        include_usage: a stream ends with the run's usage.
+    """
+
+    model: str
+    conversation: tuple[Message, ...]
+    sampling: Sampling
+    effort: Effort | None
+    podium: Podium
+    stream: bool
+    include_usage: bool
+
+    @property
+    def text_chars(self) -> int:
+        """How much text its messages and its plan hold."""
+        parts = (part for message in self.conversation for part in message.parts)
+        plan = sum(len(step.subtask) for step in self.podium.plan or ())
+        return plan + sum(len(part.text) for part in parts if isinstance(part, Text))
