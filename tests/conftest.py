@@ -37,7 +37,7 @@ class Local:
         from ray import serve
 
         handle: Any = serve.get_deployment_handle(deployment, "default")
-        return handle.unfinished.remote().result(timeout_s=10)
+        return handle.n_unfinished.remote().result(timeout_s=10)
 
 
 @pytest.fixture(scope="session")

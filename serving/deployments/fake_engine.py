@@ -54,7 +54,7 @@ class FakeEngine:
         """See `Engine.load`: it says the same with any."""
 
     async def n_unfinished(self) -> int:
-        """See `Engine.unfinished`."""
+        """See `Engine.n_unfinished`."""
         return self._unfinished
 
     async def record_autoscaling_stats(self) -> dict[str, float]:

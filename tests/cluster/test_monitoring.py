@@ -37,7 +37,7 @@ def test_each_alert_is_tested_and_has_its_place_in_the_operators_page() -> None:
 
 
 def test_what_is_asked_of_podiums_own_metrics_is_in_the_table_of_instruments() -> None:
-    ours = {f"ray_{each.exported_name}" for each in INSTRUMENTS}
+    ours = {f"ray_{each.prometheus_name}" for each in INSTRUMENTS}
     asked = [*alerts().values(), *(e for path in BOARDS for e in expressions(path.stem).values())]
     read = {
         re.sub(SUFFIX, "", name)
