@@ -21,7 +21,8 @@
     ├── Overloaded           Podium itself has no room; says when to come back
     └── Interrupted          the process that did it ended
 
-Every error takes one positional argument, its message, and its facts by keyword, so that it crosses a process border as
+Every error takes one positional argument, its message, and its facts by keyword, so that it crosses a
+process border as
 a pickle (Ray, multiprocessing) with nothing lost. The table to HTTP statuses is `serving/errors.py`.
 """
 
@@ -58,18 +59,21 @@ class PodiumError(Exception):
     """Anything Podium raises on purpose.
 
     Args:
-        message: one sentence for the caller: what happened and what to do. It names no address, no environment variable and no
+        message: one sentence for the caller: what happened and what to do. It names no address, no
+            environment variable and no
             worker that the caller did not name or is not told of anyway.
         **facts: the error's fields, see each class's annotations.
     """
 
     detail: str = ""
-    """What only the operator needs, such as a provider's own words, `base_url`, the variable that holds a key. For logs, spans and
+    """What only the operator needs, such as a provider's own words, `base_url`, the variable that holds a
+    key. For logs, spans and
     records; never in an answer."""
     param: str | None = None
     """The request field at fault, in the caller's words, such as `podium.workers`."""
     retryable: bool = False
-    """Whether the same call may succeed when it is made again, and should be: one that was at work for long is paid, and is not."""
+    """Whether the same call may succeed when it is made again, and should be: one that was at work for long
+    is paid, and is not."""
 
     def __init__(self, message: str, **facts: Any) -> None:
         super().__init__(message)
@@ -165,7 +169,9 @@ class ContextOverflow(WorkerError):
 
 
 class BudgetExceeded(PodiumError):
-    """The next call could cost more than is left. It was not made; what was spent before it is in the record."""
+    """The next call could cost more than is left. It was not made; what was spent before it is in the
+    record.
+    """
 
     spent: str = ""
     held: str = ""

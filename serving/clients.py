@@ -31,7 +31,8 @@ Engines = Mapping[str, EngineClient]
 def build_client(
     worker: WorkerSettings, settings: Settings, environment: Mapping[str, str], engines: Engines
 ) -> Worker:
-    """The worker itself, without layers. A provider's SDK is imported only where one of its workers is served.
+    """The worker itself, without layers. A provider's SDK is imported only where one of its workers is
+    served.
 
     Raises:
         SettingsError: its key's file cannot be used, or a plugin cannot be loaded.
@@ -105,7 +106,9 @@ def model_name(worker: WorkerSettings, settings: Settings) -> str:
 
 
 def provenance_of(worker: WorkerSettings, client: Worker, settings: Settings) -> str:
-    """What the settings say, or a worker of one's own of itself; empty for a model, and for one that does not say."""
+    """What the settings say, or a worker of one's own of itself; empty for a model, and for one that does
+    not say.
+    """
     match worker:
         case ScriptedSettings():
             return "scripted"
@@ -119,7 +122,9 @@ def provenance_of(worker: WorkerSettings, client: Worker, settings: Settings) ->
 
 
 def price_of(worker: WorkerSettings) -> Price | None:
-    """What was set; nothing where nobody bills by the token; unknown for a provider whose price is not set."""
+    """What was set; nothing where nobody bills by the token; unknown for a provider whose price is not
+    set.
+    """
     if worker.price is not None:
         return Price(**worker.price.model_dump())
     return FREE if isinstance(worker, VllmSettings | ScriptedSettings) else None

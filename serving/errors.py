@@ -1,6 +1,7 @@
 """Errors to HTTP: the one table, and OpenAI's error shape.
 
-An error's `detail` is for operators: it is in `record_body`, which records use, and never in `body`, which answers use.
+An error's `detail` is for operators: it is in `record_body`, which records use, and never in `body`, which
+answers use.
 """
 
 import math
@@ -51,9 +52,10 @@ def body(error: errors.PodiumError | Failure, workflow_id: str | None = None) ->
     """`error` in OpenAI's shape; what only we know is under `podium`."""
     failure, told = _failure(error), row(error)
     facts: dict[str, Any] = {
-        name: value for name in ("reason", "worker", "step", "spent", "held", "limit", "deadline_s", "retry_after_s")
+        name: value
+        for name in ("reason", "worker", "step", "spent", "held", "limit", "deadline_s", "retry_after_s")
         if (value := failure.get(name)) not in (None, "")
-    }  # fmt: skip
+    }
     attempts = [attempt_json(each) for each in failure.attempts]
     podium = (
         facts
@@ -97,7 +99,8 @@ def attempt_json(attempt: Attempt) -> dict[str, Any]:
 def headers(error: errors.PodiumError | Failure) -> dict[str, str]:
     """Whether asking again may help, and from when on.
 
-    `x-should-retry` is what OpenAI's and Anthropic's SDKs obey before they look at the status: a refusal is a 502 like an outage,
+    `x-should-retry` is what OpenAI's and Anthropic's SDKs obey before they look at the status: a refusal is
+    a 502 like an outage,
     and what was paid for is not to be paid for three times. `Retry-After` is in whole seconds, at least one.
     """
     failure = _failure(error)

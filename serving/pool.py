@@ -54,9 +54,17 @@ class Pool:
         if chosen is None:
             return Team(None, in_pool, Prompts(**texts))
         conductor = ConductorModel(
-            self.members[chosen.worker], chosen.format, chosen.temperature, _constraint(settings, chosen),
-            chosen.max_plan_tokens, chosen.subtask_chars, chosen.shuffle, self._thinking_tokens(chosen), self._thought(chosen), chosen.timeout_s,
-        )  # fmt: skip
+            self.members[chosen.worker],
+            chosen.format,
+            chosen.temperature,
+            _constraint(settings, chosen),
+            chosen.max_plan_tokens,
+            chosen.subtask_chars,
+            chosen.shuffle,
+            self._thinking_tokens(chosen),
+            self._thought(chosen),
+            chosen.timeout_s,
+        )
         return Team(conductor, in_pool, Prompts(**texts), chosen.fallback)
 
     def _thinking_tokens(self, chosen: ConductorSettings) -> int:
@@ -73,7 +81,9 @@ class Pool:
         )
 
     def _thought(self, chosen: ConductorSettings) -> bool:
-        """Whether the conductor writes a thought before its plan: where it does not reason by itself, and the prompt asks for one."""
+        """Whether the conductor writes a thought before its plan: where it does not reason by itself, and
+        the prompt asks for one.
+        """
         if chosen.thought is not None:
             return chosen.thought
         return self.settings.prompts.steps is None and not self._thinking_tokens(chosen)
@@ -89,7 +99,9 @@ class Pool:
         return Team(None, self.members)
 
     async def engines_not_ready(self) -> list[str]:
-        """Owners of engines that are neither up nor asleep. One that was scaled to zero is waited for by its calls."""
+        """Owners of engines that are neither up nor asleep. One that was scaled to zero is waited for by its
+        calls.
+        """
         owners = [
             worker.name
             for worker in self.settings.workers
@@ -100,7 +112,9 @@ class Pool:
         return [name for name, is_up in zip(owners, up, strict=True) if not is_up]
 
     def may_answer(self, name: str, engines_down: Collection[str]) -> bool:
-        """Whether a call to the worker, or to one that it falls over to, reaches a model while these engines are down."""
+        """Whether a call to the worker, or to one that it falls over to, reaches a model while these engines
+        are down.
+        """
         worker = self.settings.worker(name)
         line = [worker, *(self.settings.worker(other) for other in worker.fallbacks)]
         return any(
@@ -109,7 +123,8 @@ class Pool:
         )
 
     async def load_adapters(self) -> None:
-        """Put every adapter into every replica of its engine that is up, so that the first call with it waits for nothing.
+        """Put every adapter into every replica of its engine that is up, so that the first call with it
+        waits for nothing.
 
         Raises:
             AdapterError: one cannot be served.
@@ -129,7 +144,9 @@ class Pool:
 
     @property
     def provenance(self) -> dict[str, str]:
-        """What each worker stands for that is no model: `scripted`, `synthetic`, `replayed`, `program`. Models are not in it."""
+        """What each worker stands for that is no model: `scripted`, `synthetic`, `replayed`, `program`.
+        Models are not in it.
+        """
         return {
             worker.name: kind
             for worker, wire in zip(self.settings.workers, self.clients, strict=True)
@@ -170,7 +187,9 @@ def build_pool(settings: Settings, environment: Mapping[str, str], engines: Engi
 
 
 def _constraint(settings: Settings, chosen: ConductorSettings) -> Constraint | None:
-    """How the conductor's server holds a plan to the grammar: API providers take a JSON schema, vLLM the grammar itself."""
+    """How the conductor's server holds a plan to the grammar: API providers take a JSON schema, vLLM the
+    grammar itself.
+    """
     if not chosen.constrained:
         return None
     worker = settings.worker(chosen.worker)
@@ -215,6 +234,7 @@ def _worst(prices: list[Price | None]) -> Price | None:
         return None
     cached = [p.cached_input_usd_per_mtok for p in accepts_by_name if p.cached_input_usd_per_mtok is not None]
     return Price(
-        max(p.input_usd_per_mtok for p in accepts_by_name), max(p.output_usd_per_mtok for p in accepts_by_name),
+        max(p.input_usd_per_mtok for p in accepts_by_name),
+        max(p.output_usd_per_mtok for p in accepts_by_name),
         max(cached) if len(cached) == len(accepts_by_name) else None,
-    )  # fmt: skip
+    )

@@ -1,4 +1,6 @@
-"""A failure as data: what events and records keep of an error, so that a record survives a database and a process."""
+"""A failure as data: what events and records keep of an error, so that a record survives a database and a
+process.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -45,9 +47,14 @@ class Failure:
             if name not in APART and value is not None
         }
         return cls(
-            _nearest_class(type(error)).__name__, error.message, error.detail, facts,
-            getattr(error, "attempts", ()), getattr(error, "usage", None), getattr(error, "cost_usd", None),
-        )  # fmt: skip
+            _nearest_class(type(error)).__name__,
+            error.message,
+            error.detail,
+            facts,
+            getattr(error, "attempts", ()),
+            getattr(error, "usage", None),
+            getattr(error, "cost_usd", None),
+        )
 
     @property
     def error_class(self) -> type[PodiumError]:
@@ -102,9 +109,11 @@ class Attempt:
     detail: str = ""
     """For operators only; see `PodiumError.detail`."""
     outcome: Literal["failed", "cut", "lost_race"] = "failed"
-    """`cut`: the process that made the call ended; `lost_race`: another call for the same answer was faster."""
+    """`cut`: the process that made the call ended; `lost_race`: another call for the same answer was
+    faster."""
     took_s: float | None = None
-    """From its start to its failure. Attempts follow one another, so this and `waited_s` place them in time."""
+    """From its start to its failure. Attempts follow one another, so this and `waited_s` place them in
+    time."""
     usage: Usage | None = None
     cost_usd: Decimal | None = None
     """What it took, where its server said so: a failed call may be billed."""
@@ -115,9 +124,15 @@ class Attempt:
     ) -> "Attempt":
         """A failed call of `worker`."""
         return cls(
-            worker, failure.code, failure.message, waited_s, failure.detail,
-            took_s=took_s, usage=failure.usage, cost_usd=failure.cost_usd,
-        )  # fmt: skip
+            worker,
+            failure.code,
+            failure.message,
+            waited_s,
+            failure.detail,
+            took_s=took_s,
+            usage=failure.usage,
+            cost_usd=failure.cost_usd,
+        )
 
 
 def charges(failure: Failure | None, attempts: tuple[Attempt, ...] = ()) -> Iterator[Failure | Attempt]:

@@ -1,4 +1,6 @@
-"""Which workers have said no in a run: asking them again would give the same, take its time and perhaps be paid for."""
+"""Which workers have said no in a run: asking them again would give the same, take its time and perhaps be
+paid for.
+"""
 
 from typing import Literal
 
@@ -10,7 +12,8 @@ Operation = Literal["chat", "plan"]
 class Refusals:
     """What the workers of one run have refused, runs inside it included.
 
-    A refused plan says nothing of a refused step (other parameters, other words), unless the worker refuses every call.
+    A refused plan says nothing of a refused step (other parameters, other words), unless the worker refuses
+    every call.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,7 @@
 """The port: a model that can be asked one thing.
 
-A vLLM replica, a provider's API and a script look the same from here. So does anything stacked around one (retries,
+A vLLM replica, a provider's API and a script look the same from here. So does anything stacked around one
+(retries,
 slots, spans): a layer is a `Worker` that holds a `Worker`. This file knows no model and no wire.
 """
 
@@ -25,7 +26,8 @@ MODEL_CHARS = 200
 class Grammar:
     """What the answer must look like, in the two languages that servers understand.
 
-    `ebnf` is GBNF as xgrammar reads it (vLLM); `json_schema` is what API providers take (None where the text is not JSON).
+    `ebnf` is GBNF as xgrammar reads it (vLLM); `json_schema` is what API providers take (None where the text
+    is not JSON).
     Both accept only texts that `conductor.plan.formats` parses into a plan that can run.
     """
 
@@ -48,7 +50,9 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class CallSite:
-    """Which call of which run this is: unique, also among the runs inside a run. For spans, errors and records; never sent."""
+    """Which call of which run this is: unique, also among the runs inside a run. For spans, errors and
+    records; never sent.
+    """
 
     run: str = ""
     plan: int = 0
@@ -73,7 +77,8 @@ class Call:
     """Nobody reads the answer while it is written, so it may come in larger pieces."""
     site: CallSite = CallSite()
     deadline_at_s: float | None = field(default=None, compare=False)
-    """When the caller's time is over, by `time.monotonic`: nothing that takes longer is waited for. None: no deadline."""
+    """When the caller's time is over, by `time.monotonic`: nothing that takes longer is waited for. None: no
+    deadline."""
     on_queued: Callable[[str], None] | None = field(default=None, compare=False)
     """Called with a reason when the first token will be delayed, e.g. by a cold start."""
     refusals: Refusals | None = field(default=None, compare=False)
@@ -130,15 +135,18 @@ class CallResult:
     inner_run: str | None = None
     """The id of the run that answered, where the worker is a team itself. Its record is one of its own."""
     notes: tuple[str, ...] = ()
-    """What was changed in the call or not believed of the answer, one sentence each: for the record, never for the answer."""
+    """What was changed in the call or not believed of the answer, one sentence each: for the record, never
+    for the answer."""
 
 
 @dataclass(slots=True)
 class Reply:
-    """An answer from its first token on. Iterate once; `result` says at any time what it gave and took so far.
+    """An answer from its first token on. Iterate once; `result` says at any time what it gave and took so
+    far.
 
     Raises (while iterating):
-        WorkerUnavailable: the stream broke, or ended without saying why it ended. What came before was received, and is
+        WorkerUnavailable: the stream broke, or ended without saying why it ended. What came before was
+        received, and is
             paid for as the provider counts it.
     """
 
@@ -198,11 +206,17 @@ class Reply:
         """As far as it got. The cost is the server's own where it says one, else price times usage."""
         used = self.bound if self.billed_at_bound else self.usage
         return CallResult(
-            output="".join(self.texts), worker=self.worker, model=self.model, usage=self.usage,
+            output="".join(self.texts),
+            worker=self.worker,
+            model=self.model,
+            usage=self.usage,
             cost_usd=cost_of(self.price, used) if self.cost_usd is None else self.cost_usd,
-            finish=self.finish, attempts=self.attempts, reasoning="".join(self.thoughts),
-            inner_run=self.inner_run, notes=self.notes,
-        )  # fmt: skip
+            finish=self.finish,
+            attempts=self.attempts,
+            reasoning="".join(self.thoughts),
+            inner_run=self.inner_run,
+            notes=self.notes,
+        )
 
 
 class Worker(Protocol):
@@ -216,11 +230,13 @@ class Worker(Protocol):
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         """Send `call`; entered once the first token is here.
 
-        So the time to the first token is the time entering takes, a retry is allowed exactly until then, and leaving the
+        So the time to the first token is the time entering takes, a retry is allowed exactly until then, and
+        leaving the
         block closes the socket or aborts the local request, whatever was read by then.
 
         Raises:
-            WorkerError: nothing was shown. A provider that had begun to work may still count what it read; where it said
+            WorkerError: nothing was shown. A provider that had begun to work may still count what it read;
+            where it said
                 so, `usage` and `cost_usd` of the error have it.
         """
         ...
@@ -230,7 +246,8 @@ class Worker(Protocol):
 async def open_reply(
     worker: str, model: str, deltas: AsyncGenerator[Delta], price: Price | None = FREE
 ) -> AsyncGenerator[Reply]:
-    """Turn a generator of deltas into what `Worker.open` promises: entered at the first token, closed at the end.
+    """Turn a generator of deltas into what `Worker.open` promises: entered at the first token, closed at the
+    end.
 
     Args:
         worker: the name for errors and the record.
@@ -239,7 +256,8 @@ async def open_reply(
         price: what `worker` takes.
 
     Raises:
-        WorkerError: whatever `deltas` raises before its first token, or `WorkerUnavailable` where it has none.
+        WorkerError: whatever `deltas` raises before its first token, or `WorkerUnavailable` where it has
+        none.
     """
     async with aclosing(deltas):
         early: list[Delta] = []

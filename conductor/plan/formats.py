@@ -1,24 +1,29 @@
 """A conductor's text to a plan, read while it is still being written.
 
-Two formats. `steps`, the default, is one JSON object a step, in order, so that a step can start at its last byte::
+Two formats. `steps`, the default, is one JSON object a step, in order, so that a step can start at its last
+byte::
 
     {"worker": 0, "subtask": "Work out ...", "access": []}
     {"worker": 2, "subtask": "Check it.", "access": [0]}
 
-Where a server holds the text to a JSON schema they stand in one object, after a thought that is passed over; a step still starts at
+Where a server holds the text to a JSON schema they stand in one object, after a thought that is passed over;
+a step still starts at
 its last byte::
 
     {"thinking": "It has two parts.", "steps": [{"worker": 0, "subtask": "Work out ...", "access": []}]}
 
-`{"accept": true}` alone keeps the answer of the round before. `lists` is the paper's: free reasoning, then three Python lists
+`{"accept": true}` alone keeps the answer of the round before. `lists` is the paper's: free reasoning, then
+three Python lists
 (arXiv 2512.04388, section 3.1 and figure 13); three empty ones keep the answer::
 
     model_id = [0, 2]
     subtasks = ["Work out ...", "Check it."]
     access_list = [[], ["all"]]
 
-In both, a worker is its number in the order it was shown in, or its name, and `"all"` is short for every earlier step. Nothing
-is repaired: what cannot run is an `InvalidPlan` with its `Reason`. The grammars that make a model write only what is accepted
+In both, a worker is its number in the order it was shown in, or its name, and `"all"` is short for every
+earlier step. Nothing
+is repaired: what cannot run is an `InvalidPlan` with its `Reason`. The grammars that make a model write only
+what is accepted
 here are in `grammars.py`.
 """
 
@@ -89,7 +94,8 @@ class _Nesting:
 
 
 class StepsParser:
-    """`steps`: one JSON object a step, or `{"thinking": "...", "steps": [...]}` around them, with or without the thought; what
+    """`steps`: one JSON object a step, or `{"thinking": "...", "steps": [...]}` around them, with or without
+    the thought; what
     stands between them, and inside `<think>`, is passed over.
     """
 
@@ -224,7 +230,8 @@ def _label(*names: str) -> re.Pattern[str]:
 class ListsParser:
     """`lists`: free reasoning (also inside `<think>`), then `model_id`, `subtasks` and `access_list`.
 
-    The first step reads nothing, so it starts as soon as its subtask is closed; each later one at its access list.
+    The first step reads nothing, so it starts as soon as its subtask is closed; each later one at its access
+    list.
     """
 
     def __init__(self, workers: Sequence[str], max_steps: int) -> None:
@@ -261,8 +268,9 @@ class ListsParser:
             begun = self._inside or len(self._todo) < 3 or cut_off
             raise InvalidPlan(
                 "The plan's text ends before its three lists do." if begun else "The text has no plan.",
-                reason=Reason.TRUNCATED if begun else Reason.NO_PLAN, step=len(self._draft.steps),
-            )  # fmt: skip
+                reason=Reason.TRUNCATED if begun else Reason.NO_PLAN,
+                step=len(self._draft.steps),
+            )
         return self._draft.finish() if self._models.elements else None
 
     def _opens(self, wanted: _List) -> bool:
@@ -275,8 +283,9 @@ class ListsParser:
         if count != expected:
             raise InvalidPlan(
                 f"The lists are not equally long: {expected} models, {count} in another.",
-                reason=Reason.LENGTH_MISMATCH, step=min(count, expected),
-            )  # fmt: skip
+                reason=Reason.LENGTH_MISMATCH,
+                step=min(count, expected),
+            )
 
     def _grown(self, grown: _List) -> list[Step]:
         """Check the list's newest element; the step that it completes."""
@@ -321,8 +330,9 @@ def _step(index: int, worker: Any, subtask: Any, access: Any, workers: Sequence[
     if isinstance(worker, int) and not 0 <= worker < len(workers):
         raise InvalidPlan(
             f"Step {index} names worker {quote(worker)}; the pool of this request has 0 to {len(workers) - 1}.",
-            reason=Reason.UNKNOWN_WORKER, step=index,
-        )  # fmt: skip
+            reason=Reason.UNKNOWN_WORKER,
+            step=index,
+        )
     name = workers[worker] if isinstance(worker, int) else worker
     return Step(name, subtask.strip(), _access(index, access))
 

@@ -1,8 +1,11 @@
 """Grammars under which a model can only write plans that run.
 
-They are built from the request's pool and its `max_steps`, so that worker numbers exist, reads point backwards and strictly
-ascend, and the text ends. Written as GBNF for xgrammar (what vLLM decodes with) and, where the format is JSON, as the JSON
-schema that API providers take; the schema cannot say "backwards only", so their plans are still checked by the parser.
+They are built from the request's pool and its `max_steps`, so that worker numbers exist, reads point
+backwards and strictly
+ascend, and the text ends. Written as GBNF for xgrammar (what vLLM decodes with) and, where the format is
+JSON, as the JSON
+schema that API providers take; the schema cannot say "backwards only", so their plans are still checked by
+the parser.
 """
 
 from conductor.model.worker import Grammar
@@ -17,8 +20,10 @@ CHARS_PER_WORD = 6
 WORD_CHARS = 24
 """No word is longer, so that text without blanks ends too."""
 
-# Why words: xgrammar 0.2.8 takes 0.2 to 0.6 s of CPU a token (SmolLM2's vocabulary) to mask `char{0,239}`, or 2 s to compile
-# the same as a class. A repeat of words, their characters unrolled, takes 0.1 s once and microseconds a token.
+# Why words: xgrammar 0.2.8 takes 0.2 to 0.6 s of CPU a token (SmolLM2's vocabulary) to mask `char{0,239}`,
+# or 2 s to compile
+# the same as a class. A repeat of words, their characters unrolled, takes 0.1 s once and microseconds a
+# token.
 _STRING = (
     'string ::= "\\"" first letters{tail} (" " word){{0,{more}}} "\\""\n'
     'first ::= [^"\\\\\\x00-\\x20\\x7f-\\xa0\\u1680\\u2000-\\u200f\\u2028-\\u202f\\u205f\\u3000]\n'
@@ -28,7 +33,8 @@ _FIELDS = (
     'fields ::= "{\\"worker\\": " worker ", \\"subtask\\": " string'
     ' | "{\\"subtask\\": " string ", \\"worker\\": " worker\n'
 )
-"""Either may come first: a small conductor does better if it says what is to be done before it looks up who does such things."""
+"""Either may come first: a small conductor does better if it says what is to be done before it looks up who
+does such things."""
 
 
 def _words(word: str, letter: str) -> str:
@@ -60,7 +66,8 @@ def grammar(
         n_workers: workers are the numbers below it.
         max_steps: at most so many steps, at least one.
         may_accept: whether the text may keep the answer of the round before instead.
-        subtask_chars: about the length of the longest subtask; the grammar counts words, of six characters each.
+        subtask_chars: about the length of the longest subtask; the grammar counts words, of six characters
+            each.
         thinking: whether the JSON schema has room for a thought before the steps.
     """
     words = _worker(n_workers) + _string(subtask_chars)

@@ -1,6 +1,8 @@
-"""How to write a plan, as the conductor is told: the format that its server enforces, and examples that can run.
+"""How to write a plan, as the conductor is told: the format that its server enforces, and examples that can
+run.
 
-The examples are made for the request: no more steps than it may have, no worker that its pool does not have. So a conductor that
+The examples are made for the request: no more steps than it may have, no worker that its pool does not have.
+So a conductor that
 copies one has written a plan.
 """
 
@@ -12,7 +14,8 @@ from conductor.plan.formats import Format
 from conductor.plan.plan import Step
 
 Layout = Literal["lines", "object", "thinking object", "lists"]
-"""How a plan's text is laid out: a JSON object for each step, one around all of them (with or without a thought before them), or
+"""How a plan's text is laid out: a JSON object for each step, one around all of them (with or without a
+thought before them), or
 three lists. The first two are both the format `steps`."""
 
 _STARTS = {

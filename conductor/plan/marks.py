@@ -1,8 +1,11 @@
 """Marks around texts that others wrote. No such text can end its mark or begin another, and none is harmed.
 
-As with the boundaries of MIME (RFC 2046, section 5.1.1), a mark's key is chosen once the texts are known: it occurs in none of
-them. It is computed from the first of them, so equal texts give equal prompts (caches, replays), and a conversation that grows keeps
-its key and the prefix before it. A mark in an answer can only be an echo of the prompt; `EchoFilter` removes it.
+As with the boundaries of MIME (RFC 2046, section 5.1.1), a mark's key is chosen once the texts are known: it
+occurs in none of
+them. It is computed from the first of them, so equal texts give equal prompts (caches, replays), and a
+conversation that grows keeps
+its key and the prefix before it. A mark in an answer can only be an echo of the prompt; `EchoFilter` removes
+it.
 """
 
 import base64
@@ -19,9 +22,11 @@ MARK_CHARS = 1000
 
 
 def mark_key(*texts: str) -> str:
-    """A word that occurs in none of `texts`: computed from the first, or where that one occurs, from all of them.
+    """A word that occurs in none of `texts`: computed from the first, or where that one occurs, from all of
+    them.
 
-    Nobody can write a text that holds the keys computed from it, so the second try is hardly ever followed by a third.
+    Nobody can write a text that holds the keys computed from it, so the second try is hardly ever followed
+    by a third.
     """
     digest = hashlib.sha256(texts[0].encode("utf-8", "surrogatepass"))
     key = _word(digest.digest())
@@ -43,7 +48,9 @@ def _occurs(key: str, texts: Sequence[str]) -> bool:
 
 
 def enclose(name: str, key: str, text: str, **attributes: str) -> str:
-    """`text` inside a mark of its own. Values of attributes become one line, their double quotes single ones."""
+    """`text` inside a mark of its own. Values of attributes become one line, their double quotes single
+    ones.
+    """
     facts = "".join(f' {each}="{_one_line(value)}"' for each, value in attributes.items())
     return f"<{name}-{key}{facts}>\n{text}\n</{name}-{key}>"
 
@@ -60,9 +67,11 @@ def _one_line(value: str) -> str:
 
 
 class EchoFilter:
-    """Removes the marks of a prompt from an answer that repeats them, while the answer is written. Everything else passes unchanged.
+    """Removes the marks of a prompt from an answer that repeats them, while the answer is written.
+    Everything else passes unchanged.
 
-    What may be the beginning of a mark is held back until it is decided, so it does not matter how the answer is cut into pieces.
+    What may be the beginning of a mark is held back until it is decided, so it does not matter how the
+    answer is cut into pieces.
 
     Args:
         name: of the marks.

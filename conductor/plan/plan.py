@@ -1,6 +1,7 @@
 """A plan as a value: a few steps, each with a worker, a subtask and the earlier steps it reads.
 
-A `Plan` that exists can run: every rule is checked when it is made, one step at a time, so that a step can be started before
+A `Plan` that exists can run: every rule is checked when it is made, one step at a time, so that a step can
+be started before
 the next one is written. Knows nothing of texts (`formats.py`) or of running (`run.py`).
 
 Source: arXiv 2512.04388, section 3.1; `access` as lists of positions is its appendix B.8.
@@ -18,7 +19,8 @@ class Step:
 
     Args:
         worker: a name from the request's pool.
-        subtask: what it is asked to do. Empty: answer the user's question as it stands (never written by a conductor; fixed
+        subtask: what it is asked to do. Empty: answer the user's question as it stands (never written by a
+            conductor; fixed
             workflows, fallbacks and plain pass-through use it).
         access: indices of the earlier steps whose outputs it may see, ascending, none twice.
     """
@@ -48,7 +50,9 @@ class Plan:
 
     @property
     def reachable(self) -> frozenset[int]:
-        """The steps that the last one reads, directly or through others, and itself. The rest is never worth running."""
+        """The steps that the last one reads, directly or through others, and itself. The rest is never worth
+        running.
+        """
         needed = {len(self.steps) - 1}
         for index in range(len(self.steps) - 1, -1, -1):
             if index in needed:
@@ -83,14 +87,17 @@ class PlanBuilder:
         if step.worker not in self.workers:
             raise InvalidPlan(
                 f"Step {index} names the worker {quote(step.worker)}, which this request's pool does not have.",
-                reason=Reason.UNKNOWN_WORKER, step=index, detail=f"It has: {', '.join(self.workers)}.",
-            )  # fmt: skip
+                reason=Reason.UNKNOWN_WORKER,
+                step=index,
+                detail=f"It has: {', '.join(self.workers)}.",
+            )
         forward = [read for read in step.access if not 0 <= read < index]
         if forward:
             raise InvalidPlan(
                 f"Step {index} reads step {quote(forward[0])}; a step can only read earlier ones.",
-                reason=Reason.READS_FORWARD, step=index,
-            )  # fmt: skip
+                reason=Reason.READS_FORWARD,
+                step=index,
+            )
         self.steps.append(Step(step.worker, step.subtask, tuple(sorted(set(step.access)))))
         return self.steps[-1]
 

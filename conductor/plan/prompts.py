@@ -1,8 +1,11 @@
 """What the conductor and each worker are shown.
 
-The conductor's prompt is static first (instructions, examples), then the pool, then the conversation, so that its prefix can be
-served from the cache. Workers always see the user's own conversation; what else they see is what their step may read. Wording
-is ours; the order of the worker's parts follows arXiv 2512.04388 (its code's message layout), the cards are our addition.
+The conductor's prompt is static first (instructions, examples), then the pool, then the conversation, so
+that its prefix can be
+served from the cache. Workers always see the user's own conversation; what else they see is what their step
+may read. Wording
+is ours; the order of the worker's parts follows arXiv 2512.04388 (its code's message layout), the cards are
+our addition.
 """
 
 import re
@@ -45,8 +48,10 @@ class Prompts:
 
     Args:
         conductor: instructions; `{max_steps}` stands for the request's figure.
-        steps, lists: how to write the two formats, with examples; None: as `instructions.py` says it for the request.
-        worker: a worker of the pool; `{number}`, `{card}` and `{facts}` (price, speed, context, images) are filled in.
+        steps, lists: how to write the two formats, with examples; None: as `instructions.py` says it for the
+            request.
+        worker: a worker of the pool; `{number}`, `{card}` and `{facts}` (price, speed, context, images) are
+            filled in.
     """
 
     conductor: str = ROLE
@@ -57,7 +62,9 @@ class Prompts:
     def plan(
         self, layout: Layout, pool: Sequence[PoolMember], max_steps: int, conversation: Sequence[Message]
     ) -> list[Message]:
-        """What the conductor is shown to write a plan: static text, then the pool in its numbering, then the question."""
+        """What the conductor is shown to write a plan: static text, then the pool in its numbering, then the
+        question.
+        """
         own = self.lists if layout == "lists" else self.steps
         how = instructions(layout, len(pool), max_steps) if own is None else own
         team = "\n".join(self._line(number, member) for number, member in enumerate(pool))
@@ -74,7 +81,9 @@ class Prompts:
         return [*asked, Message.of("assistant", written or "(nothing)"), Message.of("user", complaint)]
 
     def revise(self, asked: Sequence[Message], written: str, outcome: str, layout: Layout) -> list[Message]:
-        """The paper's recursion (section 3.2): the conductor reads its plan and the outcome, and accepts or plans again."""
+        """The paper's recursion (section 3.2): the conductor reads its plan and the outcome, and accepts or
+        plans again.
+        """
         key = mark_key(*(message.text for message in asked), written, outcome)
         verdict = (
             f"The team answered:\n\n{enclose('outcome', key, outcome)}\n\n"
@@ -105,8 +114,10 @@ def work(
 ) -> WorkerPrompt:
     """What a worker is shown: both system prompts, the conversation, the outputs it may read, its subtask.
 
-    Outputs and subtask are appended to the user's last message, because some chat templates refuse two user turns in a row.
-    Only outputs have marks around them, and no sentence of ours is added: small models repeat what frames their task.
+    Outputs and subtask are appended to the user's last message, because some chat templates refuse two user
+    turns in a row.
+    Only outputs have marks around them, and no sentence of ours is added: small models repeat what frames
+    their task.
 
     Args:
         member: who is asked.
@@ -146,7 +157,9 @@ def _assignment(step: Step, plan: Sequence[Step], outputs: Mapping[int, str], ke
 
 
 def _with_last_user(messages: Sequence[Message], text: str) -> list[Message]:
-    """`text` at the end of the last user turn; as a turn of its own where the conversation ends with the assistant."""
+    """`text` at the end of the last user turn; as a turn of its own where the conversation ends with the
+    assistant.
+    """
     if messages and messages[-1].role == "user":
         last = messages[-1]
         return [*messages[:-1], replace(last, parts=(*last.parts, Text("\n\n" + text)))]
@@ -163,7 +176,9 @@ def _without_images(message: Message) -> Message:
 
 
 def _question(conversation: Sequence[Message]) -> str:
-    """The conversation as the conductor reads it: one text, pictures named, turns marked where there is more than one."""
+    """The conversation as the conductor reads it: one text, pictures named, turns marked where there is more
+    than one.
+    """
     plain = [_without_images(message) for message in conversation]
     if len(plain) == 1:
         return f"The user's question:\n{plain[0].text}"

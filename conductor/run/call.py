@@ -21,7 +21,9 @@ TOKENS_PER_MESSAGE = 16
 
 
 def input_bound(call: Call) -> int:
-    """An upper bound of the prompt's tokens, without any model's tokenizer: a token is at least one byte of UTF-8."""
+    """An upper bound of the prompt's tokens, without any model's tokenizer: a token is at least one byte of
+    UTF-8.
+    """
     tokens = TOKENS_PER_MESSAGE
     for message in call.messages:
         tokens += TOKENS_PER_MESSAGE
@@ -43,9 +45,12 @@ def call_bound(member: PoolMember, call: Call) -> Usage:
 async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGenerator[Reply]:
     """Call `member` inside the budget; entered at the first token.
 
-    Leaving the block closes the call and settles it, with the calls that failed before it. One that never reached its first
-    token for an error of the worker costs what its server said, which mostly is nothing; one that was broken off counts with
-    what the server said by then, or with all that was held. One whose server says what cannot be true counts with the most it
+    Leaving the block closes the call and settles it, with the calls that failed before it. One that never
+    reached its first
+    token for an error of the worker costs what its server said, which mostly is nothing; one that was broken
+    off counts with
+    what the server said by then, or with all that was held. One whose server says what cannot be true counts
+    with the most it
     could take.
 
     Raises:

@@ -12,15 +12,18 @@ from conductor.plan.prompts import work
 from conductor.run.call import call_bound
 
 BYTES_PER_OUTPUT_TOKEN = 4
-"""What an output token becomes when another worker reads it: prompts are bounded by their bytes, outputs by their tokens."""
+"""What an output token becomes when another worker reads it: prompts are bounded by their bytes, outputs by
+their tokens."""
 
 
 def worst_case(
     plan: Plan, pool: Mapping[str, PoolMember], conversation: tuple[Message, ...], sampling: Sampling
 ) -> tuple[list[Usage], list[Decimal | None]]:
-    """Each step's tokens and dollars at most; 0 for a step that would never run, None where a price is unknown.
+    """Each step's tokens and dollars at most; 0 for a step that would never run, None where a price is
+    unknown.
 
-    The reservation made at run time is never larger, but for outputs of more than `BYTES_PER_OUTPUT_TOKEN` bytes a token.
+    The reservation made at run time is never larger, but for outputs of more than `BYTES_PER_OUTPUT_TOKEN`
+    bytes a token.
     """
     tokens: list[Usage] = []
     for index, step in enumerate(plan.steps):

@@ -1,7 +1,9 @@
 """The events of one run: folded into its record, numbered, and published to whoever subscribes.
 
-Progress events are few (a plan has a handful of steps), so they are kept and never held up. Pieces of the answer are many: the
-one subscriber that owns the answer gets them all and gives back-pressure, so a slow reader slows the worker that writes the
+Progress events are few (a plan has a handful of steps), so they are kept and never held up. Pieces of the
+answer are many: the
+one subscriber that owns the answer gets them all and gives back-pressure, so a slow reader slows the worker
+that writes the
 answer and nothing grows. Other subscribers lose pieces when they are behind, never events.
 """
 
@@ -18,9 +20,11 @@ ROOM = 64
 """Pieces of the answer that may wait for one subscriber."""
 
 Deltas = Literal["answer", "all", "none"]
-"""Which pieces of the answer a subscriber gets: every one, as the answer's owner; those it is in time for; none."""
+"""Which pieces of the answer a subscriber gets: every one, as the answer's owner; those it is in time for;
+none."""
 Journal = Callable[[Record, int, Event], None]
-"""Called with the record after an event, the event's number and the event, in order, before anybody reads it. Must not raise."""
+"""Called with the record after an event, the event's number and the event, in order, before anybody reads
+it. Must not raise."""
 
 
 class Subscription:
@@ -107,7 +111,9 @@ class EventLog:
             subscription.deliver(self.seq, event)
 
     async def append_delta(self, delta: AnswerDelta) -> None:
-        """Take note of a piece of the answer; waits while the answer's owner is behind. It is not kept for later subscribers."""
+        """Take note of a piece of the answer; waits while the answer's owner is behind. It is not kept for
+        later subscribers.
+        """
         self._fold(delta)
         seq = self.seq
         for subscription in tuple(self._subscriptions):

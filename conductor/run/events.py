@@ -1,7 +1,9 @@
 """What happens during a run, as it happens.
 
-Events are numbered by the plan and the step they belong to: every plan text that was written is a plan of its own, so a repair
-and each further round count up. Exactly one terminal event ends a run. `record.py` folds events into the record. Times are
+Events are numbered by the plan and the step they belong to: every plan text that was written is a plan of
+its own, so a repair
+and each further round count up. Exactly one terminal event ends a run. `record.py` folds events into the
+record. Times are
 seconds since the run began, without the time between its end in one process and its continuation in another.
 """
 
@@ -16,7 +18,8 @@ from conductor.model.worker import CallResult, FinishReason
 from conductor.plan.plan import Step
 
 Source = Literal["conductor", "repair", "revision", "client", "workflow", "worker", "fallback"]
-"""Who wrote a plan: the conductor (at first, after a complaint, after reading the outcome), the caller, the settings, nobody
+"""Who wrote a plan: the conductor (at first, after a complaint, after reading the outcome), the caller, the
+settings, nobody
 (plain pass-through to a worker), or nobody because no plan could be had."""
 
 
@@ -110,7 +113,9 @@ class StepFinished:
 
 @dataclass(frozen=True, slots=True)
 class StepReused:
-    """A step has the output of an equal step, of a plan whose writing was interrupted. No worker was called."""
+    """A step has the output of an equal step, of a plan whose writing was interrupted. No worker was
+    called.
+    """
 
     at_s: float
     plan: int

@@ -84,9 +84,16 @@ def _step_after(
     match event:
         case StepStarted():
             return replace(
-                step, status="running", prompt=event.prompt, started_s=event.at_s, result=None, failure=None,
-                first_token_s=None, served_by=None, ended_s=None,
-            )  # fmt: skip
+                step,
+                status="running",
+                prompt=event.prompt,
+                started_s=event.at_s,
+                result=None,
+                failure=None,
+                first_token_s=None,
+                served_by=None,
+                ended_s=None,
+            )
         case StepFirstToken():
             return replace(step, first_token_s=event.at_s, served_by=event.served_by)
         case StepFinished():
@@ -120,7 +127,9 @@ def _resume(record: Record, event: RunResumed) -> Record:
 
 
 def _cut_plan(plan: PlanRecord, at_s: float) -> PlanRecord:
-    """Its text, where that was not at its end, is interrupted for good; else its open steps can be started again."""
+    """Its text, where that was not at its end, is interrupted for good; else its open steps can be started
+    again.
+    """
     if plan.ended_s is None or plan.stopped:
         plan = replace(plan, ended_s=at_s, failure=CUT, why=CUT.message)
     if plan.rejection is not None:
@@ -137,9 +146,14 @@ def _cut_step(step: StepRecord, status: StepStatus, at_s: float) -> StepRecord:
         return step
     took_s = (at_s if step.ended_s is None else step.ended_s) - step.started_s
     lost = Attempt(
-        step.served_by or step.worker, CUT.code, CUT.message, outcome="cut", took_s=took_s,
-        usage=step.result.usage if step.result else None, cost_usd=step.result.cost_usd if step.result else None,
-    )  # fmt: skip
+        step.served_by or step.worker,
+        CUT.code,
+        CUT.message,
+        outcome="cut",
+        took_s=took_s,
+        usage=step.result.usage if step.result else None,
+        cost_usd=step.result.cost_usd if step.result else None,
+    )
     return replace(
         step,
         cut=(*step.cut, lost),

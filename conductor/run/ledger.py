@@ -1,6 +1,7 @@
 """How a run stays inside its budget.
 
-Reserve before a call, settle after it: two parallel steps cannot spend the same last cent. A run's ledger may draw on
+Reserve before a call, settle after it: two parallel steps cannot spend the same last cent. A run's ledger
+may draw on
 another one, such as an account's.
 """
 
@@ -40,12 +41,15 @@ class Hold:
 
 
 class Ledger(Protocol):
-    """What reserves and counts money and tokens. Its methods may wait, so that one can be kept in a database."""
+    """What reserves and counts money and tokens. Its methods may wait, so that one can be kept in a
+    database.
+    """
 
     def hold(
         self, price: Price | None, input_tokens: int, max_output_tokens: int, what: str
     ) -> AbstractAsyncContextManager[Hold]:
-        """Reserve what a call costs at worst; `settle` it inside the block. Whatever is not settled counts as spent in full.
+        """Reserve what a call costs at worst; `settle` it inside the block. Whatever is not settled counts
+        as spent in full.
 
         Args:
             price: of the worker to be called.
@@ -59,7 +63,9 @@ class Ledger(Protocol):
         ...
 
     async def settle(self, hold: Hold, cost_usd: Decimal | None, usage: Usage | None) -> None:
-        """Replace `hold` by what the call took; by all of it where that is unknown, or nothing a call can take."""
+        """Replace `hold` by what the call took; by all of it where that is unknown, or nothing a call can
+        take.
+        """
         ...
 
 
@@ -67,7 +73,8 @@ class Ledger(Protocol):
 class BudgetLedger:
     """Spending under one budget, in memory. Used from one event loop.
 
-    A call whose usage never becomes known (a cut stream) is counted against the budget with all that was held for it,
+    A call whose usage never becomes known (a cut stream) is counted against the budget with all that was
+    held for it,
     while the record says that its cost is unknown.
     """
 
@@ -85,7 +92,8 @@ class BudgetLedger:
     ) -> AsyncGenerator[Hold]:
         """See `Ledger.hold`.
 
-        Where others hold too much of what is left, this waits for them to settle: they mostly take far less than the worst.
+        Where others hold too much of what is left, this waits for them to settle: they mostly take far less
+        than the worst.
         Where nobody else holds anything, the answer is shortened to what the budget allows.
         """
         hold = await self._reserve(price, input_tokens, max_output_tokens, what)
@@ -158,7 +166,9 @@ class BudgetLedger:
         return Hold(worst, input_tokens + max_output_tokens, max_output_tokens)
 
     def _room(self, price: Price | None, input_tokens: int) -> int | None:
-        """How many tokens an answer may be long inside what is left; None: no limit; below 0: the prompt alone is too much."""
+        """How many tokens an answer may be long inside what is left; None: no limit; below 0: the prompt
+        alone is too much.
+        """
         rooms = [
             room
             for room in (self._room_by_tokens(input_tokens), self._room_by_cost(price, input_tokens))
@@ -204,5 +214,8 @@ class BudgetLedger:
         field_name = "podium.max_cost_usd" if by_cost else "podium.max_tokens"
         return BudgetExceeded(
             f"A call to {what} {why}: spent {spent}, held {held}, limit {limit}. Raise {field_name}.",
-            param=field_name, spent=spent, held=held, limit=limit,
-        )  # fmt: skip
+            param=field_name,
+            spent=spent,
+            held=held,
+            limit=limit,
+        )

@@ -1,4 +1,6 @@
-"""Begin a run, or continue one from its record. Leaving the block cancels and closes everything the run had begun."""
+"""Begin a run, or continue one from its record. Leaving the block cancels and closes everything the run had
+begun.
+"""
 
 import asyncio
 import random
@@ -90,7 +92,8 @@ async def resume_run(
 ) -> AsyncGenerator[Run]:
     """Continue a run that another process has left, for as long as the block lasts.
 
-    No step that had ended is called again, and what was spent is counted once. Calls that were open are lost: they count with
+    No step that had ended is called again, and what was spent is counted once. Calls that were open are
+    lost: they count with
     the most they could take, as a broken stream does, and are made again.
 
     Args:
@@ -179,7 +182,9 @@ def _members(family: Family, run: Run) -> dict[str, PoolMember]:
 
 @asynccontextmanager
 async def _inner(family: Family, outer: Run, call: Call) -> AsyncGenerator[Run]:
-    """The run that answers `call`: the one that a process before had begun with the same task, or a new one."""
+    """The run that answers `call`: the one that a process before had begun with the same task, or a new
+    one.
+    """
     site = call.site
     task = replace(
         outer.record.task,
@@ -204,7 +209,9 @@ async def _inner(family: Family, outer: Run, call: Call) -> AsyncGenerator[Run]:
 
 
 def _take_earlier(family: Family, task: Task, outer: str) -> Record | None:
-    """The record of a run inside `outer` that asks the same and was not given up; nobody else continues it."""
+    """The record of a run inside `outer` that asks the same and was not given up; nobody else continues
+    it.
+    """
     for id, record in family.earlier.items():
         same = replace(record.task, stream=task.stream) == task and record.status != "cancelled"
         if same and record.parent is not None and record.parent.run == outer:
@@ -213,7 +220,9 @@ def _take_earlier(family: Family, task: Task, outer: str) -> Record | None:
 
 
 def _spent(record: Record, team: Team, known: Collection[str]) -> tuple[Decimal, Usage]:
-    """What a run's calls took by now; a call that nobody knows of, the most that it could. Runs in `known` count for themselves."""
+    """What a run's calls took by now; a call that nobody knows of, the most that it could. Runs in `known`
+    count for themselves.
+    """
     cost_usd, usage = Decimal(0), Usage()
     for call in (*record.calls, *record.calls_without_answer):
         if getattr(call, "inner_run", None) not in known:

@@ -1,7 +1,9 @@
 """Run a plan while it is still being written.
 
-Every step is a task that awaits the outputs it reads; reads point backwards only, so there is no scheduler. Which step is the
-last is known when the text ends: from then on its answer flows out, and steps it cannot reach are cancelled, or never begin.
+Every step is a task that awaits the outputs it reads; reads point backwards only, so there is no scheduler.
+Which step is the
+last is known when the text ends: from then on its answer flows out, and steps it cannot reach are cancelled,
+or never begin.
 """
 
 import asyncio
@@ -80,7 +82,9 @@ class RunContext:
 
 
 async def wait_until_done(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Wait until `tasks` have ended, also while we are cancelled ourselves, as a `TaskGroup` does: they may be closing calls."""
+    """Wait until `tasks` have ended, also while we are cancelled ourselves, as a `TaskGroup` does: they may
+    be closing calls.
+    """
     cancelled: asyncio.CancelledError | None = None
     while left := [task for task in tasks if not task.done()]:
         try:
@@ -98,7 +102,8 @@ class PlanRun:
         context: of the run.
         index: the plan's.
         live: whether its last step's words go to the client as they come.
-        resumes: the plan whose writing was interrupted, and whose steps are taken over where this one begins with the same.
+        resumes: the plan whose writing was interrupted, and whose steps are taken over where this one begins
+            with the same.
     """
 
     def __init__(self, context: RunContext, index: int, *, live: bool, resumes: int | None = None) -> None:
@@ -123,7 +128,8 @@ class PlanRun:
             The last step's result, or None where the plan has none.
 
         Raises:
-            InvalidPlan, WorkerError, BudgetExceeded: whatever `steps` or a step that matters raised. No task is left.
+            InvalidPlan, WorkerError, BudgetExceeded: whatever `steps` or a step that matters raised. No task
+            is left.
         """
         try:
             async for step in steps:
@@ -242,7 +248,8 @@ class PlanRun:
     async def _call(self, index: int, step: Step, prompt: tuple[Message, ...]) -> Call:
         """A step's call, with what the user asked of the answer.
 
-        Any step may turn out to be the last, so all take the user's sampling. Only `stop` would cut inner work in half: it is
+        Any step may turn out to be the last, so all take the user's sampling. Only `stop` would cut inner
+        work in half: it is
         for the answer alone, so a request that has it lets its steps begin once the plan's text has ended.
         """
         sampling = self._context.task.sampling
@@ -261,7 +268,9 @@ class PlanRun:
         return (BLIND_NOTE,) if self._context.task.shows_pictures else ()
 
     def _may_show(self, index: int) -> bool:
-        """Whether this step's words may go to the client: the last step's do, and a step before another is not the last."""
+        """Whether this step's words may go to the client: the last step's do, and a step before another is
+        not the last.
+        """
         return self._live and index == len(self._steps) - 1
 
     async def _show(self, index: int, delta: AnswerDelta) -> None:

@@ -1,6 +1,7 @@
 """Ask the conductor for a plan, and read it while it is written.
 
-One plan text is one `PlanStream`: prompt, grammar, parser, the call. Repair and fallback are decisions about whole plans and
+One plan text is one `PlanStream`: prompt, grammar, parser, the call. Repair and fallback are decisions about
+whole plans and
 live in `rounds.py`.
 """
 
@@ -44,7 +45,8 @@ class ConductorModel:
         subtask_chars: the grammar lets no subtask be longer.
         shuffle: show the pool in a new order, and so under new numbers, at every request.
         max_thinking_tokens: what it may think, beside its plan: providers count thoughts as output.
-        thought: let it write a thought before the steps, where a JSON schema is enforced: for a model that does not reason by itself.
+        thought: let it write a thought before the steps, where a JSON schema is enforced: for a model that
+            does not reason by itself.
         timeout_s: how long it may write one plan, from its first token on, thoughts included.
     """
 
@@ -66,7 +68,8 @@ class ConductorModel:
 
 
 class PlanStream:
-    """One plan being written. Iterate for its steps, each the moment its last byte is there; then read `plan`.
+    """One plan being written. Iterate for its steps, each the moment its last byte is there; then read
+    `plan`.
 
     Args:
         conductor: who writes it.
@@ -129,7 +132,9 @@ class PlanStream:
             raise InvalidPlan("The text accepts an answer where there is none yet.", reason=Reason.NO_PLAN)
 
     async def _texts(self, reply: Reply) -> AsyncGenerator[str]:
-        """The pieces of the plan's text, thoughts left out, until it ends or is longer, in time or in bytes, than it may be."""
+        """The pieces of the plan's text, thoughts left out, until it ends or is longer, in time or in bytes,
+        than it may be.
+        """
         limits = self._conductor
         ends_at_s, room = time.monotonic() + limits.timeout_s, PLAN_BYTES_PER_TOKEN * limits.max_plan_tokens
         async with aclosing(aiter(reply)) as deltas:

@@ -1,6 +1,7 @@
 """The record of a run: one value that the response, the log line, the store, evaluation and reward all read.
 
-It is the fold of the run's events (`fold.py`), so it can be read at any time, also while the run goes on. With its task it is all
+It is the fold of the run's events (`fold.py`), so it can be read at any time, also while the run goes on.
+With its task it is all
 that is needed to continue the run (`moves.py`), and `codec.py` writes it as JSON.
 """
 
@@ -185,7 +186,9 @@ class Record:
 
     @property
     def open_calls(self) -> Iterator[tuple[str, tuple[Message, ...]]]:
-        """Calls that were begun and of which nothing is known, also of a process before: who was asked what."""
+        """Calls that were begun and of which nothing is known, also of a process before: who was asked
+        what.
+        """
         for plan in self.plans:
             is_open = plan.ended_s is None or plan.is_interrupted
             if is_open and plan.result is None and plan.worker is not None:
@@ -206,7 +209,9 @@ class Record:
 
     @property
     def n_unmetered_calls(self) -> int:
-        """Calls whose tokens nobody reported: their streams were cut before the server said. Their tokens are in no sum."""
+        """Calls whose tokens nobody reported: their streams were cut before the server said. Their tokens
+        are in no sum.
+        """
         plans = sum(
             plan.result.usage is None if plan.result else plan.is_interrupted and plan.worker is not None
             for plan in self.plans
@@ -226,7 +231,8 @@ class Record:
     def critical_path_s(self) -> float:
         """How long the run would have taken had every step begun the moment it could.
 
-        A step can begin once it is written and what it reads is there; the longest such chain through the answering plan.
+        A step can begin once it is written and what it reads is there; the longest such chain through the
+        answering plan.
         """
         plan = self.answering_plan
         if plan is None:

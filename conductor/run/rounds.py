@@ -35,7 +35,9 @@ SAME_AGAIN = "The conductor wrote the same plan again, which accepts its answer.
 
 
 async def hold_while_same(steps: AsyncIterable[Step], earlier: tuple[Step, ...]) -> AsyncIterator[Step]:
-    """`steps`, held back for as long as they are those of `earlier`; none where they are the same to the end."""
+    """`steps`, held back for as long as they are those of `earlier`; none where they are the same to the
+    end.
+    """
     held: list[Step] = []
     is_same = bool(earlier)
     async for step in steps:
@@ -188,14 +190,20 @@ class RoundLoop:
             if self._record.plans[index].ended_s is None:  # the writer failed, or was stopped, in mid-text
                 failure = Failure.of(exc) if isinstance(exc, PodiumError) else None
                 stopped = PlanEnded(
-                    self.now_s(), index, stream.result, failure=failure,
-                    why=failure.message if failure else "", stopped=failure is None,
-                )  # fmt: skip
+                    self.now_s(),
+                    index,
+                    stream.result,
+                    failure=failure,
+                    why=failure.message if failure else "",
+                    stopped=failure is None,
+                )
                 self._log.append(stopped)
             raise
 
     def _prompt(self, move: WritePlan, outcome: PlanRecord | None) -> tuple[Message, ...]:
-        """What the conductor is shown: the task; with a complaint, or with its plan and the outcome, where there was one."""
+        """What the conductor is shown: the task; with a complaint, or with its plan and the outcome, where
+        there was one.
+        """
         prompts, layout, task = self._team.prompts, self._conductor().layout, self._record.task
         prompt = prompts.plan(layout, list(self._context.pool.values()), task.max_steps, task.conversation)
         if move.round > 0 and outcome is not None:

@@ -26,7 +26,8 @@ class Task:
         deadline_s: from the run's begin to the last byte.
         stream: somebody reads the answer while it is written; otherwise it may come in larger pieces.
         plan_only: stop when the plan is there; no step is run.
-        strict: a plan that cannot run ends the run: no complaint to the conductor, no fallback. For who judges plans.
+        strict: a plan that cannot run ends the run: no complaint to the conductor, no fallback. For who
+            judges plans.
     """
 
     conversation: tuple[Message, ...]

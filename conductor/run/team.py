@@ -55,7 +55,9 @@ class Team:
         return members
 
     def fallbacks(self, task: Task) -> list[str]:
-        """Who may answer alone, in order: the settings' choice first; only those who see, where the user shows a picture."""
+        """Who may answer alone, in order: the settings' choice first; only those who see, where the user
+        shows a picture.
+        """
         members = self.members_for(task)
         names = sorted(members, key=lambda name: name != self.fallback)
         seeing = [name for name in names if members[name].sees_images]

@@ -1,4 +1,6 @@
-"""The whole team as one worker of itself (arXiv 2512.04388, section 3.2: the conductor may call itself), bounded in depth."""
+"""The whole team as one worker of itself (arXiv 2512.04388, section 3.2: the conductor may call itself),
+bounded in depth.
+"""
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
@@ -20,7 +22,9 @@ OpenInner = Callable[[Call], AbstractAsyncContextManager[Run]]
 
 
 class TeamWorker:
-    """A run inside a run. Its calls are paid from the outer ledger, so the step that asks it costs nothing itself."""
+    """A run inside a run. Its calls are paid from the outer ledger, so the step that asks it costs nothing
+    itself.
+    """
 
     def __init__(self, model: str, open_inner: OpenInner) -> None:
         self._model, self._open_inner = model, open_inner
@@ -64,7 +68,9 @@ def _total(record: Record, finish: FinishReason | None) -> Delta:
 
 
 def _wrap(failure: Failure) -> PodiumError:
-    """The inner run's failure as one of the step that asked; a budget's or a deadline's is the outer run's too."""
+    """The inner run's failure as one of the step that asked; a budget's or a deadline's is the outer run's
+    too.
+    """
     error = failure.to_error()
     if isinstance(error, Interrupted):
         return WorkerUnavailable(f"The inner run failed: {error.message}", worker=TEAM)

@@ -1,1 +1,3 @@
-"""The HTTP API: a dialect a file. `app.py` puts them together, `stream.py` owns a run, `errors.py` has the one table."""
+"""The HTTP API: a dialect a file. `app.py` puts them together, `stream.py` owns a run, `errors.py` has the
+one table.
+"""

@@ -20,7 +20,8 @@ logger = logging.getLogger("podium")
 
 def build_api(service: Service) -> FastAPI:
     """The HTTP API over `service`."""
-    # FastAPI's own pages for its schema load scripts from a CDN, and the schema knows no bodies: both are read by hand.
+    # FastAPI's own pages for its schema load scripts from a CDN, and the schema knows no bodies: both are
+    # read by hand.
     app = FastAPI(title="Podium", openapi_url=None)
     app.state.service = service
     for router in (chat.router, models.router, workflows.router, health.router):

@@ -31,12 +31,15 @@ async def chat_completions(request: Request) -> Response:
 
 
 async def plans(request: Request) -> Response:
-    """The plan that the same body would run, and what it may cost at worst. Only the conductor is asked, and paid."""
+    """The plan that the same body would run, and what it may cost at worst. Only the conductor is asked, and
+    paid.
+    """
     service: Service = request.app.state.service
     return PlanResponse(service, CHAT, await _parse(request, service), dict(request.headers))
 
 
-# Plain routes: FastAPI's own would look for dependencies and a response model at every request, and there are none.
+# Plain routes: FastAPI's own would look for dependencies and a response model at every request, and there
+# are none.
 router.add_route("/v1/chat/completions", chat_completions, methods=["POST"])
 router.add_route("/v1/plans", plans, methods=["POST"])
 
@@ -57,21 +60,30 @@ def _plan_json(record: Record, ordered: ResolvedTask) -> record_json.Json:
     plan = Plan(tuple(Step(step.worker, step.subtask, step.access) for step in written.steps))
     tokens, costs = worst_case(plan, _pool(ordered), ordered.task.conversation, ordered.task.sampling)
     steps = [
-        record_json.step_json(step) | {
-            "worst_case_cost_usd": record_json.dollars(cost), "worst_case_tokens": usage.total_tokens,
+        record_json.step_json(step)
+        | {
+            "worst_case_cost_usd": record_json.dollars(cost),
+            "worst_case_tokens": usage.total_tokens,
             "needed": index in plan.reachable,
         }
         for index, (step, usage, cost) in enumerate(zip(written.steps, tokens, costs, strict=True))
-    ]  # fmt: skip
+    ]
     return {
-        "object": "plan", "model": record.model, "plan": [record_json.step_json(step) for step in written.steps], "steps": steps,
-        "worst_case_cost_usd": record_json.dollars(total(costs)), "worst_case_tokens": sum(usage.total_tokens for usage in tokens),
-        "podium": record_json.summary(record, trace=False), "usage": record_json.usage(record),
-    }  # fmt: skip
+        "object": "plan",
+        "model": record.model,
+        "plan": [record_json.step_json(step) for step in written.steps],
+        "steps": steps,
+        "worst_case_cost_usd": record_json.dollars(total(costs)),
+        "worst_case_tokens": sum(usage.total_tokens for usage in tokens),
+        "podium": record_json.summary(record, trace=False),
+        "usage": record_json.usage(record),
+    }
 
 
 def _pool(ordered: ResolvedTask) -> dict[str, PoolMember]:
-    """With the whole team as one of its workers: what that may cost is nobody's to say before its plan is there."""
+    """With the whole team as one of its workers: what that may cost is nobody's to say before its plan is
+    there.
+    """
     team = TeamWorker(ordered.task.model, _open_nothing)
     return {TEAM: PoolMember(TEAM, team, price=None, worst_price=None), **ordered.team.pool}
 
@@ -81,7 +93,8 @@ def _open_nothing(_: Call) -> Never:
 
 
 async def _parse(request: Request, service: Service) -> ApiRequest:
-    """The request in the body, which the edge (`serving/edge`) has read; its limits once more, as they are by now.
+    """The request in the body, which the edge (`serving/edge`) has read; its limits once more, as they are
+    by now.
 
     Raises:
         TooLarge: it is longer than the settings take.

@@ -1,6 +1,7 @@
 """The port to a wire format in which clients ask and are answered.
 
-The run, its record and its events are the same for all of them; a dialect reads a body and writes what its clients read.
+The run, its record and its events are the same for all of them; a dialect reads a body and writes what its
+clients read.
 """
 
 from typing import Any, Protocol

@@ -1,4 +1,6 @@
-"""JSON bytes of anything a record may hold: one odd value in one record must not fail a list of them, nor tear a stream."""
+"""JSON bytes of anything a record may hold: one odd value in one record must not fail a list of them, nor
+tear a stream.
+"""
 
 from typing import Any, cast
 
@@ -8,7 +10,9 @@ INT_BITS = 64
 
 
 def dumps(value: Any) -> bytes:
-    """`value` as JSON; what JSON or UTF-8 cannot say (larger integers, lone surrogates, unknown types) as the nearest text."""
+    """`value` as JSON; what JSON or UTF-8 cannot say (larger integers, lone surrogates, unknown types) as
+    the nearest text.
+    """
     try:
         return orjson.dumps(value)
     except (TypeError, ValueError):  # orjson's errors are both

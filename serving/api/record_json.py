@@ -1,6 +1,7 @@
 """A record as JSON: OpenAI's answer, its usage, and everything that `podium` tells.
 
-Field names of the orchestration tokens are those that Sakana's Fugu sends and clients already read. What goes to callers has no
+Field names of the orchestration tokens are those that Sakana's Fugu sends and clients already read. What
+goes to callers has no
 error's `detail`; the record has (`for_operator`).
 """
 
@@ -63,12 +64,16 @@ def usage(record: Record) -> Json:
 def summary(record: Record, inner: Inner = NONE, *, trace: bool) -> Json:
     """The answer's `podium` object; its steps in full where they were asked for."""
     return {
-        "workflow_id": record.id, "rounds": record.rounds,
+        "workflow_id": record.id,
+        "rounds": record.rounds,
         "steps": steps(record, inner) if trace else [_brief(step) for step in steps(record, inner)],
-        "cost_usd": dollars(record.cost_usd), "unmetered_calls": record.n_unmetered_calls,
-        "wall_s": _seconds(record.wall_s), "critical_path_s": _seconds(record.critical_path_s),
-        "fallback": record.fallback, "trace_id": record.trace_id,
-    }  # fmt: skip
+        "cost_usd": dollars(record.cost_usd),
+        "unmetered_calls": record.n_unmetered_calls,
+        "wall_s": _seconds(record.wall_s),
+        "critical_path_s": _seconds(record.critical_path_s),
+        "fallback": record.fallback,
+        "trace_id": record.trace_id,
+    }
 
 
 LISTED_CHARS = 500
@@ -96,16 +101,26 @@ def workflow(record: Record, inner: Inner = NONE, *, for_operator: bool = True) 
     """The whole record."""
     plan = record.answering_plan
     return {
-        "id": record.id, "object": "workflow", "model": record.model, "status": record.status,
-        "created": int(record.created), "trace_id": record.trace_id, "rounds": record.rounds, "fallback": record.fallback,
+        "id": record.id,
+        "object": "workflow",
+        "model": record.model,
+        "status": record.status,
+        "created": int(record.created),
+        "trace_id": record.trace_id,
+        "rounds": record.rounds,
+        "fallback": record.fallback,
         "plan": [step_json(step) for step in plan.steps] if plan else [],
-        "answer": record.answer, "finish_reason": record.finish.value if record.finish else None,
+        "answer": record.answer,
+        "finish_reason": record.finish.value if record.finish else None,
         "error": _error(record.failure, for_operator=for_operator),
-        "usage": usage(record), "cost_usd": dollars(record.cost_usd), "unmetered_calls": record.n_unmetered_calls,
-        "wall_s": _seconds(record.wall_s), "critical_path_s": _seconds(record.critical_path_s),
+        "usage": usage(record),
+        "cost_usd": dollars(record.cost_usd),
+        "unmetered_calls": record.n_unmetered_calls,
+        "wall_s": _seconds(record.wall_s),
+        "critical_path_s": _seconds(record.critical_path_s),
         "plans": [_plan(each, for_operator=for_operator) for each in record.plans],
         "steps": steps(record, inner, for_operator=for_operator),
-    }  # fmt: skip
+    }
 
 
 def steps(record: Record, inner: Inner = NONE, *, for_operator: bool = False) -> list[Json]:
@@ -189,24 +204,39 @@ def _brief(step: Json) -> Json:
 def _step(plan: PlanRecord, step: StepRecord, inner: Inner, *, for_operator: bool) -> Json:
     inside = inner.get(step.result.inner_run or "") if step.result else None
     return {
-        "plan": plan.index, "round": plan.round, "step": step.index, **step_json(step), "status": step.status,
-        "prompt": _messages(step.prompt), **_call(step.result, step.cut, for_operator=for_operator),
+        "plan": plan.index,
+        "round": plan.round,
+        "step": step.index,
+        **step_json(step),
+        "status": step.status,
+        "prompt": _messages(step.prompt),
+        **_call(step.result, step.cut, for_operator=for_operator),
         "served_by": step.served_by,
-        "planned_s": _seconds(step.planned_s), "started_s": _seconds(step.started_s),
-        "first_token_s": _seconds(step.first_token_s), "ended_s": _seconds(step.ended_s),
+        "planned_s": _seconds(step.planned_s),
+        "started_s": _seconds(step.started_s),
+        "first_token_s": _seconds(step.first_token_s),
+        "ended_s": _seconds(step.ended_s),
         "error": _error(step.failure, for_operator=for_operator),
         "inner": workflow(inside, inner, for_operator=for_operator) if inside else None,
-    }  # fmt: skip
+    }
 
 
 def _plan(plan: PlanRecord, *, for_operator: bool) -> Json:
     return {
-        "plan": plan.index, "round": plan.round, "source": plan.source, "worker": plan.worker,
-        "prompt": _messages(plan.prompt), **_call(plan.result, for_operator=for_operator), "steps": [step_json(step) for step in plan.steps],
-        "accepted": plan.accepted, "rejected": plan.reject_reason, "why": plan.why,
+        "plan": plan.index,
+        "round": plan.round,
+        "source": plan.source,
+        "worker": plan.worker,
+        "prompt": _messages(plan.prompt),
+        **_call(plan.result, for_operator=for_operator),
+        "steps": [step_json(step) for step in plan.steps],
+        "accepted": plan.accepted,
+        "rejected": plan.reject_reason,
+        "why": plan.why,
         "error": _error(plan.failure, for_operator=for_operator),
-        "started_s": _seconds(plan.started_s), "ended_s": _seconds(plan.ended_s),
-    }  # fmt: skip
+        "started_s": _seconds(plan.started_s),
+        "ended_s": _seconds(plan.ended_s),
+    }
 
 
 def _error(failure: Failure | None, *, for_operator: bool) -> Json | None:
@@ -241,9 +271,11 @@ def _tokens(usage: Usage | None) -> Json | None:
     if usage is None:
         return None
     return {
-        "input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens,
-        "cached_input_tokens": usage.cached_input_tokens, "reasoning_tokens": usage.reasoning_tokens,
-    }  # fmt: skip
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cached_input_tokens": usage.cached_input_tokens,
+        "reasoning_tokens": usage.reasoning_tokens,
+    }
 
 
 def _messages(messages: tuple[Message, ...]) -> list[Json]:

@@ -42,7 +42,9 @@ class PlannedStep(_Strict):
 
 
 class Podium(_Strict):
-    """What a request may set beyond OpenAI's fields. Limits only ever lower what the model's settings allow."""
+    """What a request may set beyond OpenAI's fields. Limits only ever lower what the model's settings
+    allow.
+    """
 
     workers: Annotated[list[str], Field(fail_fast=True)] | None = Field(default=None, max_length=MOST_NAMES)
     exclude_workers: Annotated[list[str], Field(fail_fast=True)] = Field(

@@ -15,7 +15,9 @@ router = APIRouter()
 
 @router.get("/v1/workflows")
 async def workflows(request: Request, limit: Annotated[int, Query(ge=1, le=1000)] = 20) -> Response:
-    """The newest runs of this replica, also those under way; long texts are cut, and whole in the run's own record."""
+    """The newest runs of this replica, also those under way; long texts are cut, and whole in the run's own
+    record.
+    """
     service: Service = request.app.state.service
     newest = await service.newest(limit)
     return success(

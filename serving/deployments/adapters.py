@@ -1,7 +1,9 @@
 """The LoRA adapters of one engine: fetched, checked, and in vLLM before a request names them.
 
-vLLM loads an adapter that it does not have in the middle of a step, where a fault ends the engine. So here every adapter is loaded by
-itself first, and a fault ends nothing. vLLM puts the least recently used one out when it needs the room (`max_loras`), and reads it
+vLLM loads an adapter that it does not have in the middle of a step, where a fault ends the engine. So here
+every adapter is loaded by
+itself first, and a fault ends nothing. vLLM puts the least recently used one out when it needs the room
+(`max_loras`), and reads it
 again from the kept folder when it is asked for once more.
 """
 
@@ -52,7 +54,8 @@ class Adapters:
         return await self.lora_request(address)
 
     async def lora_request(self, address: str) -> LoRARequest:
-        """What a call names to vLLM; loaded now where nobody has before, as in a replica that has just started.
+        """What a call names to vLLM; loaded now where nobody has before, as in a replica that has just
+        started.
 
         Raises:
             AdapterError: see `load`.
@@ -117,7 +120,9 @@ class Adapters:
 
 
 def model_folder(model: str) -> Path | None:
-    """Where the engine has its model from: the folder itself, or the hub's cache; None where it is not there."""
+    """Where the engine has its model from: the folder itself, or the hub's cache; None where it is not
+    there.
+    """
     if Path(model).is_dir():
         return Path(model)
     from huggingface_hub import try_to_load_from_cache

@@ -1,8 +1,11 @@
 """How many replicas a deployment wants: by what its replicas say they carry, not by open requests alone.
 
-A stream is one open request from its first token to its last, so a policy that counts requests stays at few replicas while their
-queues grow. Here each replica reports its own `load`, where 1.0 is as much as one replica is meant to carry: see
-`Engine.record_autoscaling_stats` (vLLM's queue and KV cache) and `Router.record_autoscaling_stats` (steps in flight and waiting).
+A stream is one open request from its first token to its last, so a policy that counts requests stays at few
+replicas while their
+queues grow. Here each replica reports its own `load`, where 1.0 is as much as one replica is meant to carry:
+see
+`Engine.record_autoscaling_stats` (vLLM's queue and KV cache) and `Router.record_autoscaling_stats` (steps in
+flight and waiting).
 Ray Serve lays delays, factors and bounds of the `autoscaling_config` over what is returned here.
 """
 
@@ -17,15 +20,18 @@ LOAD = "load"
 REPORTS = 4
 """How often a load is told within the time over which it is averaged."""
 SELDOM_S = 10.0
-"""Ray Serve's own interval, with which a first call to a deployment of no replica may wait as long before one is started. The
+"""Ray Serve's own interval, with which a first call to a deployment of no replica may wait as long before
+one is started. The
 environment variables that are meant to take this field's place are read by nothing in Ray 2.60."""
 POLICY = "serving.deployments.autoscaling:by_load"
 
 
 def by_load(context: AutoscalingContext) -> tuple[float, dict[str, Any]]:
-    """As many replicas as the greater of two measures asks for: calls under way and waiting for a replica, and reported loads.
+    """As many replicas as the greater of two measures asks for: calls under way and waiting for a replica,
+    and reported loads.
 
-    While some replica has not reported yet, none is taken away for want of load, and none added for load that nobody reported.
+    While some replica has not reported yet, none is taken away for want of load, and none added for load
+    that nobody reported.
     """
     running = context.current_num_replicas
     if running == 0 or context.config is None:

@@ -1,6 +1,7 @@
 """The only place where classes become deployments.
 
-Every deployment says how many CPUs it takes: Ray's default of one each does not fit a small machine, where the next replica
+Every deployment says how many CPUs it takes: Ray's default of one each does not fit a small machine, where
+the next replica
 would wait for ever.
 """
 
@@ -22,17 +23,21 @@ PREFIX_ROUTER = (
 )
 """Calls that begin alike go to the replica whose cache holds their beginning; a conductor's do.
 
-The class under its public name, `ray.serve.llm.request_router`, is the same; but that module's package imports torch, transformers
-and vLLM: 7 s and 600 MB in every process that reads the deployment's configuration, as a router does for `serve.status()`.
+The class under its public name, `ray.serve.llm.request_router`, is the same; but that module's package
+imports torch, transformers
+and vLLM: 7 s and 600 MB in every process that reads the deployment's configuration, as a router does for
+`serve.status()`.
 """
 ENGINE = "serving.deployments.engine.Engine"
 """Named and not imported: whoever builds the application would need vLLM's ten seconds for nothing."""
 NO_MEDIA_HOST = "none.invalid"
-"""A host that no address has (RFC 2606): vLLM takes an empty `allowed_media_domains` for every host there is."""
+"""A host that no address has (RFC 2606): vLLM takes an empty `allowed_media_domains` for every host there
+is."""
 NO_REDIRECTS = {"VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0"}
 """An allowed host does not send vLLM on to one that is not."""
 ADAPTERS_A_WORKER = 2
-"""Room in an engine, for each worker with an adapter: the one that answers, and the one before, whose requests are under way. With
+"""Room in an engine, for each worker with an adapter: the one that answers, and the one before, whose
+requests are under way. With
 room for one, vLLM would let requests of the new one wait until the last of the old one has ended."""
 
 
@@ -52,7 +57,7 @@ def engine_deployment(worker: VllmSettings, settings: Settings, engine: type | N
         "graceful_shutdown_timeout_s": scale.drain_s,
         "autoscaling_config": autoscaling(scale),
         **_machines(worker),
-    }  # fmt: skip
+    }
     environment = environment_of(f"{settings.telemetry.service_prefix}-{worker.name}", dict(os.environ))
     options["ray_actor_options"]["runtime_env"] = {"env_vars": environment | NO_REDIRECTS | scale.env}
     if scale.max_replicas > 1:
@@ -67,9 +72,11 @@ def engine_deployment(worker: VllmSettings, settings: Settings, engine: type | N
 
 
 def by_prefix_and_load(scale: Scale) -> RequestRouterConfig:
-    """Calls go where their beginning is cached, until that replica has half a replica's load more than the least busy one.
+    """Calls go where their beginning is cached, until that replica has half a replica's load more than the
+    least busy one.
 
-    Ray's defaults would let calls that begin alike, as all with one system prompt do, pile up on one replica, and would
+    Ray's defaults would let calls that begin alike, as all with one system prompt do, pile up on one
+    replica, and would
     remember every prompt for ever.
     """
     chosen = {"imbalanced_threshold": scale.target_ongoing_requests / 2, "do_eviction": True}
@@ -102,7 +109,9 @@ def engine_arguments(worker: VllmSettings, settings: Settings) -> dict[str, Any]
 
 
 def _machines(worker: VllmSettings) -> dict[str, Any]:
-    """Where a replica runs: one GPU beside its process, or a placement group whose bundles vLLM's Ray workers fill."""
+    """Where a replica runs: one GPU beside its process, or a placement group whose bundles vLLM's Ray
+    workers fill.
+    """
     scale, gpus = worker.scale, gpus_of(worker)
     actor: dict[str, Any] = {"num_cpus": scale.num_cpus}
     if scale.accelerator_type:
@@ -123,7 +132,9 @@ def _bundle(scale: Scale, cpus: float) -> dict[str, float]:
 
 
 def router_deployment(settings: Settings, engines: dict[str, Any]) -> Any:
-    """The HTTP ingress: plans, runs and streams. API workers are called from inside it, engines over one handle each."""
+    """The HTTP ingress: plans, runs and streams. API workers are called from inside it, engines over one
+    handle each.
+    """
     from serving.deployments.router import Router
 
     router = settings.router
@@ -145,10 +156,13 @@ def _deployment(target: type | str, options: dict[str, Any]) -> Any:
 
 
 def environment_of(service: str, outer: Mapping[str, str]) -> dict[str, str]:
-    """What Ray is to set in a deployment's replicas: their name in traces, and every trace kept (Serve's default is 1 %).
+    """What Ray is to set in a deployment's replicas: their name in traces, and every trace kept (Serve's
+    default is 1 %).
 
-    Ray writes this into its logs and its store in clear, so nothing else is in it: everything that may be a secret (keys, `HF_TOKEN`,
-    `OTEL_EXPORTER_OTLP_HEADERS`, addresses with a password) reaches replicas as the environment that they inherit from their node.
+    Ray writes this into its logs and its store in clear, so nothing else is in it: everything that may be a
+    secret (keys, `HF_TOKEN`,
+    `OTEL_EXPORTER_OTLP_HEADERS`, addresses with a password) reaches replicas as the environment that they
+    inherit from their node.
 
     Args:
         service: the name in traces.

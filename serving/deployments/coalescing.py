@@ -10,7 +10,8 @@ from serving.workers.vllm import Chunk
 async def coalesce(
     chunks: AsyncGenerator[Chunk], gap_s: Callable[[], float], now_s: Callable[[], float] = time.monotonic
 ) -> AsyncGenerator[Chunk]:
-    """The first words at once; then what has come since the last message, `gap_s` after it, and at once with the last chunk.
+    """The first words at once; then what has come since the last message, `gap_s` after it, and at once with
+    the last chunk.
 
     No clock wakes it: a message leaves with the first chunk after its time. Closing it closes `chunks`.
 

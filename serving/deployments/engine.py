@@ -1,6 +1,7 @@
 """A vLLM engine in a replica: continuous batching, prefix caching, constrained decoding, abort on close.
 
-The thin way to the engine (docs/decisions/0001): vLLM's own `AsyncLLM` in the replica's process, its own chat rendering and
+The thin way to the engine (docs/decisions/0001): vLLM's own `AsyncLLM` in the replica's process, its own
+chat rendering and
 reasoning parsers around it, and nothing between. Knows vLLM; does not know plans, pools or HTTP.
 """
 
@@ -75,7 +76,8 @@ class Engine:
         await self._engine.check_health()
 
     async def ready(self, adapters: Sequence[str] = ()) -> bool:
-        """Asked through Serve: a replica is up, and has answered once. A fresh engine's first call takes seconds longer.
+        """Asked through Serve: a replica is up, and has answered once. A fresh engine's first call takes
+        seconds longer.
 
         Args:
             adapters: those that it must be able to answer with.
@@ -88,7 +90,9 @@ class Engine:
         return not self._engine.errored
 
     async def load(self, adapter: str) -> AdapterError | None:
-        """Fetch an adapter, load it and answer once with it; why that cannot be, with the engine as it was."""
+        """Fetch an adapter, load it and answer once with it; why that cannot be, with the engine as it
+        was.
+        """
         try:
             await self._adapters.load(adapter)
             await self._warm_up(adapter)
@@ -110,7 +114,9 @@ class Engine:
             pass
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """For `autoscaling.by_load`. An engine without requests carries nothing, whatever its last step said."""
+        """For `autoscaling.by_load`. An engine without requests carries nothing, whatever its last step
+        said.
+        """
         return {LOAD: self._load.load if self._engine.get_num_unfinished_requests() else 0.0}
 
     async def n_unfinished(self) -> int:
@@ -120,7 +126,8 @@ class Engine:
     async def generate(self, call: EngineCall) -> AsyncGenerator[Chunk | WorkerError]:
         """Answer `call`; closed or cancelled, the request is aborted in the engine.
 
-        A call that it does not take ends with the error as its last piece: raised, Ray Serve would log a fault of the caller's as
+        A call that it does not take ends with the error as its last piece: raised, Ray Serve would log a
+        fault of the caller's as
         one of the replica's.
 
         Raises:
@@ -152,9 +159,12 @@ class Engine:
             raise ContextOverflow(f"The prompt has {n_prompt} tokens; the model reads {self._max_model_len}.")
         adapter = await self._adapters.lora_request(call.adapter) if call.adapter else None
         outputs = self._engine.generate(
-            prompt, self._sampling(call, room), uuid.uuid4().hex, lora_request=adapter,
+            prompt,
+            self._sampling(call, room),
+            uuid.uuid4().hex,
+            lora_request=adapter,
             trace_headers=outgoing_headers() or None,
-        )  # fmt: skip
+        )
         split = self._splitter(call)
         n_output, n_reasoning = 0, 0
         async with aclosing(outputs):
@@ -192,13 +202,16 @@ class Engine:
         defaults: dict[str, Any] = self._engine.model_config.get_diff_sampling_param()
         chosen: Any = {
             name: defaults.get(name) if value is None else value
-            for name, value in given.items() if value is not None or name in defaults
-        }  # fmt: skip
+            for name, value in given.items()
+            if value is not None or name in defaults
+        }
         return SamplingParams(
-            **chosen, max_tokens=min(call.max_tokens or room, room), stop=list(call.stop),
+            **chosen,
+            max_tokens=min(call.max_tokens or room, room),
+            stop=list(call.stop),
             structured_outputs=StructuredOutputsParams(grammar=call.ebnf) if call.ebnf else None,
             output_kind=RequestOutputKind.DELTA,
-        )  # fmt: skip
+        )
 
     def _splitter(self, call: EngineCall) -> Split:
         """Tells thoughts from answer as vLLM's parser for the model does; plans are text as they stand."""

@@ -6,7 +6,8 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import SchedulerStats
 
 KV_FULL = 0.9
-"""With more of its cache in use than this, an engine begins to preempt requests and to do their work again."""
+"""With more of its cache in use than this, an engine begins to preempt requests and to do their work
+again."""
 
 
 class EngineLoad(StatLoggerBase):
@@ -20,8 +21,12 @@ class EngineLoad(StatLoggerBase):
         return self
 
     def record(
-        self, scheduler_stats: SchedulerStats | None, iteration_stats: Any = None, mm_cache_stats: Any = None, engine_idx: int = 0
-    ) -> None:  # fmt: skip
+        self,
+        scheduler_stats: SchedulerStats | None,
+        iteration_stats: Any = None,
+        mm_cache_stats: Any = None,
+        engine_idx: int = 0,
+    ) -> None:
         """See `StatLoggerBase.record`."""
         self._stats = scheduler_stats or self._stats
 
@@ -30,7 +35,9 @@ class EngineLoad(StatLoggerBase):
 
     @property
     def load(self) -> float:
-        """1.0 is a full engine; above it, requests wait. The greater of cache in use and of what asks over what is served."""
+        """1.0 is a full engine; above it, requests wait. The greater of cache in use and of what asks over
+        what is served.
+        """
         running, waiting = self._stats.num_running_reqs, self._stats.num_waiting_reqs
         by_queue = (running + waiting) / max(running, 1) if waiting else 0.0
         return max(by_queue, self._stats.kv_cache_usage / KV_FULL)

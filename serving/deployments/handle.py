@@ -18,13 +18,16 @@ READY_WITHIN_S = 2.0
 ASK_WHY_AFTER_S = 1.0
 """So long a call waits before it asks whether its engine has no replica."""
 LOADED_WITHIN_S = 330.0
-"""An adapter that is not in every replica by then is given up on: a little more than a replica gives its store."""
+"""An adapter that is not in every replica by then is given up on: a little more than a replica gives its
+store."""
 ASK_FOR_REPLICAS, ASK_AGAIN_S = 10, 0.5
-"""How often, and how long after one another, replicas are looked for that are to load an adapter; then there are none."""
+"""How often, and how long after one another, replicas are looked for that are to load an adapter; then there
+are none."""
 
 
 class EngineHandle:
-    """An `EngineClient` over a deployment handle, configured once: `.options()` a call would cost the controller.
+    """An `EngineClient` over a deployment handle, configured once: `.options()` a call would cost the
+    controller.
 
     Args:
         handle: of the deployment.
@@ -79,7 +82,8 @@ class EngineHandle:
         """See `EngineClient.generate`.
 
         Raises:
-            WorkerUnavailable: also where the engine has lost its last replica, rather than waiting until another is up: a fallback,
+            WorkerUnavailable: also where the engine has lost its last replica, rather than waiting until
+            another is up: a fallback,
                 or one worker by itself, answers sooner.
         """
         if await self._replicas.is_still_down(self._name):
@@ -126,7 +130,9 @@ class EngineHandle:
             raise _down() from exc
 
     async def _ask_why(self, waiting: Callable[[str], None] | None, patience: asyncio.Timeout) -> None:
-        """Tell of a replica that is being started: a cold start is progress, not an error. One that was lost is an error."""
+        """Tell of a replica that is being started: a cold start is progress, not an error. One that was lost
+        is an error.
+        """
         told = waiting is None
         while True:
             await asyncio.sleep(ASK_WHY_AFTER_S)

@@ -1,7 +1,9 @@
 """Serve's replicas listen where the rest of a local Ray does.
 
-Each replica has a gRPC server for calls from other replicas. It asks for no password and unpickles what it is sent, and Ray Serve 2.60
-binds it to every interface without a setting for the address. On a cluster the network keeps strangers out (docs/operations.md); on one
+Each replica has a gRPC server for calls from other replicas. It asks for no password and unpickles what it
+is sent, and Ray Serve 2.60
+binds it to every interface without a setting for the address. On a cluster the network keeps strangers out
+(docs/operations.md); on one
 machine, whose Ray has the address 127.0.0.1, there is no such network.
 """
 
@@ -17,7 +19,9 @@ _add_port = _replica.add_port_to_grpc_server
 
 
 def listen_on_loopback() -> None:
-    """Bind this replica's gRPC server to 127.0.0.1 if its node is there. Called while the replica is made, before it listens."""
+    """Bind this replica's gRPC server to 127.0.0.1 if its node is there. Called while the replica is made,
+    before it listens.
+    """
     if ip_address(cast(Any, ray.util).get_node_ip_address()).is_loopback:
         _replica.add_port_to_grpc_server = _add_loopback_port
 

@@ -1,6 +1,8 @@
-"""Measurements into Ray's metrics, which each node's agent shows to Prometheus; and what is sampled rather than counted.
+"""Measurements into Ray's metrics, which each node's agent shows to Prometheus; and what is sampled rather
+than counted.
 
-Ray gives every series its process (`WorkerId`) and its node (`NodeAddress`), so replicas need no label of ours.
+Ray gives every series its process (`WorkerId`) and its node (`NodeAddress`), so replicas need no label of
+ours.
 """
 
 import threading
@@ -57,7 +59,9 @@ def _metric(instrument: Instrument) -> Any:
 
 
 def sample(meter: Meter, levels: Callable[[], Iterable[Measurement]]) -> None:
-    """Report `levels` every few seconds as long as the process lives, from a thread: also while its event loop is busy."""
+    """Report `levels` every few seconds as long as the process lives, from a thread: also while its event
+    loop is busy.
+    """
 
     def forever() -> None:
         while True:

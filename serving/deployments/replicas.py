@@ -36,7 +36,9 @@ class Replicas:
         return found is not None and found.status == "HEALTHY" and not any(found.replica_states.values())
 
     async def is_down(self, deployment: str) -> bool:
-        """Whether it was well and has lost every replica: Serve starts another, which takes as long as a start takes."""
+        """Whether it was well and has lost every replica: Serve starts another, which takes as long as a
+        start takes.
+        """
         return _is_down(await self._account(), deployment)
 
     async def is_still_down(self, deployment: str) -> bool:
@@ -54,7 +56,9 @@ class Replicas:
 
 
 def _is_down(known: ApplicationStatusOverview | None, deployment: str) -> bool:
-    """One that has yet to come up, for the first time or from zero, is not: Serve calls those updating and upscaling."""
+    """One that has yet to come up, for the first time or from zero, is not: Serve calls those updating and
+    upscaling.
+    """
     found = known.deployments.get(deployment) if known else None
     return (
         found is not None

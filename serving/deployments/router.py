@@ -46,10 +46,13 @@ class Router:
         sample(meter, self._service.levels)
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
-        """Pool, adapters, prices, prompts and limits of `user_config` from now on; runs under way keep what they began with.
+        """Pool, adapters, prices, prompts and limits of `user_config` from now on; runs under way keep what
+        they began with.
 
-        Returns when every adapter is loaded and new requests are answered by it. Serve would end a running replica that raised here:
-        so one that serves goes on with what it has, and says in its log and on `/readyz` what it did not take.
+        Returns when every adapter is loaded and new requests are answered by it. Serve would end a running
+        replica that raised here:
+        so one that serves goes on with what it has, and says in its log and on `/readyz` what it did not
+        take.
 
         Raises:
             SettingsError: this replica has just been started, and has nothing else to go on with.
@@ -71,11 +74,15 @@ class Router:
             await self._service.swap(pool)
 
     async def check_health(self) -> None:
-        """Serve asks first when this replica has been made and configured: what it raises before ends it, and is told there."""
+        """Serve asks first when this replica has been made and configured: what it raises before ends it,
+        and is told there.
+        """
         self._up = True
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """For `autoscaling.by_load`: calls to models, under way or waiting for a slot, over what one replica is meant for."""
+        """For `autoscaling.by_load`: calls to models, under way or waiting for a slot, over what one replica
+        is meant for.
+        """
         return {LOAD: self._service.calls / self._service.pool.settings.router.target_calls}
 
     def __serve_build_asgi_app__(self) -> FastAPI:

@@ -1,11 +1,15 @@
-"""What a request passes before anything of ours is asked: who may call, and how long and how much may be sent.
+"""What a request passes before anything of ours is asked: who may call, and how long and how much may be
+sent.
 
-Runs wherever a Python process accepts connections: in Ray Serve's proxy, and in the router replica behind HAProxy.
+Runs wherever a Python process accepts connections: in Ray Serve's proxy, and in the router replica behind
+HAProxy.
 """
 
 VARIABLE = "PODIUM_EDGE"
-"""The variable that holds a `serving.edge.policy.Policy` as JSON, for processes that are given no arguments."""
+"""The variable that holds a `serving.edge.policy.Policy` as JSON, for processes that are given no
+arguments."""
 HOOK = "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"
-"""Ray Serve's variable that names the function of `serving.edge.hook` which a process calls before it accepts HTTP."""
+"""Ray Serve's variable that names the function of `serving.edge.hook` which a process calls before it
+accepts HTTP."""
 IN_PROXY = "serving.edge.hook:in_proxy"
 IN_REPLICA = "serving.edge.hook:in_replica"

@@ -1,6 +1,7 @@
 """How the edge gets into the processes of Ray Serve: `RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH`.
 
-Serve calls the function of that name in every process that is about to accept HTTP, before it makes Uvicorn's server: its proxies,
+Serve calls the function of that name in every process that is about to accept HTTP, before it makes
+Uvicorn's server: its proxies,
 and the replicas that HAProxy speaks to. What it returns is put around Serve's own ASGI application.
 """
 
@@ -20,7 +21,9 @@ FILES_PER_CONNECTION = 2
 
 
 def in_proxy() -> list[Middleware]:
-    """For Serve's proxy: connections and requests. What is not whole never becomes a request of the router."""
+    """For Serve's proxy: connections and requests. What is not whole never becomes a request of the
+    router.
+    """
     policy = Policy.from_environment(os.environ)
     room = WaitingRoom(
         min(policy.max_waiting, raise_file_limit() // FILES_PER_CONNECTION), policy.max_unfinished_bytes
@@ -30,7 +33,9 @@ def in_proxy() -> list[Middleware]:
 
 
 def in_replica() -> list[Middleware]:
-    """For a replica behind HAProxy, which bounds headers and connections itself: the application has its edge inside."""
+    """For a replica behind HAProxy, which bounds headers and connections itself: the application has its
+    edge inside.
+    """
     raise_file_limit()
     return []
 

@@ -1,6 +1,7 @@
 """The edge as ASGI: nothing behind it sees a request that is foreign, unfinished or too large.
 
-It may stand twice before the same request: in Serve's proxy and in the router replica behind it. The first one leaves a mark in
+It may stand twice before the same request: in Serve's proxy and in the router replica behind it. The first
+one leaves a mark in
 the scope, which Serve passes on and no client can write, and the second steps aside.
 """
 
@@ -22,7 +23,8 @@ logger = logging.getLogger("podium")
 PASSED = "podium.edge"
 """In a scope: the request is whole, and came past an edge."""
 HEALTH = {"/healthz", "/-/healthz"}
-"""Answered whoever asks by whatever name: probes use addresses. They tell nothing but that the process lives."""
+"""Answered whoever asks by whatever name: probes use addresses. They tell nothing but that the process
+lives."""
 PREFLIGHT = (
     (b"access-control-allow-methods", b"GET, POST"),
     (b"access-control-allow-headers", b"authorization, content-type, traceparent, tracestate"),

@@ -1,4 +1,6 @@
-"""The limits of the edge, and how they reach a process that is given no arguments: one environment variable, `PODIUM_EDGE`."""
+"""The limits of the edge, and how they reach a process that is given no arguments: one environment variable,
+`PODIUM_EDGE`.
+"""
 
 from collections.abc import Mapping
 from typing import Self

@@ -1,6 +1,8 @@
-"""Uvicorn's HTTP protocol with the bounds it lacks: bytes of headers, time for them, and connections that send nothing.
+"""Uvicorn's HTTP protocol with the bounds it lacks: bytes of headers, time for them, and connections that
+send nothing.
 
-With httptools, Uvicorn parses headers of any length, and waits without end for the first request of a connection. Both are bounded
+With httptools, Uvicorn parses headers of any length, and waits without end for the first request of a
+connection. Both are bounded
 here, in a subclass that is put in the place of Uvicorn's own default (`uvicorn.config.HTTP_PROTOCOLS`).
 """
 
@@ -209,7 +211,9 @@ class EdgeProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _time_is_up(self) -> None:
-        """One that has sent nothing is closed without a word, as a browser that connects in advance expects."""
+        """One that has sent nothing is closed without a word, as a browser that connects in advance
+        expects.
+        """
         self._timer = None
         if self._held is not None:
             self._end(self.slow_body)
@@ -219,14 +223,18 @@ class EdgeProtocol(HttpToolsProtocol):
             self._end(b"")
 
     def _end(self, answer: bytes) -> None:
-        """For one that sends nothing any more: nothing of it can reset the connection before the answer is read."""
+        """For one that sends nothing any more: nothing of it can reset the connection before the answer is
+        read.
+        """
         self._stop_waiting()
         self._is_refused = True
         self.transport.write(answer)
         self.transport.close()
 
     def _refuse(self, answer: bytes) -> None:
-        """Answer and close; a moment later, because what the client still sends would reset the connection and lose the answer."""
+        """Answer and close; a moment later, because what the client still sends would reset the connection
+        and lose the answer.
+        """
         self._is_refused = True
         if not self._is_new and self.cycle.response_started and not self.cycle.response_complete:
             return self.transport.abort()  # an answer is on its way, and there is no room for another in it

@@ -10,14 +10,17 @@ from conductor.model.worker import Call, Reply, Worker
 
 
 class FailingOver:
-    """`workers` in turn, the first one's name for all of them. Any `WorkerError` moves on: a bad key fails over like an outage."""
+    """`workers` in turn, the first one's name for all of them. Any `WorkerError` moves on: a bad key fails
+    over like an outage.
+    """
 
     def __init__(self, workers: Sequence[Worker], blind: Collection[str] = ()) -> None:
         """Knows who sees.
 
         Args:
             workers: in the order in which they are asked.
-            blind: the names of those that see no pictures. After a first one that sees they are not asked about a picture.
+            blind: the names of those that see no pictures. After a first one that sees they are not asked
+                about a picture.
         """
         self._workers, self._blind = workers, frozenset(blind)
 
@@ -49,7 +52,9 @@ class FailingOver:
             yield reply
 
     def _line(self, call: Call) -> Sequence[Worker]:
-        """Who is asked, in order: only those who see, where the first one does and the call shows a picture."""
+        """Who is asked, in order: only those who see, where the first one does and the call shows a
+        picture.
+        """
         if self.name in self._blind or not any(message.has_image for message in call.messages):
             return self._workers
         return [worker for worker in self._workers if worker.name not in self._blind]

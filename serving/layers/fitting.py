@@ -1,4 +1,6 @@
-"""Only what the model accepts: the rest of a call is left out, bounded or done here, and noted on the record."""
+"""Only what the model accepts: the rest of a call is left out, bounded or done here, and noted on the
+record.
+"""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
@@ -42,7 +44,9 @@ class Fitting:
 
 
 def fit(call: Call, accepts: Accepts, model: str) -> tuple[Call, tuple[str, ...]]:
-    """The part of `call` that may be sent to `model`, and a sentence on each change. What says no more than the default goes without one."""
+    """The part of `call` that may be sent to `model`, and a sentence on each change. What says no more than
+    the default goes without one.
+    """
     notes: list[str] = []
     effort = accepts.effort(call.sampling.effort)
     if effort != call.sampling.effort:

@@ -8,7 +8,9 @@ from conductor.model.worker import Call, Reply, Worker
 
 
 class Limited:
-    """`worker` with `slots` places. A call waits for one before it is opened, and holds it until it is closed."""
+    """`worker` with `slots` places. A call waits for one before it is opened, and holds it until it is
+    closed.
+    """
 
     def __init__(self, worker: Worker, slots: int) -> None:
         self._worker, self._slots = worker, asyncio.Semaphore(slots)

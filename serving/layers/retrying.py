@@ -16,8 +16,10 @@ from conductor.model.worker import Call, Reply, Worker
 class Retrying:
     """`worker`, asked up to `attempts` times with growing, jittered waits.
 
-    A server's `Retry-After` is honoured: never sooner, and where it is longer than `max_wait_s`, or than half of the time
-    that the caller has left, not at all, so that another worker can be tried instead. The SDK clients themselves never retry.
+    A server's `Retry-After` is honoured: never sooner, and where it is longer than `max_wait_s`, or than
+    half of the time
+    that the caller has left, not at all, so that another worker can be tried instead. The SDK clients
+    themselves never retry.
     """
 
     def __init__(self, worker: Worker, attempts: int, first_wait_s: float, max_wait_s: float) -> None:
@@ -59,13 +61,17 @@ class Retrying:
         return error.retryable and _retry_after_s(error) <= self._max_wait_s
 
     def _wait_s(self, number: int, error: WorkerError) -> float:
-        """Full jitter under a doubling bound (https://aws.amazon.com/builders-library/timeouts-retries-and-backoff-with-jitter)."""
+        """Full jitter under a doubling bound
+        (https://aws.amazon.com/builders-library/timeouts-retries-and-backoff-with-jitter).
+        """
         bound_s = min(self._max_wait_s, self._first_wait_s * 2 ** (number - 1))
         return max(_retry_after_s(error), random.uniform(0, bound_s))
 
 
 def _patience_s(call: Call) -> float:
-    """The longest wait: half of the time that the caller has left, so that the rest is enough for the call, or for a fallback."""
+    """The longest wait: half of the time that the caller has left, so that the rest is enough for the call,
+    or for a fallback.
+    """
     return inf if call.deadline_at_s is None else (call.deadline_at_s - time.monotonic()) / 2
 
 

@@ -8,7 +8,9 @@ from conductor.model.worker import Call, Reply, Worker
 
 
 class SkippingRefused:
-    """`worker`, which is asked no more in a run once it has refused a call of it. Calls that are open by then go on."""
+    """`worker`, which is asked no more in a run once it has refused a call of it. Calls that are open by
+    then go on.
+    """
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker

@@ -61,9 +61,14 @@ class Traced:
 
     def _request_attributes(self, call: Call) -> dict[str, str | int | bool | list[int]]:
         attributes: dict[str, str | int | bool | list[int]] = {
-            spans.OPERATION: call.site.operation, spans.PROVIDER: self._provider, spans.REQUEST_MODEL: self._model,
-            spans.REQUEST_STREAM: True, spans.WORKER: self._worker.name, spans.PLAN: call.site.plan, spans.ATTEMPT: call.site.attempt,
-        }  # fmt: skip
+            spans.OPERATION: call.site.operation,
+            spans.PROVIDER: self._provider,
+            spans.REQUEST_MODEL: self._model,
+            spans.REQUEST_STREAM: True,
+            spans.WORKER: self._worker.name,
+            spans.PLAN: call.site.plan,
+            spans.ATTEMPT: call.site.attempt,
+        }
         if call.sampling.max_output_tokens is not None:
             attributes[spans.REQUEST_MAX_TOKENS] = call.sampling.max_output_tokens
         if call.site.step is not None:
@@ -80,10 +85,14 @@ def _set_result(span: Span, reply: Reply) -> None:
     if reply.finish:
         span.set_attribute(spans.FINISH_REASONS, [reply.finish.value])
     if reply.usage:
-        span.set_attributes({
-            spans.INPUT_TOKENS: reply.usage.input_tokens, spans.OUTPUT_TOKENS: reply.usage.output_tokens,
-            spans.CACHED_TOKENS: reply.usage.cached_input_tokens, spans.REASONING_TOKENS: reply.usage.reasoning_tokens,
-        })  # fmt: skip
+        span.set_attributes(
+            {
+                spans.INPUT_TOKENS: reply.usage.input_tokens,
+                spans.OUTPUT_TOKENS: reply.usage.output_tokens,
+                spans.CACHED_TOKENS: reply.usage.cached_input_tokens,
+                spans.REASONING_TOKENS: reply.usage.reasoning_tokens,
+            }
+        )
     cost_usd = reply.result.cost_usd
     if cost_usd is not None:
         span.set_attribute(spans.COST_USD, float(cost_usd))

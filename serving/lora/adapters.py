@@ -1,7 +1,9 @@
 """LoRA adapters and their names: a folder in PEFT's form, called `conductor@1a2b3c4d` after what is in it.
 
-The part behind the `@` is a digest of the content, so a name is never used for two things: vLLM's prefix cache knows an adapter by
-its name alone, and would answer for a changed one with what it kept of the old. Standard library only: whoever trains an adapter
+The part behind the `@` is a digest of the content, so a name is never used for two things: vLLM's prefix
+cache knows an adapter by
+its name alone, and would answer for a changed one with what it kept of the old. Standard library only:
+whoever trains an adapter
 and whoever serves it import the same lines.
 """
 
@@ -29,7 +31,8 @@ class AdapterError(PodiumError):
 def digest(folder: Path) -> str:
     """Of an adapter's content: 8 hexadecimal digits.
 
-    SHA-256 over the configuration in a canonical form, a zero byte, and the bytes of the weights. Two configurations that differ in
+    SHA-256 over the configuration in a canonical form, a zero byte, and the bytes of the weights. Two
+    configurations that differ in
     the order of keys or of module names only (PEFT writes sets) have one digest.
 
     Args:
@@ -80,7 +83,8 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def name_of(address: str) -> str:
-    """The name at the end of an address: of `s3://bucket/adapters/conductor@1a2b3c4d` it is `conductor@1a2b3c4d`.
+    """The name at the end of an address: of `s3://bucket/adapters/conductor@1a2b3c4d` it is
+    `conductor@1a2b3c4d`.
 
     Raises:
         AdapterError: it has none that says what is in it.
@@ -135,7 +139,8 @@ def publish(folder: Path, where: Path, label: str) -> Path:
 
 
 def put(made: Path, at: Path) -> None:
-    """Rename a folder that is complete; where another did so first, theirs stays: the same name is the same content.
+    """Rename a folder that is complete; where another did so first, theirs stays: the same name is the same
+    content.
 
     Raises:
         OSError: it cannot be renamed.

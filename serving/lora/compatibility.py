@@ -1,7 +1,10 @@
-"""Whether an engine can serve a LoRA adapter: told before vLLM loads it, because vLLM does not tell all of it.
+"""Whether an engine can serve a LoRA adapter: told before vLLM loads it, because vLLM does not tell all of
+it.
 
-A tensor that is smaller than the model's is copied into a corner of its place without a word, rank and alpha patterns are read by
-nobody, and an adapter of a base that PiSSA and its kin had changed gives wrong answers. Standard library only.
+A tensor that is smaller than the model's is copied into a corner of its place without a word, rank and alpha
+patterns are read by
+nobody, and an adapter of a base that PiSSA and its kin had changed gives wrong answers. Standard library
+only.
 """
 
 import json
@@ -16,9 +19,20 @@ MAX_LORA_RANK = 16
 HARMLESS_STARTS = (True, False, None, "gaussian", "eva", "orthogonal")
 """Values of PEFT's `init_lora_weights` that leave the base model as it was."""
 VARIANTS = (
-    "rank_pattern", "alpha_pattern", "layer_replication", "lora_bias", "alora_invocation_tokens", "trainable_token_indices",
-    "target_parameters", "arrow_config", "use_qalora", "use_bdlora", "kasa_config", "velora_config", "monteclora_config",
-)  # fmt: skip
+    "rank_pattern",
+    "alpha_pattern",
+    "layer_replication",
+    "lora_bias",
+    "alora_invocation_tokens",
+    "trainable_token_indices",
+    "target_parameters",
+    "arrow_config",
+    "use_qalora",
+    "use_bdlora",
+    "kasa_config",
+    "velora_config",
+    "monteclora_config",
+)
 """Fields of PEFT's LoRA that change what it computes, or how much it holds."""
 PARTS = (".lora_A.weight", ".lora_B.weight")
 PREFIX = "base_model.model."
@@ -65,8 +79,10 @@ def _unsupported(config: Mapping[str, Any]) -> list[str]:
         ),
         f"it uses {', '.join(variants)}, which vLLM does not read": variants,
         f"init_lora_weights={start!r} changed the base model it was trained on; convert it with PEFT's "
-        "path_initial_model_for_weight_conversion": not any(start is each or start == each for each in HARMLESS_STARTS),
-    }  # fmt: skip
+        "path_initial_model_for_weight_conversion": not any(
+            start is each or start == each for each in HARMLESS_STARTS
+        ),
+    }
     return [fault for fault, is_so in asked.items() if is_so]
 
 
@@ -104,7 +120,9 @@ def _misfits(adapter: Mapping[str, Tensor], rank: int, base: Mapping[str, Tensor
 
 
 def _fits(tensor: Tensor, under: Tensor, is_b: bool) -> bool:
-    """Whether A reads, and B writes, as many numbers as the layer. Of quantised weights, which are packed, nothing is known."""
+    """Whether A reads, and B writes, as many numbers as the layer. Of quantised weights, which are packed,
+    nothing is known.
+    """
     packed = len(under.shape) != 2 or not under.dtype.startswith(("F", "BF"))
     return packed or tensor.shape[not is_b] == under.shape[not is_b]
 

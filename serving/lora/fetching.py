@@ -1,6 +1,8 @@
-"""From an adapter's address to a folder of this machine, fetched once, checked by its name, there whole or not at all.
+"""From an adapter's address to a folder of this machine, fetched once, checked by its name, there whole or
+not at all.
 
-`pyarrow.fs` reads local folders, `s3://`, `gs://` and `abfss://`; its credentials are the machine's (instance role, or the
+`pyarrow.fs` reads local folders, `s3://`, `gs://` and `abfss://`; its credentials are the machine's
+(instance role, or the
 provider's usual variables in the environment of Ray). Knows neither vLLM nor Ray.
 """
 
@@ -18,15 +20,19 @@ BLOCK_BYTES = 1 << 22
 
 
 def cache() -> Path:
-    """Where this machine keeps what was fetched: `$XDG_CACHE_HOME/podium/adapters`, under `~/.cache` where that is not set."""
+    """Where this machine keeps what was fetched: `$XDG_CACHE_HOME/podium/adapters`, under `~/.cache` where
+    that is not set.
+    """
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "podium" / "adapters"
 
 
 def fetch(address: str, into: Path) -> Path:
     """The folder of the adapter at `address`, from `into` where it is there already.
 
-    A local one is copied too: what is written over the original afterwards is not what was checked. Replicas of one machine may
-    fetch at the same time. What is kept stays: a running engine reads it again after it has put an adapter out.
+    A local one is copied too: what is written over the original afterwards is not what was checked. Replicas
+    of one machine may
+    fetch at the same time. What is kept stays: a running engine reads it again after it has put an adapter
+    out.
 
     Raises:
         AdapterError: it is not there, cannot be read or kept, or is not what its name says.

@@ -1,4 +1,6 @@
-"""Whether the conductor makes plans: counted from the records of this router's runs. An API conductor has no other sign of life."""
+"""Whether the conductor makes plans: counted from the records of this router's runs. An API conductor has no
+other sign of life.
+"""
 
 import logging
 from dataclasses import dataclass
@@ -49,7 +51,8 @@ class ConductorHealth:
 def verdict(record: Record) -> Literal["planned", "failed", "says nothing"]:
     """What a run says of the conductor.
 
-    A client that left, a budget and a prompt that is too long for it are none of its failures, and a deadline is one only where the
+    A client that left, a budget and a prompt that is too long for it are none of its failures, and a
+    deadline is one only where the
     conductor had not said a word by then.
     """
     written = [plan for plan in record.plans if plan.source in WRITTEN]
@@ -61,7 +64,9 @@ def verdict(record: Record) -> Literal["planned", "failed", "says nothing"]:
 
 
 def _blamed_plan(record: Record) -> PlanRecord | None:
-    """The newest plan that the conductor is to blame for; None where there is none, or where the run was ended before it could do better."""
+    """The newest plan that the conductor is to blame for; None where there is none, or where the run was
+    ended before it could do better.
+    """
     written = [plan for plan in record.plans if plan.source in WRITTEN]
     is_late = record.failure is not None and record.failure.is_a(DeadlineExceeded)
     if is_late and written and all(_is_silent(plan) for plan in written):

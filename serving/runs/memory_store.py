@@ -48,7 +48,9 @@ BYTES_BESIDE_TEXT = 4_000
 
 
 def weight(records: RunRecords) -> int:
-    """About how many bytes of memory a run holds. A text that several steps were shown is one object, and counts once."""
+    """About how many bytes of memory a run holds. A text that several steps were shown is one object, and
+    counts once.
+    """
     texts = {id(text): sys.getsizeof(text) for record in records for text in _texts(record)}
     return BYTES_BESIDE_TEXT * (1 + len(records.inner)) + sum(texts.values())
 

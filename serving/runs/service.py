@@ -142,7 +142,9 @@ class Service:
 
 
 def faults(records: RunRecords) -> list[str]:
-    """Everything that went wrong in a run, also what a retry or another worker made good, for who operates this: once each."""
+    """Everything that went wrong in a run, also what a retry or another worker made good, for who operates
+    this: once each.
+    """
     found: list[str] = []
     for record in records:
         holders = (record, *record.plans, *record.steps)

@@ -1,4 +1,6 @@
-"""What a model accepts of a call: which parameters, within which bounds. Knows no model; `known_models.py` does."""
+"""What a model accepts of a call: which parameters, within which bounds. Knows no model; `known_models.py`
+does.
+"""
 
 from typing import Literal
 
@@ -7,8 +9,14 @@ from pydantic import BaseModel, ConfigDict, Field
 LEVELS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """Every level of effort that a request may ask for, in order."""
 THINKING_TOKENS = {
-    "none": 0, "minimal": 1024, "low": 4096, "medium": 8192, "high": 16_384, "xhigh": 32_768, "max": 32_768,
-}  # fmt: skip
+    "none": 0,
+    "minimal": 1024,
+    "low": 4096,
+    "medium": 8192,
+    "high": 16_384,
+    "xhigh": 32_768,
+    "max": 32_768,
+}
 """How many tokens of thought a level is given beside the answer. Ours: no provider states them."""
 
 
@@ -30,7 +38,8 @@ class Accepts(BaseModel):
     seed: Literal["int64", "int32", "none"] = "int64"
     """How large a `seed` may be; `none`: it must not be sent."""
     efforts: tuple[str, ...] | None = None
-    """The levels of effort it knows: another one becomes the nearest of them. Empty: none may be sent. null: any word may."""
+    """The levels of effort it knows: another one becomes the nearest of them. Empty: none may be sent. null:
+    any word may."""
     default_effort: str = "none"
     """How long it thinks where a call does not say; `none`: it does not think."""
     json_schema: bool = True
@@ -38,7 +47,8 @@ class Accepts(BaseModel):
     max_output_tokens: int | None = Field(default=None, ge=1)
     """No answer may be asked to be longer; null: nobody said."""
     output_limit_field: Literal["max_tokens", "max_completion_tokens"] | None = None
-    """What the longest answer is called (kind `openai`). null: `max_completion_tokens` at api.openai.com, `max_tokens` elsewhere."""
+    """What the longest answer is called (kind `openai`). null: `max_completion_tokens` at api.openai.com,
+    `max_tokens` elsewhere."""
 
     def effort(self, level: str | None) -> str | None:
         """The level to send for `level`: itself, the nearest that the model knows, or None for no level."""

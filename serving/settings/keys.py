@@ -1,4 +1,5 @@
-"""Where the keys of API workers come from: a variable of the replica's environment, or a file that only its owner can read.
+"""Where the keys of API workers come from: a variable of the replica's environment, or a file that only its
+owner can read.
 
 Knows nothing of Ray. A key goes from here into the worker that uses it and is written nowhere.
 """

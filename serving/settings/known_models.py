@@ -1,15 +1,22 @@
 """What the providers' models accept, by their names: facts, read in November 2026 from
 
-* OpenAI: https://developers.openai.com/api/docs/guides/reasoning, .../guides/deployment-checklist (no temperature, top_p or logprobs
-  while a model reasons), https://learn.microsoft.com/azure/foundry/openai/how-to/reasoning, the API reference of `stop` (openai 3.52.0)
+* OpenAI: https://developers.openai.com/api/docs/guides/reasoning, .../guides/deployment-checklist (no
+  temperature, top_p or logprobs
+  while a model reasons), https://learn.microsoft.com/azure/foundry/openai/how-to/reasoning, the API
+  reference of `stop` (openai 3.52.0)
   and the errors people met: https://github.com/huggingface/smolagents/issues/1671 and /1893 (`stop`),
-  https://github.com/anomalyco/opencode/issues/4451 (levels of effort), https://github.com/BerriAI/litellm/issues/18921 (four at most);
-* Anthropic: https://platform.claude.com/docs/en/models/sonnet-5-5/migration-guide, .../models/sonnet-5/migration-guide,
-  .../build-with-claude/effort, .../structured-outputs, https://github.com/BerriAI/litellm/issues/3286 (blank stop sequences);
-* Google: https://ai.google.dev/api/generate-content#generationconfig (five stop sequences, a seed of 32 bits);
+  https://github.com/anomalyco/opencode/issues/4451 (levels of effort),
+  https://github.com/BerriAI/litellm/issues/18921 (four at most);
+* Anthropic: https://platform.claude.com/docs/en/models/sonnet-5-5/migration-guide,
+  .../models/sonnet-5/migration-guide,
+  .../build-with-claude/effort, .../structured-outputs, https://github.com/BerriAI/litellm/issues/3286 (blank
+  stop sequences);
+* Google: https://ai.google.dev/api/generate-content#generationconfig (five stop sequences, a seed of 32
+  bits);
 * all three, cross-checked: the catalogue of https://modelparams.dev (modelparams 0.0.53).
 
-The first pattern found in a name counts. A newer model than these is taken to accept what the newest of its family does.
+The first pattern found in a name counts. A newer model than these is taken to accept what the newest of its
+family does.
 """
 
 import re
@@ -18,9 +25,13 @@ from serving.settings.accepts import Accepts
 from serving.settings.workers import ApiSettings
 
 REASONING = Accepts(
-    sampling="never", stop_sequences=0, efforts=("minimal", "low", "medium", "high"), default_effort="medium",
-    max_output_tokens=128_000, output_limit_field="max_completion_tokens",
-)  # fmt: skip
+    sampling="never",
+    stop_sequences=0,
+    efforts=("minimal", "low", "medium", "high"),
+    default_effort="medium",
+    max_output_tokens=128_000,
+    output_limit_field="max_completion_tokens",
+)
 """GPT-5, the first of its kind."""
 TO_HIGH = ("none", "low", "medium", "high")
 TO_XHIGH = (*TO_HIGH, "xhigh")
@@ -57,10 +68,16 @@ OPENAI = (
 )
 
 CLAUDE = Accepts(
-    sampling="never", max_temperature=1.0, blank_stop_sequences=False, seed="none",
-    efforts=("low", "medium", "high", "max"), default_effort="high", max_output_tokens=128_000,
-)  # fmt: skip
-"""The newest, Fable, Mythos, Opus 5.5 and Sonnet 5.5: they always think, and whether all take `xhigh` is not settled."""
+    sampling="never",
+    max_temperature=1.0,
+    blank_stop_sequences=False,
+    seed="none",
+    efforts=("low", "medium", "high", "max"),
+    default_effort="high",
+    max_output_tokens=128_000,
+)
+"""The newest, Fable, Mythos, Opus 5.5 and Sonnet 5.5: they always think, and whether all take `xhigh` is not
+settled."""
 
 
 def _claude(**own: object) -> Accepts:
@@ -68,49 +85,80 @@ def _claude(**own: object) -> Accepts:
 
 
 SAMPLED_CLAUDE = _claude(
-    sampling="unless_thinking", temperature_with_top_p=False, default_effort="none", max_output_tokens=64_000,
+    sampling="unless_thinking",
+    temperature_with_top_p=False,
+    default_effort="none",
+    max_output_tokens=64_000,
     efforts=("none", "low", "medium", "high", "xhigh", "max"),
-)  # fmt: skip
+)
 """Up to 4.5: the worker makes every level a thinking budget."""
 
 ANTHROPIC = (
-    (r"claude-(instant|2|3-(opus|sonnet|haiku))", _claude(
-        sampling="always", efforts=(), default_effort="none", json_schema=False, max_output_tokens=4096,
-    )),
-    (r"claude-3-5", _claude(
-        sampling="always", efforts=(), default_effort="none", json_schema=False, max_output_tokens=8192,
-    )),
+    (
+        r"claude-(instant|2|3-(opus|sonnet|haiku))",
+        _claude(
+            sampling="always",
+            efforts=(),
+            default_effort="none",
+            json_schema=False,
+            max_output_tokens=4096,
+        ),
+    ),
+    (
+        r"claude-3-5",
+        _claude(
+            sampling="always",
+            efforts=(),
+            default_effort="none",
+            json_schema=False,
+            max_output_tokens=8192,
+        ),
+    ),
     (r"claude-3-7", SAMPLED_CLAUDE.overlay(Accepts(temperature_with_top_p=True, json_schema=False))),
     (r"claude-opus-4-1", SAMPLED_CLAUDE.overlay(Accepts(json_schema=False, max_output_tokens=32_000))),
     (r"claude-(opus|sonnet|haiku)-4-5", SAMPLED_CLAUDE),
-    (r"claude-(opus|sonnet)-4-6", SAMPLED_CLAUDE.overlay(Accepts(efforts=("none", "low", "medium", "high", "max")))),
+    (
+        r"claude-(opus|sonnet)-4-6",
+        SAMPLED_CLAUDE.overlay(Accepts(efforts=("none", "low", "medium", "high", "max"))),
+    ),
     (r"claude-opus-4-[7-9]", _claude(efforts=TO_MAX, default_effort="none")),
-    (r"claude-opus-4", SAMPLED_CLAUDE.overlay(
-        Accepts(temperature_with_top_p=True, json_schema=False, max_output_tokens=32_000)
-    )),
+    (
+        r"claude-opus-4",
+        SAMPLED_CLAUDE.overlay(
+            Accepts(temperature_with_top_p=True, json_schema=False, max_output_tokens=32_000)
+        ),
+    ),
     (r"claude-sonnet-4", SAMPLED_CLAUDE.overlay(Accepts(temperature_with_top_p=True, json_schema=False))),
     (r"claude-haiku-5-5", _claude(efforts=TO_MAX, default_effort="medium")),
     (r"claude-(opus|sonnet)-5(?!-5)", _claude(efforts=TO_MAX)),
     (r"", CLAUDE),
-)  # fmt: skip
+)
 
 THINKING_GEMINI = Accepts(
-    stop_sequences=5, seed="int32", efforts=("minimal", "low", "medium", "high"), default_effort="high",
+    stop_sequences=5,
+    seed="int32",
+    efforts=("minimal", "low", "medium", "high"),
+    default_effort="high",
     max_output_tokens=65_536,
-)  # fmt: skip
+)
 GEMINI = (
     (r"gemini-(1|2\.0)", Accepts(stop_sequences=5, seed="int32", efforts=(), max_output_tokens=8192)),
-    (r"gemini-2\.5-pro", THINKING_GEMINI.overlay(Accepts(efforts=("minimal", "low", "medium", "high", "xhigh", "max")))),
+    (
+        r"gemini-2\.5-pro",
+        THINKING_GEMINI.overlay(Accepts(efforts=("minimal", "low", "medium", "high", "xhigh", "max"))),
+    ),
     (r"gemini-2\.5", THINKING_GEMINI.overlay(Accepts(efforts=TO_MAX, default_effort="medium"))),
     (r"gemini-.*pro|gemini-3\.7-flash", THINKING_GEMINI.overlay(Accepts(efforts=("low", "medium", "high")))),
     (r"", THINKING_GEMINI),
-)  # fmt: skip
+)
 
 FAMILIES = {"openai": OPENAI, "anthropic": ANTHROPIC, "gemini": GEMINI}
 
 
 def accepts_by_name(kind: str, model: str) -> Accepts:
-    """What `model` accepts when it is spoken to in the way of `kind`. Behind OpenAI's way may be anything: who is not known accepts all."""
+    """What `model` accepts when it is spoken to in the way of `kind`. Behind OpenAI's way may be anything:
+    who is not known accepts all.
+    """
     for pattern, accepts in FAMILIES.get(kind, ()):
         if re.search(rf"(^|[/.:])({pattern})", model):
             return accepts

@@ -1,4 +1,6 @@
-"""The page of all settings, from their classes: `python -m serving.settings.page > docs/settings.md`. A field's docstring is its meaning."""
+"""The page of all settings, from their classes: `python -m serving.settings.page > docs/settings.md`. A
+field's docstring is its meaning.
+"""
 
 import ast
 import inspect
@@ -50,8 +52,13 @@ SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
 )
 """In the order of the page. Workers' common fields are shown once, those of `Scaling` where they are used."""
 WORDS: dict[Any, str] = {
-    bool: "`true` or `false`", int: "whole number", float: "number", str: "text", Any: "anything", NoneType: "`null`",
-}  # fmt: skip
+    bool: "`true` or `false`",
+    int: "whole number",
+    float: "number",
+    str: "text",
+    Any: "anything",
+    NoneType: "`null`",
+}
 BOUNDS = {Ge: ("ge", "at least"), Gt: ("gt", "above"), Le: ("le", "at most"), Lt: ("lt", "below")}
 
 
@@ -84,9 +91,11 @@ def own_fields(model: type[BaseModel]) -> dict[str, str]:
 
 
 def meanings(model: type[BaseModel]) -> dict[str, str]:
-    """Each field's docstring, on one line; the nearest one of those that the class and its bases have. Empty where there is none.
+    """Each field's docstring, on one line; the nearest one of those that the class and its bases have. Empty
+    where there is none.
 
-    pydantic could keep them (`use_attribute_docstrings`), at a cost to every process that imports the settings.
+    pydantic could keep them (`use_attribute_docstrings`), at a cost to every process that imports the
+    settings.
     """
     found: dict[str, str] = {}
     for base in reversed(

@@ -1,4 +1,6 @@
-"""The sections of a settings file, beside its workers. A field's docstring is its meaning in docs/settings.md."""
+"""The sections of a settings file, beside its workers. A field's docstring is its meaning in
+docs/settings.md.
+"""
 
 from decimal import Decimal
 from typing import Literal
@@ -14,9 +16,11 @@ class ConductorSettings(Frozen):
     """Who writes the plans, and how it is asked."""
 
     worker: str
-    """Its name; where its key is not set, the first of its `fallbacks` that is there. Its own `effort` says how long it thinks."""
+    """Its name; where its key is not set, the first of its `fallbacks` that is there. Its own `effort` says
+    how long it thinks."""
     format: Literal["steps", "lists"] = "steps"
-    """How it writes plans: `steps`, one JSON object per step, which can start running while the plan is written; `lists`, the three lists of the paper."""
+    """How it writes plans: `steps`, one JSON object per step, which can start running while the plan is
+    written; `lists`, the three lists of the paper."""
     temperature: float | None = Field(default=0.0, ge=0, le=2)
     """Sampling temperature of its plans. null: the model's own default."""
     constrained: bool = True
@@ -24,7 +28,8 @@ class ConductorSettings(Frozen):
     max_plan_tokens: int = Field(default=PLAN_TOKENS, ge=32)
     """A longer plan is cut off. Thoughts are not counted in it."""
     max_thinking_tokens: int | None = Field(default=None, ge=0)
-    """How many tokens it may think before its plan, reserved and paid like the plan's. null: by its `effort` (low 4096, medium 8192,
+    """How many tokens it may think before its plan, reserved and paid like the plan's. null: by its `effort`
+    (low 4096, medium 8192,
     high 16384) for an API model that is known to think, else 0."""
     subtask_chars: int = Field(default=SUBTASK_CHARS, ge=20)
     """The longest subtask that the grammar allows, in characters."""
@@ -33,10 +38,12 @@ class ConductorSettings(Frozen):
     shuffle: bool = False
     """Show the pool in a new order and numbering at every request."""
     thought: bool | None = None
-    """Let an API model write a thought of a sentence or two before the steps. Where it is not said: with the built-in prompts, if the model
+    """Let an API model write a thought of a sentence or two before the steps. Where it is not said: with the
+    built-in prompts, if the model
     does not reason by itself."""
     timeout_s: float = Field(default=PLAN_TIMEOUT_S, gt=0)
-    """How long it may write one plan, from its first token on, thoughts included; then a worker answers by itself."""
+    """How long it may write one plan, from its first token on, thoughts included; then a worker answers by
+    itself."""
 
 
 class ModelSettings(Frozen):
@@ -45,7 +52,8 @@ class ModelSettings(Frozen):
     max_steps: int = Field(default=5, ge=1, le=20)
     """The most steps that one plan may have."""
     rounds: int = Field(default=1, ge=1, le=5)
-    """How many plans a request may take: after each but the last, the conductor reads the answer and accepts it or plans again."""
+    """How many plans a request may take: after each but the last, the conductor reads the answer and accepts
+    it or plans again."""
     depth: int = Field(default=0, ge=0, le=3)
     """How deep a step may call the whole team again, as a worker of its own. 0: not at all."""
     workers: tuple[str, ...] | None = None
@@ -79,7 +87,8 @@ class PromptSettings(Frozen):
     lists: str | None = None
     """How a plan of the format `lists` is written."""
     worker: str | None = None
-    """How a worker of the pool is shown; `{number}`, `{card}` and `{facts}` (price, speed, context, images) are filled in."""
+    """How a worker of the pool is shown; `{number}`, `{card}` and `{facts}` (price, speed, context, images)
+    are filled in."""
 
 
 class LimitSettings(Frozen):
@@ -88,7 +97,8 @@ class LimitSettings(Frozen):
     max_body_bytes: int = Field(default=20_000_000, gt=0)
     """The longest request body in bytes, pictures included; a longer one gets 413."""
     max_text_bytes: int = Field(default=4_000_000, gt=0)
-    """The longest text of a request, pictures aside: a million tokens of English, more than the models of most pools can read."""
+    """The longest text of a request, pictures aside: a million tokens of English, more than the models of
+    most pools can read."""
     max_running: int = Field(default=2048, ge=1)
     """Requests that one router replica runs at once; more get 429 with `Retry-After`."""
     default_deadline_s: float = Field(default=600.0, gt=0)
@@ -104,10 +114,13 @@ class LimitSettings(Frozen):
 
 
 class HttpSettings(Frozen):
-    """Who may call, and how slowly (`serving/edge`). Read when the server starts; a `user_config` does not change it."""
+    """Who may call, and how slowly (`serving/edge`). Read when the server starts; a `user_config` does not
+    change it.
+    """
 
     hosts: tuple[str, ...] | None = None
-    """Names that `Host` may say, beside the loopback's; `["*"]` is any. None: any, but on loopback only the loopback's."""
+    """Names that `Host` may say, beside the loopback's; `["*"]` is any. None: any, but on loopback only the
+    loopback's."""
     origins: tuple[str, ...] = ()
     """Web pages of other origins that may call, such as `https://app.example.com`; `["*"]` is any."""
     max_header_bytes: int = Field(default=16_384, ge=1024)
@@ -119,7 +132,8 @@ class HttpSettings(Frozen):
     body_s: float = Field(default=60.0, gt=0)
     """For a whole body."""
     max_waiting: int = Field(default=4096, ge=16)
-    """Connections and bodies that may be unfinished at once; further ones push out those that have waited longest."""
+    """Connections and bodies that may be unfinished at once; further ones push out those that have waited
+    longest."""
     max_unfinished_bytes: int = Field(default=256_000_000, ge=1_000_000)
     """How much of unfinished bodies may be kept at once."""
 

@@ -1,6 +1,7 @@
 """What is served: one YAML, checked whole, frozen. How many replicas serve it is the Serve config's business.
 
-Unknown keys are refused with their place. Keys of providers are only ever named (`api_key_env`, `api_key_file`), never
+Unknown keys are refused with their place. Keys of providers are only ever named (`api_key_env`,
+`api_key_file`), never
 written. Imports in milliseconds: no Ray, no torch, no SDK.
 """
 
@@ -143,7 +144,8 @@ class Settings(Frozen):
 
 
 def without_workers(settings: Settings, absent: set[str]) -> Settings:
-    """`settings` without the workers in `absent`: also gone from fallbacks, models and workflows; a workflow that used one is left out.
+    """`settings` without the workers in `absent`: also gone from fallbacks, models and workflows; a workflow
+    that used one is left out.
 
     The conductor's place is taken by the first of its worker's fallbacks that is there.
 
@@ -159,14 +161,20 @@ def without_workers(settings: Settings, absent: set[str]) -> Settings:
         fallback = None if conductor.fallback in absent else conductor.fallback
         conductor = conductor.model_copy(update={"worker": present[0], "fallback": fallback})
     keep = [
-        worker.model_copy(update={"fallbacks": tuple(name for name in worker.fallbacks if name not in absent)})
-        for worker in settings.workers if worker.name not in absent
-    ]  # fmt: skip
+        worker.model_copy(
+            update={"fallbacks": tuple(name for name in worker.fallbacks if name not in absent)}
+        )
+        for worker in settings.workers
+        if worker.name not in absent
+    ]
     models = {
-        name: model if model.workers is None
-        else model.model_copy(update={"workers": tuple(worker for worker in model.workers if worker not in absent)})
+        name: model
+        if model.workers is None
+        else model.model_copy(
+            update={"workers": tuple(worker for worker in model.workers if worker not in absent)}
+        )
         for name, model in settings.models.items()
-    }  # fmt: skip
+    }
     workflows = {
         name: steps
         for name, steps in settings.workflows.items()
@@ -266,7 +274,9 @@ def load(path: str | Path, model: str | None = None) -> Settings:
 
 
 def with_model(settings: Settings, model: str) -> Settings:
-    """`settings` with `model` in every vllm worker that has an engine; prompts written for such a conductor give way to the built-in ones."""
+    """`settings` with `model` in every vllm worker that has an engine; prompts written for such a conductor
+    give way to the built-in ones.
+    """
     workers = tuple(
         worker.model_copy(update={"model": model})
         if isinstance(worker, VllmSettings) and not worker.deployment

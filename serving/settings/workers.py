@@ -1,6 +1,7 @@
 """What the settings say of one worker: its kind, and what that kind needs.
 
-Unknown keys are refused. Keys of providers are only ever named (`api_key_env`, `api_key_file`), never written.
+Unknown keys are refused. Keys of providers are only ever named (`api_key_env`, `api_key_file`), never
+written.
 """
 
 import re
@@ -14,7 +15,8 @@ from serving.lora.adapters import AdapterError, name_of
 from serving.settings.accepts import Accepts
 
 SECRET = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS|HEADERS)$")
-"""Names of environment variables that hold secrets; `OTEL_EXPORTER_OTLP_HEADERS` holds the collector's key."""
+"""Names of environment variables that hold secrets; `OTEL_EXPORTER_OTLP_HEADERS` holds the collector's
+key."""
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,99}$"
 
 
@@ -41,7 +43,8 @@ class RetrySettings(Frozen):
     first_wait_s: float = Field(default=0.25, gt=0)
     """Upper bound of the first wait; it doubles with each try. The wait itself is drawn at random."""
     max_wait_s: float = Field(default=8.0, gt=0)
-    """Upper bound of every wait. A `Retry-After` beyond it is not waited for: a fallback is asked, or the call fails."""
+    """Upper bound of every wait. A `Retry-After` beyond it is not waited for: a fallback is asked, or the
+    call fails."""
 
 
 class Scaling(Frozen):
@@ -83,10 +86,13 @@ class Scale(Scaling):
     accelerator_type: str | None = None
     """Ray's name of the GPU, such as `H100`."""
     messages_per_s: float = Field(default=400, gt=0)
-    """Pieces of answers that a replica sends, all answers together. Each costs CPU time on its way to the client, whatever its
-    length: with more answers at once the pieces grow, never to more than a quarter of a second. First words do not wait."""
+    """Pieces of answers that a replica sends, all answers together. Each costs CPU time on its way to the
+    client, whatever its
+    length: with more answers at once the pieces grow, never to more than a quarter of a second. First words
+    do not wait."""
     env: dict[str, str] = Field(default_factory=dict)
-    """Environment of the replica, beside what it inherits from its node. Ray writes it to its logs and its store: no secrets."""
+    """Environment of the replica, beside what it inherits from its node. Ray writes it to its logs and its
+    store: no secrets."""
 
     @field_validator("env")
     @classmethod
@@ -135,7 +141,9 @@ class ScriptedReplySettings(Frozen):
 
 
 class _WorkerBase(Frozen):
-    """What every worker has beside its `kind`: `vllm`, `openai`, `anthropic`, `gemini`, `python` or `scripted`."""
+    """What every worker has beside its `kind`: `vllm`, `openai`, `anthropic`, `gemini`, `python` or
+    `scripted`.
+    """
 
     name: str = Field(pattern=NAME)
     """Its name in plans, in records and as `model` in requests."""
@@ -144,7 +152,8 @@ class _WorkerBase(Frozen):
     in_pool: bool = True
     """Whether plans may use it. A conductor usually should not be in its own pool."""
     price: PriceSettings | None = None
-    """What its tokens cost. null: nothing for `vllm` and `scripted`; unknown for other kinds, which requests with a cost limit cannot use."""
+    """What its tokens cost. null: nothing for `vllm` and `scripted`; unknown for other kinds, which requests
+    with a cost limit cannot use."""
     max_concurrency: int = Field(default=64, ge=1)
     """The most concurrent calls of one router replica; more wait for a slot."""
     max_output_tokens: int = Field(default=4096, ge=1)
@@ -154,14 +163,17 @@ class _WorkerBase(Frozen):
     top_p: float | None = Field(default=None, gt=0, le=1)
     """Nucleus sampling where a request does not say. null: the model's own default."""
     effort: str | None = None
-    """How long it thinks where a request does not say: `none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`, of which a model gets
-    the nearest that it accepts. The conductor thinks always so: a request's `reasoning_effort` is for the steps."""
+    """How long it thinks where a request does not say: `none`, `minimal`, `low`, `medium`, `high`, `xhigh`
+    or `max`, of which a model gets
+    the nearest that it accepts. The conductor thinks always so: a request's `reasoning_effort` is for the
+    steps."""
     system_prompt: str = ""
     """The system prompt of its calls."""
     sees_images: bool = False
     """Whether it accepts pictures."""
     context_tokens: int | None = Field(default=None, ge=1)
-    """The longest prompt and answer together, for the conductor to know; a vllm worker's is its engine's `max_model_len` where not given."""
+    """The longest prompt and answer together, for the conductor to know; a vllm worker's is its engine's
+    `max_model_len` where not given."""
     tokens_per_s: float | None = Field(default=None, gt=0)
     """About how fast it writes, for the conductor to know; a scripted worker writes so fast."""
     fallbacks: tuple[str, ...] = ()
@@ -179,11 +191,13 @@ class VllmSettings(_WorkerBase):
     model: str
     """A folder, or a hub's name. Not needed with `deployment`."""
     deployment: str | None = Field(default=None, pattern=NAME)
-    """Another vllm worker whose engine answers for this one too; its model, engine and scale are that one's."""
+    """Another vllm worker whose engine answers for this one too; its model, engine and scale are that
+    one's."""
     engine: dict[str, Any] = Field(default_factory=dict)
     """vLLM's own engine arguments, by vLLM's names."""
     adapter: str | None = None
-    """A LoRA adapter, put over the model for this worker's calls: a folder, or an address in an object store (`s3://`, `gs://`,
+    """A LoRA adapter, put over the model for this worker's calls: a folder, or an address in an object store
+    (`s3://`, `gs://`,
     `abfss://`), that ends in a name such as `conductor@1a2b3c4d`; see `serving.lora.adapters`."""
     scale: Scale = Scale()
     """How many replicas its engine has, and on what machines."""
@@ -213,23 +227,31 @@ class VllmSettings(_WorkerBase):
 
 
 class _ApiSettings(_WorkerBase):
-    """A model behind a provider's API. Its kind is the API that it speaks: `openai` is OpenAI's Chat Completions, whoever serves them."""
+    """A model behind a provider's API. Its kind is the API that it speaks: `openai` is OpenAI's Chat
+    Completions, whoever serves them.
+    """
 
     model: str
     """As the provider knows it; an Azure deployment's name."""
     like: str | None = None
-    """The public name of the model, such as `gpt-5`, where `model` is a deployment's: what it accepts is looked up by it."""
+    """The public name of the model, such as `gpt-5`, where `model` is a deployment's: what it accepts is
+    looked up by it."""
     accepts: Accepts = Accepts()
-    """What the model accepts of a call, in place of what is known of it by its name. The rest is not sent, and noted on the record."""
+    """What the model accepts of a call, in place of what is known of it by its name. The rest is not sent,
+    and noted on the record."""
     api_key_env: str | None = None
     """The variable that holds its key where the router runs."""
     api_key_file: str | None = None
-    """In its place: a file that holds the key, readable by its owner only. Read again whenever the pool is made anew."""
+    """In its place: a file that holds the key, readable by its owner only. Read again whenever the pool is
+    made anew."""
     base_url: str | None = None
-    """None: the provider's own. A query in it (kind `openai`), such as Azure's `?api-version=...`, is sent with every call."""
+    """None: the provider's own. A query in it (kind `openai`), such as Azure's `?api-version=...`, is sent
+    with every call."""
     stall_timeout_s: float | None = Field(default=None, gt=0)
-    """No word for so long is a failure; also how long the first token may take. Comments, pings and headers are no words. null: 120 s,
-    or 600 s where the model is known to think at the call's effort. A model that had begun to answer is not asked again: it is
+    """No word for so long is a failure; also how long the first token may take. Comments, pings and headers
+    are no words. null: 120 s,
+    or 600 s where the model is known to think at the call's effort. A model that had begun to answer is not
+    asked again: it is
     probably paid, and a fallback may still answer."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
     """How long opening a connection may take."""
@@ -266,7 +288,8 @@ class ScriptedSettings(_WorkerBase):
 
     kind: Literal["scripted"]
     replies: tuple[str | ScriptedReplySettings, ...] = ("",)
-    """What it says, in turn, and then from the first again. `{question}` becomes the last words of the user."""
+    """What it says, in turn, and then from the first again. `{question}` becomes the last words of the
+    user."""
     delay_s: float = Field(default=0.0, ge=0)
     """Time to first token. Its pace after that is `tokens_per_s`; null: no pause."""
     retry: RetrySettings = RetrySettings()

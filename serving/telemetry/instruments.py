@@ -1,11 +1,15 @@
-"""Every metric that Podium measures: name, unit, labels, buckets. One table, beside the spans' names in `telemetry.py`.
+"""Every metric that Podium measures: name, unit, labels, buckets. One table, beside the spans' names in
+`telemetry.py`.
 
 Names are those of the OpenTelemetry GenAI conventions where they have one (`docs/gen-ai/gen-ai-metrics.md` of
-https://github.com/open-telemetry/semantic-conventions-genai, development status as of 2026-11, buckets included), ours start
-with `podium.`. A label holds a name from the settings or a word of a closed set, never an id and never a caller's words, so
+https://github.com/open-telemetry/semantic-conventions-genai, development status as of 2026-11, buckets
+included), ours start
+with `podium.`. A label holds a name from the settings or a word of a closed set, never an id and never a
+caller's words, so
 there are no more series than workers times models times kinds of errors.
 
-Ray's agent rebuilds histograms from bucket counts, so their `_sum` is a guess: what must add up (tokens, money) is a counter.
+Ray's agent rebuilds histograms from bucket counts, so their `_sum` is a guess: what must add up (tokens,
+money) is a counter.
 """
 
 from dataclasses import dataclass
@@ -48,40 +52,77 @@ def to_prometheus(name: str) -> str:
 CALL = (spans.OPERATION, spans.PROVIDER, spans.WORKER)
 
 WORKFLOW_DURATION = Instrument(
-    "histogram", "gen_ai.workflow.duration", "s", "A whole run, from the request to its end.",
-    (spans.WORKFLOW, spans.STATUS, spans.ERROR_TYPE), LONG_SECONDS,
-)  # fmt: skip
+    "histogram",
+    "gen_ai.workflow.duration",
+    "s",
+    "A whole run, from the request to its end.",
+    (spans.WORKFLOW, spans.STATUS, spans.ERROR_TYPE),
+    LONG_SECONDS,
+)
 CALL_DURATION = Instrument(
-    "histogram", "gen_ai.client.operation.duration", "s",
-    "A call to a model: waiting for budget, a slot or a retry included.", (*CALL, spans.ERROR_TYPE), SECONDS,
-)  # fmt: skip
+    "histogram",
+    "gen_ai.client.operation.duration",
+    "s",
+    "A call to a model: waiting for budget, a slot or a retry included.",
+    (*CALL, spans.ERROR_TYPE),
+    SECONDS,
+)
 CALL_FIRST_CHUNK = Instrument(
-    "histogram", "gen_ai.client.operation.time_to_first_chunk", "s", "Until a called model said something.", CALL, SECONDS,
-)  # fmt: skip
+    "histogram",
+    "gen_ai.client.operation.time_to_first_chunk",
+    "s",
+    "Until a called model said something.",
+    CALL,
+    SECONDS,
+)
 CALL_TOKENS = Instrument(
-    "histogram", "gen_ai.client.token.usage", "{token}", "How long prompts and answers are.", (*CALL, spans.TOKEN_TYPE), TOKENS,
-)  # fmt: skip
+    "histogram",
+    "gen_ai.client.token.usage",
+    "{token}",
+    "How long prompts and answers are.",
+    (*CALL, spans.TOKEN_TYPE),
+    TOKENS,
+)
 
 FIRST_ANSWER = Instrument(
-    "histogram", "podium.workflow.time_to_first_chunk", "s", "Until the answer's first piece.", (spans.WORKFLOW,), LONG_SECONDS,
-)  # fmt: skip
+    "histogram",
+    "podium.workflow.time_to_first_chunk",
+    "s",
+    "Until the answer's first piece.",
+    (spans.WORKFLOW,),
+    LONG_SECONDS,
+)
 OVER_CRITICAL_PATH = Instrument(
-    "histogram", "podium.workflow.wall_over_critical_path", "1",
-    "How much longer than its longest chain of steps a run took: what orchestration adds.", (spans.WORKFLOW,),
+    "histogram",
+    "podium.workflow.wall_over_critical_path",
+    "1",
+    "How much longer than its longest chain of steps a run took: what orchestration adds.",
+    (spans.WORKFLOW,),
     (1, 1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2, 5),
-)  # fmt: skip
+)
 COST = Instrument("counter", "podium.workflow.cost", "USD", "Dollars spent.", (spans.WORKFLOW,))
 COST_UNKNOWN = Instrument(
-    "counter", "podium.workflow.cost_unknown", "{run}", "Runs with a call whose cost nobody knows.", (spans.WORKFLOW,),
-)  # fmt: skip
+    "counter",
+    "podium.workflow.cost_unknown",
+    "{run}",
+    "Runs with a call whose cost nobody knows.",
+    (spans.WORKFLOW,),
+)
 BUDGET_USED = Instrument(
-    "histogram", "podium.workflow.budget_used", "1", "Share of `max_cost_usd` that a run spent.", (spans.WORKFLOW,),
+    "histogram",
+    "podium.workflow.budget_used",
+    "1",
+    "Share of `max_cost_usd` that a run spent.",
+    (spans.WORKFLOW,),
     (0.1, 0.25, 0.5, 0.75, 0.9, 1),
-)  # fmt: skip
+)
 PLANS = Instrument(
-    "counter", "podium.plans", "{plan}", "Plan texts, by who wrote them, what became of them, and why they were refused.",
+    "counter",
+    "podium.plans",
+    "{plan}",
+    "Plan texts, by who wrote them, what became of them, and why they were refused.",
     (spans.SOURCE, spans.STATUS, spans.REASON),
-)  # fmt: skip
+)
 PLAN_STEPS = Instrument(
     "histogram", "podium.plan.steps", "{step}", "Steps of the plan that answered.", (spans.WORKFLOW,), COUNTS
 )
@@ -92,21 +133,28 @@ STEPS = Instrument(
     "counter", "podium.steps", "{step}", "Steps, by how they ended.", (spans.WORKER, spans.STATUS)
 )
 WORKER_TOKENS = Instrument(
-    "counter", "podium.worker.tokens", "{token}",
+    "counter",
+    "podium.worker.tokens",
+    "{token}",
     "Tokens, exactly; `cached_input` is a part of `input`, `reasoning` one of `output`.",
     (spans.OPERATION, spans.WORKER, spans.TOKEN_TYPE),
-)  # fmt: skip
+)
 WORKER_ERRORS = Instrument(
-    "counter", "podium.worker.errors", "{error}", "Attempts that failed, by what was done then: retried, failed_over, gave_up.",
+    "counter",
+    "podium.worker.errors",
+    "{error}",
+    "Attempts that failed, by what was done then: retried, failed_over, gave_up.",
     (spans.WORKER, spans.ERROR_TYPE, spans.THEN),
-)  # fmt: skip
+)
 
 RUNNING = Instrument("gauge", "podium.workflow.running", "{run}", "Runs under way in a router replica.")
 ROOM = Instrument("gauge", "podium.workflow.room", "{run}", "Most runs that a router replica takes.")
 CONDUCTOR_FAILURES = Instrument(
-    "gauge", "podium.conductor.failures_in_a_row", "{run}",
+    "gauge",
+    "podium.conductor.failures_in_a_row",
+    "{run}",
     "Newest runs of a router replica for which the conductor made no plan; 0 once it makes one.",
-)  # fmt: skip
+)
 QUEUED = Instrument(
     "gauge",
     "podium.worker.queued",

@@ -1,6 +1,7 @@
 """Logs as JSON, one object a line, on standard output: what log shippers take as it is.
 
-Knows how a line looks; what is in it comes with the call, as `extra={"fields": {...}}`. Ray Serve's own lines are Serve's.
+Knows how a line looks; what is in it comes with the call, as `extra={"fields": {...}}`. Ray Serve's own
+lines are Serve's.
 """
 
 import json
@@ -29,11 +30,14 @@ class JsonLines(logging.Formatter):
 
 
 def to_stdout() -> None:
-    """Podium's lines on this process's standard output from now on, which Ray keeps in a file and shows the driver."""
+    """Podium's lines on this process's standard output from now on, which Ray keeps in a file and shows the
+    driver.
+    """
     logger = logging.getLogger("podium")
     if logger.handlers:
         return
-    # The process's own stream: Ray Serve wraps `sys.stdout` in a logger of its own that walks the stack at every line.
+    # The process's own stream: Ray Serve wraps `sys.stdout` in a logger of its own that walks the stack at
+    # every line.
     handler = logging.StreamHandler(sys.__stdout__)
     handler.setFormatter(JsonLines())
     logger.addHandler(handler)

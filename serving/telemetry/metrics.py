@@ -1,6 +1,8 @@
-"""What is measured of a run, all of it derived from one place: its record. And the port through which measurements leave.
+"""What is measured of a run, all of it derived from one place: its record. And the port through which
+measurements leave.
 
-Knows records and the table of instruments; does not know Ray or Prometheus (`serving/deployments/metrics.py` does).
+Knows records and the table of instruments; does not know Ray or Prometheus (`serving/deployments/metrics.py`
+does).
 """
 
 import logging
@@ -37,7 +39,9 @@ class Meter(Protocol):
 
 
 def report(meter: Meter | None, taken: Iterable[Measurement]) -> None:
-    """Hand `taken` to `meter`. What measures must not harm what is measured: a failure is logged, and that is all."""
+    """Hand `taken` to `meter`. What measures must not harm what is measured: a failure is logged, and that
+    is all.
+    """
     if meter is None:
         return
     try:
@@ -123,7 +127,9 @@ def _of_usage(usage: Usage, labels: tuple[str, str, str]) -> Iterator[Measuremen
 
 
 def _of_failures(call: _Call) -> Iterator[Measurement]:
-    """Each attempt that failed: tried again where the same worker comes next, failed over where another one does."""
+    """Each attempt that failed: tried again where the same worker comes next, failed over where another one
+    does.
+    """
     result, failure = call.result, call.failure
     last_failure = failure if failure is not None and failure.is_a(WorkerError) else None
     attempts = result.attempts if result else last_failure.attempts if last_failure else ()
@@ -150,9 +156,13 @@ def _step(step: StepRecord) -> _Call:
         step.ended_s if step.status in ("done", "failed") else None
     )  # cut short, it says nothing of the worker
     return _Call(
-        "chat", step.worker, step.result, step.failure, _between(step.started_s, ended_s),
+        "chat",
+        step.worker,
+        step.result,
+        step.failure,
+        _between(step.started_s, ended_s),
         _between(step.started_s, step.first_token_s),
-    )  # fmt: skip
+    )
 
 
 def _fate(plan: PlanRecord) -> str:

@@ -1,8 +1,11 @@
-"""Names of spans and attributes, in one table, and where spans go. Metrics are in the table beside it, `instruments.py`.
+"""Names of spans and attributes, in one table, and where spans go. Metrics are in the table beside it,
+`instruments.py`.
 
 The names are those of the OpenTelemetry GenAI conventions where they have one
-(https://github.com/open-telemetry/semantic-conventions-genai, `docs/gen-ai`, development status as of 2026-11), ours start
-with `podium.`. Ray Serve makes the tracer provider of each process and carries the context between them; it asks
+(https://github.com/open-telemetry/semantic-conventions-genai, `docs/gen-ai`, development status as of
+2026-11), ours start
+with `podium.`. Ray Serve makes the tracer provider of each process and carries the context between them; it
+asks
 `span_processors` where spans go, which is the standard `OTEL_EXPORTER_OTLP_*` variables' business.
 """
 
@@ -51,8 +54,13 @@ REASON = "podium.reason"
 THEN = "podium.then"
 
 PROVIDERS: Mapping[str, str] = {
-    "openai": "openai", "anthropic": "anthropic", "gemini": "gcp.gemini", "vllm": "vllm", "scripted": "podium.scripted", "python": "podium.python",
-}  # fmt: skip
+    "openai": "openai",
+    "anthropic": "anthropic",
+    "gemini": "gcp.gemini",
+    "vllm": "vllm",
+    "scripted": "podium.scripted",
+    "python": "podium.python",
+}
 EXPORTER = "serving.telemetry:span_processors"
 """For Ray Serve's `tracing_config.exporter_import_path`."""
 
@@ -133,9 +141,11 @@ def outgoing_headers() -> dict[str, str]:
 
 
 def span_processors() -> list[SpanProcessor]:
-    """What Ray Serve puts into each process's tracer provider: a batching OTLP exporter, where the environment names an endpoint.
+    """What Ray Serve puts into each process's tracer provider: a batching OTLP exporter, where the
+    environment names an endpoint.
 
-    `OTEL_EXPORTER_OTLP_ENDPOINT` or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, with the standard variables beside them, over gRPC.
+    `OTEL_EXPORTER_OTLP_ENDPOINT` or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, with the standard variables beside
+    them, over gRPC.
     """
     logging.getLogger("opentelemetry.sdk.trace").addFilter(_not_of_an_ended_span)
     if not any(os.environ.get(f"OTEL_EXPORTER_OTLP_{which}ENDPOINT") for which in ("", "TRACES_")):
@@ -147,5 +157,7 @@ def span_processors() -> list[SpanProcessor]:
 
 
 def _not_of_an_ended_span(record: logging.LogRecord) -> bool:
-    """Ray Serve sets attributes on the span of a cancelled call after the span has ended, and would log two lines each time."""
+    """Ray Serve sets attributes on the span of a cancelled call after the span has ended, and would log two
+    lines each time.
+    """
     return "ended span" not in record.getMessage()

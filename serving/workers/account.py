@@ -30,7 +30,8 @@ class Account:
     price: Price | None = None
     """Per token; None where it is not known."""
     stall_timeout_s: float | None = None
-    """How long the server may go without a word, before the first token and between two. None: `STALL_S`, or `THINKING_STALL_S`
+    """How long the server may go without a word, before the first token and between two. None: `STALL_S`, or
+    `THINKING_STALL_S`
     where the call lets the model think."""
     connect_timeout_s: float = 5.0
     """How long a connection may take."""
@@ -48,7 +49,9 @@ class Account:
 
     @property
     def timeout(self) -> httpx2.Timeout:
-        """As the SDKs take them, for all calls: the longest silence. `timer` ends those that may last less."""
+        """As the SDKs take them, for all calls: the longest silence. `timer` ends those that may last
+        less.
+        """
         return httpx2.Timeout(self.stall_timeout_s or THINKING_STALL_S, connect=self.connect_timeout_s)
 
     def timer(self, faults: ErrorMapper, effort: str | None) -> StallTimer:

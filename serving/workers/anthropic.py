@@ -5,13 +5,18 @@ The wire: https://platform.claude.com/docs/en/api/messages-streaming. What diffe
 * The system prompt is a field of its own: every system message goes there, in order.
 * `max_tokens` must be sent: `DEFAULT_MAX_TOKENS` where a call names none.
 * `input_tokens` leaves out what the cache read and wrote; ours includes both.
-* `effort`: models up to the 4.5 generation get a thinking budget in tokens, later ones adaptive thinking and their own
-  `effort`; models before 3.7 cannot think and get nothing. `none` and `minimal` switch thinking off. The budget never
-  takes more than half of `max_tokens`, because it counts against it; where less than the least allowed is left, the
+* `effort`: models up to the 4.5 generation get a thinking budget in tokens, later ones adaptive thinking and
+  their own
+  `effort`; models before 3.7 cannot think and get nothing. `none` and `minimal` switch thinking off. The
+  budget never
+  takes more than half of `max_tokens`, because it counts against it; where less than the least allowed is
+  left, the
   model does not think.
-* `temperature` and `top_p` are no longer arguments of the SDK and travel as extra fields. There is no `seed`. What a model
+* `temperature` and `top_p` are no longer arguments of the SDK and travel as extra fields. There is no
+  `seed`. What a model
   does not accept never comes here: `serving/layers/fitting.py`.
-* A JSON schema goes through the SDK's `transform_schema`: keywords that the API refuses (`maxItems`) become part of a description.
+* A JSON schema goes through the SDK's `transform_schema`: keywords that the API refuses (`maxItems`) become
+  part of a description.
 """
 
 import re
@@ -49,10 +54,17 @@ FINISH = {
     "refusal": FinishReason.CONTENT_FILTER,
 }
 STATUS_OF = {
-    "invalid_request_error": 400, "authentication_error": 401, "billing_error": 402, "permission_error": 403,
-    "not_found_error": 404, "request_too_large": 413, "rate_limit_error": 429, "api_error": 500, "timeout_error": 504,
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "timeout_error": 504,
     "overloaded_error": 529,
-}  # fmt: skip
+}
 """The HTTP status that an `error` event inside a stream, where the status is long sent, would have had."""
 
 
@@ -63,7 +75,8 @@ class AnthropicWorker:
         """Connects to nobody yet.
 
         Args:
-            account: its `base_url` is without `/v1`; None: Anthropic, or what the environment's ANTHROPIC_BASE_URL says. Its
+            account: its `base_url` is without `/v1`; None: Anthropic, or what the environment's
+                ANTHROPIC_BASE_URL says. Its
                 price knows no price for writing to the cache, which is counted as plain input.
         """
         self.name, self._account = account.name, account
@@ -151,7 +164,9 @@ class AnthropicWorker:
         }
 
     def _turns(self, call: Call) -> list[dict[str, object]]:
-        """The conversation without its system messages; neighbours of one role are one turn, empty words are left out."""
+        """The conversation without its system messages; neighbours of one role are one turn, empty words are
+        left out.
+        """
         turns: list[dict[str, object]] = []
         spoken = [message for message in call.messages if message.role != "system"]
         for role, messages in groupby(spoken, key=lambda message: message.role):
@@ -209,7 +224,9 @@ class AnthropicWorker:
 
 
 def fault(faults: ErrorMapper, exc: anthropic.AnthropicError) -> WorkerError:
-    """What an error of the SDK means, most specific first. The test beside this file walks the SDK's whole tree."""
+    """What an error of the SDK means, most specific first. The test beside this file walks the SDK's whole
+    tree.
+    """
     match exc:
         case anthropic.APIStatusError():
             status = exc.status_code if exc.status_code >= 300 else STATUS_OF.get(exc.type or "", 500)
@@ -242,7 +259,8 @@ def thinking_for(
 
 
 def _usage(told: object, before: Usage | None, check: UsageCheck) -> Usage | None:
-    """Ours from theirs, which the SDK does not check. A later message may leave out what it has said already: then what was
+    """Ours from theirs, which the SDK does not check. A later message may leave out what it has said
+    already: then what was
     `before` stays.
     """
 

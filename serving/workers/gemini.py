@@ -1,15 +1,19 @@
 """Google's Gemini API, through its official SDK.
 
-The wire: https://ai.google.dev/api/generate-content#method:-models.streamgeneratecontent. What differs from OpenAI's:
+The wire: https://ai.google.dev/api/generate-content#method:-models.streamgeneratecontent. What differs from
+OpenAI's:
 
 * The system prompt is `system_instruction`; the assistant is called `model`.
 * Thoughts come as parts marked `thought`, and are counted beside the answer: `output_tokens` is the sum.
-* `effort`: 2.5 models get a thinking budget in tokens, 3 and later a level, older ones nothing. Where a model cannot stop
+* `effort`: 2.5 models get a thinking budget in tokens, 3 and later a level, older ones nothing. Where a
+  model cannot stop
   thinking (the Pro ones), `none` and `minimal` mean its least.
 * A prompt that is blocked gets no candidate but a reason: an empty answer, finished by the filter.
 
-The SDK is built around: it retries broken connections by itself with aiohttp, resumes broken streams by itself, passes no
-timeout on unless told one figure for everything, and leaves a stream that nobody reads to the garbage collector. So it
+The SDK is built around: it retries broken connections by itself with aiohttp, resumes broken streams by
+itself, passes no
+timeout on unless told one figure for everything, and leaves a stream that nobody reads to the garbage
+collector. So it
 gets an HTTP client of ours, which has the timeouts and remembers each call's response for us to close.
 """
 
@@ -51,11 +55,21 @@ FINISH = {
     "CONTINUATION": FinishReason.LENGTH,
 } | dict.fromkeys(
     (
-        "SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "IMAGE_SAFETY",
-        "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION", "ESCALATION", "PUP_LIMITED_DISABLED", "MODEL_ARMOR",
+        "SAFETY",
+        "RECITATION",
+        "LANGUAGE",
+        "BLOCKLIST",
+        "PROHIBITED_CONTENT",
+        "SPII",
+        "IMAGE_SAFETY",
+        "IMAGE_PROHIBITED_CONTENT",
+        "IMAGE_RECITATION",
+        "ESCALATION",
+        "PUP_LIMITED_DISABLED",
+        "MODEL_ARMOR",
     ),
     FinishReason.CONTENT_FILTER,
-)  # fmt: skip
+)
 
 _responses: ContextVar[list[httpx2.Response] | None] = ContextVar("_responses", default=None)
 """Where the HTTP client leaves the response of the call that is just being sent."""
@@ -178,7 +192,9 @@ class GeminiWorker:
         return contents, config
 
     def _contents(self, call: Call) -> list[dict[str, object]]:
-        """The conversation without its system messages; neighbours of one role are one turn, empty words are left out."""
+        """The conversation without its system messages; neighbours of one role are one turn, empty words are
+        left out.
+        """
         contents: list[dict[str, object]] = []
         spoken = [message for message in call.messages if message.role != "system"]
         for role, messages in groupby(spoken, key=lambda message: message.role):
@@ -209,7 +225,9 @@ class GeminiWorker:
 
     @contextmanager
     def _map_errors(self) -> Generator[None]:
-        """The one place where this SDK's errors become ours. Its other errors are `ValueError`s: garbled chunks."""
+        """The one place where this SDK's errors become ours. Its other errors are `ValueError`s: garbled
+        chunks.
+        """
         try:
             with self._faults.on_the_wire():
                 yield
@@ -277,10 +295,13 @@ def _usage(told: types.GenerateContentResponseUsageMetadata | None, check: Usage
     read, tools, written, thoughts, cached = (
         check.count(name, getattr(told, name))
         for name in (
-            "prompt_token_count", "tool_use_prompt_token_count", "candidates_token_count", "thoughts_token_count",
+            "prompt_token_count",
+            "tool_use_prompt_token_count",
+            "candidates_token_count",
+            "thoughts_token_count",
             "cached_content_token_count",
         )
-    )  # fmt: skip
+    )
     return check.usage(
         None if read is None else read + (tools or 0), (written or 0) + (thoughts or 0), cached, thoughts
     )

@@ -1,7 +1,9 @@
-"""Gemini's event stream on its way to Google's SDK, which refuses a whole chunk, the answer's last words included, where a
+"""Gemini's event stream on its way to Google's SDK, which refuses a whole chunk, the answer's last words
+included, where a
 token count in it is of the wrong type, and takes comments for garbage.
 
-A count that is no integer is passed on as -1, which `usage.py` rejects; comments are left out. Nothing else is touched.
+A count that is no integer is passed on as -1, which `usage.py` rejects; comments are left out. Nothing else
+is touched.
 """
 
 from collections.abc import AsyncIterator
@@ -13,8 +15,12 @@ import msgspec
 from serving.workers.usage import integer
 
 COUNTS = (
-    "promptTokenCount", "toolUsePromptTokenCount", "candidatesTokenCount", "thoughtsTokenCount", "cachedContentTokenCount",
-)  # fmt: skip
+    "promptTokenCount",
+    "toolUsePromptTokenCount",
+    "candidatesTokenCount",
+    "thoughtsTokenCount",
+    "cachedContentTokenCount",
+)
 NO_COUNT = -1
 MOST = 2**62
 """What msgspec writes; far beyond what is believed."""

@@ -1,10 +1,12 @@
 """What a provider's failure means to us, for the workers that speak HTTP.
 
-One table from HTTP statuses to `WorkerError`s, one list of what the HTTP library raises past the SDKs, one way to read
+One table from HTTP statuses to `WorkerError`s, one list of what the HTTP library raises past the SDKs, one
+way to read
 Retry-After, and one place that keeps keys out of errors. It knows no SDK: each adapter sorts its own SDK's
 exceptions and comes here with a status and what the provider said.
 
-An error's message is for the caller: which worker, and what the caller can do. What the provider said, where it was called and what
+An error's message is for the caller: which worker, and what the caller can do. What the provider said, where
+it was called and what
 the settings have to do with it is its `detail`, for the operator.
 """
 
@@ -33,10 +35,12 @@ WIRE_ERRORS = (
     OSError,
     RuntimeError,
 )
-"""What the HTTP libraries under the SDKs raise where an SDK lets it through, TLS's errors (`OSError`s) among them; a
+"""What the HTTP libraries under the SDKs raise where an SDK lets it through, TLS's errors (`OSError`s) among
+them; a
 `RuntimeError` where a client was closed, or was given what is no HTTP (`httpx2.StreamError`)."""
 GARBLED = (ValueError, TypeError, AttributeError, KeyError)
-"""What the SDKs' lenient decoders raise, at once or when a field is read, where a chunk is not what it should be:
+"""What the SDKs' lenient decoders raise, at once or when a field is read, where a chunk is not what it
+should be:
 `json.JSONDecodeError`, `UnicodeDecodeError` and pydantic's `ValidationError` are `ValueError`s."""
 
 _TOO_LONG = re.compile(
@@ -64,7 +68,9 @@ class ErrorMapper:
     secret: str = field(repr=False)
 
     def quote(self, text: str) -> str:
-        """What the provider said: on one line, shortened, and with nothing in it that is or looks like a key."""
+        """What the provider said: on one line, shortened, and with nothing in it that is or looks like a
+        key.
+        """
         line = " ".join(text.split())
         if self.secret:
             line = line.replace(self.secret, "***")
@@ -80,9 +86,11 @@ class ErrorMapper:
     def refusal(self, what: str, detail: str = "", *, every_call: bool = False) -> WorkerRefused:
         """The same call would be refused again; `what` as above."""
         return WorkerRefused(
-            f"{self.worker} {self.quote(what)}", worker=self.worker, detail=self.quote(detail),
+            f"{self.worker} {self.quote(what)}",
+            worker=self.worker,
+            detail=self.quote(detail),
             every_call=every_call,
-        )  # fmt: skip
+        )
 
     def unreachable(self) -> WorkerUnavailable:
         """No connection, or it broke."""
@@ -94,7 +102,8 @@ class ErrorMapper:
     def stall(self, has_begun: bool = False) -> WorkerUnavailable:
         """Connected, or not even that, and then nothing came for too long.
 
-        Where the server `has_begun` to answer, the model was at work and is probably paid: the same call is not made again.
+        Where the server `has_begun` to answer, the model was at work and is probably paid: the same call is
+        not made again.
         """
         if has_begun:
             return WorkerUnavailable(
@@ -141,9 +150,11 @@ class ErrorMapper:
             return self._config_error(f"It is out of credit: check the account's plan. {told}")
         if status in (429, 529) or (status == 503 and wait_s is not None):
             return WorkerBusy(
-                f"{self.worker} is busy. Try again later.", worker=self.worker, retry_after_s=wait_s,
+                f"{self.worker} is busy. Try again later.",
+                worker=self.worker,
+                retry_after_s=wait_s,
                 detail=f"Lower its max_concurrency where this is often so. {told}",
-            )  # fmt: skip
+            )
         if status >= 500 or status in (408, 409, 425, 499):
             message = f"{self.worker} failed on its provider's side. Try again."
             return WorkerUnavailable(message, worker=self.worker, detail=told)
@@ -151,16 +162,19 @@ class ErrorMapper:
         if advice is not None:
             return self._config_error(f"{advice} {told}")
         return WorkerRefused(
-            f"{self.worker} refused the call: change what is asked, or ask another worker.", worker=self.worker,
+            f"{self.worker} refused the call: change what is asked, or ask another worker.",
+            worker=self.worker,
             detail=f"It may also be a matter of its settings, of {self.model!r} or of extra_body. {told}",
-        )  # fmt: skip
+        )
 
     def _config_error(self, detail: str) -> WorkerRefused:
         """The caller can do nothing about it, and any other call would end the same."""
         return WorkerRefused(
             f"{self.worker} refuses every call for a reason that the operator of this server has to look into.",
-            worker=self.worker, every_call=True, detail=detail,
-        )  # fmt: skip
+            worker=self.worker,
+            every_call=True,
+            detail=detail,
+        )
 
     def _advice(self, status: int, text: str) -> str | None:
         """What the operator can do where every call would be refused; None where it is this call."""
@@ -176,7 +190,9 @@ class ErrorMapper:
 
     @contextmanager
     def on_the_wire(self) -> Generator[None]:
-        """Map what is left once an SDK's own errors are sorted out: the HTTP library's, and garbled chunks'."""
+        """Map what is left once an SDK's own errors are sorted out: the HTTP library's, and garbled
+        chunks'.
+        """
         try:
             yield
         except httpx2.ConnectTimeout as exc:  # what aiohttp's transport makes of every failure to connect
@@ -190,7 +206,8 @@ class ErrorMapper:
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """How long a response asks us to wait: `retry-after-ms`, or Retry-After as seconds or as a date (RFC 9110, 10.2.3).
+    """How long a response asks us to wait: `retry-after-ms`, or Retry-After as seconds or as a date (RFC
+    9110, 10.2.3).
 
     None where it does not say, or says what is no time.
     """

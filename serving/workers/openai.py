@@ -1,17 +1,23 @@
 """Any server that speaks OpenAI's chat completions: OpenAI itself, or whatever `base_url` names.
 
-The wire: https://platform.openai.com/docs/api-reference/chat/streaming. What servers add to it and OpenAI does not have
+The wire: https://platform.openai.com/docs/api-reference/chat/streaming. What servers add to it and OpenAI
+does not have
 (`reasoning_content`, `reasoning`) is read where it comes. What one server alone understands (vLLM's
-`structured_outputs`, a chat template's switches) goes into `extra_body`, which is laid over every request: this file
+`structured_outputs`, a chat template's switches) goes into `extra_body`, which is laid over every request:
+this file
 does not guess what is behind a `base_url`.
 
-* The longest answer is sent as `max_completion_tokens` to api.openai.com and to models that are known to take nothing else,
+* The longest answer is sent as `max_completion_tokens` to api.openai.com and to models that are known to
+  take nothing else,
   and as `max_tokens` elsewhere, which is what every other server has understood from the start.
 * What a model does not accept never comes here: `serving/layers/fitting.py`.
-* A `base_url` with an `api-version` in its query is Azure's dated API, which wants the key as `api-key`; its v1 API
-  (`.../openai/v1/`) takes it like OpenAI (https://learn.microsoft.com/azure/foundry/openai/api-version-lifecycle).
+* A `base_url` with an `api-version` in its query is Azure's dated API, which wants the key as `api-key`; its
+  v1 API
+  (`.../openai/v1/`) takes it like OpenAI
+  (https://learn.microsoft.com/azure/foundry/openai/api-version-lifecycle).
 
-The SDK says where to ask and with which headers, and brings the HTTP client. A call itself goes past it: its typed way to that
+The SDK says where to ask and with which headers, and brings the HTTP client. A call itself goes past it: its
+typed way to that
 client takes half a millisecond of CPU (decision 0010).
 """
 
@@ -46,12 +52,24 @@ FINISH = {
 }
 """OpenAI's reasons, and two that compatible servers use for `stop`."""
 STATUS_OF = {
-    "rate_limit_exceeded": 429, "rate_limit_error": 429, "insufficient_quota": 429, "tokens": 429, "requests": 429,
-    "overloaded_error": 529, "server_error": 500, "internal_error": 500, "internal_server_error": 500,
-    "invalid_request_error": 400, "badrequesterror": 400, "context_length_exceeded": 400,
-    "authentication_error": 401, "invalid_api_key": 401, "permission_error": 403, "not_found_error": 404,
+    "rate_limit_exceeded": 429,
+    "rate_limit_error": 429,
+    "insufficient_quota": 429,
+    "tokens": 429,
+    "requests": 429,
+    "overloaded_error": 529,
+    "server_error": 500,
+    "internal_error": 500,
+    "internal_server_error": 500,
+    "invalid_request_error": 400,
+    "badrequesterror": 400,
+    "context_length_exceeded": 400,
+    "authentication_error": 401,
+    "invalid_api_key": 401,
+    "permission_error": 403,
+    "not_found_error": 404,
     "model_not_found": 404,
-}  # fmt: skip
+}
 """The HTTP status that an error inside a stream, where the status is long sent, would have had."""
 
 
@@ -62,13 +80,16 @@ class OpenAIWorker:
         """Connects to nobody yet.
 
         Args:
-            account: its `base_url` is up to and with `/v1`; None: OpenAI, or what the environment's OPENAI_BASE_URL says.
+            account: its `base_url` is up to and with `/v1`; None: OpenAI, or what the environment's
+                OPENAI_BASE_URL says.
         """
         self.name, self._account = account.name, account
         self._http: httpx2.AsyncClient = openai.DefaultAioHttpClient(
-            timeout=account.timeout, limits=CONNECTIONS, follow_redirects=False,
+            timeout=account.timeout,
+            limits=CONNECTIONS,
+            follow_redirects=False,
             event_hooks={"response": [end_with_connection, bound_response]},
-        )  # fmt: skip
+        )
         sdk = openai.AsyncOpenAI(
             api_key=account.api_key, base_url=account.base_url, max_retries=0, http_client=self._http
         )
@@ -194,7 +215,9 @@ class OpenAIWorker:
         )
 
     def _finish(self, chunk: ChatChunk) -> FinishReason | None:
-        """Why the chunk says the model stopped; None where it goes on. A refusal in words is a filtered answer."""
+        """Why the chunk says the model stopped; None where it goes on. A refusal in words is a filtered
+        answer.
+        """
         choice = chunk.choice
         if choice is None:
             return None
@@ -245,7 +268,9 @@ def _code(error: object) -> str:
 
 
 def _status_in_stream(error: object) -> int:
-    """The status that an error inside a stream stands for. One that does not say what it is, is the server's fault: 500."""
+    """The status that an error inside a stream stands for. One that does not say what it is, is the server's
+    fault: 500.
+    """
     for word in _code(error).lower().split():
         if word.isdigit() and 400 <= int(word) <= 599:
             return int(word)
@@ -270,7 +295,9 @@ def _together(words: list[tuple[str, str]]) -> tuple[str, str]:
 
 
 def _cost(chunk: ChatChunk) -> object:
-    """What the server says the call cost so far: OpenRouter's `usage.cost`, or another Podium's `podium.cost_usd`."""
+    """What the server says the call cost so far: OpenRouter's `usage.cost`, or another Podium's
+    `podium.cost_usd`.
+    """
     told = fields(chunk.usage).get("cost")
     return fields(chunk.podium).get("cost_usd") if told is None else told
 

@@ -1,10 +1,14 @@
-"""Workers of one's own: any object that is a `conductor.model.worker.Worker`, made by a function that the settings name.
+"""Workers of one's own: any object that is a `conductor.model.worker.Worker`, made by a function that the
+settings name.
 
-    - {name: search, kind: python, factory: "my_team.search:Search", options: {index: papers}, card: "Finds papers."}
+    - {name: search, kind: python, factory: "my_team.search:Search", options: {index: papers}, card: "Finds
+      papers."}
 
-One that is no model says so in an attribute, `provenance = "program"`, which `GET /v1/models` and evaluation's reports tell.
+One that is no model says so in an attribute, `provenance = "program"`, which `GET /v1/models` and
+evaluation's reports tell.
 
-It runs in the router's process and on its event loop, so what blocks or computes for long belongs in a thread, or behind HTTP.
+It runs in the router's process and on its event loop, so what blocks or computes for long belongs in a
+thread, or behind HTTP.
 The layers around it (slots, retries, fallback, span, price) are those of every other worker.
 """
 
@@ -24,10 +28,12 @@ def load_plugin(name: str, price: Price | None, factory: str, options: Mapping[s
         name: in the pool.
         price: per token; None: unknown.
         factory: `package.module:callable`.
-        options: of the settings; the factory checks them, and raises `ValueError` or `TypeError` for those it cannot use.
+        options: of the settings; the factory checks them, and raises `ValueError` or `TypeError` for those
+            it cannot use.
 
     Raises:
-        SettingsError: there is no such module or callable, it refuses its options, or it gives something that is no worker.
+        SettingsError: there is no such module or callable, it refuses its options, or it gives something
+        that is no worker.
     """
     module, _, attribute = factory.partition(":")
     where = f"Worker {name!r}, factory {factory!r}"

@@ -1,6 +1,7 @@
 """The fake that ships: it answers what it was told to answer, as fast and as brokenly as it was told to.
 
-For tests, load tests and demonstrations that must not depend on a model. It asks nobody and computes nothing; its
+For tests, load tests and demonstrations that must not depend on a model. It asks nobody and computes
+nothing; its
 reported model name says that it is a script.
 """
 
@@ -43,7 +44,8 @@ class ScriptedReply:
     retry_after_s: float | None = None
     """For `busy`."""
     fail_after_tokens: int | None = None
-    """Fail after so many tokens, thoughts included, with `error` or else `unavailable`. None: an `error` comes at once."""
+    """Fail after so many tokens, thoughts included, with `error` or else `unavailable`. None: an `error`
+    comes at once."""
     stall_after_tokens: int | None = None
     """Say nothing more after so many tokens, until the block is closed."""
     finish: FinishReason = FinishReason.STOP

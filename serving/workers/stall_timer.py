@@ -1,6 +1,7 @@
 """How long a server may go without a word. Knows no wire.
 
-The HTTP libraries measure silence from byte to byte, so comments, pings and headers that drip keep a dead call alive. Here only
+The HTTP libraries measure silence from byte to byte, so comments, pings and headers that drip keep a dead
+call alive. Here only
 words count: the time that a call has waited since its last one, its connection and its headers included.
 """
 
@@ -18,7 +19,8 @@ T = TypeVar("T")
 
 
 class StallTimer:
-    """Waits for a server's events, until it was waited `limit_s` without a word. A slow reader's time does not count.
+    """Waits for a server's events, until it was waited `limit_s` without a word. A slow reader's time does
+    not count.
 
     Args:
         limit_s: the longest silence.

@@ -1,9 +1,13 @@
 """What a server says a call took, checked where it crosses the wire: one check for all API workers.
 
-A count is believed up to `SLACK_FACTOR` times what prompt and answer can hold, and `SLACK_TOKENS` beyond: providers add prompts
-of their own, and a server that is a team itself reads more than it was sent. An answer's tokens have a bound of their own, a
-little above the call's limit, which counts thoughts with every provider; what passes the limit below it is billed as told. Whatever else is no count (below zero, no
-integer, 10^30) makes the whole usage unknown; the call is then billed at its bound, and the reply's notes say why.
+A count is believed up to `SLACK_FACTOR` times what prompt and answer can hold, and `SLACK_TOKENS` beyond:
+providers add prompts
+of their own, and a server that is a team itself reads more than it was sent. An answer's tokens have a bound
+of their own, a
+little above the call's limit, which counts thoughts with every provider; what passes the limit below it is
+billed as told. Whatever else is no count (below zero, no
+integer, 10^30) makes the whole usage unknown; the call is then billed at its bound, and the reply's notes
+say why.
 It knows no provider's field names.
 """
 
@@ -42,7 +46,9 @@ class UsageCheck:
         self._rejected = False
 
     def count(self, name: str, told: object) -> int | None:
-        """`told` as a number of tokens; None where it is missing, and where it cannot be true, which rejects the usage."""
+        """`told` as a number of tokens; None where it is missing, and where it cannot be true, which rejects
+        the usage.
+        """
         if told is None:
             return None
         number = integer(told)
@@ -87,12 +93,21 @@ class UsageCheck:
         if not self._notes:
             return last
         return Delta(
-            last.text, last.reasoning, last.finish, None if self._rejected else last.usage, last.cost_usd, last.model,
-            last.inner_run, (*last.notes, *self._notes), last.billed_at_bound or self._rejected,
-        )  # fmt: skip
+            last.text,
+            last.reasoning,
+            last.finish,
+            None if self._rejected else last.usage,
+            last.cost_usd,
+            last.model,
+            last.inner_run,
+            (*last.notes, *self._notes),
+            last.billed_at_bound or self._rejected,
+        )
 
     def _fits(self, output_tokens: int) -> bool:
-        """Whether an answer held to the call's limit can have taken `output_tokens`; where not, the usage is rejected."""
+        """Whether an answer held to the call's limit can have taken `output_tokens`; where not, the usage is
+        rejected.
+        """
         limit = self._call.sampling.max_output_tokens
         if limit is None or output_tokens <= limit:
             return True

@@ -32,11 +32,13 @@ class EngineCall:
     adapter: str | None = None
     """Where a LoRA adapter is, under a name that is never used twice: see `serving.lora.adapters`."""
     gap_s: float = 0.0
-    """At least so long lies between one message of the answer and the next; the first and the last do not wait."""
+    """At least so long lies between one message of the answer and the next; the first and the last do not
+    wait."""
 
 
 UNREAD_GAP_S = 0.25
-"""Of an answer that nobody reads along: seldom enough to cost little, often enough that a broken-off call knows its tokens."""
+"""Of an answer that nobody reads along: seldom enough to cost little, often enough that a broken-off call
+knows its tokens."""
 
 
 class Chunk(NamedTuple):
@@ -69,11 +71,14 @@ class EngineClient(Protocol):
         ...
 
     async def ready(self, adapters: Sequence[str] = ()) -> bool:
-        """Whether a replica is up and its engine healthy, with all of `adapters`. Never raises for what it asks about."""
+        """Whether a replica is up and its engine healthy, with all of `adapters`. Never raises for what it
+        asks about.
+        """
         ...
 
     async def load(self, adapter: str) -> None:
-        """Fetch, load and try an adapter in every replica that is up; one that starts later does so by itself.
+        """Fetch, load and try an adapter in every replica that is up; one that starts later does so by
+        itself.
 
         Raises:
             AdapterError: a replica cannot serve it.
@@ -134,10 +139,16 @@ class VllmWorker:
 
     def _across(self, call: Call) -> EngineCall:
         return EngineCall(
-            [_openai(message) for message in call.messages], call.sampling.max_output_tokens, call.sampling.temperature, call.sampling.top_p,
-            call.sampling.stop, call.sampling.seed, call.grammar.ebnf if call.grammar else None, self._adapter,
+            [_openai(message) for message in call.messages],
+            call.sampling.max_output_tokens,
+            call.sampling.temperature,
+            call.sampling.top_p,
+            call.sampling.stop,
+            call.sampling.seed,
+            call.grammar.ebnf if call.grammar else None,
+            self._adapter,
             UNREAD_GAP_S if call.coalesce else 0.0,
-        )  # fmt: skip
+        )
 
 
 def _openai(message: Message) -> dict[str, Any]:

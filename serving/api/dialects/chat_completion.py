@@ -16,12 +16,20 @@ def completion(records: RunRecords, *, trace: bool) -> Json:
     if reasoning:
         message["reasoning_content"] = reasoning
     choice: Json = {
-        "index": 0, "message": message, "logprobs": None, "finish_reason": record.finish.value if record.finish else "stop",
-    }  # fmt: skip
+        "index": 0,
+        "message": message,
+        "logprobs": None,
+        "finish_reason": record.finish.value if record.finish else "stop",
+    }
     return {
-        "id": chat_id(record.id), "object": "chat.completion", "created": int(record.created), "model": model_name(record),
-        "choices": [choice], "usage": usage(record), "podium": summary(record, records.inner, trace=trace),
-    }  # fmt: skip
+        "id": chat_id(record.id),
+        "object": "chat.completion",
+        "created": int(record.created),
+        "model": model_name(record),
+        "choices": [choice],
+        "usage": usage(record),
+        "podium": summary(record, records.inner, trace=trace),
+    }
 
 
 def chat_id(workflow_id: str) -> str:

@@ -1,7 +1,9 @@
 """OpenAI's chat completion body, and `podium` in it.
 
-Unknown OpenAI fields are ignored, because clients send what they like; known ones that are not served yet and would change the answer
-are refused by name (`chat_unserved.py`), and so are unknown `podium` fields, because a limit with a typing error in it must not go unnoticed.
+Unknown OpenAI fields are ignored, because clients send what they like; known ones that are not served yet
+and would change the answer
+are refused by name (`chat_unserved.py`), and so are unknown `podium` fields, because a limit with a typing
+error in it must not go unnoticed.
 """
 
 from typing import Annotated, Any, Literal
@@ -28,10 +30,12 @@ from serving.api.request import MOST, Effort, Podium
 from serving.workers.images import split_data_url
 
 MOST_PARTS = 2048
-"""Messages of a conversation and parts of a message, as with OpenAI: more objects than that take seconds to read."""
+"""Messages of a conversation and parts of a message, as with OpenAI: more objects than that take seconds to
+read."""
 MOST_STOP_CHARS = 1000
 """Of a stop sequence."""
-# Every list ends at its first fault: a body of a megabyte could hold so many that telling them all would take seconds.
+# Every list ends at its first fault: a body of a megabyte could hold so many that telling them all would
+# take seconds.
 
 
 class _Ignoring(BaseModel):
@@ -178,7 +182,9 @@ def _innermost(faults: list[ErrorDetails]) -> ErrorDetails:
 
 
 def place(loc: tuple[int | str, ...]) -> str:
-    """A validator's location as a caller writes it, `messages[0].content`: which sort was tried is left out."""
+    """A validator's location as a caller writes it, `messages[0].content`: which sort was tried is left
+    out.
+    """
     written = ""
     for index, part in enumerate(loc):
         before = loc[index - 1] if index else None

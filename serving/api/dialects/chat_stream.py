@@ -35,9 +35,11 @@ class ChatEncoder:
         self._with_usage = request.include_usage
         record = run.record
         self._head: Json = {
-            "id": chat_id(record.id), "object": "chat.completion.chunk", "created": int(time.time()),
+            "id": chat_id(record.id),
+            "object": "chat.completion.chunk",
+            "created": int(time.time()),
             "model": record.model,
-        }  # fmt: skip
+        }
 
     def begin(self) -> bytes:
         """The first chunk: somebody answers."""
@@ -70,10 +72,12 @@ class ChatEncoder:
 
     def _last_chunks(self, reason: str) -> bytes:
         record = self._run.record
-        last = self._chunk({
-            "choices": [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": reason}],
-            "podium": record_json.summary(record, self._run.records.inner, trace=self._podium.trace),
-        })  # fmt: skip
+        last = self._chunk(
+            {
+                "choices": [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": reason}],
+                "podium": record_json.summary(record, self._run.records.inner, trace=self._podium.trace),
+            }
+        )
         if not self._with_usage:
             return last + DONE
         return last + _data(self._head | {"choices": [], "usage": record_json.usage(record)}) + DONE

@@ -1,6 +1,8 @@
-"""OpenAI's fields that would change the answer and are not served yet: told by name, never dropped in silence.
+"""OpenAI's fields that would change the answer and are not served yet: told by name, never dropped in
+silence.
 
-Only where the value would change the answer: an empty one asks for nothing, and clients send many of those by default. A test holds
+Only where the value would change the answer: an empty one asks for nothing, and clients send many of those
+by default. A test holds
 these fields and `schema.ChatRequest` against the SDK's own list, so that a new one is decided about.
 """
 
@@ -12,17 +14,30 @@ from pydantic import BaseModel, ConfigDict
 
 from conductor.errors import BadTask
 
-WITHOUT_EFFECT = frozenset({
-    "metadata", "parallel_tool_calls", "prediction", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
-    "safety_identifier", "service_tier", "store", "user",
-})  # fmt: skip
-"""Known, and ignored: they are about storage, price, speed or accounting, or about tools, which are refused anyway."""
+WITHOUT_EFFECT = frozenset(
+    {
+        "metadata",
+        "parallel_tool_calls",
+        "prediction",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "safety_identifier",
+        "service_tier",
+        "store",
+        "user",
+    }
+)
+"""Known, and ignored: they are about storage, price, speed or accounting, or about tools, which are refused
+anyway."""
 TOOL_ROLES = ("tool", "function")
 
 
 @dataclass(frozen=True, slots=True)
 class Neutral:
-    """The value beside empty ones (null, false, 0, "", [], {}) that leaves the answer as it is without the field."""
+    """The value beside empty ones (null, false, 0, "", [], {}) that leaves the answer as it is without the
+    field.
+    """
 
     values: tuple[object, ...]
 
