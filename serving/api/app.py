@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from conductor.errors import BadTask, PodiumError, UnknownName
-from serving.api import chat, health, models, workflows
+from serving.api import completions, health, models, workflows
 from serving.api.respond import failure
 from serving.edge.middleware import Edge
 from serving.edge.policy import Policy
@@ -24,7 +24,7 @@ def build_api(service: Service) -> FastAPI:
     # read by hand.
     app = FastAPI(title="Podium", openapi_url=None)
     app.state.service = service
-    for router in (chat.router, models.router, workflows.router, health.router):
+    for router in (completions.router, models.router, workflows.router, health.router):
         app.include_router(router)
     app.add_exception_handler(PodiumError, _render_error)
     app.add_exception_handler(HTTPException, _http)

@@ -13,7 +13,7 @@ from serving.api.app import build_api
 from serving.deployments.autoscaling import LOAD
 from serving.deployments.handle import EngineHandle
 from serving.deployments.loopback import listen_on_loopback
-from serving.deployments.metrics import RayMeter, sample
+from serving.deployments.ray_meter import RayMeter, sample
 from serving.deployments.replicas import Replicas
 from serving.lora.adapters import AdapterError
 from serving.pool import build_pool

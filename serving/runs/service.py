@@ -16,9 +16,9 @@ from serving.runs.conductor_health import ConductorHealth
 from serving.runs.memory_store import MemoryStore
 from serving.runs.readiness import Readiness
 from serving.runs.store import RecordStore
-from serving.telemetry import instruments, spans
+from serving.telemetry import metrics, spans
 from serving.telemetry.logs import FIELDS
-from serving.telemetry.metrics import Measurement, Meter, of_run, report
+from serving.telemetry.measurement import Measurement, Meter, of_run, report
 
 logger = logging.getLogger("podium")
 
@@ -80,14 +80,14 @@ class Service:
 
     def levels(self) -> Iterator[Measurement]:
         """What is under way at this moment."""
-        yield Measurement(instruments.RUNNING, self.running)
-        yield Measurement(instruments.ROOM, self.pool.settings.limits.max_running)
-        yield Measurement(instruments.CONDUCTOR_FAILURES, self.conductor_health.failures)
+        yield Measurement(metrics.RUNNING, self.running)
+        yield Measurement(metrics.ROOM, self.pool.settings.limits.max_running)
+        yield Measurement(metrics.CONDUCTOR_FAILURES, self.conductor_health.failures)
         self._levelled.update(self.pool.limiters)
         for name in sorted(self._levelled):
             slots = [pool.limiters[name] for pool in self._pools if name in pool.limiters]
-            yield Measurement(instruments.QUEUED, sum(each.queued for each in slots), (name,))
-            yield Measurement(instruments.OPEN, sum(each.open_calls for each in slots), (name,))
+            yield Measurement(metrics.QUEUED, sum(each.queued for each in slots), (name,))
+            yield Measurement(metrics.OPEN, sum(each.open_calls for each in slots), (name,))
 
     @asynccontextmanager
     async def run(self, task: Task, team: Team, id: str, headers: dict[str, str]) -> AsyncGenerator[Run]:

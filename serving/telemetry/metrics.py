@@ -1,191 +1,167 @@
-"""What is measured of a run, all of it derived from one place: its record. And the port through which
-measurements leave.
+"""Every metric that Podium measures: name, unit, labels, buckets. One table, beside the spans' names in
+`telemetry.py`.
 
-Knows records and the table of instruments; does not know Ray or Prometheus (`serving/deployments/metrics.py`
-does).
+Names are those of the OpenTelemetry GenAI conventions where they have one (`docs/gen-ai/gen-ai-metrics.md` of
+https://github.com/open-telemetry/semantic-conventions-genai, development status as of 2026-11, buckets
+included), ours start
+with `podium.`. A label holds a name from the settings or a word of a closed set, never an id and never a
+caller's words, so
+there are no more series than workers times models times kinds of errors.
+
+Ray's agent rebuilds histograms from bucket counts, so their `_sum` is a guess: what must add up (tokens,
+money) is a counter.
 """
 
-import logging
-from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import NamedTuple, Protocol
+from typing import Literal
 
-from conductor.errors import WorkerError
-from conductor.model.failure import Failure
-from conductor.model.usage import Usage
-from conductor.model.worker import CallResult
-from conductor.run.record import PlanRecord, Record, RunRecords, StepRecord
-from serving.telemetry import instruments
-from serving.telemetry.instruments import Instrument
+from serving.telemetry import spans
 
-logger = logging.getLogger("podium")
+SUFFIXES = {"s": "_seconds", "USD": "_usd"}
+SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+LONG_SECONDS = (*SECONDS[3:], 163.84, 327.68, 655.36)
+"""For whole runs, which take up to ten minutes by default."""
+TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576)
+COUNTS = (1, 2, 3, 4, 5, 8, 13, 20)
 
-
-class Measurement(NamedTuple):
-    """One value, with a word for each of the instrument's labels."""
-
-    instrument: Instrument
-    value: float
-    labels: tuple[str, ...] = ()
-
-
-class Meter(Protocol):
-    """Takes measurements: counts, observes or sets, as the instrument's kind says."""
-
-    def take(self, measurement: Measurement) -> None:
-        """Never waits."""
-        ...
-
-
-def report(meter: Meter | None, taken: Iterable[Measurement]) -> None:
-    """Hand `taken` to `meter`. What measures must not harm what is measured: a failure is logged, and that
-    is all.
-    """
-    if meter is None:
-        return
-    try:
-        for measurement in taken:
-            meter.take(measurement)
-    except Exception:  # whatever a metrics library throws, the request has been answered
-        logger.exception("A run could not be measured.")
-
-
-def of_run(records: RunRecords, providers: Mapping[str, str]) -> Iterator[Measurement]:
-    """What a finished run says.
-
-    Args:
-        records: of the run and of those inside it.
-        providers: the conventions' name of each worker's provider.
-    """
-    yield from _of_whole(records.record)
-    for run in records:
-        for plan in run.plans:
-            yield Measurement(instruments.PLANS, 1, (plan.source, _fate(plan), plan.reject_reason or ""))
-            yield from (
-                Measurement(instruments.STEPS, 1, (step.served_by or step.worker, step.status))
-                for step in plan.steps
-            )
-        for call in _calls(run):
-            yield from _of_call(call, providers)
-
-
-def _of_whole(record: Record) -> Iterator[Measurement]:
-    model, plan, cost_usd = (record.model,), record.answering_plan, record.cost_usd
-    status = "planned" if _only_planned(record) else record.status
-    yield Measurement(
-        instruments.WORKFLOW_DURATION, record.wall_s, (record.model, status, _code(record.failure))
-    )
-    if record.answer_began_s is not None:
-        yield Measurement(instruments.FIRST_ANSWER, record.answer_began_s, model)
-    if cost_usd is None:
-        yield Measurement(instruments.COST_UNKNOWN, 1, model)
-    else:
-        yield Measurement(instruments.COST, float(cost_usd), model)
-        if limit_usd := record.task.budget.max_cost_usd:
-            yield Measurement(instruments.BUDGET_USED, float(cost_usd / limit_usd), model)
-    if plan is not None:
-        yield Measurement(instruments.PLAN_STEPS, len(plan.steps), model)
-        yield Measurement(instruments.PLAN_DEPTH, _depth(plan), model)
-        if status == "finished" and record.critical_path_s > 0:
-            yield Measurement(instruments.OVER_CRITICAL_PATH, record.wall_s / record.critical_path_s, model)
+Kind = Literal["counter", "histogram", "gauge"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
-    operation: str
-    worker: str
-    result: CallResult | None
-    failure: Failure | None
-    took_s: float | None
-    first_chunk_s: float | None = None
+class Instrument:
+    """One metric. Units are UCUM's, as the conventions write them."""
+
+    kind: Kind
+    name: str
+    unit: str
+    text: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+    @property
+    def prometheus_name(self) -> str:
+        """As it is given to Ray, which puts `ray_` before it, and `_total` behind a counter."""
+        return to_prometheus(self.name) + SUFFIXES.get(self.unit, "")
 
 
-def _of_call(call: _Call, providers: Mapping[str, str]) -> Iterator[Measurement]:
-    result, failure = call.result, call.failure
-    worker = result.worker if result else call.worker
-    labels = (call.operation, providers.get(worker, "podium"), worker)
-    if call.took_s is not None:
-        yield Measurement(instruments.CALL_DURATION, call.took_s, (*labels, _code(failure)))
-    if call.first_chunk_s is not None:
-        yield Measurement(instruments.CALL_FIRST_CHUNK, call.first_chunk_s, labels)
-    if result and result.usage and result.inner_run is None:  # an inner run's calls are counted one by one
-        yield from _of_usage(result.usage, labels)
-    yield from _of_failures(call)
+def to_prometheus(name: str) -> str:
+    """`name` as Prometheus spells it."""
+    return name.replace(".", "_")
 
 
-def _of_usage(usage: Usage, labels: tuple[str, str, str]) -> Iterator[Measurement]:
-    operation, _, worker = labels
-    for kind, n_tokens in (("input", usage.input_tokens), ("output", usage.output_tokens)):
-        yield Measurement(instruments.CALL_TOKENS, n_tokens, (*labels, kind))
-        yield Measurement(instruments.WORKER_TOKENS, n_tokens, (operation, worker, kind))
-    for kind, n_tokens in (
-        ("cached_input", usage.cached_input_tokens),
-        ("reasoning", usage.reasoning_tokens),
-    ):
-        yield Measurement(instruments.WORKER_TOKENS, n_tokens, (operation, worker, kind))
+CALL = (spans.OPERATION, spans.PROVIDER, spans.WORKER)
 
+WORKFLOW_DURATION = Instrument(
+    "histogram",
+    "gen_ai.workflow.duration",
+    "s",
+    "A whole run, from the request to its end.",
+    (spans.WORKFLOW, spans.STATUS, spans.ERROR_TYPE),
+    LONG_SECONDS,
+)
+CALL_DURATION = Instrument(
+    "histogram",
+    "gen_ai.client.operation.duration",
+    "s",
+    "A call to a model: waiting for budget, a slot or a retry included.",
+    (*CALL, spans.ERROR_TYPE),
+    SECONDS,
+)
+CALL_FIRST_CHUNK = Instrument(
+    "histogram",
+    "gen_ai.client.operation.time_to_first_chunk",
+    "s",
+    "Until a called model said something.",
+    CALL,
+    SECONDS,
+)
+CALL_TOKENS = Instrument(
+    "histogram",
+    "gen_ai.client.token.usage",
+    "{token}",
+    "How long prompts and answers are.",
+    (*CALL, spans.TOKEN_TYPE),
+    TOKENS,
+)
 
-def _of_failures(call: _Call) -> Iterator[Measurement]:
-    """Each attempt that failed: tried again where the same worker comes next, failed over where another one
-    does.
-    """
-    result, failure = call.result, call.failure
-    last_failure = failure if failure is not None and failure.is_a(WorkerError) else None
-    attempts = result.attempts if result else last_failure.attempts if last_failure else ()
-    blamed = str(last_failure.get("worker") or "") if last_failure else ""
-    last = result.worker if result else blamed or call.worker
-    for attempt, after in pairwise([*((each.worker, each.error) for each in attempts), (last, "")]):
-        then = "retried" if attempt[0] == after[0] else "failed_over"
-        yield Measurement(instruments.WORKER_ERRORS, 1, (*attempt, then))
-    if last_failure:
-        yield Measurement(instruments.WORKER_ERRORS, 1, (last, _code(last_failure), "gave_up"))
+FIRST_ANSWER = Instrument(
+    "histogram",
+    "podium.workflow.time_to_first_chunk",
+    "s",
+    "Until the answer's first piece.",
+    (spans.WORKFLOW,),
+    LONG_SECONDS,
+)
+OVER_CRITICAL_PATH = Instrument(
+    "histogram",
+    "podium.workflow.wall_over_critical_path",
+    "1",
+    "How much longer than its longest chain of steps a run took: what orchestration adds.",
+    (spans.WORKFLOW,),
+    (1, 1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2, 5),
+)
+COST = Instrument("counter", "podium.workflow.cost", "USD", "Dollars spent.", (spans.WORKFLOW,))
+COST_UNKNOWN = Instrument(
+    "counter",
+    "podium.workflow.cost_unknown",
+    "{run}",
+    "Runs with a call whose cost nobody knows.",
+    (spans.WORKFLOW,),
+)
+BUDGET_USED = Instrument(
+    "histogram",
+    "podium.workflow.budget_used",
+    "1",
+    "Share of `max_cost_usd` that a run spent.",
+    (spans.WORKFLOW,),
+    (0.1, 0.25, 0.5, 0.75, 0.9, 1),
+)
+PLANS = Instrument(
+    "counter",
+    "podium.plans",
+    "{plan}",
+    "Plan texts, by who wrote them, what became of them, and why they were refused.",
+    (spans.SOURCE, spans.STATUS, spans.REASON),
+)
+PLAN_STEPS = Instrument(
+    "histogram", "podium.plan.steps", "{step}", "Steps of the plan that answered.", (spans.WORKFLOW,), COUNTS
+)
+PLAN_DEPTH = Instrument(
+    "histogram", "podium.plan.depth", "{step}", "Its longest chain of reads.", (spans.WORKFLOW,), COUNTS
+)
+STEPS = Instrument(
+    "counter", "podium.steps", "{step}", "Steps, by how they ended.", (spans.WORKER, spans.STATUS)
+)
+WORKER_TOKENS = Instrument(
+    "counter",
+    "podium.worker.tokens",
+    "{token}",
+    "Tokens, exactly; `cached_input` is a part of `input`, `reasoning` one of `output`.",
+    (spans.OPERATION, spans.WORKER, spans.TOKEN_TYPE),
+)
+WORKER_ERRORS = Instrument(
+    "counter",
+    "podium.worker.errors",
+    "{error}",
+    "Attempts that failed, by what was done then: retried, failed_over, gave_up.",
+    (spans.WORKER, spans.ERROR_TYPE, spans.THEN),
+)
 
+RUNNING = Instrument("gauge", "podium.workflow.running", "{run}", "Runs under way in a router replica.")
+ROOM = Instrument("gauge", "podium.workflow.room", "{run}", "Most runs that a router replica takes.")
+CONDUCTOR_FAILURES = Instrument(
+    "gauge",
+    "podium.conductor.failures_in_a_row",
+    "{run}",
+    "Newest runs of a router replica for which the conductor made no plan; 0 once it makes one.",
+)
+QUEUED = Instrument(
+    "gauge",
+    "podium.worker.queued",
+    "{call}",
+    "Calls that wait for one of the worker's slots.",
+    (spans.WORKER,),
+)
+OPEN = Instrument("gauge", "podium.worker.open", "{call}", "Calls that hold one.", (spans.WORKER,))
 
-def _calls(run: Record) -> Iterator[_Call]:
-    for plan in run.plans:
-        if plan.worker is not None:
-            yield _Call(
-                "plan", plan.worker, plan.result, plan.failure, _between(plan.started_s, plan.ended_s)
-            )
-        yield from (_step(step) for step in plan.steps if step.started_s is not None)
-
-
-def _step(step: StepRecord) -> _Call:
-    ended_s = (
-        step.ended_s if step.status in ("done", "failed") else None
-    )  # cut short, it says nothing of the worker
-    return _Call(
-        "chat",
-        step.worker,
-        step.result,
-        step.failure,
-        _between(step.started_s, ended_s),
-        _between(step.started_s, step.first_token_s),
-    )
-
-
-def _fate(plan: PlanRecord) -> str:
-    if plan.rejection:
-        return "rejected"
-    return "failed" if plan.failure else "accepted" if plan.accepted else "run"
-
-
-def _only_planned(record: Record) -> bool:
-    steps = [step for plan in record.plans for step in plan.steps]
-    return record.status == "finished" and all(step.status == "planned" for step in steps)
-
-
-def _depth(plan: PlanRecord) -> int:
-    depths: list[int] = []
-    for step in plan.steps:
-        depths.append(1 + max((depths[read] for read in step.access), default=0))
-    return max(depths)
-
-
-def _between(began_s: float | None, ended_s: float | None) -> float | None:
-    return None if began_s is None or ended_s is None else ended_s - began_s
-
-
-def _code(failure: Failure | None) -> str:
-    return failure.code if failure else ""
+INSTRUMENTS = tuple(value for value in globals().values() if isinstance(value, Instrument))

@@ -1,5 +1,5 @@
 """Names of spans and attributes, in one table, and where spans go. Metrics are in the table beside it,
-`instruments.py`.
+`metrics.py`.
 
 The names are those of the OpenTelemetry GenAI conventions where they have one
 (https://github.com/open-telemetry/semantic-conventions-genai, `docs/gen-ai`, development status as of

@@ -5,7 +5,7 @@ import re
 import pytest
 import yaml
 
-from serving.telemetry.instruments import INSTRUMENTS
+from serving.telemetry.metrics import INSTRUMENTS
 from tests.conftest import ROOT
 from tests.dashboards import ALERTS, BOARDS, alerts, board, expressions, names
 from tests.prometheus import promtool

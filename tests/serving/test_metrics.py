@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from serving.telemetry import instruments
+from serving.telemetry import metrics
 from serving.telemetry.logs import JsonLines
-from serving.telemetry.metrics import Measurement
+from serving.telemetry.measurement import Measurement
 from tests.serving.api.served import ASK, PRICE, Served, plan, scripted, served, step, team
 from tests.serving.states import until
 
@@ -26,7 +26,7 @@ class Kept:
     def take(self, measurement: Measurement) -> None:
         self.taken.append(measurement)
 
-    def sums(self, instrument: instruments.Instrument) -> dict[tuple[str, ...], float]:
+    def sums(self, instrument: metrics.Instrument) -> dict[tuple[str, ...], float]:
         """By labels."""
         sums = Counter[tuple[str, ...]]()
         for measurement in self.taken:
@@ -41,15 +41,13 @@ def metered(running: Served) -> Kept:
 
 
 def test_every_instrument_has_a_name_that_prometheus_takes_and_no_label_of_endless_values() -> None:
-    assert (
-        len({each.prometheus_name for each in instruments.INSTRUMENTS}) == len(instruments.INSTRUMENTS) > 15
-    )
-    for each in instruments.INSTRUMENTS:
+    assert len({each.prometheus_name for each in metrics.INSTRUMENTS}) == len(metrics.INSTRUMENTS) > 15
+    for each in metrics.INSTRUMENTS:
         assert re.fullmatch(r"(gen_ai|podium)_[a-z_]+", each.prometheus_name)
         assert not set(each.labels) & {"podium.workflow_id", "podium.step", "podium.plan"}
         assert (each.kind == "histogram") == bool(each.buckets)
         assert list(each.buckets) == sorted(each.buckets)
-    assert instruments.WORKFLOW_DURATION.prometheus_name == "gen_ai_workflow_duration_seconds"
+    assert metrics.WORKFLOW_DURATION.prometheus_name == "gen_ai_workflow_duration_seconds"
 
 
 async def test_a_run_is_measured_whole_from_its_record() -> None:
@@ -57,19 +55,19 @@ async def test_a_run_is_measured_whole_from_its_record() -> None:
         kept = metered(api)
         answer = await api.ok(max_cost_usd=1)
         await until(lambda: kept.taken, "the run is measured")
-    assert list(kept.sums(instruments.WORKFLOW_DURATION)) == [("mini", "finished", "")]
-    assert kept.sums(instruments.PLANS) == {("conductor", "run", ""): 1}
-    assert kept.sums(instruments.PLAN_STEPS) == {("mini",): 3}
-    assert kept.sums(instruments.PLAN_DEPTH) == {("mini",): 2}
-    assert kept.sums(instruments.STEPS) == {("a", "done"): 1, ("b", "done"): 1, ("c", "done"): 1}
-    assert kept.sums(instruments.COST) == {("mini",): pytest.approx(answer["podium"]["cost_usd"])}
-    assert kept.sums(instruments.BUDGET_USED) == {("mini",): pytest.approx(answer["podium"]["cost_usd"])}
-    tokens = kept.sums(instruments.WORKER_TOKENS)
+    assert list(kept.sums(metrics.WORKFLOW_DURATION)) == [("mini", "finished", "")]
+    assert kept.sums(metrics.PLANS) == {("conductor", "run", ""): 1}
+    assert kept.sums(metrics.PLAN_STEPS) == {("mini",): 3}
+    assert kept.sums(metrics.PLAN_DEPTH) == {("mini",): 2}
+    assert kept.sums(metrics.STEPS) == {("a", "done"): 1, ("b", "done"): 1, ("c", "done"): 1}
+    assert kept.sums(metrics.COST) == {("mini",): pytest.approx(answer["podium"]["cost_usd"])}
+    assert kept.sums(metrics.BUDGET_USED) == {("mini",): pytest.approx(answer["podium"]["cost_usd"])}
+    tokens = kept.sums(metrics.WORKER_TOKENS)
     assert tokens["chat", "c", "output"] == answer["usage"]["completion_tokens"]
-    assert ("plan", "podium.scripted", "conductor", "") in kept.sums(instruments.CALL_DURATION)
-    (began_s,) = kept.sums(instruments.FIRST_ANSWER).values()
-    assert 0 < began_s <= kept.sums(instruments.WORKFLOW_DURATION)["mini", "finished", ""]
-    assert kept.sums(instruments.OVER_CRITICAL_PATH)["mini",] >= 1
+    assert ("plan", "podium.scripted", "conductor", "") in kept.sums(metrics.CALL_DURATION)
+    (began_s,) = kept.sums(metrics.FIRST_ANSWER).values()
+    assert 0 < began_s <= kept.sums(metrics.WORKFLOW_DURATION)["mini", "finished", ""]
+    assert kept.sums(metrics.OVER_CRITICAL_PATH)["mini",] >= 1
     assert {m.instrument.name for m in kept.taken if len(m.labels) != len(m.instrument.labels)} == set()
 
 
@@ -79,7 +77,7 @@ async def test_a_streamed_answer_has_a_first_chunk_time_however_late_it_comes() 
         kept = metered(api)
         await api.events({"model": "a"})
         await until(lambda: kept.taken, "the run is measured")
-    (began_s,) = kept.sums(instruments.FIRST_ANSWER).values()
+    (began_s,) = kept.sums(metrics.FIRST_ANSWER).values()
     assert began_s >= 0.3
 
 
@@ -94,12 +92,12 @@ async def test_refused_plans_failed_attempts_retries_and_failing_over_are_told_a
         kept = metered(api)
         assert (await api.post()).status_code == 502
         await until(lambda: kept.taken, "the run is measured")
-    assert kept.sums(instruments.PLANS) == {("conductor", "rejected", "no_plan"): 1, ("repair", "run", ""): 1}
-    errors = kept.sums(instruments.WORKER_ERRORS)
+    assert kept.sums(metrics.PLANS) == {("conductor", "rejected", "no_plan"): 1, ("repair", "run", ""): 1}
+    errors = kept.sums(metrics.WORKER_ERRORS)
     assert errors["b", "WorkerRefused", "failed_over"] == 1
     assert errors["a", "WorkerBusy", "retried"] >= 1
     assert errors["c", "WorkerUnavailable", "retried"] == errors["c", "WorkerUnavailable", "gave_up"] == 1
-    assert kept.sums(instruments.WORKFLOW_DURATION).keys() == {("mini", "failed", "WorkerUnavailable")}
+    assert kept.sums(metrics.WORKFLOW_DURATION).keys() == {("mini", "failed", "WorkerUnavailable")}
 
 
 async def test_a_plan_that_is_only_asked_for_is_not_counted_as_an_answer() -> None:
@@ -107,15 +105,15 @@ async def test_a_plan_that_is_only_asked_for_is_not_counted_as_an_answer() -> No
         kept = metered(api)
         await api.ok(path="/v1/plans")
         await until(lambda: kept.taken, "the run is measured")
-    assert kept.sums(instruments.WORKFLOW_DURATION).keys() == {("mini", "planned", "")}
-    assert kept.sums(instruments.FIRST_ANSWER) == {}
+    assert kept.sums(metrics.WORKFLOW_DURATION).keys() == {("mini", "planned", "")}
+    assert kept.sums(metrics.FIRST_ANSWER) == {}
 
 
 async def test_calls_that_hold_a_slot_and_calls_that_wait_for_one_are_seen() -> None:
     stalling = scripted("a", {"text": "x y", "stall_after_tokens": 1}, max_concurrency=1)
     async with served(team(workers=[stalling], workflows={})) as api:
 
-        def level(instrument: instruments.Instrument) -> float:
+        def level(instrument: metrics.Instrument) -> float:
             return sum(m.value for m in api.service.levels() if m.instrument is instrument)
 
         body = ASK | {"model": "a", "stream": True}
@@ -124,11 +122,11 @@ async def test_calls_that_hold_a_slot_and_calls_that_wait_for_one_are_seen() -> 
             api.http.stream("POST", "/v1/chat/completions", json=body),
         ):
             await until(
-                lambda: (level(instruments.OPEN), level(instruments.QUEUED)) == (1, 1),
+                lambda: (level(metrics.OPEN), level(metrics.QUEUED)) == (1, 1),
                 "one waits for the other",
             )
-            assert level(instruments.RUNNING) == 2
-        await until(lambda: (level(instruments.OPEN), level(instruments.QUEUED)) == (0, 0), "both are gone")
+            assert level(metrics.RUNNING) == 2
+        await until(lambda: (level(metrics.OPEN), level(metrics.QUEUED)) == (0, 0), "both are gone")
 
 
 async def test_a_meter_that_breaks_costs_a_line_in_the_log_and_no_answer(

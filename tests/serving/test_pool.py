@@ -259,7 +259,7 @@ async def test_two_swaps_in_a_row_close_both_old_pools_each_at_its_time():
 
 
 async def test_calls_of_a_replaced_pool_still_count_and_a_worker_that_is_gone_ends_at_none():
-    from serving.telemetry.instruments import OPEN
+    from serving.telemetry.metrics import OPEN
 
     old, new = pool({"replies": [{"text": "x y", "stall_after_tokens": 1}]}), pool({"name": "b"})
     service = Service(old)

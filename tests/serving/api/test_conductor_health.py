@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from serving.runs.conductor_health import FAILURES_UNTIL_DEGRADED
-from serving.telemetry import instruments
+from serving.telemetry import metrics
 from tests.serving.api.served import Json, Served, plan, served, step, team
 from tests.serving.states import until
 from tests.wires.openai import OpenAIWire
@@ -23,7 +23,7 @@ async def readyz(api: Served) -> Json:
 
 
 def level(api: Served) -> float:
-    return next(m.value for m in api.service.levels() if m.instrument is instruments.CONDUCTOR_FAILURES)
+    return next(m.value for m in api.service.levels() if m.instrument is metrics.CONDUCTOR_FAILURES)
 
 
 async def test_gpt_5_as_a_conductor_that_refuses_a_parameter_is_seen_after_ten_runs(

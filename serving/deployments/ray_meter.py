@@ -13,8 +13,8 @@ from typing import Any
 
 from ray.util import metrics
 
-from serving.telemetry.instruments import INSTRUMENTS, Instrument, to_prometheus
-from serving.telemetry.metrics import Measurement, Meter, report
+from serving.telemetry.measurement import Measurement, Meter, report
+from serving.telemetry.metrics import INSTRUMENTS, Instrument, to_prometheus
 
 SAMPLED_EVERY_S = 5.0
 """Ray reports to its agent every 10 s by default."""

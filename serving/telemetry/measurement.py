@@ -1,0 +1,189 @@
+"""What is measured of a run, all of it derived from one place: its record. And the port through which
+measurements leave.
+
+Knows records and the table of metrics; does not know Ray or Prometheus (`serving/deployments/ray_meter.py`
+does).
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple, Protocol
+
+from conductor.errors import WorkerError
+from conductor.model.failure import Failure
+from conductor.model.usage import Usage
+from conductor.model.worker import CallResult
+from conductor.run.record import PlanRecord, Record, RunRecords, StepRecord
+from serving.telemetry import metrics
+from serving.telemetry.metrics import Instrument
+
+logger = logging.getLogger("podium")
+
+
+class Measurement(NamedTuple):
+    """One value, with a word for each of the instrument's labels."""
+
+    instrument: Instrument
+    value: float
+    labels: tuple[str, ...] = ()
+
+
+class Meter(Protocol):
+    """Takes measurements: counts, observes or sets, as the instrument's kind says."""
+
+    def take(self, measurement: Measurement) -> None:
+        """Never waits."""
+        ...
+
+
+def report(meter: Meter | None, taken: Iterable[Measurement]) -> None:
+    """Hand `taken` to `meter`. What measures must not harm what is measured: a failure is logged, and that
+    is all.
+    """
+    if meter is None:
+        return
+    try:
+        for measurement in taken:
+            meter.take(measurement)
+    except Exception:  # whatever a metrics library throws, the request has been answered
+        logger.exception("A run could not be measured.")
+
+
+def of_run(records: RunRecords, providers: Mapping[str, str]) -> Iterator[Measurement]:
+    """What a finished run says.
+
+    Args:
+        records: of the run and of those inside it.
+        providers: the conventions' name of each worker's provider.
+    """
+    yield from _of_whole(records.record)
+    for run in records:
+        for plan in run.plans:
+            yield Measurement(metrics.PLANS, 1, (plan.source, _fate(plan), plan.reject_reason or ""))
+            yield from (
+                Measurement(metrics.STEPS, 1, (step.served_by or step.worker, step.status))
+                for step in plan.steps
+            )
+        for call in _calls(run):
+            yield from _of_call(call, providers)
+
+
+def _of_whole(record: Record) -> Iterator[Measurement]:
+    model, plan, cost_usd = (record.model,), record.answering_plan, record.cost_usd
+    status = "planned" if _only_planned(record) else record.status
+    yield Measurement(metrics.WORKFLOW_DURATION, record.wall_s, (record.model, status, _code(record.failure)))
+    if record.answer_began_s is not None:
+        yield Measurement(metrics.FIRST_ANSWER, record.answer_began_s, model)
+    if cost_usd is None:
+        yield Measurement(metrics.COST_UNKNOWN, 1, model)
+    else:
+        yield Measurement(metrics.COST, float(cost_usd), model)
+        if limit_usd := record.task.budget.max_cost_usd:
+            yield Measurement(metrics.BUDGET_USED, float(cost_usd / limit_usd), model)
+    if plan is not None:
+        yield Measurement(metrics.PLAN_STEPS, len(plan.steps), model)
+        yield Measurement(metrics.PLAN_DEPTH, _depth(plan), model)
+        if status == "finished" and record.critical_path_s > 0:
+            yield Measurement(metrics.OVER_CRITICAL_PATH, record.wall_s / record.critical_path_s, model)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    operation: str
+    worker: str
+    result: CallResult | None
+    failure: Failure | None
+    took_s: float | None
+    first_chunk_s: float | None = None
+
+
+def _of_call(call: _Call, providers: Mapping[str, str]) -> Iterator[Measurement]:
+    result, failure = call.result, call.failure
+    worker = result.worker if result else call.worker
+    labels = (call.operation, providers.get(worker, "podium"), worker)
+    if call.took_s is not None:
+        yield Measurement(metrics.CALL_DURATION, call.took_s, (*labels, _code(failure)))
+    if call.first_chunk_s is not None:
+        yield Measurement(metrics.CALL_FIRST_CHUNK, call.first_chunk_s, labels)
+    if result and result.usage and result.inner_run is None:  # an inner run's calls are counted one by one
+        yield from _of_usage(result.usage, labels)
+    yield from _of_failures(call)
+
+
+def _of_usage(usage: Usage, labels: tuple[str, str, str]) -> Iterator[Measurement]:
+    operation, _, worker = labels
+    for kind, n_tokens in (("input", usage.input_tokens), ("output", usage.output_tokens)):
+        yield Measurement(metrics.CALL_TOKENS, n_tokens, (*labels, kind))
+        yield Measurement(metrics.WORKER_TOKENS, n_tokens, (operation, worker, kind))
+    for kind, n_tokens in (
+        ("cached_input", usage.cached_input_tokens),
+        ("reasoning", usage.reasoning_tokens),
+    ):
+        yield Measurement(metrics.WORKER_TOKENS, n_tokens, (operation, worker, kind))
+
+
+def _of_failures(call: _Call) -> Iterator[Measurement]:
+    """Each attempt that failed: tried again where the same worker comes next, failed over where another one
+    does.
+    """
+    result, failure = call.result, call.failure
+    last_failure = failure if failure is not None and failure.is_a(WorkerError) else None
+    attempts = result.attempts if result else last_failure.attempts if last_failure else ()
+    blamed = str(last_failure.get("worker") or "") if last_failure else ""
+    last = result.worker if result else blamed or call.worker
+    for attempt, after in pairwise([*((each.worker, each.error) for each in attempts), (last, "")]):
+        then = "retried" if attempt[0] == after[0] else "failed_over"
+        yield Measurement(metrics.WORKER_ERRORS, 1, (*attempt, then))
+    if last_failure:
+        yield Measurement(metrics.WORKER_ERRORS, 1, (last, _code(last_failure), "gave_up"))
+
+
+def _calls(run: Record) -> Iterator[_Call]:
+    for plan in run.plans:
+        if plan.worker is not None:
+            yield _Call(
+                "plan", plan.worker, plan.result, plan.failure, _between(plan.started_s, plan.ended_s)
+            )
+        yield from (_step(step) for step in plan.steps if step.started_s is not None)
+
+
+def _step(step: StepRecord) -> _Call:
+    ended_s = (
+        step.ended_s if step.status in ("done", "failed") else None
+    )  # cut short, it says nothing of the worker
+    return _Call(
+        "chat",
+        step.worker,
+        step.result,
+        step.failure,
+        _between(step.started_s, ended_s),
+        _between(step.started_s, step.first_token_s),
+    )
+
+
+def _fate(plan: PlanRecord) -> str:
+    if plan.rejection:
+        return "rejected"
+    return "failed" if plan.failure else "accepted" if plan.accepted else "run"
+
+
+def _only_planned(record: Record) -> bool:
+    steps = [step for plan in record.plans for step in plan.steps]
+    return record.status == "finished" and all(step.status == "planned" for step in steps)
+
+
+def _depth(plan: PlanRecord) -> int:
+    depths: list[int] = []
+    for step in plan.steps:
+        depths.append(1 + max((depths[read] for read in step.access), default=0))
+    return max(depths)
+
+
+def _between(began_s: float | None, ended_s: float | None) -> float | None:
+    return None if began_s is None or ended_s is None else ended_s - began_s
+
+
+def _code(failure: Failure | None) -> str:
+    return failure.code if failure else ""
