@@ -234,3 +234,46 @@ async def test_what_no_call_can_take_counts_in_full_so_that_a_budget_never_grows
     async with ledger.hold(DEAR, 1_000, 100, "a") as hold:
         await ledger.settle(hold, cost_usd, usage)
     assert (ledger.spent_usd, ledger.spent_tokens) == (Decimal("0.02"), 1_100)
+
+
+async def test_a_ledger_draws_on_its_parent_which_may_allow_less() -> None:
+    account = BudgetLedger(Budget(max_tokens=300))
+    run = BudgetLedger(Budget(max_tokens=1000), parent=account)
+    async with run.hold(FREE, 100, 4_096, "a") as hold:
+        assert (hold.max_output_tokens, account.on_hold_tokens) == (200, 300)
+        await run.settle(hold, Decimal(0), Usage(100, 20))
+    assert (run.spent_tokens, account.spent_tokens) == (120, 120)
+    assert run.holds == account.holds == []
+
+
+async def test_a_parent_without_room_refuses_and_nothing_is_spent_here() -> None:
+    account = BudgetLedger(Budget(max_tokens=50))
+    run = BudgetLedger(Budget(max_tokens=1000), parent=account)
+    with pytest.raises(BudgetExceeded):
+        async with run.hold(FREE, 100, 10, "a"):
+            pass
+    assert (run.spent_tokens, run.holds, account.spent_tokens) == (0, [], 0)
+
+
+async def test_who_leaves_while_the_parent_makes_it_wait_has_spent_nothing() -> None:
+    account = BudgetLedger(Budget(max_tokens=200))
+    run = BudgetLedger(parent=account)
+
+    async def wait() -> None:
+        async with run.hold(FREE, 100, 100, "a"):
+            pass
+
+    async with account.hold(FREE, 100, 100, "another run"):
+        waiting = asyncio.create_task(wait())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert (run.spent_tokens, run.holds) == (0, [])
+
+
+async def test_a_call_left_in_the_middle_is_spent_in_full_in_both() -> None:
+    account = BudgetLedger()
+    run = BudgetLedger(parent=account)
+    async with run.hold(FREE, 100, 50, "a"):
+        pass
+    assert (run.spent_tokens, account.spent_tokens) == (150, 150)

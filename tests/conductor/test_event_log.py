@@ -1,0 +1,89 @@
+"""One log, several readers: the answer's owner gets everything and may slow the writer, others never do."""
+
+import asyncio
+
+from conductor.run.event_log import ROOM, EventLog, Subscription
+from conductor.run.events import AnswerDelta, Event, PlanStarted, RunFinished
+from conductor.run.lifecycle import open_run
+from conductor.run.record import Record
+from conductor.run.task import Task
+from tests.conductor.team import Player, a_plan, ask_for, team, until
+
+PLAN = a_plan(("a", ()))
+
+
+def log() -> EventLog:
+    return EventLog(Record("wf_1", Task(()), 0.0))
+
+
+async def rest_of(subscription: Subscription) -> list[Event]:
+    return [event async for event in subscription]
+
+
+async def test_events_are_numbered_folded_and_journalled_before_anybody_reads_them() -> None:
+    journal: list[tuple[int, str, str]] = []
+    one = team(Player("a", ["x", "y"]))
+
+    def keep(record: Record, seq: int, event: Event) -> None:
+        journal.append((seq, type(event).__name__, record.status))
+
+    async with open_run(one, ask_for(plan=PLAN), journal=keep) as run:
+        events = [event async for event in run.events()]
+    assert [name for _, name, _ in journal] == [type(event).__name__ for event in events]
+    assert [seq for seq, _, _ in journal] == list(range(1, len(events) + 1))
+    assert journal[-1] == (len(events), "RunFinished", "finished")
+
+
+async def test_a_late_subscriber_gets_what_was_kept_since_its_number_and_no_piece_of_the_answer() -> None:
+    async with open_run(team(Player("a", ["x", "y"])), ask_for(plan=PLAN)) as run:
+        everything = [event async for event in run.events()]
+        late = await rest_of(run.subscribe())
+        later = await rest_of(run.subscribe(after_seq=2))
+    kept = [event for event in everything if not isinstance(event, AnswerDelta)]
+    assert late == kept
+    assert later == kept[2:]
+
+
+async def test_a_slow_subscriber_loses_pieces_of_the_answer_and_no_event_and_holds_nobody_up() -> None:
+    worker = Player("a", ["word "] * (3 * ROOM))
+    async with open_run(team(worker), ask_for(plan=PLAN)) as run:
+        slow = run.subscribe(deltas="all")
+        owned = [event async for event in run.events()]
+        seen = await rest_of(slow)
+    assert sum(isinstance(event, AnswerDelta) for event in owned) == 3 * ROOM
+    assert sum(isinstance(event, AnswerDelta) for event in seen) == ROOM
+    others = [event for event in seen if not isinstance(event, AnswerDelta)]
+    assert others == [event for event in owned if not isinstance(event, AnswerDelta)]
+    assert slow.seq == len(owned)
+
+
+async def test_an_owner_that_stops_reading_slows_the_writer_until_it_closes() -> None:
+    worker = Player("a", ["word "] * (3 * ROOM))
+    async with open_run(team(worker), ask_for(plan=PLAN)) as run:
+        await until(lambda: worker.said > ROOM)
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert worker.said <= ROOM + 5
+        run.answer.close()
+        await until(lambda: run.record.status == "finished")
+    assert run.record.answer == "word " * (3 * ROOM)
+
+
+async def test_a_run_in_the_background_has_no_owner_and_goes_on_alone() -> None:
+    alone = EventLog(Record("wf_1", Task(()), 0.0), is_read=False)
+    reader = alone.subscribe(deltas="none")
+    alone.append(PlanStarted(0.0, 0, 0, "client"))
+    for _ in range(2 * ROOM):
+        await alone.append_delta(AnswerDelta(0.1, "x"))
+    alone.append(RunFinished(0.2, "x" * 2 * ROOM, finish="stop"))  # type: ignore[arg-type]
+    assert [type(event).__name__ for event in await rest_of(reader)] == ["PlanStarted", "RunFinished"]
+    assert alone.record.answer_began_s == 0.1
+
+
+async def test_a_closed_subscriber_is_sent_nothing_more() -> None:
+    one = log()
+    reader = one.subscribe(deltas="all")
+    reader.close()
+    await one.append_delta(AnswerDelta(0.0, "x"))
+    one.append(PlanStarted(0.0, 0, 0, "client"))
+    assert reader._events.empty()
