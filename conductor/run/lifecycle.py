@@ -120,7 +120,8 @@ async def _running(family: Family, log: EventLog, deadline_at_s: float | None = 
     run = Run(log)
     members = _members(family, run)
     loop = RoundLoop(family.team, members, log, family.ledger, family.refusals, deadline_at_s)
-    if log.record.status != "running":
+    was_given_up = log.record.status == "cancelled" and log.record.parent is not None
+    if log.record.status != "running" and not was_given_up:  # a run inside another can be wanted again
         await log.replay()
         yield run
         return
@@ -213,7 +214,7 @@ def _take_earlier(family: Family, task: Task, outer: str) -> Record | None:
     it.
     """
     for id, record in family.earlier.items():
-        same = replace(record.task, stream=task.stream) == task and record.status != "cancelled"
+        same = replace(record.task, stream=task.stream) == task
         if same and record.parent is not None and record.parent.run == outer:
             return family.earlier.pop(id)
     return None
