@@ -2,14 +2,15 @@
 process.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import Enum
-from typing import Literal
+from math import isfinite
+from typing import Literal, cast
 
 from conductor import errors
-from conductor.errors import PodiumError, Reason
+from conductor.errors import InvalidPlan, PodiumError, Reason
 from conductor.model.usage import Usage
 
 Fact = str | int | float | bool
@@ -40,20 +41,26 @@ class Failure:
 
     @classmethod
     def of(cls, error: PodiumError) -> "Failure":
-        """`error` as data; its cause is left out."""
-        facts = {
-            name: _fact(value)
-            for name, value in vars(error).items()
-            if name not in APART and value is not None
-        }
+        """`error` as data; its cause is left out.
+
+        A worker of one's own may raise a class of its own, with any attributes: what is no text and no number is kept as text.
+        """
+        known = _nearest_class(type(error))
+        facts: dict[str, Fact] = {}
+        for name in _fields(error):
+            value = getattr(error, name, None)
+            if value is not None and (name in vars(error) or value != getattr(known, name, None)):
+                facts[name] = _fact(value)
+        attempts = getattr(error, "attempts", ())
+        usage = getattr(error, "usage", None)
         return cls(
-            _nearest_class(type(error)).__name__,
-            error.message,
-            error.detail,
+            known.__name__,
+            str(error.args[0]) if error.args else type(error).__name__,
+            "" if error.detail is None else str(error.detail),  # pyright: ignore[reportUnnecessaryComparison]
             facts,
-            getattr(error, "attempts", ()),
-            getattr(error, "usage", None),
-            getattr(error, "cost_usd", None),
+            tuple(attempts) if all(isinstance(each, Attempt) for each in _listed(attempts)) else (),
+            usage if isinstance(usage, Usage) else None,
+            _dollars(getattr(error, "cost_usd", None)),
         )
 
     @property
@@ -83,7 +90,7 @@ class Failure:
     def to_error(self) -> PodiumError:
         """The error again, to be raised at a border."""
         facts: dict[str, object] = dict(self.facts)
-        if "reason" in facts:
+        if issubclass(self.error_class, InvalidPlan) and "reason" in facts:
             facts["reason"] = Reason(str(facts["reason"]))
         apart = {
             "detail": self.detail,
@@ -147,7 +154,28 @@ def _nearest_class(error_class: type[PodiumError]) -> type[PodiumError]:
     return next(each for each in error_class.__mro__ if each.__module__ == errors.__name__)
 
 
+def _fields(error: PodiumError) -> Iterator[str]:
+    """The names of what an error says beside its message."""
+    classes = [each for each in type(error).__mro__ if issubclass(each, PodiumError)]
+    names = {name for each in classes for name in vars(each).get("__annotations__", {})} | vars(error).keys()
+    yield from sorted(names - {*APART, "message", "__notes__"})
+
+
 def _fact(value: object) -> Fact:
     if isinstance(value, Enum):
         value = value.value
+    if isinstance(value, Decimal):
+        return float(value)
     return value if isinstance(value, str | int | float | bool) else str(value)
+
+
+def _listed(value: object) -> list[object]:
+    return list(cast(Iterable[object], value)) if isinstance(value, Iterable) else [value]
+
+
+def _dollars(value: object) -> Decimal | None:
+    if isinstance(value, Decimal):
+        return value if value.is_finite() else None
+    if isinstance(value, int | float) and isfinite(value):
+        return Decimal(str(value))
+    return None

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from decimal import Decimal
 
-from conductor.errors import WorkerError, WorkerUnavailable
+from conductor.errors import Interrupted, WorkerError, WorkerUnavailable
 from conductor.model.failure import Attempt, Failure, charges
 from conductor.model.messages import Image, Text
 from conductor.model.pool_member import PoolMember
@@ -73,6 +73,11 @@ async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGene
             if reply is None:
                 await ledger.settle(hold, *_sum(charges(Failure.of(exc))))
             raise
+        except Interrupted as exc:  # a worker's word for it; a run that is cut says so itself
+            message = f"{member.name} was interrupted: {exc.message}"
+            raise WorkerUnavailable(
+                message, worker=member.name, step=call.site.step, detail=exc.detail
+            ) from exc
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task and task.cancelling():

@@ -72,6 +72,8 @@ def _dump_plain(value: Any) -> Json:
 
 
 def _is_default(each: "Field[Any]", value: Any) -> bool:
+    if each.metadata.get("always_written"):
+        return False
     if each.default_factory is not MISSING:
         return value == each.default_factory()
     return each.default is not MISSING and type(value) is type(each.default) and value == each.default
@@ -111,6 +113,11 @@ def _dataclass(kind: type[Any]) -> Loader:
                 f"{where or kind.__name__}: expected an object, got {type(data).__name__}."
             )
         given = cast(dict[str, Json], data)
+        version = given.get("version", VERSION)
+        if kind is Record and isinstance(version, int) and version > VERSION:
+            raise UnreadableRecord(
+                f"{where}version: the record is of version {version}; this Podium reads up to {VERSION}."
+            )
         unknown = given.keys() - names.keys() - {TYPE}
         if unknown:
             raise UnreadableRecord(

@@ -30,13 +30,14 @@ it. Must not raise."""
 class Subscription:
     """Events for one reader, the terminal one last."""
 
-    def __init__(self, deltas: Deltas, room: int = ROOM) -> None:
+    def __init__(self, deltas: Deltas, on_close: "Callable[[Subscription], None]", room: int = ROOM) -> None:
         self._deltas: Deltas = deltas
+        self._on_close = on_close
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
         self._room = asyncio.Semaphore(room)
         self._is_closed = False
         self.seq = 0
-        """The number of the newest event read."""
+        """The number of the newest event read; a piece of the answer has that of the event before it."""
 
     async def next(self) -> Event:
         """The next event; not to be called after the terminal one. Cancelling the wait loses nothing."""
@@ -61,8 +62,10 @@ class Subscription:
 
     def close(self) -> None:
         """Read no more; the writer waits for this reader no longer."""
-        self._is_closed = True
-        self._room.release()
+        if not self._is_closed:
+            self._is_closed = True
+            self._room.release()
+            self._on_close(self)
 
     def deliver(self, seq: int, event: Event) -> None:
         """Pass on an event that is no piece of the answer; never waits."""
@@ -91,9 +94,7 @@ class EventLog:
 
     def __init__(self, record: Record, journal: Journal | None = None, *, is_read: bool = True) -> None:
         self.record = record
-        self.seq = 0
-        """The number of the newest event, from 1."""
-        self.answer = Subscription("answer")
+        self.answer = Subscription("answer", self._drop)
         self._journal = journal
         self._events: list[tuple[int, Event]] = []
         self._subscriptions = [self.answer] if is_read else []
@@ -106,9 +107,7 @@ class EventLog:
     def append(self, event: Event) -> None:
         """Take note of anything but a piece of the answer; never waits."""
         self._fold(event)
-        self._events.append((self.seq, event))
-        for subscription in self._subscriptions:
-            subscription.deliver(self.seq, event)
+        self._publish(event)
 
     async def append_delta(self, delta: AnswerDelta) -> None:
         """Take note of a piece of the answer; waits while the answer's owner is behind. It is not kept for
@@ -120,33 +119,48 @@ class EventLog:
             await subscription.deliver_delta(seq, delta)
 
     async def replay(self) -> None:
-        """Show a run that has ended to the answer's reader once more; nothing is folded again."""
+        """Show a run that has ended to its readers once more; nothing is folded again."""
         record = self.record
-        match record.status:
-            case "finished":
-                reasoning = record.answering.reasoning if record.answering else ""
-                if record.answer or reasoning:
-                    await self.answer.deliver_delta(
-                        self.seq, AnswerDelta(record.wall_s, record.answer, reasoning)
-                    )
-                finish = record.finish or FinishReason.STOP
-                self.answer.deliver(self.seq, RunFinished(record.wall_s, record.answer, finish))
-            case "failed" if record.failure is not None:
-                self.answer.deliver(self.seq, RunFailed(record.wall_s, record.failure))
-            case _:
-                self.answer.deliver(self.seq, RunCancelled(record.wall_s))
+        reasoning = record.answering.reasoning if record.answering else ""
+        if record.status == "finished" and (record.answer or reasoning):
+            await self.answer.deliver_delta(self.seq, AnswerDelta(record.wall_s, record.answer, reasoning))
+        self._publish(self._ending)
+
+    @property
+    def _ending(self) -> Event:
+        """The terminal event of a run that has ended."""
+        record = self.record
+        if record.status == "finished":
+            return RunFinished(record.wall_s, record.answer, record.finish or FinishReason.STOP)
+        if record.status == "failed" and record.failure is not None:
+            return RunFailed(record.wall_s, record.failure)
+        return RunCancelled(record.wall_s)
 
     def subscribe(self, after_seq: int = 0, deltas: Literal["all", "none"] = "none") -> Subscription:
-        """Events from now on, and those kept since `after_seq`."""
-        subscription = Subscription(deltas)
-        for seq, event in self._events:
-            if seq > after_seq:
-                subscription.deliver(seq, event)
+        """Events from now on, and those kept since `after_seq`; of a run that has ended, at least its end."""
+        subscription = Subscription(deltas, self._drop)
+        kept = [(seq, event) for seq, event in self._events if seq > after_seq]
+        if not kept and self.record.status != "running":
+            kept = [(self.seq, self._ending)]
+        for seq, event in kept:
+            subscription.deliver(seq, event)
         self._subscriptions.append(subscription)
         return subscription
 
+    def _drop(self, subscription: Subscription) -> None:
+        self._subscriptions = [each for each in self._subscriptions if each is not subscription]
+
+    def _publish(self, event: Event) -> None:
+        self._events.append((self.seq, event))
+        for subscription in self._subscriptions:
+            subscription.deliver(self.seq, event)
+
+    @property
+    def seq(self) -> int:
+        """The number of the newest event, from 1."""
+        return self.record.seq
+
     def _fold(self, event: Event) -> None:
-        self.seq += 1
         self.record = after(self.record, event)
         if self._journal is not None:
             self._journal(self.record, self.seq, event)

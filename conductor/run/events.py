@@ -186,7 +186,7 @@ class RunCancelled:
     at_s: float
 
 
-Event = (
+KeptEvent = (
     PlanStarted
     | StepPlanned
     | PlanEnded
@@ -196,12 +196,13 @@ Event = (
     | StepFinished
     | StepReused
     | StepAborted
-    | AnswerDelta
     | RunResumed
     | RunFinished
     | RunFailed
     | RunCancelled
 )
+"""Events that are numbered and kept: all but the pieces of the answer."""
+Event = KeptEvent | AnswerDelta
 Terminal = RunFinished | RunFailed | RunCancelled
 
 

@@ -9,6 +9,7 @@ from conductor.run.events import (
     AnswerDelta,
     CallQueued,
     Event,
+    KeptEvent,
     PlanEnded,
     PlanStarted,
     RunCancelled,
@@ -28,10 +29,14 @@ CUT = Failure.of(Interrupted("The process that made this call ended before it wa
 
 
 def after(record: Record, event: Event) -> Record:
-    """The record once `event` has happened."""
+    """The record once `event` has happened. Pieces of the answer have the number of the event before them."""
+    if isinstance(event, AnswerDelta):  # its text is kept once, at the end: see `RunFinished`
+        return record if record.answer_began_s is not None else replace(record, answer_began_s=event.at_s)
+    return replace(_fold(record, event), seq=record.seq + 1)
+
+
+def _fold(record: Record, event: KeptEvent) -> Record:
     match event:
-        case AnswerDelta(at_s=at_s):  # its text is kept once, at the end: see `RunFinished`
-            return record if record.answer_began_s is not None else replace(record, answer_began_s=at_s)
         case CallQueued():
             return record  # it shows in the times
         case PlanStarted():
@@ -131,7 +136,7 @@ def _cut_plan(plan: PlanRecord, at_s: float) -> PlanRecord:
     again.
     """
     if plan.ended_s is None or plan.stopped:
-        plan = replace(plan, ended_s=at_s, failure=CUT, why=CUT.message)
+        plan = replace(plan, ended_s=at_s, failure=CUT, why=CUT.message, cut=True)
     if plan.rejection is not None:
         return plan
     restarts: StepStatus = "planned" if plan.failure is None else "cancelled"

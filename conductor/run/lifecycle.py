@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -39,7 +39,8 @@ class Family:
         refusals: what workers have refused so far.
         owner: who runs them.
         journal: told of every event of each.
-        earlier: the records to continue from, by id.
+        earlier: the records of runs inside it to continue from, by id.
+        taken: those of them that are continued.
     """
 
     team: Team
@@ -47,7 +48,8 @@ class Family:
     refusals: Refusals = field(default_factory=Refusals)
     owner: str = ""
     journal: Journal | None = None
-    earlier: dict[str, Record] = field(default_factory=dict[str, Record])
+    earlier: Mapping[str, Record] = field(default_factory=dict[str, Record])
+    taken: set[str] = field(default_factory=set[str])
 
 
 @asynccontextmanager
@@ -110,21 +112,22 @@ async def resume_run(
     budget = BudgetLedger(record.task.budget, parent=ledger)
     for each in records:
         budget.spend(*_spent(each, team, records.inner))
-    family = Family(team, budget, owner=owner, journal=journal, earlier=dict(records.inner))
+    family = Family(team, budget, owner=owner, journal=journal, earlier=records.inner)
     async with _running(family, EventLog(record, journal)) as run:
         yield run
 
 
 @asynccontextmanager
 async def _running(family: Family, log: EventLog, deadline_at_s: float | None = None) -> AsyncGenerator[Run]:
-    run = Run(log)
-    members = _members(family, run)
-    loop = RoundLoop(family.team, members, log, family.ledger, family.refusals, deadline_at_s)
-    was_given_up = log.record.status == "cancelled" and log.record.parent is not None
-    if log.record.status != "running" and not was_given_up:  # a run inside another can be wanted again
+    is_inner = log.record.parent is not None
+    run = Run(log, None if is_inner else family.earlier)
+    was_given_up = log.record.status == "cancelled" and is_inner  # a run inside another can be wanted again
+    if log.record.status != "running" and not was_given_up:
         await log.replay()
         yield run
         return
+    members = _members(family, run)
+    loop = RoundLoop(family.team, members, log, family.ledger, family.refusals, deadline_at_s)
     if log.record.plans or log.record.wall_s:
         log.append(RunResumed(loop.now_s(), family.owner))
     driver = asyncio.create_task(loop.drive(), name=f"run {log.record.id}")
@@ -196,10 +199,10 @@ async def _inner(family: Family, outer: Run, call: Call) -> AsyncGenerator[Run]:
         deadline_s=None,
         stream=not call.coalesce,
     )
-    record = _take_earlier(family, task, site.run) or _begin(
+    record = _take_earlier(family, task, outer.record, site) or _begin(
         family.team,
         task,
-        f"{site.run}.{site.plan}.{site.step}",
+        _new_id(family, site),
         family.owner,
         parent=site,
         trace_id=outer.record.trace_id,
@@ -209,15 +212,35 @@ async def _inner(family: Family, outer: Run, call: Call) -> AsyncGenerator[Run]:
         yield run
 
 
-def _take_earlier(family: Family, task: Task, outer: str) -> Record | None:
-    """The record of a run inside `outer` that asks the same and was not given up; nobody else continues
-    it.
-    """
-    for id, record in family.earlier.items():
-        same = replace(record.task, stream=task.stream) == task
-        if same and record.parent is not None and record.parent.run == outer:
-            return family.earlier.pop(id)
-    return None
+def _take_earlier(family: Family, task: Task, outer: Record, site: CallSite) -> Record | None:
+    """The record of a run inside `outer` that asks the same and answers no other step; nobody else continues it."""
+    answers = {call.inner_run for call in outer.calls}
+    same = [
+        record
+        for id, record in family.earlier.items()
+        if id not in answers
+        and id not in family.taken
+        and record.parent is not None
+        and record.parent.run == outer.id
+        and replace(record.task, stream=task.stream) == task
+    ]
+    here = [
+        record
+        for record in same
+        if record.parent and (record.parent.plan, record.parent.step) == (site.plan, site.step)
+    ]
+    found = next(iter(here or same), None)
+    if found is not None:
+        family.taken.add(found.id)
+    return found
+
+
+def _new_id(family: Family, site: CallSite) -> str:
+    """Named after the step that asks, and unlike every earlier one."""
+    id = f"{site.run}.{site.plan}.{site.step}"
+    while id in family.earlier:
+        id += "+"
+    return id
 
 
 def _spent(record: Record, team: Team, known: Collection[str]) -> tuple[Decimal, Usage]:
@@ -226,15 +249,15 @@ def _spent(record: Record, team: Team, known: Collection[str]) -> tuple[Decimal,
     """
     cost_usd, usage = Decimal(0), Usage()
     for call in (*record.calls, *record.calls_without_answer):
-        if getattr(call, "inner_run", None) not in known:
+        if call.usage is not None and getattr(call, "inner_run", None) not in known:
             cost_usd += call.cost_usd or Decimal(0)
-            usage += call.usage or Usage()
-    for name, messages in record.open_calls:
-        leader = team.conductor.member if team.conductor else None
+            usage += call.usage
+    leader = team.conductor.member if team.conductor else None
+    for name, messages, cost in record.calls_of_unknown_usage:
         member = team.pool.get(name) or (leader if leader and leader.name == name else None)
         if member is not None:  # a run inside this one counts for itself
-            call = Call(messages, member.with_defaults(record.task.sampling))
-            bound = call_bound(member, call)
-            cost_usd += member.worst_price.of(bound) if member.worst_price else Decimal(0)
+            bound = call_bound(member, Call(messages, member.with_defaults(record.task.sampling)))
+            worst = member.worst_price.of(bound) if member.worst_price else Decimal(0)
+            cost_usd += worst if cost is None else cost
             usage += bound
     return cost_usd, usage

@@ -23,12 +23,10 @@ class WritePlan:
     Args:
         source: why it is asked.
         round: from 0.
-        resumes: the plan whose writing was interrupted: it is asked the same again.
     """
 
     source: Source
     round: int
-    resumes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +36,6 @@ class RunPlan:
     plan: Plan
     source: Source
     why: str = ""
-    resumes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +71,13 @@ def next_move(record: Record, fallbacks: Sequence[str], *, has_conductor: bool) 
         has_conductor: whether somebody can write a plan.
     """
     task = record.task
+    while record.plans and record.plans[-1].is_interrupted:  # what was decided before it is decided again
+        record = replace(record, plans=record.plans[:-1])
     if not record.plans:
         if task.plan is not None:
             return RunPlan(task.plan, task.plan_source)
         return WritePlan("conductor", 0) if has_conductor else Fail(_no_conductor())
     plan = record.plans[-1]
-    if plan.is_interrupted:  # what was decided before it is decided again
-        before = replace(record, plans=record.plans[:-1])
-        move = next_move(before, fallbacks, has_conductor=has_conductor)
-        return replace(move, resumes=plan.index) if isinstance(move, WritePlan | RunPlan) else move
     if plan.rejection is not None:
         return _after_rejection(record, plan, plan.rejection, fallbacks)
     if plan.failure is not None:

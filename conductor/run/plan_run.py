@@ -7,9 +7,10 @@ or never begin.
 """
 
 import asyncio
-from collections.abc import AsyncIterable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Collection, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 from conductor.errors import PodiumError, internal_error
@@ -35,7 +36,7 @@ from conductor.run.events import (
     StepStarted,
 )
 from conductor.run.ledger import Ledger
-from conductor.run.record import StepRecord
+from conductor.run.record import PlanRecord, Record, StepRecord
 from conductor.run.task import Task
 
 BLIND_NOTE = "The user's pictures were left out: this worker's settings say that it sees none (sees_images)."
@@ -95,6 +96,11 @@ async def wait_until_done(tasks: Collection[asyncio.Task[Any]]) -> None:
         raise cancelled
 
 
+def interrupted_before(record: Record, index: int) -> list[PlanRecord]:
+    """The plans that the plan of that index is written again for, newest first."""
+    return list(takewhile(lambda plan: plan.is_interrupted, reversed(record.plans[:index])))
+
+
 class PlanRun:
     """One plan, from its first decoded step to its last step's output.
 
@@ -102,12 +108,11 @@ class PlanRun:
         context: of the run.
         index: the plan's.
         live: whether its last step's words go to the client as they come.
-        resumes: the plan whose writing was interrupted, and whose steps are taken over where this one begins
-            with the same.
     """
 
-    def __init__(self, context: RunContext, index: int, *, live: bool, resumes: int | None = None) -> None:
-        self._context, self._index, self._live, self._resumes = context, index, live, resumes
+    def __init__(self, context: RunContext, index: int, *, live: bool) -> None:
+        self._context, self._index, self._live = context, index, live
+        self._interrupted = interrupted_before(context.log.record, index)
         self._steps: list[Step] = []
         self._tasks: list[asyncio.Task[CallResult]] = []
         self._begun: set[int] = set()
@@ -152,18 +157,18 @@ class PlanRun:
         self._steps.append(step)
         if self._record_of(index) is None:
             self._context.log.append(StepPlanned(self._context.now_s(), self._index, index, step))
-            if self._is_taken_over(index):
-                reused = StepReused(self._context.now_s(), self._index, index, self._resumes or 0)
+            if (plan := self._plan_that_did(index)) is not None:
+                reused = StepReused(self._context.now_s(), self._index, index, plan)
                 self._context.log.append(reused)
         self._tasks.append(asyncio.create_task(self._step(index, step), name=f"step {index} {step.worker}"))
 
-    def _is_taken_over(self, index: int) -> bool:
-        """Whether the interrupted plan has done this step: it and all before it are the same there."""
-        if self._resumes is None:
-            return False
-        earlier: Sequence[StepRecord] = self._context.log.record.plans[self._resumes].steps
-        same = [each.step for each in earlier[: index + 1]] == self._steps
-        return same and earlier[index].status == "done"
+    def _plan_that_did(self, index: int) -> int | None:
+        """An interrupted plan that has done this step: it and all before it are the same there."""
+        for plan in self._interrupted:
+            same = [each.step for each in plan.steps[: index + 1]] == self._steps
+            if same and plan.steps[index].status == "done":
+                return plan.index
+        return None
 
     async def _decide(self, plan: Plan) -> None:
         """The text has ended: drop what nobody needs, and show what the last step has said by now."""
@@ -211,13 +216,15 @@ class PlanRun:
                     reply.deltas = echo.filter(reply.deltas)
                 first = StepFirstToken(self._context.now_s(), self._index, index, reply.worker)
                 self._context.log.append(first)
-                async with aclosing(aiter(reply)) as deltas:
-                    async for delta in deltas:
-                        if self._live and (delta.text or delta.reasoning):
-                            shown = AnswerDelta(self._context.now_s(), delta.text, delta.reasoning)
-                            await self._show(index, shown)
-                if echo and echo.removed:
-                    reply.notes += (ECHO_NOTE,)
+                try:
+                    async with aclosing(aiter(reply)) as deltas:
+                        async for delta in deltas:
+                            if self._live and (delta.text or delta.reasoning):
+                                shown = AnswerDelta(self._context.now_s(), delta.text, delta.reasoning)
+                                await self._show(index, shown)
+                finally:
+                    if echo and echo.removed:
+                        reply.notes += (ECHO_NOTE,)
             result = reply.result
             self._context.log.append(StepFinished(self._context.now_s(), self._index, index, result))
             return result

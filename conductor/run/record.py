@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Literal
 
-from conductor.errors import Interrupted, Reason
+from conductor.errors import Reason
 from conductor.model.failure import Attempt, Failure, charges
 from conductor.model.messages import Message
 from conductor.model.usage import Usage, total
@@ -83,6 +83,8 @@ class PlanRecord:
     """Why it was rejected, or why it is a fallback."""
     stopped: bool = False
     """The run ended while it was written."""
+    cut: bool = False
+    """The process that wrote it ended."""
 
     @property
     def reject_reason(self) -> Reason | None:
@@ -92,7 +94,7 @@ class PlanRecord:
     @property
     def is_interrupted(self) -> bool:
         """Whether the process that wrote it ended before its text did."""
-        return self.stopped or (self.failure is not None and self.failure.is_a(Interrupted))
+        return self.stopped or self.cut
 
     @property
     def is_answered(self) -> bool:
@@ -116,7 +118,10 @@ class Record:
     owner: str = ""
     """Who runs it."""
     trace_id: str | None = None
-    version: int = VERSION
+    version: int = field(default=VERSION, metadata={"always_written": True})
+    """Of the record's form."""
+    seq: int = 0
+    """The number of its newest event."""
     status: RunStatus = "running"
     plans: tuple[PlanRecord, ...] = ()
     answer: str = ""
@@ -168,8 +173,31 @@ class Record:
     @property
     def calls(self) -> list[CallResult]:
         """Every call that consumed something, plans included, each once."""
-        plans = [plan.result for plan in self.plans if plan.result]
-        return plans + [step.result for step in self.steps if step.result and step.reused_from is None]
+        return [result for _, result in self._placed_calls]
+
+    @property
+    def _placed_calls(self) -> Iterator[tuple[tuple[int, int | None], CallResult]]:
+        """Each call with its plan and its step; plans' own calls first."""
+        for plan in self.plans:
+            if plan.result:
+                yield (plan.index, None), plan.result
+        for plan in self.plans:
+            for step in plan.steps:
+                if step.result and step.reused_from is None:
+                    yield (plan.index, step.index), step.result
+
+    @property
+    def _answering_place(self) -> tuple[int, int | None] | None:
+        """Where the call is counted whose output is the answer."""
+        plan = self.answering_plan
+        if plan is None:
+            return None
+        step = plan.steps[-1]
+        at = plan.index
+        while step.reused_from is not None:
+            at = step.reused_from
+            step = self.plans[at].steps[step.index]
+        return at, step.index
 
     @property
     def calls_without_answer(self) -> Iterator[Failure | Attempt]:
@@ -185,17 +213,23 @@ class Record:
                 yield from charges(own, (*step.cut, *(step.result.attempts if step.result else ())))
 
     @property
-    def open_calls(self) -> Iterator[tuple[str, tuple[Message, ...]]]:
-        """Calls that were begun and of which nothing is known, also of a process before: who was asked
-        what.
+    def calls_of_unknown_usage(self) -> Iterator[tuple[str, tuple[Message, ...], Decimal | None]]:
+        """Calls that were begun and whose tokens nobody reported, also those of a process before: who was asked what, and the cost
+        where that is known all the same.
         """
         for plan in self.plans:
-            is_open = plan.ended_s is None or plan.is_interrupted
-            if is_open and plan.result is None and plan.worker is not None:
-                yield plan.worker, plan.prompt
+            if plan.worker is not None and (plan.result is None or plan.result.usage is None):
+                is_made = plan.result is not None or plan.ended_s is None or plan.is_interrupted
+                if is_made:
+                    yield plan.worker, plan.prompt, plan.result.cost_usd if plan.result else None
             for step in plan.steps:
-                for _ in range(sum(lost.usage is None for lost in step.cut) + (step.status == "running")):
-                    yield step.worker, step.prompt
+                if step.reused_from is not None:
+                    continue
+                for lost in step.cut:
+                    if lost.usage is None:
+                        yield step.worker, step.prompt, lost.cost_usd
+                if step.status == "running" or step.is_unmetered:
+                    yield step.worker, step.prompt, step.result.cost_usd if step.result else None
 
     @property
     def cost_usd(self) -> Decimal | None:
@@ -223,9 +257,9 @@ class Record:
     @property
     def orchestration(self) -> Usage:
         """Tokens of every call but the answering one."""
-        answering = self.answering
-        others = [call for call in (*self.calls, *self.calls_without_answer) if call is not answering]
-        return sum((call.usage for call in others if call.usage), Usage())
+        answering = self._answering_place
+        others = [result for place, result in self._placed_calls if place != answering]
+        return sum((call.usage for call in (*others, *self.calls_without_answer) if call.usage), Usage())
 
     @property
     def critical_path_s(self) -> float:

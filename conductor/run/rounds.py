@@ -153,10 +153,10 @@ class RoundLoop:
                     self._log.append(PlanEnded(self.now_s(), index, why=move.why))
                     return plan
 
-                await self._execute(index, _all_of(plan), end_plan, move.resumes)
+                await self._execute(index, _all_of(plan), end_plan)
             case ContinuePlan(index=index):
                 plan = Plan(tuple(step.step for step in self._record.plans[index].steps))
-                await self._execute(index, _all_of(plan), lambda: plan, None)
+                await self._execute(index, _all_of(plan), lambda: plan)
 
     async def _write(self, move: WritePlan) -> None:
         conductor, outcome = self._conductor(), self._record.last_answer_plan
@@ -179,7 +179,7 @@ class RoundLoop:
             return plan
 
         try:
-            await self._execute(index, hold_while_same(stream, earlier), end_plan, move.resumes)
+            await self._execute(index, hold_while_same(stream, earlier), end_plan)
         except InvalidPlan as exc:
             rejection = Failure.of(exc)
             self._log.append(
@@ -217,15 +217,11 @@ class RoundLoop:
         return tuple(prompt)
 
     async def _execute(
-        self,
-        index: int,
-        steps: AsyncIterable[Step],
-        end_plan: Callable[[], Plan | None],
-        resumes: int | None,
+        self, index: int, steps: AsyncIterable[Step], end_plan: Callable[[], Plan | None]
     ) -> None:
         if not self._record.task.plan_only:
             is_last = self._record.plans[index].round + 1 >= self._record.task.n_rounds
-            await PlanRun(self._context, index, live=is_last, resumes=resumes).run(steps, end_plan)
+            await PlanRun(self._context, index, live=is_last).run(steps, end_plan)
             return
         number = 0
         async for step in steps:

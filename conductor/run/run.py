@@ -1,6 +1,6 @@
 """A run as its readers see it."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from typing import Literal
 
 from conductor.run.event_log import EventLog, Subscription
@@ -11,8 +11,8 @@ from conductor.run.record import Record, RunRecords
 class Run:
     """A run under way: its events as they come, and its record at any time."""
 
-    def __init__(self, log: EventLog) -> None:
-        self._log = log
+    def __init__(self, log: EventLog, earlier: Mapping[str, Record] | None = None) -> None:
+        self._log, self._earlier = log, dict(earlier or {})
         self.inner: list[Run] = []
         """The runs that its steps are, where they are; in the order they began."""
 
@@ -25,7 +25,7 @@ class Run:
     def records(self) -> RunRecords:
         """Its own record, and those of the runs inside it."""
         inner = {record.id: record for run in self.inner for record in run.records}
-        return RunRecords(self.record, inner)
+        return RunRecords(self.record, self._earlier | inner)
 
     @property
     def answer(self) -> Subscription:

@@ -70,7 +70,7 @@ def test_a_run_survives_with_the_runs_inside_it(record: Record, inner: list[Reco
 
 def test_a_field_that_was_added_later_has_its_default_in_an_older_record() -> None:
     older = dump(Record("wf_1", Task(()), 0.0))
-    assert set(older) == {"type", "id", "task", "created"}, "defaults are left out"
+    assert set(older) == {"type", "version", "id", "task", "created"}, "other defaults are left out"
     assert load(Record, older) == Record("wf_1", Task(()), 0.0)
 
 
@@ -107,3 +107,34 @@ def test_an_error_of_ones_own_is_kept_as_the_nearest_known_one() -> None:
     failure = Failure.of(OutOfCredit("Pay first.", worker="a"))
     assert (failure.code, failure.facts) == ("WorkerRefused", {"worker": "a"})
     assert isinstance(Event, UnionType)
+
+
+class PatientBusy(errors.WorkerBusy):
+    retry_after_s = 30.0
+
+
+@pytest.mark.parametrize(
+    ("error", "facts"),
+    [
+        (errors.WorkerRefused("No.", reason="overload"), {"reason": "overload"}),
+        (PatientBusy("Wait."), {"retry_after_s": 30.0}),
+        (errors.WorkerBusy("Wait.", retry_after_s=Decimal(120)), {"retry_after_s": 120.0}),
+        (errors.WorkerRefused("No.", cost_usd=0.01, usage="many", attempts=3, detail=ValueError("x")), {}),
+    ],
+)  # fmt: skip
+def test_whatever_a_worker_of_ones_own_raises_is_kept_and_read_again(
+    error: errors.PodiumError, facts: dict[str, Any]
+) -> None:
+    failure = Failure.of(error)
+    assert failure.facts == facts
+    assert through_json(Failure, failure) == failure
+    assert failure.to_error().message == error.message
+
+
+def test_a_version_is_always_written_and_looked_at_inside_a_run_s_records_too() -> None:
+    record = Record("wf_1", Task(()), 0.0)
+    assert dump(record)["version"] == VERSION
+    newer = dump(RunRecords(record))
+    newer["record"]["version"] = VERSION + 1
+    with pytest.raises(UnreadableRecord, match=r"record\.version"):
+        load(RunRecords, newer)

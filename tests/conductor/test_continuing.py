@@ -137,3 +137,68 @@ async def test_a_team_that_lost_a_worker_of_the_run_is_refused_before_anything_i
         async with resume_run(team(left, conductor=Player("boss", line(0))), records):
             pass
     assert left.calls == []
+
+
+async def cut_again(pool: object, records: RunRecords, state: object) -> RunRecords:
+    kept: list[object] = []
+    async with resume_run(pool, records, journal=lambda *_: None) as run:  # type: ignore[arg-type]
+        await until(state)  # type: ignore[arg-type]
+        kept.append(dump(run.records))
+    return load(RunRecords, kept[0])
+
+
+async def test_a_step_that_was_done_before_two_cuts_is_not_made_again_and_numbers_go_on() -> None:
+    first = Player("a", "done once")
+    records = await stop_while(
+        team(first, conductor=Player("boss", [line(0), NEVER])),
+        ask_for(),
+        lambda: first.said and not first.open_calls,
+    )
+    silent = Player("boss", [NEVER])
+    records = await cut_again(team(Player("a"), conductor=silent), records, lambda: silent.open_calls == 1)
+    last = Player("a", "answer")
+    seqs: list[int] = []
+    pool = team(last, conductor=Player("boss", line(0) + line(0, "sum up", [0])))
+    async with resume_run(pool, records, journal=lambda _, seq, __: seqs.append(seq)) as run:
+        [_ async for _ in run.events()]
+    assert (run.record.answer, len(last.calls)) == ("answer", 1)
+    assert seqs[0] == records.record.seq + 1
+
+
+async def test_two_steps_that_ask_the_team_the_same_have_a_run_each_and_both_stay_on_record() -> None:
+    plan = line(1, "the hard part") + line(1, "the hard part") + line(0, "join", [0, 1])
+    stuck = Player("a", "one", ["two", NEVER])
+
+    def boss() -> Player:
+        return Player(
+            "boss",
+            lambda call: (
+                plan
+                if "The team:\n0: the a" in call.messages[0].text and "\n1:" in call.messages[0].text
+                else line(0)
+            ),
+        )
+
+    records = await stop_while(
+        team(stuck, conductor=boss()), ask_for(depth=1), lambda: stuck.said == 2 and stuck.open_calls == 1
+    )
+    fresh = Player("a", "again", "joined")
+    async with resume_run(team(fresh, conductor=boss()), records) as run:
+        [_ async for _ in run.events()]
+    steps = run.record.plans[-1].steps
+    assert len({step.result.inner_run for step in steps[:2]}) == 2
+    assert {step.result.inner_run for step in steps[:2]} <= set(run.records.inner)
+    assert len(fresh.calls) == 2
+
+
+async def test_counts_are_the_same_once_a_record_was_loaded_again() -> None:
+    first = Player("a", "done once")
+    boss = Player("boss", [line(0), NEVER])
+    records = await stop_while(
+        team(first, conductor=boss), ask_for(), lambda: first.said and not first.open_calls
+    )
+    async with resume_run(team(Player("a"), conductor=Player("boss", line(0))), records) as run:
+        [_ async for _ in run.events()]
+    again = load(RunRecords, dump(run.records)).record
+    assert run.record.plans[-1].steps[-1].reused_from is not None
+    assert again.orchestration == run.record.orchestration

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from conductor.errors import (
     BudgetExceeded,
     DeadlineExceeded,
+    Interrupted,
     NoPlan,
     Reason,
     WorkerBusy,
@@ -763,3 +764,10 @@ async def test_a_fallback_that_fails_before_a_word_goes_on_to_the_next_worker() 
     run = await seen(team(*workers, conductor=Player("boss", "rubbish")), ask_for())
     assert (run.shown, run.record.status, run.record.answering.worker) == ("mine", "finished", "b")
     assert "a failed: WorkerUnavailable" in run.record.plans[-1].why
+
+
+async def test_a_conductor_that_says_it_was_interrupted_has_failed_and_is_not_asked_for_ever() -> None:
+    boss = Player("boss", [Interrupted("It can be done again.")])
+    run = await seen(team(Player("a", "alone"), conductor=boss), ask_for())
+    assert (run.shown, len(boss.calls)) == ("alone", 1)
+    assert run.record.plans[0].failure.is_a(WorkerUnavailable)
