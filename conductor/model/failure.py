@@ -58,7 +58,7 @@ class Failure:
             str(error.args[0]) if error.args else type(error).__name__,
             "" if error.detail is None else str(error.detail),  # pyright: ignore[reportUnnecessaryComparison]
             facts,
-            tuple(attempts) if all(isinstance(each, Attempt) for each in _listed(attempts)) else (),
+            tuple(attempts) if all(isinstance(each, Attempt) for each in _as_list(attempts)) else (),
             usage if isinstance(usage, Usage) else None,
             _dollars(getattr(error, "cost_usd", None)),
         )
@@ -169,7 +169,7 @@ def _fact(value: object) -> Fact:
     return value if isinstance(value, str | int | float | bool) else str(value)
 
 
-def _listed(value: object) -> list[object]:
+def _as_list(value: object) -> list[object]:
     return list(cast(Iterable[object], value)) if isinstance(value, Iterable) else [value]
 
 

@@ -96,7 +96,7 @@ async def wait_until_done(tasks: Collection[asyncio.Task[Any]]) -> None:
         raise cancelled
 
 
-def interrupted_before(record: Record, index: int) -> list[PlanRecord]:
+def plans_before_restart(record: Record, index: int) -> list[PlanRecord]:
     """The plans that the plan of that index is written again for, newest first."""
     return list(takewhile(lambda plan: plan.is_interrupted, reversed(record.plans[:index])))
 
@@ -112,7 +112,7 @@ class PlanRun:
 
     def __init__(self, context: RunContext, index: int, *, live: bool) -> None:
         self._context, self._index, self._live = context, index, live
-        self._interrupted = interrupted_before(context.log.record, index)
+        self._interrupted = plans_before_restart(context.log.record, index)
         self._steps: list[Step] = []
         self._tasks: list[asyncio.Task[CallResult]] = []
         self._begun: set[int] = set()

@@ -173,10 +173,10 @@ class Record:
     @property
     def calls(self) -> list[CallResult]:
         """Every call that consumed something, plans included, each once."""
-        return [result for _, result in self._placed_calls]
+        return [result for _, result in self._calls_with_places]
 
     @property
-    def _placed_calls(self) -> Iterator[tuple[tuple[int, int | None], CallResult]]:
+    def _calls_with_places(self) -> Iterator[tuple[tuple[int, int | None], CallResult]]:
         """Each call with its plan and its step; plans' own calls first."""
         for plan in self.plans:
             if plan.result:
@@ -258,7 +258,7 @@ class Record:
     def orchestration(self) -> Usage:
         """Tokens of every call but the answering one."""
         answering = self._answering_place
-        others = [result for place, result in self._placed_calls if place != answering]
+        others = [result for place, result in self._calls_with_places if place != answering]
         return sum((call.usage for call in (*others, *self.calls_without_answer) if call.usage), Usage())
 
     @property

@@ -58,14 +58,14 @@ def check(folder: Path, max_rank: int, base: Mapping[str, Tensor] | None = None)
         AdapterError: why it cannot, and what to do.
     """
     config = read_config(folder)
-    faults = [*_unsupported(config), *_too_large(config, max_rank)]
+    faults = [*_reasons_against(config), *_too_large(config, max_rank)]
     if not faults:
         faults = _misfits(tensors(folder / WEIGHTS), config["r"], base)
     if faults:
         raise AdapterError(f"The adapter {folder.name} cannot be served: {'; '.join(faults[:3])}.")
 
 
-def _unsupported(config: Mapping[str, Any]) -> list[str]:
+def _reasons_against(config: Mapping[str, Any]) -> list[str]:
     """What it asks for that vLLM does not do, or does wrong in silence."""
     start = config.get("init_lora_weights", True)
     variants = [name for name in VARIANTS if config.get(name)]

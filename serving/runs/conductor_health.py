@@ -38,7 +38,7 @@ class ConductorHealth:
                     logger.warning("The conductor plans again, after %d runs without a plan.", self.failures)
                 self.failures, self.reason = 0, ""
             case "failed":
-                plan = _blamed_plan(record)
+                plan = _plan_to_blame(record)
                 assert plan is not None, "that is why it is a failure"
                 self.failures, self.reason = self.failures + 1, _reason(plan)
                 if self.failures == FAILURES_UNTIL_DEGRADED:
@@ -60,10 +60,10 @@ def verdict(record: Record) -> Literal["planned", "failed", "says nothing"]:
         (plan.steps or plan.accepted) and plan.rejection is None and plan.failure is None for plan in written
     ):
         return "planned"
-    return "failed" if _blamed_plan(record) else "says nothing"
+    return "failed" if _plan_to_blame(record) else "says nothing"
 
 
-def _blamed_plan(record: Record) -> PlanRecord | None:
+def _plan_to_blame(record: Record) -> PlanRecord | None:
     """The newest plan that the conductor is to blame for; None where there is none, or where the run was
     ended before it could do better.
     """
