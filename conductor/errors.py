@@ -22,8 +22,8 @@
     └── Interrupted          the process that did it ended
 
 Every error takes one positional argument, its message, and its facts by keyword, so that it crosses a
-process border as
-a pickle (Ray, multiprocessing) with nothing lost. The table to HTTP statuses is `serving/errors.py`.
+process border as a pickle (Ray, multiprocessing) with nothing lost. The table to HTTP statuses is
+`serving/errors.py`.
 """
 
 from enum import StrEnum
@@ -60,15 +60,13 @@ class PodiumError(Exception):
 
     Args:
         message: one sentence for the caller: what happened and what to do. It names no address, no
-            environment variable and no
-            worker that the caller did not name or is not told of anyway.
+            environment variable and no worker that the caller did not name or is not told of anyway.
         **facts: the error's fields, see each class's annotations.
     """
 
     detail: str = ""
     """What only the operator needs, such as a provider's own words, `base_url`, the variable that holds a
-    key. For logs, spans and
-    records; never in an answer."""
+    key. For logs, spans and records; never in an answer."""
     param: str | None = None
     """The request field at fault, in the caller's words, such as `podium.workers`."""
     retryable: bool = False

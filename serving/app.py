@@ -55,9 +55,9 @@ def application(args: dict[str, Any], engine: type | None = None) -> Application
         )
     settings = load(resolve_path(Path(args["settings"])), args.get("model") or None)
     if not ray.is_initialized():
-        # Ray will be started from here and its replicas inherit this environment: a key is missed now, not a
-        # minute later. A Ray that
-        # runs has nodes with environments of their own, and the router alone can tell.
+        # Ray will be started from here and its replicas inherit this environment: a key is missed now, not
+        # a minute later. A Ray that runs has nodes with environments of their own, and the router alone can
+        # tell.
         without_workers(settings, set(absent_workers(settings, os.environ)))
     # For the proxies of a Ray that is started after this, as `serve run` does; they are given no settings.
     os.environ[edge.VARIABLE] = Policy.of(settings).model_dump_json()

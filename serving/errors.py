@@ -100,8 +100,8 @@ def headers(error: errors.PodiumError | Failure) -> dict[str, str]:
     """Whether asking again may help, and from when on.
 
     `x-should-retry` is what OpenAI's and Anthropic's SDKs obey before they look at the status: a refusal is
-    a 502 like an outage,
-    and what was paid for is not to be paid for three times. `Retry-After` is in whole seconds, at least one.
+    a 502 like an outage, and what was paid for is not to be paid for three times. `Retry-After` is in whole
+    seconds, at least one.
     """
     failure = _failure(error)
     retry_after_s = failure.get("retry_after_s")

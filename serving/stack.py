@@ -51,9 +51,8 @@ def _fit(worker: Worker, own: WorkerSettings, _: Settings) -> Worker:
 
 LAYERS: tuple[Layer, ...] = (_trace, _limit, _skip_refused, _retry, _fit)
 """Innermost first. A span is one call as it is sent, a wait for a retry holds no slot, and a worker is sent
-only what it accepts.
-Failing over is around whole stacks (`serving/pool.py`): a fallback is retried, and sent what its model
-accepts, by its own rules."""
+only what it accepts. Failing over is around whole stacks (`serving/pool.py`): a fallback is retried, and
+sent what its model accepts, by its own rules."""
 
 
 def stack(client: Worker, own: WorkerSettings, settings: Settings) -> Stack:

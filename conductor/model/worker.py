@@ -1,8 +1,7 @@
 """The port: a model that can be asked one thing.
 
 A vLLM replica, a provider's API and a script look the same from here. So does anything stacked around one
-(retries,
-slots, spans): a layer is a `Worker` that holds a `Worker`. This file knows no model and no wire.
+(retries, slots, spans): a layer is a `Worker` that holds a `Worker`. This file knows no model and no wire.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -26,9 +25,8 @@ MODEL_CHARS = 200
 class Grammar:
     """What the answer must look like, in the two languages that servers understand.
 
-    `ebnf` is GBNF as xgrammar reads it (vLLM); `json_schema` is what API providers take (None where the text
-    is not JSON).
-    Both accept only texts that `conductor.plan.formats` parses into a plan that can run.
+    `ebnf` is GBNF as xgrammar reads it (vLLM); `json_schema` is what API providers take (None where the
+    text is not JSON). Both accept only texts that `conductor.plan.formats` parses into a plan that can run.
     """
 
     ebnf: str
@@ -230,9 +228,8 @@ class Worker(Protocol):
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         """Send `call`; entered once the first token is here.
 
-        So the time to the first token is the time entering takes, a retry is allowed exactly until then, and
-        leaving the
-        block closes the socket or aborts the local request, whatever was read by then.
+        So the time to the first token is the time entering takes, a retry is allowed exactly until then,
+        and leaving the block closes the socket or aborts the local request, whatever was read by then.
 
         Raises:
             WorkerError: nothing was shown. A provider that had begun to work may still count what it read;

@@ -6,25 +6,21 @@ byte::
     {"worker": 0, "subtask": "Work out ...", "access": []}
     {"worker": 2, "subtask": "Check it.", "access": [0]}
 
-Where a server holds the text to a JSON schema they stand in one object, after a thought that is passed over;
-a step still starts at
-its last byte::
+Where a server holds the text to a JSON schema they stand in one object, after a thought that is passed
+over; a step still starts at its last byte::
 
     {"thinking": "It has two parts.", "steps": [{"worker": 0, "subtask": "Work out ...", "access": []}]}
 
 `{"accept": true}` alone keeps the answer of the round before. `lists` is the paper's: free reasoning, then
-three Python lists
-(arXiv 2512.04388, section 3.1 and figure 13); three empty ones keep the answer::
+three Python lists (arXiv 2512.04388, section 3.1 and figure 13); three empty ones keep the answer::
 
     model_id = [0, 2]
     subtasks = ["Work out ...", "Check it."]
     access_list = [[], ["all"]]
 
 In both, a worker is its number in the order it was shown in, or its name, and `"all"` is short for every
-earlier step. Nothing
-is repaired: what cannot run is an `InvalidPlan` with its `Reason`. The grammars that make a model write only
-what is accepted
-here are in `grammars.py`.
+earlier step. Nothing is repaired: what cannot run is an `InvalidPlan` with its `Reason`. The grammars that
+make a model write only what is accepted here are in `grammars.py`.
 """
 
 import ast
@@ -94,9 +90,8 @@ class _Nesting:
 
 
 class StepsParser:
-    """`steps`: one JSON object a step, or `{"thinking": "...", "steps": [...]}` around them, with or without
-    the thought; what
-    stands between them, and inside `<think>`, is passed over.
+    """`steps`: one JSON object a step, or `{"thinking": "...", "steps": [...]}` around them, with or
+    without the thought; what stands between them, and inside `<think>`, is passed over.
     """
 
     _WRAPPER = re.compile(

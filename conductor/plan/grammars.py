@@ -1,11 +1,9 @@
 """Grammars under which a model can only write plans that run.
 
 They are built from the request's pool and its `max_steps`, so that worker numbers exist, reads point
-backwards and strictly
-ascend, and the text ends. Written as GBNF for xgrammar (what vLLM decodes with) and, where the format is
-JSON, as the JSON
-schema that API providers take; the schema cannot say "backwards only", so their plans are still checked by
-the parser.
+backwards and strictly ascend, and the text ends. Written as GBNF for xgrammar (what vLLM decodes with) and,
+where the format is JSON, as the JSON schema that API providers take; the schema cannot say "backwards
+only", so their plans are still checked by the parser.
 """
 
 from conductor.model.worker import Grammar
@@ -21,9 +19,8 @@ WORD_CHARS = 24
 """No word is longer, so that text without blanks ends too."""
 
 # Why words: xgrammar 0.2.8 takes 0.2 to 0.6 s of CPU a token (SmolLM2's vocabulary) to mask `char{0,239}`,
-# or 2 s to compile
-# the same as a class. A repeat of words, their characters unrolled, takes 0.1 s once and microseconds a
-# token.
+# or 2 s to compile the same as a class. A repeat of words, their characters unrolled, takes 0.1 s once and
+# microseconds a token.
 _STRING = (
     'string ::= "\\"" first letters{tail} (" " word){{0,{more}}} "\\""\n'
     'first ::= [^"\\\\\\x00-\\x20\\x7f-\\xa0\\u1680\\u2000-\\u200f\\u2028-\\u202f\\u205f\\u3000]\n'

@@ -1,9 +1,8 @@
 """How to write a plan, as the conductor is told: the format that its server enforces, and examples that can
 run.
 
-The examples are made for the request: no more steps than it may have, no worker that its pool does not have.
-So a conductor that
-copies one has written a plan.
+The examples are made for the request: no more steps than it may have, no worker that its pool does not
+have. So a conductor that copies one has written a plan.
 """
 
 import json
@@ -15,8 +14,7 @@ from conductor.plan.plan import Step
 
 Layout = Literal["lines", "object", "thinking object", "lists"]
 """How a plan's text is laid out: a JSON object for each step, one around all of them (with or without a
-thought before them), or
-three lists. The first two are both the format `steps`."""
+thought before them), or three lists. The first two are both the format `steps`."""
 
 _STARTS = {
     "lines": "Write one JSON object for each step, each on a line of its own, and nothing else.",

@@ -1,11 +1,9 @@
 """Marks around texts that others wrote. No such text can end its mark or begin another, and none is harmed.
 
-As with the boundaries of MIME (RFC 2046, section 5.1.1), a mark's key is chosen once the texts are known: it
-occurs in none of
-them. It is computed from the first of them, so equal texts give equal prompts (caches, replays), and a
-conversation that grows keeps
-its key and the prefix before it. A mark in an answer can only be an echo of the prompt; `EchoFilter` removes
-it.
+As with the boundaries of MIME (RFC 2046, section 5.1.1), a mark's key is chosen once the texts are known:
+it occurs in none of them. It is computed from the first of them, so equal texts give equal prompts (caches,
+replays), and a conversation that grows keeps its key and the prefix before it. A mark in an answer can only
+be an echo of the prompt; `EchoFilter` removes it.
 """
 
 import base64

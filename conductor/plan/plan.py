@@ -1,8 +1,7 @@
 """A plan as a value: a few steps, each with a worker, a subtask and the earlier steps it reads.
 
 A `Plan` that exists can run: every rule is checked when it is made, one step at a time, so that a step can
-be started before
-the next one is written. Knows nothing of texts (`formats.py`) or of running (`run.py`).
+be started before the next one is written. Knows nothing of texts (`formats.py`) or of running (`run.py`).
 
 Source: arXiv 2512.04388, section 3.1; `access` as lists of positions is its appendix B.8.
 """
@@ -20,8 +19,7 @@ class Step:
     Args:
         worker: a name from the request's pool.
         subtask: what it is asked to do. Empty: answer the user's question as it stands (never written by a
-            conductor; fixed
-            workflows, fallbacks and plain pass-through use it).
+            conductor; fixed workflows, fallbacks and plain pass-through use it).
         access: indices of the earlier steps whose outputs it may see, ascending, none twice.
     """
 

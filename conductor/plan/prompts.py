@@ -1,11 +1,9 @@
 """What the conductor and each worker are shown.
 
 The conductor's prompt is static first (instructions, examples), then the pool, then the conversation, so
-that its prefix can be
-served from the cache. Workers always see the user's own conversation; what else they see is what their step
-may read. Wording
-is ours; the order of the worker's parts follows arXiv 2512.04388 (its code's message layout), the cards are
-our addition.
+that its prefix can be served from the cache. Workers always see the user's own conversation; what else they
+see is what their step may read. Wording is ours; the order of the worker's parts follows arXiv 2512.04388
+(its code's message layout), the cards are our addition.
 """
 
 import re
@@ -115,9 +113,8 @@ def work(
     """What a worker is shown: both system prompts, the conversation, the outputs it may read, its subtask.
 
     Outputs and subtask are appended to the user's last message, because some chat templates refuse two user
-    turns in a row.
-    Only outputs have marks around them, and no sentence of ours is added: small models repeat what frames
-    their task.
+    turns in a row. Only outputs have marks around them, and no sentence of ours is added: small models
+    repeat what frames their task.
 
     Args:
         member: who is asked.

@@ -46,12 +46,9 @@ async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGene
     """Call `member` inside the budget; entered at the first token.
 
     Leaving the block closes the call and settles it, with the calls that failed before it. One that never
-    reached its first
-    token for an error of the worker costs what its server said, which mostly is nothing; one that was broken
-    off counts with
-    what the server said by then, or with all that was held. One whose server says what cannot be true counts
-    with the most it
-    could take.
+    reached its first token for an error of the worker costs what its server said, which mostly is nothing;
+    one that was broken off counts with what the server said by then, or with all that was held. One whose
+    server says what cannot be true counts with the most it could take.
 
     Raises:
         BudgetExceeded: nothing was called.

@@ -1,10 +1,8 @@
 """Records, events and tasks as JSON values and back: `load(type(value), dump(value)) == value`.
 
 The form follows the dataclasses: an object for each, with a `type` where a field can hold one of several.
-Fields that equal
-their default are left out, so a field with a default can be added and older values still load. Money is a
-text, so that no cent
-is lost; enumerations are their values.
+Fields that equal their default are left out, so a field with a default can be added and older values still
+load. Money is a text, so that no cent is lost; enumerations are their values.
 """
 
 import types

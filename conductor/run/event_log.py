@@ -1,10 +1,9 @@
 """The events of one run: folded into its record, numbered, and published to whoever subscribes.
 
 Progress events are few (a plan has a handful of steps), so they are kept and never held up. Pieces of the
-answer are many: the
-one subscriber that owns the answer gets them all and gives back-pressure, so a slow reader slows the worker
-that writes the
-answer and nothing grows. Other subscribers lose pieces when they are behind, never events.
+answer are many: the one subscriber that owns the answer gets them all and gives back-pressure, so a slow
+reader slows the worker that writes the answer and nothing grows. Other subscribers lose pieces when they
+are behind, never events.
 """
 
 import asyncio

@@ -1,10 +1,9 @@
 """What happens during a run, as it happens.
 
 Events are numbered by the plan and the step they belong to: every plan text that was written is a plan of
-its own, so a repair
-and each further round count up. Exactly one terminal event ends a run. `record.py` folds events into the
-record. Times are
-seconds since the run began, without the time between its end in one process and its continuation in another.
+its own, so a repair and each further round count up. Exactly one terminal event ends a run. `record.py`
+folds events into the record. Times are seconds since the run began, without the time between its end in one
+process and its continuation in another.
 """
 
 from dataclasses import dataclass
@@ -19,8 +18,7 @@ from conductor.plan.plan import Step
 
 Source = Literal["conductor", "repair", "revision", "client", "workflow", "worker", "fallback"]
 """Who wrote a plan: the conductor (at first, after a complaint, after reading the outcome), the caller, the
-settings, nobody
-(plain pass-through to a worker), or nobody because no plan could be had."""
+settings, nobody (plain pass-through to a worker), or nobody because no plan could be had."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
 """How a run stays inside its budget.
 
 Reserve before a call, settle after it: two parallel steps cannot spend the same last cent. A run's ledger
-may draw on
-another one, such as an account's.
+may draw on another one, such as an account's.
 """
 
 import asyncio
@@ -74,8 +73,7 @@ class BudgetLedger:
     """Spending under one budget, in memory. Used from one event loop.
 
     A call whose usage never becomes known (a cut stream) is counted against the budget with all that was
-    held for it,
-    while the record says that its cost is unknown.
+    held for it, while the record says that its cost is unknown.
     """
 
     budget: Budget = Budget()
@@ -93,8 +91,7 @@ class BudgetLedger:
         """See `Ledger.hold`.
 
         Where others hold too much of what is left, this waits for them to settle: they mostly take far less
-        than the worst.
-        Where nobody else holds anything, the answer is shortened to what the budget allows.
+        than the worst. Where nobody else holds anything, the answer is shortened to what the budget allows.
         """
         hold = await self._reserve(price, input_tokens, max_output_tokens, what)
         self.holds.append(hold)

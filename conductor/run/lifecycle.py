@@ -95,8 +95,7 @@ async def resume_run(
     """Continue a run that another process has left, for as long as the block lasts.
 
     No step that had ended is called again, and what was spent is counted once. Calls that were open are
-    lost: they count with
-    the most they could take, as a broken stream does, and are made again.
+    lost: they count with the most they could take, as a broken stream does, and are made again.
 
     Args:
         team: as `open_run`; it must have the workers that the record's plans name.

@@ -1,8 +1,8 @@
 """What a run does next, decided from its record and its task alone, so that any process can continue it.
 
-A plan (given, or written by the conductor, repaired once, else one worker answers alone), its steps, and for
-more than one
-round the conductor's verdict on the outcome. A further round that fails keeps the answer before it.
+A plan (given, or written by the conductor, repaired once, else one worker answers alone), its steps, and
+for more than one round the conductor's verdict on the outcome. A further round that fails keeps the answer
+before it.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,8 @@
 """Run a plan while it is still being written.
 
 Every step is a task that awaits the outputs it reads; reads point backwards only, so there is no scheduler.
-Which step is the
-last is known when the text ends: from then on its answer flows out, and steps it cannot reach are cancelled,
-or never begin.
+Which step is the last is known when the text ends: from then on its answer flows out, and steps it cannot
+reach are cancelled, or never begin.
 """
 
 import asyncio
@@ -11,14 +10,14 @@ from collections.abc import AsyncIterable, Callable, Collection, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Any
+from typing import Any, Literal
 
 from conductor.errors import PodiumError, internal_error
 from conductor.model.failure import Failure
 from conductor.model.messages import Message
 from conductor.model.pool_member import PoolMember
 from conductor.model.refusals import Refusals
-from conductor.model.worker import Call, CallResult, CallSite, Reply
+from conductor.model.worker import Call, CallResult, CallSite, Reply, Sampling
 from conductor.plan.marks import EchoFilter
 from conductor.plan.plan import Plan, Step
 from conductor.plan.prompts import OUTPUT, work
@@ -65,7 +64,24 @@ class RunContext:
     deadline_at_s: float | None
     refusals: Refusals
 
-    def call(self, messages: tuple[Message, ...], site: CallSite) -> Call:
+    def site(
+        self,
+        plan: int,
+        step: int | None = None,
+        access: tuple[int, ...] = (),
+        operation: Literal["chat", "plan"] = "chat",
+    ) -> CallSite:
+        """Which call of this run it is; see `CallSite`."""
+        return CallSite(self.log.record.id, plan, step, access, operation=operation)
+
+    def call(
+        self,
+        messages: tuple[Message, ...],
+        site: CallSite,
+        sampling: Sampling,
+        *,
+        coalesce: bool = False,
+    ) -> Call:
         """A call of this run, which says where it is long in coming."""
 
         def on_queued(why: str) -> None:
@@ -75,7 +91,9 @@ class RunContext:
         worker = (plan.worker if site.step is None else plan.steps[site.step].worker) or ""
         return Call(
             messages,
-            site=replace(site, run=self.log.record.id),
+            sampling,
+            coalesce=coalesce,
+            site=site,
             deadline_at_s=self.deadline_at_s,
             on_queued=on_queued,
             refusals=self.refusals,
@@ -256,17 +274,17 @@ class PlanRun:
         """A step's call, with what the user asked of the answer.
 
         Any step may turn out to be the last, so all take the user's sampling. Only `stop` would cut inner
-        work in half: it is
-        for the answer alone, so a request that has it lets its steps begin once the plan's text has ended.
+        work in half: it is for the answer alone, so a request that has it lets its steps begin once the
+        plan's text has ended.
         """
         sampling = self._context.task.sampling
         if sampling.stop:
             await self._ended.wait()
-        return replace(
-            self._context.call(prompt, CallSite(plan=self._index, step=index, access=step.access)),
-            sampling=sampling if index == self._last else replace(sampling, stop=()),
-            coalesce=not (self._context.task.stream and self._may_show(index)),
-        )
+            if index != self._last:
+                sampling = replace(sampling, stop=())
+        is_streamed = self._context.task.stream and self._may_show(index)
+        site = self._context.site(self._index, index, step.access)
+        return self._context.call(prompt, site, sampling, coalesce=not is_streamed)
 
     def _notes(self, step: Step) -> tuple[str, ...]:
         """What the record says of the prompt, beside the prompt itself."""

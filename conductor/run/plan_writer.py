@@ -1,8 +1,7 @@
 """Ask the conductor for a plan, and read it while it is written.
 
-One plan text is one `PlanStream`: prompt, grammar, parser, the call. Repair and fallback are decisions about
-whole plans and
-live in `rounds.py`.
+One plan text is one `PlanStream`: prompt, grammar, parser, the call. Repair and fallback are decisions
+about whole plans and live in `rounds.py`.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
 """The record of a run: one value that the response, the log line, the store, evaluation and reward all read.
 
 It is the fold of the run's events (`fold.py`), so it can be read at any time, also while the run goes on.
-With its task it is all
-that is needed to continue the run (`moves.py`), and `codec.py` writes it as JSON.
+With its task it is all that is needed to continue the run (`moves.py`), and `codec.py` writes it as JSON.
 """
 
 from collections.abc import Iterator, Mapping

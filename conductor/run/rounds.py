@@ -12,7 +12,7 @@ from conductor.model.failure import Failure
 from conductor.model.messages import Message
 from conductor.model.pool_member import PoolMember
 from conductor.model.refusals import Refusals
-from conductor.model.worker import CallSite, FinishReason
+from conductor.model.worker import FinishReason, Sampling
 from conductor.plan.plan import Plan, Step
 from conductor.run.event_log import EventLog
 from conductor.run.events import (
@@ -167,7 +167,7 @@ class RoundLoop:
             conductor,
             list(self._context.pool.values()),
             self._record.task.max_steps,
-            self._context.call(prompt, CallSite(plan=index, operation="plan")),
+            self._context.call(prompt, self._context.site(index, operation="plan"), Sampling()),
             self._context.ledger,
             may_accept=move.round > 0,
         )

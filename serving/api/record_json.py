@@ -1,8 +1,7 @@
 """A record as JSON: OpenAI's answer, its usage, and everything that `podium` tells.
 
 Field names of the orchestration tokens are those that Sakana's Fugu sends and clients already read. What
-goes to callers has no
-error's `detail`; the record has (`for_operator`).
+goes to callers has no error's `detail`; the record has (`for_operator`).
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,8 @@
 """The response that owns a run.
 
 It is a coroutine that holds the run's scope, not a generator body: when the client leaves, the scope is
-left, and with it every
-task, call and held cent. (A generator inside a `StreamingResponse` is not closed when the client goes under
-ASGI 2.3.)
+left, and with it every task, call and held cent. (A generator inside a `StreamingResponse` is not closed
+when the client goes under ASGI 2.3.)
 """
 
 import asyncio

@@ -1,10 +1,9 @@
 """The LoRA adapters of one engine: fetched, checked, and in vLLM before a request names them.
 
 vLLM loads an adapter that it does not have in the middle of a step, where a fault ends the engine. So here
-every adapter is loaded by
-itself first, and a fault ends nothing. vLLM puts the least recently used one out when it needs the room
-(`max_loras`), and reads it
-again from the kept folder when it is asked for once more.
+every adapter is loaded by itself first, and a fault ends nothing. vLLM puts the least recently used one out
+when it needs the room (`max_loras`), and reads it again from the kept folder when it is asked for once
+more.
 """
 
 import asyncio

@@ -1,12 +1,10 @@
 """How many replicas a deployment wants: by what its replicas say they carry, not by open requests alone.
 
 A stream is one open request from its first token to its last, so a policy that counts requests stays at few
-replicas while their
-queues grow. Here each replica reports its own `load`, where 1.0 is as much as one replica is meant to carry:
-see
-`Engine.record_autoscaling_stats` (vLLM's queue and KV cache) and `Router.record_autoscaling_stats` (steps in
-flight and waiting).
-Ray Serve lays delays, factors and bounds of the `autoscaling_config` over what is returned here.
+replicas while their queues grow. Here each replica reports its own `load`, where 1.0 is as much as one
+replica is meant to carry: see `Engine.record_autoscaling_stats` (vLLM's queue and KV cache) and
+`Router.record_autoscaling_stats` (steps in flight and waiting). Ray Serve lays delays, factors and bounds
+of the `autoscaling_config` over what is returned here.
 """
 
 from typing import Any
@@ -21,8 +19,8 @@ REPORTS = 4
 """How often a load is told within the time over which it is averaged."""
 SELDOM_S = 10.0
 """Ray Serve's own interval, with which a first call to a deployment of no replica may wait as long before
-one is started. The
-environment variables that are meant to take this field's place are read by nothing in Ray 2.60."""
+one is started. The environment variables that are meant to take this field's place are read by nothing in
+Ray 2.60."""
 POLICY = "serving.deployments.autoscaling:by_load"
 
 

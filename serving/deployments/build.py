@@ -1,8 +1,7 @@
 """The only place where classes become deployments.
 
 Every deployment says how many CPUs it takes: Ray's default of one each does not fit a small machine, where
-the next replica
-would wait for ever.
+the next replica would wait for ever.
 """
 
 import os
@@ -24,9 +23,8 @@ PREFIX_ROUTER = (
 """Calls that begin alike go to the replica whose cache holds their beginning; a conductor's do.
 
 The class under its public name, `ray.serve.llm.request_router`, is the same; but that module's package
-imports torch, transformers
-and vLLM: 7 s and 600 MB in every process that reads the deployment's configuration, as a router does for
-`serve.status()`.
+imports torch, transformers and vLLM: 7 s and 600 MB in every process that reads the deployment's
+configuration, as a router does for `serve.status()`.
 """
 ENGINE = "serving.deployments.engine.Engine"
 """Named and not imported: whoever builds the application would need vLLM's ten seconds for nothing."""
@@ -37,8 +35,8 @@ NO_REDIRECTS = {"VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0"}
 """An allowed host does not send vLLM on to one that is not."""
 ADAPTERS_A_WORKER = 2
 """Room in an engine, for each worker with an adapter: the one that answers, and the one before, whose
-requests are under way. With
-room for one, vLLM would let requests of the new one wait until the last of the old one has ended."""
+requests are under way. With room for one, vLLM would let requests of the new one wait until the last of the
+old one has ended."""
 
 
 def engine_deployment(worker: VllmSettings, settings: Settings, engine: type | None = None) -> Any:
@@ -76,8 +74,7 @@ def by_prefix_and_load(scale: Scale) -> RequestRouterConfig:
     least busy one.
 
     Ray's defaults would let calls that begin alike, as all with one system prompt do, pile up on one
-    replica, and would
-    remember every prompt for ever.
+    replica, and would remember every prompt for ever.
     """
     chosen = {"imbalanced_threshold": scale.target_ongoing_requests / 2, "do_eviction": True}
     return cast(Any, RequestRouterConfig)(request_router_class=PREFIX_ROUTER, request_router_kwargs=chosen)
@@ -160,9 +157,8 @@ def environment_of(service: str, outer: Mapping[str, str]) -> dict[str, str]:
     default is 1 %).
 
     Ray writes this into its logs and its store in clear, so nothing else is in it: everything that may be a
-    secret (keys, `HF_TOKEN`,
-    `OTEL_EXPORTER_OTLP_HEADERS`, addresses with a password) reaches replicas as the environment that they
-    inherit from their node.
+    secret (keys, `HF_TOKEN`, `OTEL_EXPORTER_OTLP_HEADERS`, addresses with a password) reaches replicas as
+    the environment that they inherit from their node.
 
     Args:
         service: the name in traces.

@@ -1,8 +1,8 @@
 """A vLLM engine in a replica: continuous batching, prefix caching, constrained decoding, abort on close.
 
 The thin way to the engine (docs/decisions/0001): vLLM's own `AsyncLLM` in the replica's process, its own
-chat rendering and
-reasoning parsers around it, and nothing between. Knows vLLM; does not know plans, pools or HTTP.
+chat rendering and reasoning parsers around it, and nothing between. Knows vLLM; does not know plans, pools
+or HTTP.
 """
 
 import asyncio
@@ -127,8 +127,7 @@ class Engine:
         """Answer `call`; closed or cancelled, the request is aborted in the engine.
 
         A call that it does not take ends with the error as its last piece: raised, Ray Serve would log a
-        fault of the caller's as
-        one of the replica's.
+        fault of the caller's as one of the replica's.
 
         Raises:
             WorkerUnavailable: the engine failed.

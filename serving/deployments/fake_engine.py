@@ -1,8 +1,7 @@
 """A FAKE engine in vLLM's place: no model, but a replica like any other, with a start, a queue and a pace.
 
 For trying autoscaling, routing and draining on machines where many real engines do not fit. Settings must
-ask for it by name
-(`stand_in`), and its answers say what it is.
+ask for it by name (`stand_in`), and its answers say what it is.
 """
 
 import asyncio

@@ -83,8 +83,7 @@ class EngineHandle:
 
         Raises:
             WorkerUnavailable: also where the engine has lost its last replica, rather than waiting until
-            another is up: a fallback,
-                or one worker by itself, answers sooner.
+            another is up: a fallback, or one worker by itself, answers sooner.
         """
         if await self._replicas.is_still_down(self._name):
             raise _down()

@@ -1,9 +1,8 @@
 """Which addresses a vLLM engine may fetch pictures from.
 
 vLLM fetches what a caller's address names, from inside the network that the engine is in: loopback, cloud
-metadata and neighbours
-included. So nothing is fetched unless the settings name its host; a picture comes in the request, as a
-`data:` address.
+metadata and neighbours included. So nothing is fetched unless the settings name its host; a picture comes
+in the request, as a `data:` address.
 """
 
 from collections.abc import Collection

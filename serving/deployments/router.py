@@ -50,9 +50,8 @@ class Router:
         they began with.
 
         Returns when every adapter is loaded and new requests are answered by it. Serve would end a running
-        replica that raised here:
-        so one that serves goes on with what it has, and says in its log and on `/readyz` what it did not
-        take.
+        replica that raised here: so one that serves goes on with what it has, and says in its log and on
+        `/readyz` what it did not take.
 
         Raises:
             SettingsError: this replica has just been started, and has nothing else to go on with.

@@ -1,8 +1,7 @@
 """Who may call: the `Host`, the `Origin` and the `Content-Type` of a request.
 
 A web page cannot choose these headers freely, so they tell a browser that was sent here by a foreign page
-(cross-site requests,
-DNS rebinding) from every other client. Clients that are no browser send no `Origin`.
+(cross-site requests, DNS rebinding) from every other client. Clients that are no browser send no `Origin`.
 """
 
 import ipaddress

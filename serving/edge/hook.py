@@ -1,8 +1,8 @@
 """How the edge gets into the processes of Ray Serve: `RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH`.
 
 Serve calls the function of that name in every process that is about to accept HTTP, before it makes
-Uvicorn's server: its proxies,
-and the replicas that HAProxy speaks to. What it returns is put around Serve's own ASGI application.
+Uvicorn's server: its proxies, and the replicas that HAProxy speaks to. What it returns is put around
+Serve's own ASGI application.
 """
 
 import os

@@ -1,8 +1,7 @@
 """The edge as ASGI: nothing behind it sees a request that is foreign, unfinished or too large.
 
 It may stand twice before the same request: in Serve's proxy and in the router replica behind it. The first
-one leaves a mark in
-the scope, which Serve passes on and no client can write, and the second steps aside.
+one leaves a mark in the scope, which Serve passes on and no client can write, and the second steps aside.
 """
 
 import logging

@@ -2,8 +2,8 @@
 send nothing.
 
 With httptools, Uvicorn parses headers of any length, and waits without end for the first request of a
-connection. Both are bounded
-here, in a subclass that is put in the place of Uvicorn's own default (`uvicorn.config.HTTP_PROTOCOLS`).
+connection. Both are bounded here, in a subclass that is put in the place of Uvicorn's own default
+(`uvicorn.config.HTTP_PROTOCOLS`).
 """
 
 import asyncio

@@ -1,10 +1,9 @@
 """Who is connected and has not sent a whole request: a room with a bound.
 
-When it is full, the one that has waited longest of the address with the most waiting must go. So an attacker
-pushes out itself
-first, whether it comes from one address or from many, and a client that sends its request at once is never
-the oldest. nginx makes
-room the same way: its oldest reusable connections are closed when none is free.
+When it is full, the one that has waited longest of the address with the most waiting must go. So an
+attacker pushes out itself first, whether it comes from one address or from many, and a client that sends
+its request at once is never the oldest. nginx makes room the same way: its oldest reusable connections are
+closed when none is free.
 
 Knows no sockets: what must go is told by its callback.
 """

@@ -17,9 +17,8 @@ class Retrying:
     """`worker`, asked up to `attempts` times with growing, jittered waits.
 
     A server's `Retry-After` is honoured: never sooner, and where it is longer than `max_wait_s`, or than
-    half of the time
-    that the caller has left, not at all, so that another worker can be tried instead. The SDK clients
-    themselves never retry.
+    half of the time that the caller has left, not at all, so that another worker can be tried instead. The
+    SDK clients themselves never retry.
     """
 
     def __init__(self, worker: Worker, attempts: int, first_wait_s: float, max_wait_s: float) -> None:

@@ -25,8 +25,8 @@ async def cut_at(
     """`deltas` up to the first of `stops`, finished as `stop`. Thoughts are not searched.
 
     Words are shown as they come, but for an end that may become a stop sequence. After the cut the rest is
-    read and thrown away:
-    the last delta says what the call cost. A rest that takes long is left, and the call billed at its bound.
+    read and thrown away: the last delta says what the call cost. A rest that takes long is left, and the
+    call billed at its bound.
 
     Args:
         stops: where to cut.

@@ -1,10 +1,8 @@
 """LoRA adapters and their names: a folder in PEFT's form, called `conductor@1a2b3c4d` after what is in it.
 
 The part behind the `@` is a digest of the content, so a name is never used for two things: vLLM's prefix
-cache knows an adapter by
-its name alone, and would answer for a changed one with what it kept of the old. Standard library only:
-whoever trains an adapter
-and whoever serves it import the same lines.
+cache knows an adapter by its name alone, and would answer for a changed one with what it kept of the old.
+Standard library only: whoever trains an adapter and whoever serves it import the same lines.
 """
 
 import hashlib
@@ -32,8 +30,8 @@ def digest(folder: Path) -> str:
     """Of an adapter's content: 8 hexadecimal digits.
 
     SHA-256 over the configuration in a canonical form, a zero byte, and the bytes of the weights. Two
-    configurations that differ in
-    the order of keys or of module names only (PEFT writes sets) have one digest.
+    configurations that differ in the order of keys or of module names only (PEFT writes sets) have one
+    digest.
 
     Args:
         folder: with `adapter_config.json` and `adapter_model.safetensors`.

@@ -1,10 +1,9 @@
 """Whether an engine can serve a LoRA adapter: told before vLLM loads it, because vLLM does not tell all of
 it.
 
-A tensor that is smaller than the model's is copied into a corner of its place without a word, rank and alpha
-patterns are read by
-nobody, and an adapter of a base that PiSSA and its kin had changed gives wrong answers. Standard library
-only.
+A tensor that is smaller than the model's is copied into a corner of its place without a word, rank and
+alpha patterns are read by nobody, and an adapter of a base that PiSSA and its kin had changed gives wrong
+answers. Standard library only.
 """
 
 import json

@@ -2,8 +2,7 @@
 not at all.
 
 `pyarrow.fs` reads local folders, `s3://`, `gs://` and `abfss://`; its credentials are the machine's
-(instance role, or the
-provider's usual variables in the environment of Ray). Knows neither vLLM nor Ray.
+(instance role, or the provider's usual variables in the environment of Ray). Knows neither vLLM nor Ray.
 """
 
 import errno
@@ -29,10 +28,9 @@ def cache() -> Path:
 def fetch(address: str, into: Path) -> Path:
     """The folder of the adapter at `address`, from `into` where it is there already.
 
-    A local one is copied too: what is written over the original afterwards is not what was checked. Replicas
-    of one machine may
-    fetch at the same time. What is kept stays: a running engine reads it again after it has put an adapter
-    out.
+    A local one is copied too: what is written over the original afterwards is not what was checked.
+    Replicas of one machine may fetch at the same time. What is kept stays: a running engine reads it again
+    after it has put an adapter out.
 
     Raises:
         AdapterError: it is not there, cannot be read or kept, or is not what its name says.

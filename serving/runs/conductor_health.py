@@ -52,8 +52,7 @@ def verdict(record: Record) -> Literal["planned", "failed", "says nothing"]:
     """What a run says of the conductor.
 
     A client that left, a budget and a prompt that is too long for it are none of its failures, and a
-    deadline is one only where the
-    conductor had not said a word by then.
+    deadline is one only where the conductor had not said a word by then.
     """
     written = [plan for plan in record.plans if plan.source in WRITTEN]
     if any(

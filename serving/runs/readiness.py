@@ -1,14 +1,12 @@
 """Whether this router can answer, and how well: what `GET /readyz` says.
 
 * `starting` (503): an engine has yet to come up, and this router has not seen all of them up. A newcomer's
-  first question waits for
-  the conductor rather than being answered without a plan; for a quarter of an hour, if there is a worker
-  that answers.
+  first question waits for the conductor rather than being answered without a plan; for a quarter of an
+  hour, if there is a worker that answers.
 * `ready` (200): every engine is up, or was scaled to zero, and the conductor plans.
 * `degraded` (200): all was up once, or should long have been, and now some of it is not, but there is a
-  worker that answers. `waiting_for` has the engines that
-  are down; `conductor` is there where it is the one that fails: its engine is down, or run after run gets no
-  plan from it.
+  worker that answers. `waiting_for` has the engines that are down; `conductor` is there where it is the one
+  that fails: its engine is down, or run after run gets no plan from it.
 * `unavailable` (503): all was up once, and now no worker of the pool can be asked.
 """
 

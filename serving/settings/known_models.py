@@ -1,16 +1,14 @@
 """What the providers' models accept, by their names: facts, read in November 2026 from
 
 * OpenAI: https://developers.openai.com/api/docs/guides/reasoning, .../guides/deployment-checklist (no
-  temperature, top_p or logprobs
-  while a model reasons), https://learn.microsoft.com/azure/foundry/openai/how-to/reasoning, the API
-  reference of `stop` (openai 3.52.0)
-  and the errors people met: https://github.com/huggingface/smolagents/issues/1671 and /1893 (`stop`),
-  https://github.com/anomalyco/opencode/issues/4451 (levels of effort),
+  temperature, top_p or logprobs while a model reasons),
+  https://learn.microsoft.com/azure/foundry/openai/how-to/reasoning, the API reference of `stop` (openai
+  3.52.0) and the errors people met: https://github.com/huggingface/smolagents/issues/1671 and /1893
+  (`stop`), https://github.com/anomalyco/opencode/issues/4451 (levels of effort),
   https://github.com/BerriAI/litellm/issues/18921 (four at most);
 * Anthropic: https://platform.claude.com/docs/en/models/sonnet-5-5/migration-guide,
-  .../models/sonnet-5/migration-guide,
-  .../build-with-claude/effort, .../structured-outputs, https://github.com/BerriAI/litellm/issues/3286 (blank
-  stop sequences);
+  .../models/sonnet-5/migration-guide, .../build-with-claude/effort, .../structured-outputs,
+  https://github.com/BerriAI/litellm/issues/3286 (blank stop sequences);
 * Google: https://ai.google.dev/api/generate-content#generationconfig (five stop sequences, a seed of 32
   bits);
 * all three, cross-checked: the catalogue of https://modelparams.dev (modelparams 0.0.53).

@@ -12,10 +12,9 @@ from serving.settings.workers import VllmSettings
 def apply_patch(settings: Settings, patch: Mapping[str, Any]) -> Settings:
     """`settings` with the keys of `patch` in place: what Serve's `user_config` may change while replicas run.
 
-    `workers` is a list of partial workers, merged by name; a new one may be added, an API worker or one more
-    of an engine that
-    is there; so a worker's `adapter` is changed. Everything else replaces its key. Engines and sizes cannot
-    be changed this way: those take new replicas.
+    `workers` is a list of partial workers, merged by name; a new one may be added, an API worker or one
+    more of an engine that is there; so a worker's `adapter` is changed. Everything else replaces its key.
+    Engines and sizes cannot be changed this way: those take new replicas.
 
     Raises:
         SettingsError: the result is not settings, or an engine would have to change.

@@ -28,9 +28,8 @@ class ConductorSettings(Frozen):
     max_plan_tokens: int = Field(default=PLAN_TOKENS, ge=32)
     """A longer plan is cut off. Thoughts are not counted in it."""
     max_thinking_tokens: int | None = Field(default=None, ge=0)
-    """How many tokens it may think before its plan, reserved and paid like the plan's. null: by its `effort`
-    (low 4096, medium 8192,
-    high 16384) for an API model that is known to think, else 0."""
+    """How many tokens it may think before its plan, reserved and paid like the plan's. null: by its
+    `effort` (low 4096, medium 8192, high 16384) for an API model that is known to think, else 0."""
     subtask_chars: int = Field(default=SUBTASK_CHARS, ge=20)
     """The longest subtask that the grammar allows, in characters."""
     fallback: str | None = None
@@ -38,9 +37,8 @@ class ConductorSettings(Frozen):
     shuffle: bool = False
     """Show the pool in a new order and numbering at every request."""
     thought: bool | None = None
-    """Let an API model write a thought of a sentence or two before the steps. Where it is not said: with the
-    built-in prompts, if the model
-    does not reason by itself."""
+    """Let an API model write a thought of a sentence or two before the steps. Where it is not said: with
+    the built-in prompts, if the model does not reason by itself."""
     timeout_s: float = Field(default=PLAN_TIMEOUT_S, gt=0)
     """How long it may write one plan, from its first token on, thoughts included; then a worker answers by
     itself."""

@@ -1,8 +1,7 @@
 """What is served: one YAML, checked whole, frozen. How many replicas serve it is the Serve config's business.
 
 Unknown keys are refused with their place. Keys of providers are only ever named (`api_key_env`,
-`api_key_file`), never
-written. Imports in milliseconds: no Ray, no torch, no SDK.
+`api_key_file`), never written. Imports in milliseconds: no Ray, no torch, no SDK.
 """
 
 import re

@@ -87,9 +87,8 @@ class Scale(Scaling):
     """Ray's name of the GPU, such as `H100`."""
     messages_per_s: float = Field(default=400, gt=0)
     """Pieces of answers that a replica sends, all answers together. Each costs CPU time on its way to the
-    client, whatever its
-    length: with more answers at once the pieces grow, never to more than a quarter of a second. First words
-    do not wait."""
+    client, whatever its length: with more answers at once the pieces grow, never to more than a quarter of
+    a second. First words do not wait."""
     env: dict[str, str] = Field(default_factory=dict)
     """Environment of the replica, beside what it inherits from its node. Ray writes it to its logs and its
     store: no secrets."""
@@ -164,9 +163,8 @@ class _WorkerBase(Frozen):
     """Nucleus sampling where a request does not say. null: the model's own default."""
     effort: str | None = None
     """How long it thinks where a request does not say: `none`, `minimal`, `low`, `medium`, `high`, `xhigh`
-    or `max`, of which a model gets
-    the nearest that it accepts. The conductor thinks always so: a request's `reasoning_effort` is for the
-    steps."""
+    or `max`, of which a model gets the nearest that it accepts. The conductor thinks always so: a request's
+    `reasoning_effort` is for the steps."""
     system_prompt: str = ""
     """The system prompt of its calls."""
     sees_images: bool = False
@@ -196,9 +194,9 @@ class VllmSettings(_WorkerBase):
     engine: dict[str, Any] = Field(default_factory=dict)
     """vLLM's own engine arguments, by vLLM's names."""
     adapter: str | None = None
-    """A LoRA adapter, put over the model for this worker's calls: a folder, or an address in an object store
-    (`s3://`, `gs://`,
-    `abfss://`), that ends in a name such as `conductor@1a2b3c4d`; see `serving.lora.adapters`."""
+    """A LoRA adapter, put over the model for this worker's calls: a folder, or an address in an object
+    store (`s3://`, `gs://`, `abfss://`), that ends in a name such as `conductor@1a2b3c4d`; see
+    `serving.lora.adapters`."""
     scale: Scale = Scale()
     """How many replicas its engine has, and on what machines."""
     stand_in: StandInSettings | None = None
@@ -249,10 +247,8 @@ class _ApiSettings(_WorkerBase):
     with every call."""
     stall_timeout_s: float | None = Field(default=None, gt=0)
     """No word for so long is a failure; also how long the first token may take. Comments, pings and headers
-    are no words. null: 120 s,
-    or 600 s where the model is known to think at the call's effort. A model that had begun to answer is not
-    asked again: it is
-    probably paid, and a fallback may still answer."""
+    are no words. null: 120 s, or 600 s where the model is known to think at the call's effort. A model that
+    had begun to answer is not asked again: it is probably paid, and a fallback may still answer."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
     """How long opening a connection may take."""
     extra_body: dict[str, Any] = Field(default_factory=dict)

@@ -1,12 +1,11 @@
 """Every metric that Podium measures: name, unit, labels, buckets. One table, beside the spans' names in
 `telemetry.py`.
 
-Names are those of the OpenTelemetry GenAI conventions where they have one (`docs/gen-ai/gen-ai-metrics.md` of
-https://github.com/open-telemetry/semantic-conventions-genai, development status as of 2026-11, buckets
-included), ours start
-with `podium.`. A label holds a name from the settings or a word of a closed set, never an id and never a
-caller's words, so
-there are no more series than workers times models times kinds of errors.
+Names are those of the OpenTelemetry GenAI conventions where they have one (`docs/gen-ai/gen-ai-metrics.md`
+of https://github.com/open-telemetry/semantic-conventions-genai, development status as of 2026-11, buckets
+included), ours start with `podium.`. A label holds a name from the settings or a word of a closed set,
+never an id and never a caller's words, so there are no more series than workers times models times kinds of
+errors.
 
 Ray's agent rebuilds histograms from bucket counts, so their `_sum` is a guess: what must add up (tokens,
 money) is a counter.

@@ -3,10 +3,9 @@
 
 The names are those of the OpenTelemetry GenAI conventions where they have one
 (https://github.com/open-telemetry/semantic-conventions-genai, `docs/gen-ai`, development status as of
-2026-11), ours start
-with `podium.`. Ray Serve makes the tracer provider of each process and carries the context between them; it
-asks
-`span_processors` where spans go, which is the standard `OTEL_EXPORTER_OTLP_*` variables' business.
+2026-11), ours start with `podium.`. Ray Serve makes the tracer provider of each process and carries the
+context between them; it asks `span_processors` where spans go, which is the standard `OTEL_EXPORTER_OTLP_*`
+variables' business.
 """
 
 import logging

@@ -30,9 +30,8 @@ class Account:
     price: Price | None = None
     """Per token; None where it is not known."""
     stall_timeout_s: float | None = None
-    """How long the server may go without a word, before the first token and between two. None: `STALL_S`, or
-    `THINKING_STALL_S`
-    where the call lets the model think."""
+    """How long the server may go without a word, before the first token and between two. None: `STALL_S`,
+    or `THINKING_STALL_S` where the call lets the model think."""
     connect_timeout_s: float = 5.0
     """How long a connection may take."""
     extra_body: Mapping[str, object] = field(default_factory=dict[str, object])

@@ -5,16 +5,12 @@ The wire: https://platform.claude.com/docs/en/api/messages-streaming. What diffe
 * The system prompt is a field of its own: every system message goes there, in order.
 * `max_tokens` must be sent: `DEFAULT_MAX_TOKENS` where a call names none.
 * `input_tokens` leaves out what the cache read and wrote; ours includes both.
-* `effort`: models up to the 4.5 generation get a thinking budget in tokens, later ones adaptive thinking and
-  their own
-  `effort`; models before 3.7 cannot think and get nothing. `none` and `minimal` switch thinking off. The
-  budget never
-  takes more than half of `max_tokens`, because it counts against it; where less than the least allowed is
-  left, the
-  model does not think.
+* `effort`: models up to the 4.5 generation get a thinking budget in tokens, later ones adaptive thinking
+  and their own `effort`; models before 3.7 cannot think and get nothing. `none` and `minimal` switch
+  thinking off. The budget never takes more than half of `max_tokens`, because it counts against it; where
+  less than the least allowed is left, the model does not think.
 * `temperature` and `top_p` are no longer arguments of the SDK and travel as extra fields. There is no
-  `seed`. What a model
-  does not accept never comes here: `serving/layers/fitting.py`.
+  `seed`. What a model does not accept never comes here: `serving/layers/fitting.py`.
 * A JSON schema goes through the SDK's `transform_schema`: keywords that the API refuses (`maxItems`) become
   part of a description.
 """
@@ -76,8 +72,8 @@ class AnthropicWorker:
 
         Args:
             account: its `base_url` is without `/v1`; None: Anthropic, or what the environment's
-                ANTHROPIC_BASE_URL says. Its
-                price knows no price for writing to the cache, which is counted as plain input.
+                ANTHROPIC_BASE_URL says. Its price knows no price for writing to the cache, which is counted
+                as plain input.
         """
         self.name, self._account = account.name, account
         self._client = anthropic.AsyncAnthropic(
@@ -260,8 +256,7 @@ def thinking_for(
 
 def _usage(told: object, before: Usage | None, check: UsageCheck) -> Usage | None:
     """Ours from theirs, which the SDK does not check. A later message may leave out what it has said
-    already: then what was
-    `before` stays.
+    already: then what was `before` stays.
     """
 
     def count(name: str, of: object = told) -> int | None:

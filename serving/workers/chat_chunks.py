@@ -1,10 +1,9 @@
 """The chunks of OpenAI's chat completion stream, read from bytes.
 
-The SDK's own reader makes a pydantic tree of every chunk, about 0.2 ms each (`make bench`, decision 0010); a
-router reads
-thousands of them a second, and needs a handful of their fields. Unknown fields are passed over; one that
-holds the answer and
-is of the wrong type makes the stream garbled. What only holds accounts may be anything: `usage.py` judges it.
+The SDK's own reader makes a pydantic tree of every chunk, about 0.2 ms each (`make bench`, decision 0010);
+a router reads thousands of them a second, and needs a handful of their fields. Unknown fields are passed
+over; one that holds the answer and is of the wrong type makes the stream garbled. What only holds accounts
+may be anything: `usage.py` judges it.
 
 The format: https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream
 """

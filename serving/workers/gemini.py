@@ -6,15 +6,13 @@ OpenAI's:
 * The system prompt is `system_instruction`; the assistant is called `model`.
 * Thoughts come as parts marked `thought`, and are counted beside the answer: `output_tokens` is the sum.
 * `effort`: 2.5 models get a thinking budget in tokens, 3 and later a level, older ones nothing. Where a
-  model cannot stop
-  thinking (the Pro ones), `none` and `minimal` mean its least.
+  model cannot stop thinking (the Pro ones), `none` and `minimal` mean its least.
 * A prompt that is blocked gets no candidate but a reason: an empty answer, finished by the filter.
 
 The SDK is built around: it retries broken connections by itself with aiohttp, resumes broken streams by
-itself, passes no
-timeout on unless told one figure for everything, and leaves a stream that nobody reads to the garbage
-collector. So it
-gets an HTTP client of ours, which has the timeouts and remembers each call's response for us to close.
+itself, passes no timeout on unless told one figure for everything, and leaves a stream that nobody reads to
+the garbage collector. So it gets an HTTP client of ours, which has the timeouts and remembers each call's
+response for us to close.
 """
 
 import base64

@@ -1,6 +1,5 @@
 """Gemini's event stream on its way to Google's SDK, which refuses a whole chunk, the answer's last words
-included, where a
-token count in it is of the wrong type, and takes comments for garbage.
+included, where a token count in it is of the wrong type, and takes comments for garbage.
 
 A count that is no integer is passed on as -1, which `usage.py` rejects; comments are left out. Nothing else
 is touched.

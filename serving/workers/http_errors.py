@@ -1,13 +1,11 @@
 """What a provider's failure means to us, for the workers that speak HTTP.
 
 One table from HTTP statuses to `WorkerError`s, one list of what the HTTP library raises past the SDKs, one
-way to read
-Retry-After, and one place that keeps keys out of errors. It knows no SDK: each adapter sorts its own SDK's
-exceptions and comes here with a status and what the provider said.
+way to read Retry-After, and one place that keeps keys out of errors. It knows no SDK: each adapter sorts
+its own SDK's exceptions and comes here with a status and what the provider said.
 
-An error's message is for the caller: which worker, and what the caller can do. What the provider said, where
-it was called and what
-the settings have to do with it is its `detail`, for the operator.
+An error's message is for the caller: which worker, and what the caller can do. What the provider said,
+where it was called and what the settings have to do with it is its `detail`, for the operator.
 """
 
 import json
@@ -35,13 +33,13 @@ WIRE_ERRORS = (
     OSError,
     RuntimeError,
 )
-"""What the HTTP libraries under the SDKs raise where an SDK lets it through, TLS's errors (`OSError`s) among
-them; a
-`RuntimeError` where a client was closed, or was given what is no HTTP (`httpx2.StreamError`)."""
+"""What the HTTP libraries under the SDKs raise where an SDK lets it through, TLS's errors (`OSError`s)
+among them; a `RuntimeError` where a client was closed, or was given what is no HTTP (`httpx2.StreamError`).
+"""
 GARBLED = (ValueError, TypeError, AttributeError, KeyError)
 """What the SDKs' lenient decoders raise, at once or when a field is read, where a chunk is not what it
-should be:
-`json.JSONDecodeError`, `UnicodeDecodeError` and pydantic's `ValidationError` are `ValueError`s."""
+should be: `json.JSONDecodeError`, `UnicodeDecodeError` and pydantic's `ValidationError` are `ValueError`s.
+"""
 
 _TOO_LONG = re.compile(
     r"context[ _-]?(length|window|size|limit)|maximum (context|model|input|prompt) length|max_model_len"

@@ -2,8 +2,7 @@
 body that never ends.
 
 The libraries under the SDKs leave some of it open: their defaults follow a redirect to any host, prompt
-included, and a
-body that breaks under aiohttp's C parser is waited for until the timeout.
+included, and a body that breaks under aiohttp's C parser is waited for until the timeout.
 """
 
 from collections.abc import AsyncIterator
@@ -53,9 +52,9 @@ class BoundedLines(httpx2.AsyncByteStream):
 async def end_with_connection(response: httpx2.Response) -> None:
     """A response hook for aiohttp's transport: a body ends when its connection does.
 
-    aiohttp's C parser (3.14.5) forgets the body that it reads when its framing breaks, closes the connection
-    and wakes nobody, so
-    the reader waits for bytes that cannot come, without even the read timeout.
+    aiohttp's C parser (3.14.5) forgets the body that it reads when its framing breaks, closes the
+    connection and wakes nobody, so the reader waits for bytes that cannot come, without even the read
+    timeout.
     """
     body = getattr(getattr(response.stream, "_stream", None), "_aiohttp_response", None)
     if not isinstance(body, aiohttp.ClientResponse) or body.connection is None:

@@ -1,24 +1,20 @@
 """Any server that speaks OpenAI's chat completions: OpenAI itself, or whatever `base_url` names.
 
 The wire: https://platform.openai.com/docs/api-reference/chat/streaming. What servers add to it and OpenAI
-does not have
-(`reasoning_content`, `reasoning`) is read where it comes. What one server alone understands (vLLM's
-`structured_outputs`, a chat template's switches) goes into `extra_body`, which is laid over every request:
-this file
-does not guess what is behind a `base_url`.
+does not have (`reasoning_content`, `reasoning`) is read where it comes. What one server alone understands
+(vLLM's `structured_outputs`, a chat template's switches) goes into `extra_body`, which is laid over every
+request: this file does not guess what is behind a `base_url`.
 
 * The longest answer is sent as `max_completion_tokens` to api.openai.com and to models that are known to
-  take nothing else,
-  and as `max_tokens` elsewhere, which is what every other server has understood from the start.
+  take nothing else, and as `max_tokens` elsewhere, which is what every other server has understood from the
+  start.
 * What a model does not accept never comes here: `serving/layers/fitting.py`.
-* A `base_url` with an `api-version` in its query is Azure's dated API, which wants the key as `api-key`; its
-  v1 API
-  (`.../openai/v1/`) takes it like OpenAI
+* A `base_url` with an `api-version` in its query is Azure's dated API, which wants the key as `api-key`;
+  its v1 API (`.../openai/v1/`) takes it like OpenAI
   (https://learn.microsoft.com/azure/foundry/openai/api-version-lifecycle).
 
-The SDK says where to ask and with which headers, and brings the HTTP client. A call itself goes past it: its
-typed way to that
-client takes half a millisecond of CPU (decision 0010).
+The SDK says where to ask and with which headers, and brings the HTTP client. A call itself goes past it:
+its typed way to that client takes half a millisecond of CPU (decision 0010).
 """
 
 from collections.abc import AsyncGenerator, Generator

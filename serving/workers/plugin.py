@@ -8,8 +8,8 @@ One that is no model says so in an attribute, `provenance = "program"`, which `G
 evaluation's reports tell.
 
 It runs in the router's process and on its event loop, so what blocks or computes for long belongs in a
-thread, or behind HTTP.
-The layers around it (slots, retries, fallback, span, price) are those of every other worker.
+thread, or behind HTTP. The layers around it (slots, retries, fallback, span, price) are those of every
+other worker.
 """
 
 from collections.abc import Mapping

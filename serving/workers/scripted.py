@@ -1,8 +1,7 @@
 """The fake that ships: it answers what it was told to answer, as fast and as brokenly as it was told to.
 
 For tests, load tests and demonstrations that must not depend on a model. It asks nobody and computes
-nothing; its
-reported model name says that it is a script.
+nothing; its reported model name says that it is a script.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """How long a server may go without a word. Knows no wire.
 
 The HTTP libraries measure silence from byte to byte, so comments, pings and headers that drip keep a dead
-call alive. Here only
-words count: the time that a call has waited since its last one, its connection and its headers included.
+call alive. Here only words count: the time that a call has waited since its last one, its connection and
+its headers included.
 """
 
 import asyncio

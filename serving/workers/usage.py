@@ -1,14 +1,11 @@
 """What a server says a call took, checked where it crosses the wire: one check for all API workers.
 
 A count is believed up to `SLACK_FACTOR` times what prompt and answer can hold, and `SLACK_TOKENS` beyond:
-providers add prompts
-of their own, and a server that is a team itself reads more than it was sent. An answer's tokens have a bound
-of their own, a
-little above the call's limit, which counts thoughts with every provider; what passes the limit below it is
-billed as told. Whatever else is no count (below zero, no
+providers add prompts of their own, and a server that is a team itself reads more than it was sent. An
+answer's tokens have a bound of their own, a little above the call's limit, which counts thoughts with every
+provider; what passes the limit below it is billed as told. Whatever else is no count (below zero, no
 integer, 10^30) makes the whole usage unknown; the call is then billed at its bound, and the reply's notes
-say why.
-It knows no provider's field names.
+say why. It knows no provider's field names.
 """
 
 from decimal import Decimal

@@ -1,9 +1,8 @@
 """OpenAI's chat completion body, and `podium` in it.
 
 Unknown OpenAI fields are ignored, because clients send what they like; known ones that are not served yet
-and would change the answer
-are refused by name (`chat_unserved.py`), and so are unknown `podium` fields, because a limit with a typing
-error in it must not go unnoticed.
+and would change the answer are refused by name (`chat_unserved.py`), and so are unknown `podium` fields,
+because a limit with a typing error in it must not go unnoticed.
 """
 
 from typing import Annotated, Any, Literal
