@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from conductor.model.usage import FREE, Price
 from conductor.model.worker import Worker
+from serving.health import Identity
 from serving.lora.adapters import name_of
 from serving.settings.keys import read_key
 from serving.settings.known_models import accepts_of
@@ -75,7 +76,7 @@ def build_client(
 def _account(
     worker: OpenAISettings | AnthropicSettings | GeminiSettings, environment: Mapping[str, str]
 ) -> "Account":
-    """Who pays at the provider. A server that wants no key gets a word that is none."""
+    """The provider account. Servers that need no key get a placeholder."""
     from serving.workers.account import Account
 
     return Account(
@@ -103,6 +104,20 @@ def model_name(worker: WorkerSettings, settings: Settings) -> str:
             return f"{model}+{name_of(worker.adapter)}" if worker.adapter else model
         case _:
             return worker.model
+
+
+def identity_of(worker: WorkerSettings, settings: Settings) -> Identity:
+    """What must stay the same for the worker's health to be kept when settings change."""
+    match worker:
+        case ScriptedSettings():
+            address = ""
+        case PythonSettings():
+            address = worker.factory
+        case VllmSettings():
+            address = worker.deployment or worker.name
+        case _:
+            address = worker.base_url or ""
+    return Identity(worker.name, worker.kind, model_name(worker, settings), address)
 
 
 def provenance_of(worker: WorkerSettings, client: Worker, settings: Settings) -> str:

@@ -13,17 +13,13 @@ from conductor.plan.prompts import Prompts
 from conductor.run.plan_writer import ConductorModel, Constraint
 from conductor.run.team import Team
 from serving.clients import Engines, build_client, model_name, price_of, provenance_of
-from serving.layers.failing_over import FailingOver
+from serving.health import Health, WorkerHealth
 from serving.layers.limited import Limited
 from serving.settings.known_models import accepts_of
 from serving.settings.sections import ConductorSettings
 from serving.settings.settings import Settings, absent_workers, without_workers
-from serving.settings.workers import (
-    API_SETTINGS,
-    VllmSettings,
-    WorkerSettings,
-)
-from serving.stack import Stack, stack
+from serving.settings.workers import API_SETTINGS, VllmSettings, WorkerSettings
+from serving.stack import Stack, build_stacks
 from serving.telemetry.spans import PROVIDERS
 
 logger = logging.getLogger("podium")
@@ -41,6 +37,8 @@ class Pool:
     """The workers at the bottom of each stack, which hold the connections."""
     limiters: Mapping[str, Limited]
     """Each worker's concurrency limit, which knows how many calls wait."""
+    health: Mapping[str, WorkerHealth]
+    """How each worker's newest calls ended."""
     engines: Engines
 
     @property
@@ -149,25 +147,31 @@ class Pool:
         """
         return {
             worker.name: kind
-            for worker, wire in zip(self.settings.workers, self.clients, strict=True)
-            if (kind := provenance_of(worker, wire, self.settings))
+            for worker, client in zip(self.settings.workers, self.clients, strict=True)
+            if (kind := provenance_of(worker, client, self.settings))
         }
 
     async def aclose(self) -> None:
         """Close the HTTP clients of the API workers."""
-        for wire in self.clients:
-            close: Callable[[], object] | None = getattr(wire, "aclose", None)
+        for client in self.clients:
+            close: Callable[[], object] | None = getattr(client, "aclose", None)
             if close is not None and inspect.isawaitable(closing := close()):
                 await closing
 
 
-def build_pool(settings: Settings, environment: Mapping[str, str], engines: Engines) -> Pool:
+def build_pool(
+    settings: Settings,
+    environment: Mapping[str, str],
+    engines: Engines,
+    health: Health | None = None,
+) -> Pool:
     """Make every worker of `settings`.
 
     Args:
         settings: what to serve.
         environment: of this process, where the named variables are.
         engines: the vLLM engines it needs.
+        health: where calls are counted, that of the pool before where there was one; a new one where None.
 
     Raises:
         SettingsError: a key is missing, or its file cannot be used.
@@ -177,13 +181,15 @@ def build_pool(settings: Settings, environment: Mapping[str, str], engines: Engi
         logger.warning("Worker %s is left out: no key in %s.", name, source)
     settings = without_workers(settings, set(absent))
     clients = [build_client(worker, settings, environment, engines) for worker in settings.workers]
-    stacks = {
-        worker.name: stack(client, worker, settings)
-        for worker, client in zip(settings.workers, clients, strict=True)
-    }
-    members = {worker.name: _member(worker, stacks, settings) for worker in settings.workers}
-    limiters = {name: each.limiter for name, each in stacks.items()}
-    return Pool(settings, members, tuple(clients), limiters, engines)
+    stacks = build_stacks({client.name: client for client in clients}, settings, health or Health())
+    return Pool(
+        settings=settings,
+        members={worker.name: _member(worker, stacks[worker.name], settings) for worker in settings.workers},
+        clients=tuple(clients),
+        limiters={name: each.limiter for name, each in stacks.items()},
+        health={name: each.health for name, each in stacks.items()},
+        engines=engines,
+    )
 
 
 def _constraint(settings: Settings, chosen: ConductorSettings) -> Constraint | None:
@@ -198,13 +204,11 @@ def _constraint(settings: Settings, chosen: ConductorSettings) -> Constraint | N
     return "json_schema" if accepts_of(worker).json_schema else None
 
 
-def _member(worker: WorkerSettings, stacks: Mapping[str, Stack], settings: Settings) -> PoolMember:
+def _member(worker: WorkerSettings, stack: Stack, settings: Settings) -> PoolMember:
     line = [worker, *(settings.worker(name) for name in worker.fallbacks)]
-    tops = [stacks[each.name].top for each in line]
-    blind = [each.name for each in line if not each.sees_images]
     return PoolMember(
         worker.name,
-        FailingOver(tops, blind) if worker.fallbacks else tops[0],
+        stack.top,
         card=worker.card,
         price=price_of(worker),
         worst_price=_worst([price_of(each) for each in line]),
@@ -218,7 +222,7 @@ def _member(worker: WorkerSettings, stacks: Mapping[str, Stack], settings: Setti
 
 
 def _engine_context(worker: WorkerSettings, settings: Settings) -> int | None:
-    """What a vLLM engine was told to make room for; None where it decides by itself."""
+    """The context length that a vLLM engine is configured for; None where vLLM decides."""
     owner = (
         settings.worker(worker.deployment)
         if isinstance(worker, VllmSettings) and worker.deployment
@@ -229,12 +233,13 @@ def _engine_context(worker: WorkerSettings, settings: Settings) -> int | None:
 
 
 def _worst(prices: list[Price | None]) -> Price | None:
-    accepts_by_name = [price for price in prices if price is not None]
-    if len(accepts_by_name) < len(prices):
+    known = [price for price in prices if price is not None]
+    if len(known) < len(prices):
         return None
-    cached = [p.cached_input_usd_per_mtok for p in accepts_by_name if p.cached_input_usd_per_mtok is not None]
+    cached = [price.cached_input_usd_per_mtok for price in known]
+    cached = [usd for usd in cached if usd is not None]
     return Price(
-        max(p.input_usd_per_mtok for p in accepts_by_name),
-        max(p.output_usd_per_mtok for p in accepts_by_name),
-        max(cached) if len(cached) == len(accepts_by_name) else None,
+        max(price.input_usd_per_mtok for price in known),
+        max(price.output_usd_per_mtok for price in known),
+        max(cached) if len(cached) == len(known) else None,
     )

@@ -1,21 +1,35 @@
 """The layers around each worker, declared once."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from conductor.model.worker import Worker
-from serving.clients import model_name
+from serving.clients import identity_of, model_name
+from serving.health import Health, WorkerHealth
+from serving.layers.failing_over import FailingOver
 from serving.layers.fitting import Fitting
 from serving.layers.limited import Limited
 from serving.layers.retrying import Retrying
 from serving.layers.skipping_refused import SkippingRefused
 from serving.layers.traced import Traced
+from serving.layers.watched import Watched
 from serving.settings.known_models import accepts_of
 from serving.settings.settings import Settings
 from serving.settings.workers import API_SETTINGS, WorkerSettings
 from serving.telemetry.spans import PROVIDERS
 
-Layer = Callable[[Worker, WorkerSettings, Settings], Worker]
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What layers are made from."""
+
+    own: WorkerSettings
+    """Of the worker that they are around."""
+    settings: Settings
+    health: WorkerHealth
+
+
+Layer = Callable[[Worker, Context], Worker]
 """Wraps a worker as its settings say; the worker itself where they ask for nothing."""
 
 
@@ -26,40 +40,73 @@ class Stack:
     top: Worker
     limiter: Limited
     """The layer that knows how many calls are open and how many wait."""
+    health: WorkerHealth
 
 
-def _trace(worker: Worker, own: WorkerSettings, settings: Settings) -> Worker:
+def _trace(worker: Worker, context: Context) -> Worker:
+    own, settings = context.own, context.settings
     content = settings.telemetry.content
     return Traced(worker, PROVIDERS[own.kind], model_name(own, settings), content=content)
 
 
-def _limit(worker: Worker, own: WorkerSettings, _: Settings) -> Worker:
-    return Limited(worker, own.max_concurrency)
+def _watch(worker: Worker, context: Context) -> Worker:
+    return Watched(worker, context.health)
 
 
-def _skip_refused(worker: Worker, _: WorkerSettings, __: Settings) -> Worker:
+def _limit(worker: Worker, context: Context) -> Worker:
+    return Limited(worker, context.own.max_concurrency)
+
+
+def _skip_refused(worker: Worker, _: Context) -> Worker:
     return SkippingRefused(worker)
 
 
-def _retry(worker: Worker, own: WorkerSettings, _: Settings) -> Worker:
-    return Retrying(worker, own.retry.attempts, own.retry.first_wait_s, own.retry.max_wait_s)
+def _retry(worker: Worker, context: Context) -> Worker:
+    retry = context.own.retry
+    return Retrying(worker, retry.attempts, retry.first_wait_s, retry.max_wait_s)
 
 
-def _fit(worker: Worker, own: WorkerSettings, _: Settings) -> Worker:
+def _fit(worker: Worker, context: Context) -> Worker:
+    own = context.own
     return Fitting(worker, own.model, accepts_of(own)) if isinstance(own, API_SETTINGS) else worker
 
 
-LAYERS: tuple[Layer, ...] = (_trace, _limit, _skip_refused, _retry, _fit)
-"""Innermost first. A span is one call as it is sent, a wait for a retry holds no slot, and a worker is sent
-only what it accepts. Failing over is around whole stacks (`serving/pool.py`): a fallback is retried, and
-sent what its model accepts, by its own rules."""
+LAYERS: tuple[Layer, ...] = (_trace, _watch, _limit, _skip_refused, _retry, _fit)
+"""Around one worker, innermost first. A span is one call as it is sent, and so is what counts for its health;
+a wait for a retry holds no slot, and a worker is sent only what it accepts."""
 
 
-def stack(client: Worker, own: WorkerSettings, settings: Settings) -> Stack:
-    """`client` with all its layers."""
+def _fail_over(own: WorkerSettings, stacks: Mapping[str, Stack], settings: Settings) -> Worker:
+    """Outermost, around the stacks of a worker and its fallbacks: each of them is retried, and sent what its
+    model accepts, by its own rules.
+    """
+    if not own.fallbacks:
+        return stacks[own.name].top
+    line = [own, *(settings.worker(name) for name in own.fallbacks)]
+    blind = [each.name for each in line if not each.sees_images]
+    return FailingOver([stacks[each.name].top for each in line], blind)
+
+
+def build_stacks(clients: Mapping[str, Worker], settings: Settings, health: Health) -> dict[str, Stack]:
+    """Every worker of `settings` with all its layers, by name.
+
+    Args:
+        clients: the workers without layers, by name.
+        settings: of all of them.
+        health: where their calls are counted.
+    """
+    alone = {own.name: _stack(clients[own.name], own, settings, health) for own in settings.workers}
+    return {
+        own.name: replace(alone[own.name], top=_fail_over(own, alone, settings)) for own in settings.workers
+    }
+
+
+def _stack(client: Worker, own: WorkerSettings, settings: Settings, health: Health) -> Stack:
+    """`client` with the layers around one worker."""
+    context = Context(own, settings, health.of(identity_of(own, settings)))
     top, limiter = client, None
     for layer in LAYERS:
-        top = layer(top, own, settings)
+        top = layer(top, context)
         limiter = top if isinstance(top, Limited) else limiter
     assert limiter is not None, "LAYERS has one"
-    return Stack(top, limiter)
+    return Stack(top, limiter, context.health)

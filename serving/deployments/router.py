@@ -15,6 +15,7 @@ from serving.deployments.handle import EngineHandle
 from serving.deployments.loopback import listen_on_loopback
 from serving.deployments.ray_meter import RayMeter, sample
 from serving.deployments.replicas import Replicas
+from serving.health import Health
 from serving.lora.adapters import AdapterError
 from serving.pool import build_pool
 from serving.runs.service import Service
@@ -40,7 +41,8 @@ class Router:
         self._engines = {name: EngineHandle(handle, replicas) for name, handle in engines.items()}
         logs.to_stdout()
         meter = RayMeter()
-        pool = build_pool(self._settings, os.environ, self._engines)
+        self._health = Health()
+        pool = build_pool(self._settings, os.environ, self._engines, self._health)
         self._service = Service(pool, meter=meter, replicas=replicas.counts)
         self._changing, self._up = asyncio.Lock(), False
         sample(meter, self._service.levels)
@@ -59,7 +61,8 @@ class Router:
         async with self._changing:
             pool = None
             try:
-                pool = build_pool(apply_patch(self._settings, user_config), os.environ, self._engines)
+                settings = apply_patch(self._settings, user_config)
+                pool = build_pool(settings, os.environ, self._engines, self._health)
                 if self._up:  # before, engines may be starting too, and load theirs before `/readyz` says yes
                     await pool.load_adapters()
             except (SettingsError, AdapterError, WorkerUnavailable) as exc:
@@ -73,8 +76,8 @@ class Router:
             await self._service.swap(pool)
 
     async def check_health(self) -> None:
-        """Serve asks first when this replica has been made and configured: what it raises before ends it,
-        and is told there.
+        """Serve first calls this after construction and configuration. Earlier errors end the replica and
+        appear in Serve's status.
         """
         self._up = True
 

@@ -11,6 +11,7 @@ from conductor.run.record import Record, RunRecords
 from conductor.run.run import Run
 from conductor.run.task import Task
 from conductor.run.team import Team
+from serving.health import WorkerHealth
 from serving.pool import Pool
 from serving.runs.conductor_health import ConductorHealth
 from serving.runs.memory_store import MemoryStore
@@ -18,7 +19,7 @@ from serving.runs.readiness import Readiness
 from serving.runs.store import RecordStore
 from serving.telemetry import metrics, spans
 from serving.telemetry.logs import FIELDS
-from serving.telemetry.measurement import Measurement, Meter, of_run, report
+from serving.telemetry.measurement import Measurement, Meter, of_health, of_run, report
 
 logger = logging.getLogger("podium")
 
@@ -47,18 +48,20 @@ class Service:
         self.store: RecordStore = store or MemoryStore(lambda: self.pool.settings.limits)
         self.conductor_health, self.readiness = ConductorHealth(), Readiness()
         self.refused: str | None = None
-        """Why the newest settings are not in use, and those before still are."""
+        """Why the latest settings were rejected; None if they are in use."""
         self._running: dict[str, Run] = {}
         self._in_use: list[Pool] = []
         self._retired: list[Pool] = []
         self._levelled: set[str] = set()
-        """Workers whose levels were ever told: one that is gone must end at 0, not at what it was last."""
+        """Workers whose levels were ever reported: the gauges of one that is gone must fall to 0."""
 
     async def swap(self, pool: Pool) -> None:
         """Serve from `pool` from now on; the old one's clients are closed when its last run has ended."""
         self._retired.append(self.pool)
         self.pool, self.refused = pool, None
-        self.conductor_health = ConductorHealth()  # it may be another conductor, or the same one set right
+        # Unlike the health of workers, which outlives the pool: this one judges a conductor together with its
+        # prompts, its key and its team, and new settings are how an operator sets them right.
+        self.conductor_health = ConductorHealth()
         await self._close_unused()
 
     @property
@@ -88,6 +91,7 @@ class Service:
             slots = [pool.limiters[name] for pool in self._pools if name in pool.limiters]
             yield Measurement(metrics.QUEUED, sum(each.queued for each in slots), (name,))
             yield Measurement(metrics.OPEN, sum(each.open_calls for each in slots), (name,))
+            yield from of_health(name, self.pool.health.get(name) or WorkerHealth())
 
     @asynccontextmanager
     async def run(self, task: Task, team: Team, id: str, headers: dict[str, str]) -> AsyncGenerator[Run]:

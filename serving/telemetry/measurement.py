@@ -16,6 +16,7 @@ from conductor.model.failure import Failure
 from conductor.model.usage import Usage
 from conductor.model.worker import CallResult
 from conductor.run.record import PlanRecord, Record, RunRecords, StepRecord
+from serving.health import WorkerHealth
 from serving.telemetry import metrics
 from serving.telemetry.metrics import Instrument
 
@@ -65,6 +66,7 @@ def of_run(records: RunRecords, providers: Mapping[str, str]) -> Iterator[Measur
             yield from (
                 Measurement(metrics.STEPS, 1, (step.served_by or step.worker, step.status))
                 for step in plan.steps
+                if step.reused_from is None
             )
         for call in _calls(run):
             yield from _of_call(call, providers)
@@ -87,6 +89,18 @@ def _of_whole(record: Record) -> Iterator[Measurement]:
         yield Measurement(metrics.PLAN_DEPTH, _depth(plan), model)
         if status == "finished" and record.critical_path_s > 0:
             yield Measurement(metrics.OVER_CRITICAL_PATH, record.wall_s / record.critical_path_s, model)
+
+
+QUANTILES = (0.5, 0.95)
+
+
+def of_health(worker: str, health: WorkerHealth) -> Iterator[Measurement]:
+    """How a worker does at this moment; 0 seconds where it has not said a word yet."""
+    yield Measurement(metrics.WORKER_FAILURES, health.failures_in_a_row, (worker,))
+    yield Measurement(metrics.WORKER_FAILURE_SHARE, health.failure_share, (worker,))
+    for quantile in QUANTILES:
+        first_token_s = health.first_token_s(quantile) or 0.0
+        yield Measurement(metrics.WORKER_FIRST_TOKEN, first_token_s, (worker, str(quantile)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +160,10 @@ def _calls(run: Record) -> Iterator[_Call]:
             yield _Call(
                 "plan", plan.worker, plan.result, plan.failure, _between(plan.started_s, plan.ended_s)
             )
-        yield from (_step(step) for step in plan.steps if step.started_s is not None)
+        # The call of a reused result is counted with the step that made it.
+        yield from (
+            _step(step) for step in plan.steps if step.started_s is not None and step.reused_from is None
+        )
 
 
 def _step(step: StepRecord) -> _Call:

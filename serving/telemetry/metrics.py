@@ -1,5 +1,5 @@
-"""Every metric that Podium measures: name, unit, labels, buckets. One table, beside the spans' names in
-`telemetry.py`.
+"""Every metric that Podium measures: name, unit, labels, buckets. One table, beside the names of spans
+in `spans.py`.
 
 Names are those of the OpenTelemetry GenAI conventions where they have one (`docs/gen-ai/gen-ai-metrics.md`
 of https://github.com/open-telemetry/semantic-conventions-genai, development status as of 2026-11, buckets
@@ -14,6 +14,7 @@ money) is a counter.
 from dataclasses import dataclass
 from typing import Literal
 
+from serving.health import WINDOW
 from serving.telemetry import spans
 
 SUFFIXES = {"s": "_seconds", "USD": "_usd"}
@@ -129,7 +130,11 @@ PLAN_DEPTH = Instrument(
     "histogram", "podium.plan.depth", "{step}", "Its longest chain of reads.", (spans.WORKFLOW,), COUNTS
 )
 STEPS = Instrument(
-    "counter", "podium.steps", "{step}", "Steps, by how they ended.", (spans.WORKER, spans.STATUS)
+    "counter",
+    "podium.steps",
+    "{step}",
+    "Steps, by how they ended; one that reuses an earlier result is not counted again.",
+    (spans.WORKER, spans.STATUS),
 )
 WORKER_TOKENS = Instrument(
     "counter",
@@ -162,5 +167,26 @@ QUEUED = Instrument(
     (spans.WORKER,),
 )
 OPEN = Instrument("gauge", "podium.worker.open", "{call}", "Calls that hold one.", (spans.WORKER,))
+WORKER_FAILURES = Instrument(
+    "gauge",
+    "podium.worker.failures_in_a_row",
+    "{call}",
+    "Newest calls of a router replica that the worker failed; 0 once one succeeds.",
+    (spans.WORKER,),
+)
+WORKER_FAILURE_SHARE = Instrument(
+    "gauge",
+    "podium.worker.failure_share",
+    "1",
+    f"Share of a router replica's newest {WINDOW} calls that the worker failed, each attempt counted.",
+    (spans.WORKER,),
+)
+WORKER_FIRST_TOKEN = Instrument(
+    "gauge",
+    "podium.worker.first_token",
+    "s",
+    f"Until the first token of a router replica's newest {WINDOW} calls, waits for a slot left out.",
+    (spans.WORKER, spans.QUANTILE),
+)
 
 INSTRUMENTS = tuple(value for value in globals().values() if isinstance(value, Instrument))

@@ -51,6 +51,7 @@ STATUS = "podium.status"
 SOURCE = "podium.source"
 REASON = "podium.reason"
 THEN = "podium.then"
+QUANTILE = "podium.quantile"
 
 PROVIDERS: Mapping[str, str] = {
     "openai": "openai",

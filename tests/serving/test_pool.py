@@ -17,6 +17,7 @@ from serving.layers.limited import Limited
 from serving.layers.retrying import Retrying
 from serving.layers.skipping_refused import SkippingRefused
 from serving.layers.traced import Traced
+from serving.layers.watched import Watched
 from serving.pool import Pool, build_pool
 from serving.runs.service import Service
 from serving.settings.settings import SettingsError, parse
@@ -40,10 +41,18 @@ def wire(of: Pool, name: str) -> ScriptedWorker:
     return found
 
 
-def test_the_stack_is_failing_over_retrying_skipping_slots_span_wire():
+def test_the_stack_is_failing_over_retrying_skipping_slots_health_span_wire():
     both = pool({"fallbacks": ["b"]}, {})
-    assert layers(both, "a") == [FailingOver, Retrying, SkippingRefused, Limited, Traced, ScriptedWorker]
-    assert layers(both, "b") == [Retrying, SkippingRefused, Limited, Traced, ScriptedWorker], (
+    assert layers(both, "a") == [
+        FailingOver,
+        Retrying,
+        SkippingRefused,
+        Limited,
+        Watched,
+        Traced,
+        ScriptedWorker,
+    ]
+    assert layers(both, "b") == [Retrying, SkippingRefused, Limited, Watched, Traced, ScriptedWorker], (
         "nothing to fall back to"
     )
     api = pool({"kind": "openai", "model": "gpt-5", "fallbacks": ["b"]}, {})

@@ -1,0 +1,97 @@
+"""How the newest calls of each worker ended, and how soon they said something.
+
+`serving/layers/watched.py` fills it, once for each call as it is sent: waits for a slot or a retry do not
+count. The gauges of `serving/runs/service.py` read it. Knows no pool and no wire.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from math import ceil
+from typing import NamedTuple
+from weakref import WeakValueDictionary
+
+WINDOW = 200
+"""Shares and quantiles are of so many of the newest calls."""
+
+
+class Identity(NamedTuple):
+    """What makes a worker the same one after a change of settings. With another model or address it is a new
+    one, whatever its name.
+    """
+
+    name: str
+    kind: str
+    model: str
+    address: str
+
+
+def _newest_outcomes() -> deque[bool]:
+    return deque(maxlen=WINDOW)
+
+
+def _newest_seconds() -> deque[float]:
+    return deque(maxlen=WINDOW)
+
+
+@dataclass(slots=True, eq=False, weakref_slot=True)
+class WorkerHealth:
+    """One worker's newest calls. Calls that say nothing of the worker are not counted: their clients left,
+    or it refused that one prompt.
+
+    One event loop writes it; any thread may read it.
+    """
+
+    successes: int = 0
+    """Answers that came whole, since the first call."""
+    failures: int = 0
+    """Calls that the worker failed, since the first call."""
+    failures_in_a_row: int = 0
+    """Newest calls that failed; 0 once one succeeds."""
+    last_failure: str = ""
+    """The newest failure's class, such as `WorkerBusy`."""
+    _outcomes: deque[bool] = field(default_factory=_newest_outcomes)
+    _first_token_s: deque[float] = field(default_factory=_newest_seconds)
+
+    def speak(self, first_token_s: float) -> None:
+        """Count a first token, so many seconds after its call was sent."""
+        self._first_token_s.append(first_token_s)
+
+    def succeed(self) -> None:
+        """Count a whole answer."""
+        self.successes, self.failures_in_a_row = self.successes + 1, 0
+        self._outcomes.append(True)
+
+    def fail(self, error: str) -> None:
+        """Count a failure of that class."""
+        self.failures, self.failures_in_a_row = self.failures + 1, self.failures_in_a_row + 1
+        self.last_failure = error
+        self._outcomes.append(False)
+
+    @property
+    def failure_share(self) -> float:
+        """The part of the newest calls that failed; 0 without calls."""
+        outcomes = list(self._outcomes)
+        return outcomes.count(False) / len(outcomes) if outcomes else 0.0
+
+    def first_token_s(self, quantile: float) -> float | None:
+        """Seconds to the first token that this part of the newest calls stayed within (nearest rank); None
+        without calls.
+        """
+        seconds = sorted(self._first_token_s)
+        return seconds[max(0, ceil(quantile * len(seconds)) - 1)] if seconds else None
+
+
+class Health:
+    """The health of all workers of one process, across changes of the pool.
+
+    A pool asks for its workers' by identity and holds them; what no pool holds any more is forgotten. So a
+    pool that is built and then rejected changes nothing, and the last calls of a replaced worker do not
+    count for the one that took its name.
+    """
+
+    def __init__(self) -> None:
+        self._workers = WeakValueDictionary[Identity, WorkerHealth]()
+
+    def of(self, worker: Identity) -> WorkerHealth:
+        """What is known of `worker`; an empty one where no pool has it yet."""
+        return self._workers.setdefault(worker, WorkerHealth())

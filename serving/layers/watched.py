@@ -1,0 +1,45 @@
+"""How each call ended, for the worker's health."""
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from conductor.errors import ContextOverflow, WorkerError, WorkerRefused
+from conductor.model.worker import Call, Reply, Worker
+from serving.health import WorkerHealth
+
+
+class Watched:
+    """`worker`, whose successes, failures and times to the first token are counted in `health`."""
+
+    def __init__(self, worker: Worker, health: WorkerHealth) -> None:
+        self._worker, self._health = worker, health
+
+    @property
+    def name(self) -> str:
+        """See `Worker.name`."""
+        return self._worker.name
+
+    @asynccontextmanager
+    async def open(self, call: Call) -> AsyncGenerator[Reply]:
+        """See `Worker.open`."""
+        began_s, reply, failed = time.monotonic(), None, False
+        try:
+            async with self._worker.open(call) as reply:
+                self._health.speak(time.monotonic() - began_s)
+                yield reply
+        except WorkerError as exc:
+            failed = _blames_worker(exc)
+            if failed:
+                self._health.fail(type(exc).__name__)
+            raise
+        finally:
+            if not failed and reply is not None and reply.finish is not None:
+                self._health.succeed()
+
+
+def _blames_worker(error: WorkerError) -> bool:
+    """Whether other calls would fail too: not where the worker refused this prompt, or cannot hold it."""
+    if isinstance(error, WorkerRefused):
+        return error.every_call
+    return not isinstance(error, ContextOverflow)

@@ -1,0 +1,168 @@
+"""What is known of each worker, and how long it is kept: as long as the worker is the same one."""
+
+import asyncio
+import gc
+from typing import Any
+
+import pytest
+
+from conductor.errors import WorkerError
+from conductor.model.messages import Message
+from conductor.model.worker import Call
+from serving.health import WINDOW, Health, WorkerHealth
+from serving.pool import Pool, build_pool
+from serving.runs.service import Service
+from serving.settings.settings import parse
+from serving.telemetry import metrics
+
+CALL = Call((Message.of("user", "hi"),))
+
+
+def pool(health: Health, *workers: dict[str, Any], **more: Any) -> Pool:
+    own = [{"kind": "scripted", "retry": {"attempts": 1}} | worker for worker in workers]
+    return build_pool(parse({"workers": own} | more), {}, {}, health)
+
+
+async def ask(of: Pool, name: str) -> None:
+    """Read the worker's answer; its failure is its health's business."""
+    try:
+        async with of.members[name].worker.open(CALL) as reply:
+            async for _ in reply:
+                pass
+    except WorkerError:
+        pass
+
+
+def level(service: Service, instrument: metrics.Instrument, *labels: str) -> float:
+    return next(
+        m.value for m in service.levels() if m.instrument is instrument and m.labels[: len(labels)] == labels
+    )
+
+
+async def test_every_attempt_is_counted_and_one_success_ends_the_row_of_failures() -> None:
+    retry = {"attempts": 3, "first_wait_s": 0.001}
+    own = pool(
+        Health(),
+        {"name": "a", "replies": [{"error": "unavailable"}, {"error": "busy"}, "Yes."], "retry": retry},
+    )
+    a = own.health["a"]
+    await ask(own, "a")
+    assert (a.successes, a.failures, a.failures_in_a_row, a.last_failure) == (1, 2, 0, "WorkerBusy")
+    assert a.failure_share == pytest.approx(2 / 3)
+
+
+async def test_a_stream_that_breaks_is_a_failure_though_it_had_begun() -> None:
+    own = pool(Health(), {"name": "a", "replies": [{"text": "one two", "fail_after_tokens": 1}]})
+    await ask(own, "a")
+    a = own.health["a"]
+    assert (a.successes, a.failures_in_a_row) == (0, 1)
+    assert a.first_token_s(0.5) is not None
+
+
+@pytest.mark.parametrize("error", ["refused", "overflow"])
+async def test_a_prompt_that_is_refused_or_too_long_says_nothing_of_the_worker(error: str) -> None:
+    own = pool(Health(), {"name": "a", "replies": [{"error": error}]})
+    await ask(own, "a")
+    assert (own.health["a"].successes, own.health["a"].failures) == (0, 0)
+
+
+async def test_a_caller_that_leaves_says_nothing_of_the_worker() -> None:
+    own = pool(Health(), {"name": "a", "replies": [{"text": "one two", "stall_after_tokens": 1}]})
+    asking = asyncio.create_task(ask(own, "a"))
+    while own.health["a"].first_token_s(0.5) is None:
+        await asyncio.sleep(0.001)
+    asking.cancel()
+    await asyncio.wait([asking])
+    assert (own.health["a"].successes, own.health["a"].failures) == (0, 0)
+
+
+async def test_a_fallback_s_calls_are_counted_as_its_own() -> None:
+    own = pool(
+        Health(), {"name": "a", "replies": [{"error": "unavailable"}], "fallbacks": ["b"]}, {"name": "b"}
+    )
+    await ask(own, "a")
+    assert (own.health["a"].failures, own.health["b"].failures, own.health["b"].successes) == (1, 0, 1)
+
+
+async def test_a_wait_for_a_slot_is_no_part_of_the_time_to_the_first_token() -> None:
+    own = pool(Health(), {"name": "a", "delay_s": 0.05, "max_concurrency": 1})
+    await asyncio.gather(*(ask(own, "a") for _ in range(8)))
+    slowest_s = own.health["a"].first_token_s(1)
+    assert slowest_s is not None
+    assert 0.05 <= slowest_s < 0.4, "the last one waited for seven others"
+
+
+async def test_health_survives_a_change_of_the_pool() -> None:
+    health = Health()
+    down = {"name": "a", "replies": [{"error": "unavailable"}]}
+    service = Service(pool(health, down))
+    await ask(service.pool, "a")
+    await service.swap(pool(health, down | {"card": "Another card."}, {"name": "b"}))
+    gc.collect()
+    await ask(service.pool, "a")
+    assert service.pool.health["a"].failures_in_a_row == 2
+    assert level(service, metrics.WORKER_FAILURES, "a") == 2
+    assert level(service, metrics.WORKER_FAILURES, "b") == 0
+
+
+API = {"name": "a", "kind": "openai", "model": "m-1", "base_url": "http://127.0.0.1:1/v1"}
+
+
+@pytest.mark.parametrize(
+    "change", [{"model": "m-2"}, {"base_url": "http://127.0.0.1:2/v1"}, {"kind": "scripted"}]
+)
+async def test_another_model_or_address_under_the_same_name_starts_from_nothing(
+    change: dict[str, Any],
+) -> None:
+    health = Health()
+    new = API | change
+    if new["kind"] == "scripted":
+        new = {"name": "a"}
+    service = Service(pool(health, API))
+    before = service.pool.health["a"]
+    before.fail("WorkerBusy")
+    await service.swap(pool(health, new))
+    before.fail("WorkerBusy")  # a call of before, which ends late
+    assert service.pool.health["a"].failures == 0
+
+
+async def test_a_pool_that_is_built_and_rejected_changes_nothing() -> None:
+    health = Health()
+    service = Service(pool(health, API))
+    service.pool.health["a"].fail("WorkerBusy")
+    await pool(health, API | {"model": "m-2"}).aclose()
+    assert pool(health, API).health["a"].failures == 1
+
+
+async def test_a_worker_that_no_pool_has_any_more_is_forgotten_and_its_gauges_end_at_none() -> None:
+    health = Health()
+    service = Service(pool(health, API))
+    service.pool.health["a"].fail("WorkerBusy")
+    assert level(service, metrics.WORKER_FAILURES, "a") == 1
+    await service.swap(pool(health, {"name": "b"}))
+    gc.collect()
+    assert level(service, metrics.WORKER_FAILURES, "a") == 0
+    assert pool(health, API).health["a"].failures == 0
+
+
+def test_shares_and_quantiles_are_of_the_newest_calls() -> None:
+    health = WorkerHealth()
+    assert (health.failure_share, health.first_token_s(0.95)) == (0, None)
+    for _ in range(WINDOW):
+        health.fail("WorkerBusy")
+        health.speak(9.0)
+    assert (health.failure_share, health.first_token_s(0.5)) == (1, 9)
+    for number in range(WINDOW):
+        health.succeed()
+        health.speak(number / WINDOW)
+    assert (health.failure_share, health.failures, health.failures_in_a_row) == (0, WINDOW, 0)
+    assert health.first_token_s(0.5) == pytest.approx(0.5, abs=0.01)
+    assert health.first_token_s(0.95) == pytest.approx(0.95, abs=0.01)
+    assert health.first_token_s(0) == 0
+
+
+async def test_the_gauges_have_a_series_for_each_quantile() -> None:
+    service = Service(pool(Health(), {"name": "a", "delay_s": 0.01}))
+    await ask(service.pool, "a")
+    for quantile in ("0.5", "0.95"):
+        assert level(service, metrics.WORKER_FIRST_TOKEN, "a", quantile) >= 0.01
