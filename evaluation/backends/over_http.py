@@ -197,7 +197,7 @@ def _without_none(fields: Json) -> Json:
 
 def outcome_of_workflow(record: Json) -> RunOutcome:
     """The figures of a run's record as a server returns it."""
-    calls = [each for each in [*record["plans"], *record["steps"]] if each["served_by"] is not None]
+    calls = [each for each in [*record["plans"], *record["steps"]] if _is_call(each)]
     usages = [call["usage"] for call in calls if call["usage"]]
     metered = not record["unmetered_calls"]
     error: Json = record["error"] or {}
@@ -236,7 +236,7 @@ def outcome_of_answer(answer: Json, conductor: str | None) -> RunOutcome:
     plan = _answering_plan(steps, text)
     begun = 1 + max((step["plan"] for step in steps), default=-1)
     written = max(begun, podium["rounds"]) - (podium["fallback"] is not None) if conductor else 0
-    served = [step["served_by"] for step in steps if step["served_by"] is not None]
+    served = [step["served_by"] for step in steps if _is_call(step)]
     metered = not podium["unmetered_calls"]
     prompt = usage["prompt_tokens"] + usage["prompt_tokens_details"]["orchestration_input_tokens"]
     completion = (
@@ -256,6 +256,11 @@ def outcome_of_answer(answer: Json, conductor: str | None) -> RunOutcome:
         workers=tuple(dict.fromkeys([conductor, *served] if conductor else served)),
         plan=_plan_lines(plan),
     )
+
+
+def _is_call(made: Json) -> bool:
+    """Whether a plan or step has a call of its own: a reused result is counted with the step that made it."""
+    return made["served_by"] is not None and made.get("reused_from") is None
 
 
 def _answering_plan(steps: list[Json], answer: str) -> list[Json]:

@@ -12,6 +12,7 @@ from conductor.model.failure import Attempt, Failure
 from conductor.model.messages import Message, Text
 from conductor.model.usage import Usage
 from conductor.model.worker import CallResult
+from conductor.plan.plan import Step
 from conductor.run.events import (
     CallQueued,
     Event,
@@ -21,6 +22,7 @@ from conductor.run.events import (
     StepFinished,
     StepFirstToken,
     StepPlanned,
+    StepReused,
     StepStarted,
 )
 from conductor.run.record import PlanRecord, Record, StepRecord
@@ -129,7 +131,7 @@ def steps(record: Record, inner: Inner = NONE, *, for_operator: bool = False) ->
     ]
 
 
-def step_json(step: StepRecord) -> Json:
+def step_json(step: StepRecord | Step) -> Json:
     """A step as `podium.plan` takes it."""
     return {"worker": step.worker, "subtask": step.subtask, "access": list(step.access)}
 
@@ -142,44 +144,38 @@ def dollars(amount: Decimal | None) -> float | None:
 def progress(event: Event) -> Json | None:
     """An event as `progress: events` shows it; None for those that are not progress."""
     match event:
-        case PlanStarted():
-            told: Json = {
-                "type": "plan_began",
-                "round": event.round,
-                "source": event.source,
-                "worker": event.worker,
-            }
-        case StepPlanned():
-            step = event.planned
-            told = {
-                "type": "step_planned",
-                "step": event.step,
-                "worker": step.worker,
-                "subtask": step.subtask,
-            }
-            told["access"] = list(step.access)
+        case PlanStarted(round=round, source=source, worker=worker):
+            shown: Json = {"type": "plan_began", "round": round, "source": source, "worker": worker}
+        case StepPlanned(step=index, planned=step):
+            shown = {"type": "step_planned", "step": index, **step_json(step)}
         case PlanEnded():
-            told = {
+            shown = {
                 "type": "plan_ended",
                 "accepted": event.accepted,
                 "rejected": event.reject_reason,
                 "why": event.why,
             }
         case CallQueued():
-            told = {"type": "waits", "step": event.step, "worker": event.worker, "why": event.why}
+            shown = {"type": "waits", "step": event.step, "worker": event.worker, "why": event.why}
         case StepStarted():
-            told = {"type": "step_began", "step": event.step}
+            shown = {"type": "step_began", "step": event.step}
         case StepFirstToken():
-            told = {"type": "step_spoke", "step": event.step, "served_by": event.served_by}
+            shown = {"type": "step_spoke", "step": event.step, "served_by": event.served_by}
         case StepFinished(result=result):
-            told = {"type": "step_ended", "step": event.step, "cost_usd": dollars(result.cost_usd)}
-            told["usage"] = _tokens(result.usage)
-        case StepAborted():
-            told = {"type": "step_lost", "step": event.step, "why": event.outcome.value}
-            told["error"] = _error(event.failure, for_operator=False)
+            shown = {
+                "type": "step_ended",
+                "step": event.step,
+                "cost_usd": dollars(result.cost_usd),
+                "usage": _tokens(result.usage),
+            }
+        case StepReused():
+            shown = {"type": "step_reused", "step": event.step, "reused_from": event.from_plan}
+        case StepAborted(outcome=outcome):
+            error = _error(event.failure, for_operator=False)
+            shown = {"type": "step_lost", "step": event.step, "why": outcome.value, "error": error}
         case _:
             return None
-    return told | {"plan": event.plan, "at_s": _seconds(event.at_s)}
+    return shown | {"plan": event.plan, "at_s": _seconds(event.at_s)}
 
 
 def _brief(step: Json) -> Json:
@@ -194,6 +190,7 @@ def _brief(step: Json) -> Json:
             "access",
             "status",
             "cost_usd",
+            "reused_from",
             "started_s",
             "ended_s",
         )
@@ -211,6 +208,7 @@ def _step(plan: PlanRecord, step: StepRecord, inner: Inner, *, for_operator: boo
         "prompt": _messages(step.prompt),
         **_call(step.result, step.cut, for_operator=for_operator),
         "served_by": step.served_by,
+        "reused_from": step.reused_from,
         "planned_s": _seconds(step.planned_s),
         "started_s": _seconds(step.started_s),
         "first_token_s": _seconds(step.first_token_s),

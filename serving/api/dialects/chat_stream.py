@@ -14,6 +14,7 @@ from conductor.run.events import (
     StepFinished,
     StepFirstToken,
     StepPlanned,
+    StepReused,
 )
 from conductor.run.run import Run
 from serving import errors
@@ -63,10 +64,10 @@ class ChatEncoder:
                 return self._progress(event)
 
     def _progress(self, event: Event) -> bytes:
-        if self._podium.progress == "off" or (told := record_json.progress(event)) is None:
+        if self._podium.progress == "off" or (shown := record_json.progress(event)) is None:
             return b""
         if self._podium.progress == "events":
-            return self._chunk({"choices": [], "podium": told})
+            return self._chunk({"choices": [], "podium": shown})
         line = "" if self._answering else in_words(event)
         return self._delta({"reasoning_content": line}) if line else b""
 
@@ -103,7 +104,7 @@ def in_words(event: Event) -> str:
             return f"{why}\n"
         case CallQueued(worker=worker, why=why):
             return f"{worker}: {why}\n"
-        case StepFinished(step=step):
+        case StepFinished(step=step) | StepReused(step=step):
             return f"Step {step + 1} is done.\n"
         case StepAborted(step=step, outcome=outcome):
             return f"Step {step + 1}: {outcome.value.replace('_', ' ')}.\n"

@@ -1,0 +1,81 @@
+"""A run that was continued and took over the result of a step: whoever reads its record counts that call once."""
+
+import asyncio
+from collections import Counter
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from conductor.model.usage import Price, Usage
+from conductor.run.codec import dump, load
+from conductor.run.events import Event
+from conductor.run.lifecycle import open_run, resume_run
+from conductor.run.record import RunRecords
+from evaluation.backends.over_http import outcome_of_answer, outcome_of_workflow
+from serving.api import record_json
+from serving.api.dialects.chat_completion import completion
+from serving.api.dialects.chat_stream import in_words
+from serving.telemetry import metrics
+from serving.telemetry.measurement import of_run
+from tests.conductor.team import NEVER, Player, ask_for, line, team, until
+
+PRICE = Price(Decimal(1000), Decimal(2000))
+DONE, ANSWER = Usage(1000, 10), Usage(5, 5)
+COST_USD = 1.0 + 0.02 + 0.005 + 0.01
+
+
+async def continued() -> tuple[RunRecords, list[Event]]:
+    """A run whose first step was done when its process ended, and whose second process planned it again."""
+    first = Player("a", ["done once", DONE], price=PRICE)
+    async with open_run(team(first, conductor=Player("boss", [line(0), NEVER])), ask_for()) as run:
+        await until(lambda: first.said == 1 and first.open_calls == 0)
+        await asyncio.sleep(0)
+        kept = dump(run.records)
+    again = Player("a", ["answer", ANSWER], price=PRICE)
+    boss = Player("boss", line(0) + line(0, "sum", [0]))
+    async with resume_run(team(again, conductor=boss), load(RunRecords, kept)) as run:
+        events = [event async for event in run.events()]
+    return run.records, events
+
+
+async def test_a_record_says_which_steps_have_the_result_of_an_earlier_plan() -> None:
+    records, _ = await continued()
+    workflow = record_json.workflow(records.record)
+    assert [step["reused_from"] for step in workflow["steps"]] == [None, 0, None]
+    own = [step["cost_usd"] for step in workflow["steps"] if step["reused_from"] is None]
+    assert workflow["cost_usd"] == pytest.approx(COST_USD) == sum(own)
+    assert [step["reused_from"] for step in record_json.summary(records.record, trace=False)["steps"]] == [
+        None,
+        0,
+        None,
+    ]
+
+
+async def test_a_reused_call_is_measured_once() -> None:
+    records, _ = await continued()
+    sums, counts = Counter[str](), Counter[str]()
+    for measurement in of_run(records, {}):
+        key = "/".join((measurement.instrument.name, *measurement.labels))
+        sums[key] += measurement.value  # type: ignore[assignment]
+        counts[key] += 1
+    assert sums[f"{metrics.WORKER_TOKENS.name}/chat/a/input"] == DONE.input_tokens + ANSWER.input_tokens
+    assert counts[f"{metrics.CALL_DURATION.name}/chat/podium/a/"] == 2
+    assert sums[f"{metrics.STEPS.name}/a/done"] == 2
+
+
+async def test_progress_shows_a_step_that_is_reused() -> None:
+    _, events = await continued()
+    shown = [record_json.progress(event) for event in events]
+    reused = [each for each in shown if each and each["type"] == "step_reused"]
+    assert [(each["plan"], each["step"], each["reused_from"]) for each in reused] == [(1, 0, 0)]
+    assert "Step 1 is done.\n" in map(in_words, events)
+
+
+async def test_an_evaluation_over_http_counts_it_once() -> None:
+    records, _ = await continued()
+    workflow: dict[str, Any] = record_json.workflow(records.record)
+    outcome = outcome_of_workflow(workflow)
+    assert outcome.calls == sum(each.usage is not None for each in records.record.calls)
+    of_answer = outcome_of_answer(completion(records, trace=True), "boss")
+    assert of_answer.calls == 2 + 2, "two plans, two steps"
