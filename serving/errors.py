@@ -1,19 +1,18 @@
-"""Errors to HTTP: the one table, and OpenAI's error shape.
+"""The one table from errors to HTTP: status, type, code, and whether asking again may help.
 
-An error's `detail` is for operators: it is in `record_body`, which records use, and never in `body`, which
-answers use.
+What an answer's body says is the business of the dialect that the client speaks (`serving/api/dialect.py`).
 """
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from conductor import errors
-from conductor.model.failure import Attempt, Failure
+from conductor.model.failure import Failure
 
 
 class Row(NamedTuple):
-    """How an error is told: HTTP status, OpenAI's `type`, our `code`."""
+    """How an error is reported: HTTP status, OpenAI's `type`, our `code`."""
 
     status: int
     type: str
@@ -48,54 +47,6 @@ def row(error: errors.PodiumError | Failure) -> Row:
     return next(TABLE[kind] for kind in error_class.__mro__ if kind in TABLE)
 
 
-def body(error: errors.PodiumError | Failure, workflow_id: str | None = None) -> dict[str, Any]:
-    """`error` in OpenAI's shape; what only we know is under `podium`."""
-    failure, told = _failure(error), row(error)
-    facts: dict[str, Any] = {
-        name: value
-        for name in ("reason", "worker", "step", "spent", "held", "limit", "deadline_s", "retry_after_s")
-        if (value := failure.get(name)) not in (None, "")
-    }
-    attempts = [attempt_json(each) for each in failure.attempts]
-    podium = (
-        facts
-        | ({"attempts": attempts} if attempts else {})
-        | ({"workflow_id": workflow_id} if workflow_id else {})
-    )
-    shape: dict[str, Any] = {
-        "message": failure.message,
-        "type": told.type,
-        "param": failure.get("param"),
-        "code": told.code,
-    }
-    return {"error": shape | ({"podium": podium} if podium else {})}
-
-
-def record_body(error: errors.PodiumError | Failure) -> dict[str, Any]:
-    """What a record says of `error`: `body`, and what only operators may read."""
-    failure, told = _failure(error), body(error)["error"]
-    attempts = [attempt_json(each) | {"detail": each.detail} for each in failure.attempts]
-    podium = told.get("podium", {}) | ({"attempts": attempts} if attempts else {})
-    return told | {"detail": failure.detail} | ({"podium": podium} if podium else {})
-
-
-def _failure(error: errors.PodiumError | Failure) -> Failure:
-    return error if isinstance(error, Failure) else Failure.of(error)
-
-
-def attempt_json(attempt: Attempt) -> dict[str, Any]:
-    """A call that gave no answer and was followed by another, as callers are told of it."""
-    return {
-        "worker": attempt.worker,
-        "error": attempt.error,
-        "message": attempt.message,
-        "waited_s": round(attempt.waited_s, 6),
-        "took_s": None if attempt.took_s is None else round(attempt.took_s, 6),
-        "outcome": attempt.outcome,
-        "cost_usd": None if attempt.cost_usd is None else float(attempt.cost_usd),
-    }
-
-
 def headers(error: errors.PodiumError | Failure) -> dict[str, str]:
     """Whether asking again may help, and from when on.
 
@@ -103,9 +54,9 @@ def headers(error: errors.PodiumError | Failure) -> dict[str, str]:
     a 502 like an outage, and what was paid for is not to be paid for three times. `Retry-After` is in whole
     seconds, at least one.
     """
-    failure = _failure(error)
+    failure = error if isinstance(error, Failure) else Failure.of(error)
     retry_after_s = failure.get("retry_after_s")
-    told = {"x-should-retry": "true" if failure.retryable else "false"}
+    fields = {"x-should-retry": "true" if failure.retryable else "false"}
     if isinstance(retry_after_s, int | float):
-        told["retry-after"] = str(max(1, math.ceil(retry_after_s)))
-    return told
+        fields["retry-after"] = str(max(1, math.ceil(retry_after_s)))
+    return fields

@@ -60,7 +60,7 @@ def run_child(
     from ray.serve.scripts import run as serve_run
 
     import serving.app  # sets the tracing variables that Ray's processes inherit
-    from serving.edge.hook import raise_file_limit
+    from serving.edge.open_files import raise_file_limit
     from serving.settings.settings import SettingsError
 
     try:

@@ -1,3 +1,3 @@
-"""The HTTP API: a dialect a file. `app.py` puts them together, `stream.py` owns a run, `errors.py` has the
-one table.
+"""The HTTP API. `app.py` puts the routes together, `run_response.py` owns a run, `dialects/` has what clients
+speak, a dialect a few files.
 """

@@ -9,6 +9,8 @@ from starlette.responses import Response
 
 from conductor.errors import BadTask, PodiumError, UnknownName
 from serving.api import completions, health, models, workflows
+from serving.api.dialect import Dialects
+from serving.api.dialects.table import DIALECTS
 from serving.api.respond import failure
 from serving.edge.middleware import Edge
 from serving.edge.policy import Policy
@@ -18,46 +20,54 @@ from serving.runs.service import Service
 logger = logging.getLogger("podium")
 
 
-def build_api(service: Service) -> FastAPI:
-    """The HTTP API over `service`."""
+def build_api(service: Service, dialects: Dialects = DIALECTS) -> FastAPI:
+    """The HTTP API over `service`.
+
+    Args:
+        service: who runs and keeps records.
+        dialects: what clients speak, each at its path.
+    """
     # FastAPI's own pages for its schema load scripts from a CDN, and the schema knows no bodies: both are
     # read by hand.
     app = FastAPI(title="Podium", openapi_url=None)
-    app.state.service = service
-    for router in (completions.router, models.router, workflows.router, health.router):
+    app.state.service, app.state.dialects = service, dialects
+    for router in (completions.build_router(dialects), models.router, workflows.router, health.router):
         app.include_router(router)
     app.add_exception_handler(PodiumError, _render_error)
-    app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(RequestValidationError, _query)
-    app.add_exception_handler(Exception, _defect)
+    app.add_exception_handler(HTTPException, _render_http_error)
+    app.add_exception_handler(RequestValidationError, _render_query_error)
+    app.add_exception_handler(Exception, _render_internal_error)
     policy = Policy.of(service.pool.settings)
-    app.add_middleware(Edge, policy=policy, room=WaitingRoom(policy.max_waiting, policy.max_unfinished_bytes))
+    room = WaitingRoom(policy.max_waiting, policy.max_unfinished_bytes)
+    app.add_middleware(Edge, policy=policy, room=room, error_body=dialects.error_body)
     return app
 
 
-async def _render_error(_: Request, exc: Exception) -> Response:
+async def _render_error(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, PodiumError)
-    return failure(exc)
+    return failure(request, exc)
 
 
-async def _http(request: Request, exc: Exception) -> Response:
+async def _render_http_error(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, HTTPException)
     error = UnknownName(
         f"{request.method} {request.url.path} is not served here: {exc.detail}.", param="path"
     )
-    told = failure(error, exc.status_code)
-    told.headers.update(exc.headers or {})
-    return told
+    response = failure(request, error, exc.status_code)
+    response.headers.update(exc.headers or {})
+    return response
 
 
-async def _query(_: Request, exc: Exception) -> Response:
+async def _render_query_error(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, RequestValidationError)
     fault = exc.errors()[0]
     param = str(fault["loc"][-1])
-    return failure(BadTask(f"{param}: {fault['msg']}.", param=param))
+    return failure(request, BadTask(f"{param}: {fault['msg']}.", param=param))
 
 
-async def _defect(_: Request, exc: Exception) -> Response:
-    """What nobody foresaw. The other catcher is the driver of a run (`conductor/run/rounds.py`)."""
+async def _render_internal_error(request: Request, exc: Exception) -> Response:
+    """An unexpected exception in a request. Those inside a run end that run, not the request: see "Errors" in
+    docs/architecture.md.
+    """
     logger.error("internal error", exc_info=exc)
-    return failure(PodiumError(f"Internal error: {type(exc).__name__}."))
+    return failure(request, PodiumError(f"Internal error: {type(exc).__name__}."))

@@ -1,4 +1,6 @@
-"""`POST /v1/chat/completions` and `POST /v1/plans`."""
+"""The routes that run something: `POST /v1/chat/completions`, which each further dialect has a path beside,
+and `POST /v1/plans`.
+"""
 
 from typing import Never
 
@@ -13,35 +15,42 @@ from conductor.run.estimate import worst_case
 from conductor.run.record import Record, RunRecords
 from conductor.run.team_worker import TEAM, TeamWorker
 from serving.api import record_json
-from serving.api.dialects.chat import ChatDialect
+from serving.api.dialect import Dialect, Dialects
 from serving.api.request import ApiRequest
 from serving.api.resolve import ResolvedTask
 from serving.api.run_response import RunResponse
 from serving.edge.body import too_large, too_much_text
 from serving.runs.service import Service
 
-router = APIRouter()
-CHAT = ChatDialect()
+
+def build_router(dialects: Dialects) -> APIRouter:
+    """The routes that run something: one for each dialect, and `POST /v1/plans`."""
+    router = APIRouter()
+    # Plain routes: FastAPI's own would look for dependencies and a response model at every request, and
+    # there are none.
+    for path in dialects.by_path:
+        router.add_route(path, answer, methods=["POST"])
+    router.add_route("/v1/plans", plans, methods=["POST"])
+    return router
 
 
-async def chat_completions(request: Request) -> Response:
-    """Answer a conversation; streaming where `stream` is true."""
-    service: Service = request.app.state.service
-    return RunResponse(service, CHAT, await _parse(request, service), dict(request.headers))
+async def answer(request: Request) -> Response:
+    """Answer a conversation; streaming where the request asks for a stream."""
+    return await _respond(request, RunResponse)
 
 
 async def plans(request: Request) -> Response:
-    """The plan that the same body would run, and what it may cost at worst. Only the conductor is asked, and
-    paid.
+    """The plan that the same body would run, and what it may cost at worst. Only the conductor is called,
+    and paid.
     """
+    return await _respond(request, PlanResponse)
+
+
+async def _respond(request: Request, response: type[RunResponse]) -> Response:
     service: Service = request.app.state.service
-    return PlanResponse(service, CHAT, await _parse(request, service), dict(request.headers))
-
-
-# Plain routes: FastAPI's own would look for dependencies and a response model at every request, and there
-# are none.
-router.add_route("/v1/chat/completions", chat_completions, methods=["POST"])
-router.add_route("/v1/plans", plans, methods=["POST"])
+    dialects: Dialects = request.app.state.dialects
+    dialect = dialects.of(request.scope["path"])
+    return response(service, dialect, await _parse(request, service, dialect), dict(request.headers))
 
 
 class PlanResponse(RunResponse):
@@ -49,16 +58,16 @@ class PlanResponse(RunResponse):
 
     plan_only = True
 
-    def content(self, records: RunRecords, ordered: ResolvedTask) -> record_json.Json:
+    def content(self, records: RunRecords, resolved: ResolvedTask) -> record_json.Json:
         """See `RunResponse.content`."""
-        return _plan_json(records.record, ordered)
+        return _plan_json(records.record, resolved)
 
 
-def _plan_json(record: Record, ordered: ResolvedTask) -> record_json.Json:
+def _plan_json(record: Record, resolved: ResolvedTask) -> record_json.Json:
     written = record.answering_plan
     assert written is not None, "a run that finished has a plan"
     plan = Plan(tuple(Step(step.worker, step.subtask, step.access) for step in written.steps))
-    tokens, costs = worst_case(plan, _pool(ordered), ordered.task.conversation, ordered.task.sampling)
+    tokens, costs = worst_case(plan, _pool(resolved), resolved.task.conversation, resolved.task.sampling)
     steps = [
         record_json.step_json(step)
         | {
@@ -80,31 +89,29 @@ def _plan_json(record: Record, ordered: ResolvedTask) -> record_json.Json:
     }
 
 
-def _pool(ordered: ResolvedTask) -> dict[str, PoolMember]:
-    """With the whole team as one of its workers: what that may cost is nobody's to say before its plan is
-    there.
-    """
-    team = TeamWorker(ordered.task.model, _open_nothing)
-    return {TEAM: PoolMember(TEAM, team, price=None, worst_price=None), **ordered.team.pool}
+def _pool(resolved: ResolvedTask) -> dict[str, PoolMember]:
+    """The pool plus the team itself, whose cost is unknown until its plan exists."""
+    team = TeamWorker(resolved.task.model, _open_nothing)
+    return {TEAM: PoolMember(TEAM, team, price=None, worst_price=None), **resolved.team.pool}
 
 
 def _open_nothing(_: Call) -> Never:
     raise AssertionError("an estimate calls nobody")
 
 
-async def _parse(request: Request, service: Service) -> ApiRequest:
-    """The request in the body, which the edge (`serving/edge`) has read; its limits once more, as they are
-    by now.
+async def _parse(request: Request, service: Service, dialect: Dialect) -> ApiRequest:
+    """The request in the body, which the edge (`serving/edge`) has read. Its limits are checked again: they
+    may have changed since the edge was made.
 
     Raises:
-        TooLarge: it is longer than the settings take.
+        TooLarge: it is longer than the settings allow.
         BadTask: it is no request.
     """
     limits = service.pool.settings.limits
     body = await request.body()
     if len(body) > limits.max_body_bytes:
         raise too_large(limits.max_body_bytes)
-    asked = CHAT.parse(body)
-    if len(body) > limits.max_text_bytes and asked.text_chars > limits.max_text_bytes:
+    parsed = dialect.parse(body)
+    if len(body) > limits.max_text_bytes and parsed.text_chars > limits.max_text_bytes:
         raise too_much_text(limits.max_text_bytes)
-    return asked
+    return parsed

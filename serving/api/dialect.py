@@ -1,9 +1,11 @@
-"""The port to a wire format in which clients ask and are answered.
+"""The port to a wire format in which clients ask and are answered, and the choice of one by path.
 
 The run, its record and its events are the same for all of them; a dialect reads a body and writes what its
 clients read.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from conductor.errors import PodiumError
@@ -48,3 +50,28 @@ class Dialect(Protocol):
     def error_body(self, error: PodiumError | Failure, workflow_id: str | None) -> dict[str, Any]:
         """A failure, where nothing of the answer was sent."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Dialects:
+    """The dialects that are served, each at its path."""
+
+    by_path: Mapping[str, Dialect]
+    """`POST` to one of these is answered in that dialect."""
+    default: Dialect
+    """Spoken everywhere else."""
+
+    def of(self, path: str) -> Dialect:
+        """What is spoken at `path`, and at every path below one that is served."""
+        return next(
+            (
+                dialect
+                for served, dialect in self.by_path.items()
+                if path == served or path.startswith(f"{served}/")
+            ),
+            self.default,
+        )
+
+    def error_body(self, error: PodiumError, path: str) -> dict[str, Any]:
+        """A failure for whoever asked at `path`, where no run was begun."""
+        return self.of(path).error_body(error, None)

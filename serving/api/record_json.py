@@ -26,7 +26,7 @@ from conductor.run.events import (
     StepStarted,
 )
 from conductor.run.record import PlanRecord, Record, StepRecord
-from serving import errors
+from serving.api.error_json import attempt_json, error_json, operator_json
 
 Json = dict[str, Any]
 Inner = Mapping[str, Record]
@@ -239,12 +239,12 @@ def _plan(plan: PlanRecord, *, for_operator: bool) -> Json:
 def _error(failure: Failure | None, *, for_operator: bool) -> Json | None:
     if failure is None:
         return None
-    return errors.record_body(failure) if for_operator else errors.body(failure)["error"]
+    return operator_json(failure) if for_operator else error_json(failure)
 
 
 def _call(result: CallResult | None, cut: tuple[Attempt, ...] = (), *, for_operator: bool) -> Json:
     attempts = [
-        errors.attempt_json(each) | ({"detail": each.detail} if for_operator else {})
+        attempt_json(each) | ({"detail": each.detail} if for_operator else {})
         for each in (*cut, *(result.attempts if result else ()))
     ]
     if result is None:

@@ -1,4 +1,4 @@
-"""A request to a `Task`: which model was meant, which limits hold, what is said to whom."""
+"""A request as a `Task`: which model was meant, which limits hold, which team runs it."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
@@ -39,14 +39,14 @@ def resolve(request: ApiRequest, pool: Pool, *, plan_only: bool = False) -> Reso
     settings, podium, name = pool.settings, request.podium, request.model
     model = settings.models.get(name) or ModelSettings()
     task = _task(request, model, settings.limits.default_deadline_s, plan_only=plan_only)
-    engine = pool.team
+    team = pool.team
     if podium.plan is not None:
         _check_name(name, pool)
-        own = _own_plan(podium.plan, engine, task, _own_steps(podium, model))
-        return _check_given_plan(engine, task, own, "client")
+        own = _own_plan(podium.plan, team, task, _own_steps(podium, model))
+        return _check_given_plan(team, task, own, "client")
     if name in settings.models:
-        _check_pictures(task, engine.members_for(task).values())
-        return ResolvedTask(task, engine)
+        _check_pictures(task, team.members_for(task).values())
+        return ResolvedTask(task, team)
     if name in settings.workflows:
         fixed = _workflow_plan(settings.workflows[name])
         if podium.max_steps is not None and podium.max_steps < len(fixed.steps):
@@ -82,9 +82,9 @@ def _check_name(name: str, pool: Pool) -> None:
         raise unknown_model(name, pool)
 
 
-def _check_given_plan(engine: Team, task: Task, plan: Plan, source: Source) -> ResolvedTask:
-    """A given plan names its own workers; those that the request refuses, it cannot use."""
-    engine.members_for(task)
+def _check_given_plan(team: Team, task: Task, plan: Plan, source: Source) -> ResolvedTask:
+    """Rejects a caller's plan that uses workers the request excludes."""
+    team.members_for(task)
     used = tuple(dict.fromkeys(step.worker for step in plan.steps))
     allowed = used if task.workers is None else task.workers
     for field, refused in (("exclude_workers", set(task.exclude_workers)), ("workers", {*used} - {*allowed})):
@@ -92,9 +92,9 @@ def _check_given_plan(engine: Team, task: Task, plan: Plan, source: Source) -> R
             raise BadTask(f"The plan needs the worker {min(needed)!r}.", param=f"podium.{field}")
     workers = task.workers if source == "client" else used
     given = replace(task, plan=plan, plan_source=source, workers=workers)
-    members = engine.members_for(given)
+    members = team.members_for(given)
     _check_pictures(given, [members[name] for name in used])
-    return ResolvedTask(given, engine)
+    return ResolvedTask(given, team)
 
 
 def _check_pictures(task: Task, members: Collection[PoolMember]) -> None:
@@ -157,10 +157,10 @@ def _own_steps(podium: Podium, model: ModelSettings) -> int:
     return min(podium.max_steps or limit, limit)
 
 
-def _own_plan(given: list[PlannedStep], engine: Team, task: Task, limit: int) -> Plan:
+def _own_plan(given: list[PlannedStep], team: Team, task: Task, limit: int) -> Plan:
     steps = [Step(step.worker, step.subtask, _access(step.access, index)) for index, step in enumerate(given)]
     try:
-        return Plan.of(steps, engine.members_for(task), limit)
+        return Plan.of(steps, team.members_for(task), limit)
     except InvalidPlan as exc:
         field = "" if exc.step is None else f"[{exc.step}]"
         raise BadTask(

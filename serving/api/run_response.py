@@ -35,7 +35,7 @@ HEARTBEAT = b": still working\n\n"
 
 
 class RunResponse(Response):
-    """Runs an order while the client stays, and tells it as JSON or as server-sent events.
+    """Runs a request while the client stays, and answers as JSON or as server-sent events.
 
     A failure before the first byte is a proper HTTP status; one after it is the last event of the stream.
     """
@@ -66,26 +66,26 @@ class RunResponse(Response):
     async def _answer(self, send: Send) -> None:
         wire = _Wire(send, self._dialect)
         try:
-            # In one turn of the loop, so that no `user_config` replaces the pool between order and run.
-            ordered = resolve(self._request, self._service.pool, plan_only=self.plan_only)
-            async with self._service.run(ordered.task, ordered.team, self._id, self._incoming) as run:
+            # In one turn of the loop, so that no `user_config` replaces the pool between the two.
+            resolved = resolve(self._request, self._service.pool, plan_only=self.plan_only)
+            async with self._service.run(resolved.task, resolved.team, self._id, self._incoming) as run:
                 wire.workflow_id = self._id
                 if self._request.stream and not self.plan_only:
                     await self._stream(run, wire)
                 else:
-                    await self._whole(run, ordered, wire)
+                    await self._whole(run, resolved, wire)
         except PodiumError as exc:
             if wire.begun:
                 raise
             await wire.error(exc)
 
-    async def _whole(self, run: Run, ordered: ResolvedTask, wire: "_Wire") -> None:
+    async def _whole(self, run: Run, resolved: ResolvedTask, wire: "_Wire") -> None:
         async for event in run.events():
             if isinstance(event, RunFailed):
                 raise event.failure.to_error()
-        await wire.json(200, self.content(run.records, ordered))
+        await wire.json(200, self.content(run.records, resolved))
 
-    def content(self, records: RunRecords, ordered: ResolvedTask) -> Json:
+    def content(self, records: RunRecords, resolved: ResolvedTask) -> Json:
         """What a client gets that does not stream."""
         return self._dialect.body(records, self._request)
 
@@ -98,7 +98,7 @@ class RunResponse(Response):
         if early and isinstance(early[-1], Terminal):
             return await wire.end()
         while True:
-            try:  # since the last byte, not since the last event: many events are told to nobody
+            try:  # since the last byte, not the last event: many events send nothing
                 async with asyncio.timeout_at(wire.sent_s + limits.heartbeat_s):
                     events = await run.answer.next_all()
             except TimeoutError:
@@ -139,7 +139,7 @@ class _Wire:
     def __init__(self, send: Send, dialect: Dialect) -> None:
         self._send, self._dialect = send, dialect
         self.workflow_id: str | None = None
-        """Told from the moment there is a run of that name."""
+        """In headers and errors from the moment there is a run of that name."""
         self.begun = False
         self.sent_s = 0.0
         """When the newest byte of the stream was sent, by the loop's clock."""

@@ -9,7 +9,7 @@ VARIABLE = "PODIUM_EDGE"
 """The variable that holds a `serving.edge.policy.Policy` as JSON, for processes that are given no
 arguments."""
 HOOK = "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"
-"""Ray Serve's variable that names the function of `serving.edge.hook` which a process calls before it
+"""Ray Serve's variable that names the function of `serving.api.edge_hook` which a process calls before it
 accepts HTTP."""
-IN_PROXY = "serving.edge.hook:in_proxy"
-IN_REPLICA = "serving.edge.hook:in_replica"
+IN_PROXY = "serving.api.edge_hook:in_proxy"
+IN_REPLICA = "serving.api.edge_hook:in_replica"

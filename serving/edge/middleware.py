@@ -6,6 +6,7 @@ one leaves a mark in the scope, which Serve passes on and no client can write, a
 
 import logging
 import time
+from typing import Any
 
 import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -14,7 +15,7 @@ from conductor.errors import Overloaded, PodiumError, TooSlow
 from serving import errors
 from serving.edge.body import ClientGoneError, check_text, read_body
 from serving.edge.caller import WITH_BODY, check_content_type, check_host, check_origin
-from serving.edge.policy import Policy
+from serving.edge.policy import ErrorBody, Policy
 from serving.edge.waiting import WaitingRoom
 
 logger = logging.getLogger("podium")
@@ -39,10 +40,11 @@ class Edge:
         app: what is behind.
         policy: what is let through.
         room: where unfinished requests wait; shared with the protocol that accepts the connections.
+        error_body: what a rejected request is answered.
     """
 
-    def __init__(self, app: ASGIApp, policy: Policy, room: WaitingRoom) -> None:
-        self._app, self._policy, self._room = app, policy, room
+    def __init__(self, app: ASGIApp, policy: Policy, room: WaitingRoom, error_body: ErrorBody) -> None:
+        self._app, self._policy, self._room, self._error_body = app, policy, room, error_body
         self._evicted, self._logged_s = 0, float("-inf")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -61,7 +63,7 @@ class Edge:
         except ClientGoneError:
             return None
         except PodiumError as exc:
-            return await _refuse(send, exc)
+            return await _refuse(send, exc, self._error_body(exc, scope["path"]))
         scope[PASSED] = True
         return await self._app(scope, receive, send)
 
@@ -113,13 +115,13 @@ def _allowing(send: Send, origin: str) -> Send:
     return sending
 
 
-async def _refuse(send: Send, error: PodiumError) -> None:
-    """`error` in OpenAI's shape. The connection of a body that is not going to be whole ends with it."""
+async def _refuse(send: Send, error: PodiumError, body: dict[str, Any]) -> None:
+    """Answer with `body`. The connection of a request that is not going to be whole ends with it."""
     headers = [(name.encode(), value.encode()) for name, value in errors.headers(error).items()]
     headers.append((b"content-type", b"application/json"))
     if isinstance(error, TooSlow | Overloaded):
         headers.append((b"connection", b"close"))
-    await _answer(send, errors.row(error).status, headers, orjson.dumps(errors.body(error)))
+    await _answer(send, errors.row(error).status, headers, orjson.dumps(body))
 
 
 async def _answer(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:

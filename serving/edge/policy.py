@@ -3,13 +3,22 @@
 """
 
 from collections.abc import Mapping
-from typing import Self
+from typing import Any, Protocol, Self
 
 from pydantic import ValidationError
 
+from conductor.errors import PodiumError
 from serving.edge import VARIABLE
 from serving.settings.sections import HttpSettings
 from serving.settings.settings import Settings, SettingsError
+
+
+class ErrorBody(Protocol):
+    """Writes errors in the dialect of a path: the edge knows none."""
+
+    def __call__(self, error: PodiumError, path: str) -> dict[str, Any]:
+        """The JSON of `error` for whoever asked at `path`; empty where that is not known yet."""
+        ...
 
 
 class Policy(HttpSettings):

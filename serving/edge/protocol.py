@@ -19,32 +19,26 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from conductor.errors import BadTask, PodiumError, TooLarge, TooSlow
 from serving import errors
 from serving.edge.body import body_too_slow, overload_error
-from serving.edge.policy import Policy
+from serving.edge.policy import ErrorBody, Policy
 from serving.edge.waiting import Ticket, WaitingRoom
 
 LINGER_S = 1.0
 
 
 class HeaderTooLongError(Exception):
-    """Ends the parser; what the client is told is written where the parser is fed."""
+    """Ends the parser; the answer is written where the parser is fed."""
 
 
-def guard_protocol(policy: Policy, room: WaitingRoom) -> type[HttpToolsProtocol]:
+def guard_protocol(policy: Policy, room: WaitingRoom, error_body: ErrorBody) -> type[HttpToolsProtocol]:
     """The protocol for one process.
 
     Args:
         policy: the bounds.
         room: where connections without a whole request wait.
+        error_body: what a rejected request is answered.
     """
-    slow_head = TooSlow(f"The headers were not whole after {policy.header_s:g} s.", param="headers")
-    long_head = TooLarge(f"The headers are longer than {policy.max_header_bytes} bytes.", param="headers")
-    answers = {
-        "slow_head": response(slow_head),
-        "long_head": response(long_head, 431),
-        "slow_body": response(body_too_slow(policy)),
-        "overloaded": response(overload_error()),
-    }
-    return type("EdgeProtocol", (EdgeProtocol,), {"policy": policy, "room": room, **answers})
+    bounds = {"policy": policy, "room": room, "error_body": staticmethod(error_body)}
+    return type("EdgeProtocol", (EdgeProtocol,), bounds)
 
 
 def _jitter(seconds: float) -> float:
@@ -52,10 +46,10 @@ def _jitter(seconds: float) -> float:
     return seconds * random.uniform(1, 1.25)
 
 
-def response(error: PodiumError, status: int | None = None) -> bytes:
+def response(error: PodiumError, content: dict[str, Any], status: int | None = None) -> bytes:
     """A whole answer, after which the connection is closed."""
     status = status or errors.row(error).status
-    body = orjson.dumps(errors.body(error))
+    body = orjson.dumps(content)
     extra = "".join(f"{name}: {value}\r\n" for name, value in errors.headers(error).items())
     head = (
         f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n{extra}"
@@ -69,13 +63,11 @@ class EdgeProtocol(HttpToolsProtocol):
 
     policy: ClassVar[Policy]
     room: ClassVar[WaitingRoom]
-    slow_head: ClassVar[bytes]
-    long_head: ClassVar[bytes]
-    slow_body: ClassVar[bytes]
-    overloaded: ClassVar[bytes]
+    error_body: ClassVar[ErrorBody]
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
+        self.url = b""  # Uvicorn sets it with the first bytes of a request, and not before
         self._in_head = True
         self._head_bytes = 0
         self._is_new, self._is_refused = True, False
@@ -110,7 +102,7 @@ class EdgeProtocol(HttpToolsProtocol):
     def _look(self, head_bytes: int) -> None:
         self._head_bytes = self._head_bytes + head_bytes if self._in_head else 0
         if self._head_bytes > self.policy.max_header_bytes:
-            self._refuse(self.long_head)
+            self._refuse(self._long_head())
         elif self._held is not None:
             self._wait()
             self._start_body_timer()
@@ -168,10 +160,10 @@ class EdgeProtocol(HttpToolsProtocol):
             self._wait()
 
     def send_400_response(self, msg: str) -> None:
-        """What the parser refused, in OpenAI's shape."""
+        """What the parser rejected."""
         if sum(len(name) + len(value) for name, value in self.headers or ()) > self.policy.max_header_bytes:
-            return self._refuse(self.long_head)
-        return self._refuse(response(BadTask(msg)))
+            return self._refuse(self._long_head())
+        return self._refuse(self._response(BadTask(msg)))
 
     def _is_idle(self) -> bool:
         return self._is_new or (self.cycle.response_complete and not self.pipeline)
@@ -207,7 +199,7 @@ class EdgeProtocol(HttpToolsProtocol):
         self._ticket = None
         self._stop_waiting()
         if self._held is not None and not self._is_refused:
-            self.transport.write(self.overloaded)
+            self.transport.write(self._response(overload_error()))
         self.transport.close()
 
     def _time_is_up(self) -> None:
@@ -216,11 +208,24 @@ class EdgeProtocol(HttpToolsProtocol):
         """
         self._timer = None
         if self._held is not None:
-            self._end(self.slow_body)
+            self._end(self._response(body_too_slow(self.policy)))
         elif self._in_head and self._head_bytes:
-            self._end(self.slow_head)
+            self._end(self._slow_head())
         else:
             self._end(b"")
+
+    def _response(self, error: PodiumError, status: int | None = None) -> bytes:
+        """`error` in the dialect of the path, as far as the path is known."""
+        path = self.url.partition(b"?")[0].decode("latin-1")
+        return response(error, self.error_body(error, path), status)
+
+    def _slow_head(self) -> bytes:
+        message = f"The headers were not whole after {self.policy.header_s:g} s."
+        return self._response(TooSlow(message, param="headers"))
+
+    def _long_head(self) -> bytes:
+        message = f"The headers are longer than {self.policy.max_header_bytes} bytes."
+        return self._response(TooLarge(message, param="headers"), 431)
 
     def _end(self, answer: bytes) -> None:
         """For one that sends nothing any more: nothing of it can reset the connection before the answer is

@@ -8,8 +8,8 @@ from conductor.model.messages import Image, Message, Part, Text
 from conductor.model.worker import Sampling
 from conductor.run.record import RunRecords
 from conductor.run.run import Run
-from serving import errors
 from serving.api.dialects.chat_completion import completion
+from serving.api.dialects.chat_errors import chat_error_body
 from serving.api.dialects.chat_schema import ChatMessage, ImagePart, RefusalPart, read
 from serving.api.dialects.chat_stream import ChatEncoder
 from serving.api.request import ApiRequest
@@ -47,7 +47,7 @@ class ChatDialect:
 
     def error_body(self, error: PodiumError | Failure, workflow_id: str | None) -> dict[str, Any]:
         """See `Dialect.error_body`."""
-        return errors.body(error, workflow_id)
+        return chat_error_body(error, workflow_id)
 
 
 def _message(index: int, message: ChatMessage) -> Message:

@@ -17,9 +17,9 @@ from conductor.run.events import (
     StepReused,
 )
 from conductor.run.run import Run
-from serving import errors
 from serving.api import record_json
 from serving.api.dialects.chat_completion import chat_id
+from serving.api.dialects.chat_errors import chat_error_body
 from serving.api.encode import dumps
 from serving.api.request import ApiRequest
 
@@ -59,7 +59,7 @@ class ChatEncoder:
             case RunFinished(finish=finish):
                 return self._last_chunks(finish.value)
             case RunFailed(failure=failure):
-                return _data(errors.body(failure, self._run.record.id)) + DONE
+                return _data(chat_error_body(failure, self._run.record.id)) + DONE
             case _:
                 return self._progress(event)
 

@@ -7,6 +7,8 @@ import pytest
 from conductor import errors
 from conductor.model.failure import Attempt
 from serving import errors as api_errors
+from serving.api.dialects.chat_errors import chat_error_body
+from serving.api.error_json import operator_json
 from serving.settings.settings import SettingsError
 
 STATUSES = {
@@ -55,7 +57,7 @@ def test_every_body_is_an_error_of_the_sdks_right_class(kind: type[errors.Podium
     error = kind("It went wrong.", param="podium.x")
     answer = httpx2.Response(
         api_errors.row(error).status,
-        json=api_errors.body(error),
+        json=chat_error_body(error),
         headers=api_errors.headers(error),
         request=httpx2.Request("POST", "http://x"),
     )
@@ -104,15 +106,15 @@ def test_clients_are_told_to_ask_again_where_that_may_help_and_nowhere_else():
 def test_a_detail_is_in_what_the_record_says_and_not_in_a_body():
     tried = Attempt("a", "WorkerBusy", "busy", 0.5, "at 10.0.0.7")
     error = errors.WorkerRefused("x", detail="at 10.0.0.8", attempts=(tried,))
-    assert "10.0.0" not in str(api_errors.body(error))
-    recorded = api_errors.record_body(error)
+    assert "10.0.0" not in str(chat_error_body(error))
+    recorded = operator_json(error)
     assert recorded["detail"] == "at 10.0.0.8"
     assert recorded["podium"]["attempts"][0]["detail"] == "at 10.0.0.7"
 
 
 def test_a_body_tells_the_facts_and_keeps_openais_shape():
     tried = Attempt("a", "WorkerBusy", "busy", 0.5)
-    body = api_errors.body(errors.WorkerUnavailable("x", worker="a", step=0, attempts=(tried,)), "wf_1")[
+    body = chat_error_body(errors.WorkerUnavailable("x", worker="a", step=0, attempts=(tried,)), "wf_1")[
         "error"
     ]
     assert body == {
@@ -122,7 +124,7 @@ def test_a_body_tells_the_facts_and_keeps_openais_shape():
             "attempts": [{"worker": "a", "error": "WorkerBusy", "message": "busy", "waited_s": 0.5, "took_s": None, "outcome": "failed", "cost_usd": None}],
         },
     }  # fmt: skip
-    assert api_errors.body(errors.BudgetExceeded("x", spent="$1", held="$2", limit="$3"))["error"]["podium"] == {
+    assert chat_error_body(errors.BudgetExceeded("x", spent="$1", held="$2", limit="$3"))["error"]["podium"] == {
         "spent": "$1", "held": "$2", "limit": "$3",
     }  # fmt: skip
-    assert "podium" not in api_errors.body(errors.BadTask("x"))["error"]
+    assert "podium" not in chat_error_body(errors.BadTask("x"))["error"]

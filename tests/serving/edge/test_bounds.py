@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 import uvicorn
 
+from serving.api import edge_hook as hook
 from serving.api.app import build_api
-from serving.edge import hook
+from serving.api.dialect import Dialects
+from serving.api.dialects.table import DIALECTS
 from serving.edge.middleware import Edge
 from serving.edge.policy import Policy
 from serving.edge.protocol import guard_protocol
@@ -28,13 +30,15 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @asynccontextmanager
-async def listening(**http: Any) -> AsyncGenerator[tuple[int, WaitingRoom]]:
+async def listening(dialects: Dialects = DIALECTS, **http: Any) -> AsyncGenerator[tuple[int, WaitingRoom]]:
     """The API behind an edge of its own, as in Serve's proxy: its port, and the room."""
     settings = parse(team(http=http))
     policy = Policy.of(settings)
     room = WaitingRoom(policy.max_waiting, policy.max_unfinished_bytes)
-    app = Edge(build_api(Service(build_pool(settings, {}, engines={}))), policy, room)
-    config = uvicorn.Config(app, http=guard_protocol(policy, room), log_level="critical", lifespan="off", ws="none", timeout_keep_alive=60, port=0)  # fmt: skip
+    app = Edge(
+        build_api(Service(build_pool(settings, {}, engines={})), dialects), policy, room, dialects.error_body
+    )
+    config = uvicorn.Config(app, http=guard_protocol(policy, room, dialects.error_body), log_level="critical", lifespan="off", ws="none", timeout_keep_alive=60, port=0)  # fmt: skip
     config.load()
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)

@@ -6,12 +6,13 @@ Serve's own ASGI application.
 """
 
 import os
-import resource
 
 import uvicorn.config
 from starlette.middleware import Middleware
 
+from serving.api.dialects.table import DIALECTS
 from serving.edge.middleware import Edge
+from serving.edge.open_files import raise_file_limit
 from serving.edge.policy import Policy
 from serving.edge.protocol import guard_protocol
 from serving.edge.waiting import WaitingRoom
@@ -28,8 +29,9 @@ def in_proxy() -> list[Middleware]:
     room = WaitingRoom(
         min(policy.max_waiting, raise_file_limit() // FILES_PER_CONNECTION), policy.max_unfinished_bytes
     )
-    uvicorn.config.HTTP_PROTOCOLS["auto"] = guard_protocol(policy, room)  # type: ignore[assignment]
-    return [Middleware(Edge, policy=policy, room=room)]
+    error_body = DIALECTS.error_body
+    uvicorn.config.HTTP_PROTOCOLS["auto"] = guard_protocol(policy, room, error_body)  # type: ignore[assignment]
+    return [Middleware(Edge, policy=policy, room=room, error_body=error_body)]
 
 
 def in_replica() -> list[Middleware]:
@@ -38,11 +40,3 @@ def in_replica() -> list[Middleware]:
     """
     raise_file_limit()
     return []
-
-
-def raise_file_limit() -> int:
-    """Let this process open as many files as it may: a connection is one. Gives how many that is."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return 2**20 if hard == resource.RLIM_INFINITY else hard

@@ -1,0 +1,56 @@
+"""A failure as JSON, in records and in answers.
+
+Its `detail` is for operators: records have it (`operator_json`), answers never do (`error_json`).
+"""
+
+from typing import Any
+
+from conductor.errors import PodiumError
+from conductor.model.failure import Attempt, Failure
+from serving.errors import row
+
+FACTS = ("reason", "worker", "step", "spent", "held", "limit", "deadline_s", "retry_after_s")
+
+
+def error_json(error: PodiumError | Failure, workflow_id: str | None = None) -> dict[str, Any]:
+    """`error` for a caller: the four fields of OpenAI's errors, and what only we know under `podium`."""
+    failure, status = _failure(error), row(error)
+    facts: dict[str, Any] = {name: value for name in FACTS if (value := failure.get(name)) not in (None, "")}
+    attempts = [attempt_json(each) for each in failure.attempts]
+    podium = (
+        facts
+        | ({"attempts": attempts} if attempts else {})
+        | ({"workflow_id": workflow_id} if workflow_id else {})
+    )
+    shape: dict[str, Any] = {
+        "message": failure.message,
+        "type": status.type,
+        "param": failure.get("param"),
+        "code": status.code,
+    }
+    return shape | ({"podium": podium} if podium else {})
+
+
+def operator_json(error: PodiumError | Failure) -> dict[str, Any]:
+    """`error_json`, and what only operators may read."""
+    failure, shape = _failure(error), error_json(error)
+    attempts = [attempt_json(each) | {"detail": each.detail} for each in failure.attempts]
+    podium = shape.get("podium", {}) | ({"attempts": attempts} if attempts else {})
+    return shape | {"detail": failure.detail} | ({"podium": podium} if podium else {})
+
+
+def attempt_json(attempt: Attempt) -> dict[str, Any]:
+    """A call that gave no answer and was followed by another, for a caller."""
+    return {
+        "worker": attempt.worker,
+        "error": attempt.error,
+        "message": attempt.message,
+        "waited_s": round(attempt.waited_s, 6),
+        "took_s": None if attempt.took_s is None else round(attempt.took_s, 6),
+        "outcome": attempt.outcome,
+        "cost_usd": None if attempt.cost_usd is None else float(attempt.cost_usd),
+    }
+
+
+def _failure(error: PodiumError | Failure) -> Failure:
+    return error if isinstance(error, Failure) else Failure.of(error)
