@@ -109,7 +109,7 @@ def _with_local_folder(worker: VllmSettings) -> VllmSettings:
 
 
 def _see_local_adapters(settings: Settings) -> None:
-    """Those in folders are there, are what their names say, and fit: told now, not by a replica that is
+    """Those in folders are there, are what their names say, and fit: checked now, not by a replica that is
     never ready.
 
     Raises:

@@ -1,6 +1,4 @@
-"""The routes that run something: `POST /v1/chat/completions`, which each further dialect has a path beside,
-and `POST /v1/plans`.
-"""
+"""The routes that run something: a path for each dialect, and `POST /v1/plans`."""
 
 from typing import Never
 

@@ -276,7 +276,7 @@ def _tokens(usage: Usage | None) -> Json | None:
 
 
 def _messages(messages: tuple[Message, ...]) -> list[Json]:
-    """Prompts as they were sent; a picture is told by its address, a `data:` one by its beginning."""
+    """Prompts as they were sent; a picture is shown by its address, a `data:` one by its beginning."""
     return [
         {
             "role": message.role,

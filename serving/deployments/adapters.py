@@ -23,7 +23,7 @@ from serving.lora.fetching import cache, fetch
 FETCHED_WITHIN_S = 300.0
 """A store that does not give an adapter within this is given up on."""
 FAILED_FOR_S = 10.0
-"""A call does not try again, so long after it failed, what no call can mend; `load` does."""
+"""After a permanent failure, calls do not retry the load for this long; an explicit `load` does."""
 
 logger = logging.getLogger("podium")
 

@@ -16,7 +16,7 @@ from serving.settings.workers import Scaling
 LOAD = "load"
 """The one figure that a replica reports."""
 REPORTS = 4
-"""How often a load is told within the time over which it is averaged."""
+"""How often a load is reported within the time over which it is averaged."""
 SELDOM_S = 10.0
 """Ray Serve's own interval, with which a first call to a deployment of no replica may wait as long before
 one is started. The environment variables that are meant to take this field's place are read by nothing in

@@ -11,7 +11,7 @@ again."""
 
 
 class EngineLoad(StatLoggerBase):
-    """Keeps what the scheduler told last. One instance per engine; vLLM calls `record` after every step."""
+    """Keeps what the scheduler reported last. One instance per engine; vLLM calls `record` after every step."""
 
     def __init__(self) -> None:
         self._stats = SchedulerStats()

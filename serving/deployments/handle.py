@@ -42,7 +42,7 @@ class EngineHandle:
     async def load(self, adapter: str) -> None:
         """See `EngineClient.load`."""
         try:
-            told = await self._ask_every_replica(adapter)
+            refusals = await self._ask_every_replica(adapter)
         except TimeoutError as exc:
             raise AdapterError(
                 f"The adapter {adapter} was not loaded within {LOADED_WITHIN_S:.0f} s."
@@ -51,7 +51,7 @@ class EngineHandle:
             raise WorkerUnavailable(
                 f"A replica failed while it loaded {adapter}.", detail=f"{type(exc).__name__}: {exc}"
             ) from exc
-        for refusal in told:
+        for refusal in refusals:
             if refusal is not None:
                 raise refusal
 
@@ -129,10 +129,10 @@ class EngineHandle:
             raise _down() from exc
 
     async def _ask_why(self, waiting: Callable[[str], None] | None, patience: asyncio.Timeout) -> None:
-        """Tell of a replica that is being started: a cold start is progress, not an error. One that was lost
+        """Report a replica that is being started: a cold start is progress, not an error. One that was lost
         is an error.
         """
-        told = waiting is None
+        is_done = waiting is None
         while True:
             await asyncio.sleep(ASK_WHY_AFTER_S)
             if (await self._replicas.counts()).get(self._name, {}).get("running"):
@@ -140,9 +140,9 @@ class EngineHandle:
             if await self._replicas.is_down(self._name):
                 patience.reschedule(asyncio.get_running_loop().time())
                 return
-            if waiting and not told:
+            if waiting and not is_done:
                 waiting("no replica is up; the first one is being started")
-                told = True
+                is_done = True
 
 
 def _down() -> WorkerUnavailable:

@@ -5,7 +5,7 @@ attacker pushes out itself first, whether it comes from one address or from many
 its request at once is never the oldest. nginx makes room the same way: its oldest reusable connections are
 closed when none is free.
 
-Knows no sockets: what must go is told by its callback.
+Knows no sockets: a callback says what must go.
 """
 
 from collections.abc import Callable

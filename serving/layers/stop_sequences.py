@@ -1,4 +1,4 @@
-"""An answer that ends before the first stop sequence, where the model itself cannot be told to."""
+"""An answer that ends before the first stop sequence, where the model itself cannot stop there."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Whether an engine can serve a LoRA adapter: told before vLLM loads it, because vLLM does not tell all of
+"""Whether an engine can serve a LoRA adapter: checked before vLLM loads it, because vLLM does not report all of
 it.
 
 A tensor that is smaller than the model's is copied into a corner of its place without a word, rank and
@@ -143,7 +143,7 @@ def tensors(path: Path) -> dict[str, Tensor]:
             size = int.from_bytes(file.read(8), "little")
             header = cast(dict[str, Any], json.loads(file.read(size)))
         header.pop("__metadata__", None)
-        told = {name: Tensor(each["dtype"], tuple(each["shape"])) for name, each in header.items()}
+        found = {name: Tensor(each["dtype"], tuple(each["shape"])) for name, each in header.items()}
         end = 8 + size + max((each["data_offsets"][1] for each in header.values()), default=0)
         whole = path.stat().st_size == end
     except OSError as exc:
@@ -152,7 +152,7 @@ def tensors(path: Path) -> dict[str, Tensor]:
         raise AdapterError(f"{path} is no safetensors file, or is cut off.") from exc
     if not whole:
         raise AdapterError(f"{path} is not as long as its header says: it is cut off.")
-    return told
+    return found
 
 
 def tensors_of_model(folder: Path) -> dict[str, Tensor] | None:

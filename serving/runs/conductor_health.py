@@ -27,7 +27,7 @@ class ConductorHealth:
 
     @property
     def is_degraded(self) -> bool:
-        """Whether it has failed so often that it is told of."""
+        """Whether it has failed so often that `/readyz` and the log say so."""
         return self.failures >= FAILURES_UNTIL_DEGRADED
 
     def count(self, record: Record) -> None:

@@ -34,14 +34,14 @@ class Readiness:
         """The HTTP status, and what to say."""
         down = await pool.engines_not_ready()
         conductor = _conductor(pool, down, health)
-        said: Json = ({"waiting_for": down} if down else {}) | ({"conductor": conductor} if conductor else {})
+        body: Json = ({"waiting_for": down} if down else {}) | ({"conductor": conductor} if conductor else {})
         if not down:
             self._was_up = True
-            return 200, {"status": "degraded" if conductor else "ready", **said}
+            return 200, {"status": "degraded" if conductor else "ready", **body}
         may_start = not self._was_up and self._clock() - self._began_s < STARTING_FOR_S
         if not may_start and any(pool.may_answer(name, down) for name in pool.settings.pool):
-            return 200, {"status": "degraded", **said}
-        return 503, {"status": "unavailable" if self._was_up else "starting", **said}
+            return 200, {"status": "degraded", **body}
+        return 503, {"status": "unavailable" if self._was_up else "starting", **body}
 
 
 def _conductor(pool: Pool, down: list[str], health: ConductorHealth) -> Json | None:
@@ -49,7 +49,7 @@ def _conductor(pool: Pool, down: list[str], health: ConductorHealth) -> Json | N
     chosen = pool.settings.conductor
     if chosen is None:
         return None
-    told: Json = {"worker": chosen.worker, "failures_in_a_row": health.failures}
+    state: Json = {"worker": chosen.worker, "failures_in_a_row": health.failures}
     if not pool.may_answer(chosen.worker, down):
-        return told | {"reason": "its engine is not up"}
-    return told | {"reason": health.reason} if health.is_degraded else None
+        return state | {"reason": "its engine is not up"}
+    return state | {"reason": health.reason} if health.is_degraded else None

@@ -157,14 +157,14 @@ def one_of(words: Iterable[str]) -> str:
 
 def bounds(field: FieldInfo) -> str:
     """The limits of a number, and whether a list may be empty."""
-    told = [
+    limits = [
         f"{words} {getattr(each, name):g}"
         for each in field.metadata
         for limit, (name, words) in BOUNDS.items()
         if isinstance(each, limit)
     ]
-    told += ["not empty" for each in field.metadata if isinstance(each, MinLen)]
-    return f", {', '.join(told)}" if told else ""
+    limits += ["not empty" for each in field.metadata if isinstance(each, MinLen)]
+    return f", {', '.join(limits)}" if limits else ""
 
 
 def default(field: FieldInfo) -> str:

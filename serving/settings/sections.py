@@ -70,7 +70,7 @@ class StepSettings(Frozen):
     worker: str
     """The worker that runs it."""
     subtask: str = ""
-    """What it is told to do."""
+    """What it is to do."""
     access: tuple[int, ...] | Literal["all"] = ()
     """The earlier steps whose outputs it reads, counted from 0; or `all` of them."""
 

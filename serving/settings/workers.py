@@ -241,7 +241,7 @@ class _ApiSettings(_WorkerBase):
     """The variable that holds its key where the router runs."""
     api_key_file: str | None = None
     """In its place: a file that holds the key, readable by its owner only. Read again whenever the pool is
-    made anew."""
+    made again."""
     base_url: str | None = None
     """None: the provider's own. A query in it (kind `openai`), such as Azure's `?api-version=...`, is sent
     with every call."""
@@ -280,7 +280,7 @@ class GeminiSettings(_ApiSettings):
 
 
 class ScriptedSettings(_WorkerBase):
-    """The fake that ships: says what it is told to say. For tests, benches and demos of the machinery."""
+    """The fake that ships: answers from a script. For tests, benches and demos of the machinery."""
 
     kind: Literal["scripted"]
     replies: tuple[str | ScriptedReplySettings, ...] = ("",)

@@ -254,18 +254,18 @@ def thinking_for(
     return {"type": "adaptive", "display": "summarized"}, effort
 
 
-def _usage(told: object, before: Usage | None, check: UsageCheck) -> Usage | None:
+def _usage(reported: object, before: Usage | None, check: UsageCheck) -> Usage | None:
     """Ours from theirs, which the SDK does not check. A later message may leave out what it has said
     already: then what was `before` stays.
     """
 
-    def count(name: str, of: object = told) -> int | None:
+    def count(name: str, of: object = reported) -> int | None:
         return check.count(name, getattr(of, name, None))
 
     fresh, read, written = (
         count(name) for name in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
     )
-    thoughts = count("thinking_tokens", getattr(told, "output_tokens_details", None))
+    thoughts = count("thinking_tokens", getattr(reported, "output_tokens_details", None))
     earlier = before or Usage()
     cached = earlier.cached_input_tokens if read is None else read
     total = earlier.input_tokens if fresh is None else fresh + cached + (written or 0)

@@ -287,11 +287,11 @@ def _delta(chunk: types.GenerateContentResponse, check: UsageCheck) -> Delta:
     )
 
 
-def _usage(told: types.GenerateContentResponseUsageMetadata | None, check: UsageCheck) -> Usage | None:
-    if told is None:
+def _usage(reported: types.GenerateContentResponseUsageMetadata | None, check: UsageCheck) -> Usage | None:
+    if reported is None:
         return None
     read, tools, written, thoughts, cached = (
-        check.count(name, getattr(told, name))
+        check.count(name, getattr(reported, name))
         for name in (
             "prompt_token_count",
             "tool_use_prompt_token_count",

@@ -68,10 +68,10 @@ def _check_line(line: bytes) -> bytes:
     if not isinstance(chunk, dict):
         return line
     fields = cast(dict[str, object], chunk)
-    told = fields.get("usageMetadata")
-    usage = cast(dict[str, object], told) if isinstance(told, dict) else {}
+    reported = fields.get("usageMetadata")
+    usage = cast(dict[str, object], reported) if isinstance(reported, dict) else {}
     counts = {name: usage[name] for name in COUNTS if usage.get(name) is not None}
-    if isinstance(told, dict) and all(type(count) is int for count in counts.values()):
+    if isinstance(reported, dict) and all(type(count) is int for count in counts.values()):
         return line
     whole = {name: _readable(count) for name, count in counts.items()}
     return b"data: " + msgspec.json.encode(fields | {"usageMetadata": whole or None})

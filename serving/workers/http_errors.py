@@ -133,7 +133,7 @@ class ErrorMapper:
             headers: of the response, for Retry-After.
             code: the provider's machine-readable code or type, where it gives one.
         """
-        told = f"{self.provider} said {status}: {self.quote(text)}"
+        said = f"{self.provider} said {status}: {self.quote(text)}"
         if 300 <= status < 400:
             where = self.quote(headers.get("location", "nowhere"))
             return self._config_error(
@@ -143,26 +143,26 @@ class ErrorMapper:
         wait_s = retry_after_s(headers)
         if status == 413 or (status in (400, 422) and (_TOO_LONG.search(code) or _TOO_LONG.search(text))):
             message = f"{self.worker} cannot hold this prompt and its answer: shorten them."
-            return ContextOverflow(message, worker=self.worker, detail=told)
+            return ContextOverflow(message, worker=self.worker, detail=said)
         if status == 429 and _OUT_OF_MONEY.search(code):
-            return self._config_error(f"It is out of credit: check the account's plan. {told}")
+            return self._config_error(f"It is out of credit: check the account's plan. {said}")
         if status in (429, 529) or (status == 503 and wait_s is not None):
             return WorkerBusy(
                 f"{self.worker} is busy. Try again later.",
                 worker=self.worker,
                 retry_after_s=wait_s,
-                detail=f"Lower its max_concurrency where this is often so. {told}",
+                detail=f"Lower its max_concurrency where this is often so. {said}",
             )
         if status >= 500 or status in (408, 409, 425, 499):
             message = f"{self.worker} failed on its provider's side. Try again."
-            return WorkerUnavailable(message, worker=self.worker, detail=told)
+            return WorkerUnavailable(message, worker=self.worker, detail=said)
         advice = self._advice(status, text)
         if advice is not None:
-            return self._config_error(f"{advice} {told}")
+            return self._config_error(f"{advice} {said}")
         return WorkerRefused(
             f"{self.worker} refused the call: change what is asked, or ask another worker.",
             worker=self.worker,
-            detail=f"It may also be a matter of its settings, of {self.model!r} or of extra_body. {told}",
+            detail=f"It may also be a matter of its settings, of {self.model!r} or of extra_body. {said}",
         )
 
     def _config_error(self, detail: str) -> WorkerRefused:

@@ -93,9 +93,9 @@ class OpenAIWorker:
         self._endpoint = _endpoint(url)
         is_dated_azure = "api-version" in url.params
         key = {"api-key": account.api_key} if is_dated_azure else sdk.auth_headers
-        told = {**sdk.default_headers, **key}
+        defaults = {**sdk.default_headers, **key}
         self._headers = httpx2.Headers(
-            {name: value for name, value in told.items() if isinstance(value, str)}
+            {name: value for name, value in defaults.items() if isinstance(value, str)}
         )
         self._is_openai = url.host == "api.openai.com" or url.host.endswith(".api.openai.com")
         self._faults = account.faults("OpenAI", "OPENAI_API_KEY", url)
@@ -245,10 +245,10 @@ class OpenAIWorker:
         """What an answer means whose status is an error's."""
         await response.aread()
         try:
-            told: Any = response.json()
+            content: Any = response.json()
         except ValueError:
-            told = response.text.strip()
-        error = fields(told).get("error", told)
+            content = response.text.strip()
+        error = fields(content).get("error", content)
         return self._faults.by_status(response.status_code, error_text(error), response.headers, _code(error))
 
 
@@ -259,8 +259,8 @@ def _endpoint(url: httpx2.URL) -> httpx2.URL:
 
 def _code(error: object) -> str:
     """The error's machine-readable words: OpenAI's `code` and `type`."""
-    told = fields(error)
-    return " ".join(str(told[name]) for name in ("code", "type") if told.get(name))
+    given = fields(error)
+    return " ".join(str(given[name]) for name in ("code", "type") if given.get(name))
 
 
 def _status_in_stream(error: object) -> int:
@@ -294,14 +294,14 @@ def _cost(chunk: ChatChunk) -> object:
     """What the server says the call cost so far: OpenRouter's `usage.cost`, or another Podium's
     `podium.cost_usd`.
     """
-    told = fields(chunk.usage).get("cost")
-    return fields(chunk.podium).get("cost_usd") if told is None else told
+    cost = fields(chunk.usage).get("cost")
+    return fields(chunk.podium).get("cost_usd") if cost is None else cost
 
 
-def _usage(told: object, check: UsageCheck) -> Usage | None:
-    if told is None:
+def _usage(reported: object, check: UsageCheck) -> Usage | None:
+    if reported is None:
         return None
-    usage = fields(told)
+    usage = fields(reported)
     read, written = fields(usage.get("prompt_tokens_details")), fields(usage.get("completion_tokens_details"))
     return check.usage(
         check.count("prompt_tokens", usage.get("prompt_tokens")),

@@ -1,8 +1,8 @@
 """An end for answers that pass the limit their call has set: not every server keeps to `max_output_tokens`.
 
-Tokens are seldom told while an answer streams, so they are bounded from below: by pieces (no server splits
+Tokens are rarely reported while an answer streams, so they are bounded from below: by pieces (no server splits
 a token) and bytes together, and by bytes alone where a piece holds many tokens. What is cut has clearly
-passed the limit. What is told is for `usage.py` to judge, whichever packet it comes in.
+passed the limit. What is reported is for `usage.py` to judge, whichever packet it comes in.
 """
 
 from collections.abc import AsyncGenerator
@@ -45,7 +45,7 @@ class OutputMeter:
 async def within_limit(deltas: AsyncGenerator[Delta], call: Call) -> AsyncGenerator[Delta]:
     """`deltas`, ended with `length` where they pass what `call` allows; the call is closed then.
 
-    Its usage is never told, so it is billed at its bound.
+    Its usage is never reported, so it is billed at its bound.
     """
     async with aclosing(deltas):
         meter = (

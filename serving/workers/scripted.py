@@ -1,4 +1,4 @@
-"""The fake that ships: it answers what it was told to answer, as fast and as brokenly as it was told to.
+"""The fake that ships: it answers what its script says, as fast and as brokenly as the script says.
 
 For tests, load tests and demonstrations that must not depend on a model. It asks nobody and computes
 nothing; its reported model name says that it is a script.

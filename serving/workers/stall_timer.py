@@ -24,7 +24,7 @@ class StallTimer:
 
     Args:
         limit_s: the longest silence.
-        error: makes what is raised then; it is told whether the server had begun to answer.
+        error: makes what is raised then; called with whether the server had begun to answer.
     """
 
     def __init__(self, limit_s: float, error: Callable[[bool], WorkerError]) -> None:

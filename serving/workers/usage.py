@@ -3,7 +3,7 @@
 A count is believed up to `SLACK_FACTOR` times what prompt and answer can hold, and `SLACK_TOKENS` beyond:
 providers add prompts of their own, and a server that is a team itself reads more than it was sent. An
 answer's tokens have a bound of their own, a little above the call's limit, which counts thoughts with every
-provider; what passes the limit below it is billed as told. Whatever else is no count (below zero, no
+provider; what passes the limit below it is billed as reported. Whatever else is no count (below zero, no
 integer, 10^30) makes the whole usage unknown; the call is then billed at its bound, and the reply's notes
 say why. It knows no provider's field names.
 """
@@ -42,17 +42,17 @@ class UsageCheck:
         self._most_tokens = 0
         self._rejected = False
 
-    def count(self, name: str, told: object) -> int | None:
-        """`told` as a number of tokens; None where it is missing, and where it cannot be true, which rejects
+    def count(self, name: str, value: object) -> int | None:
+        """`value` as a number of tokens; None where it is missing, and where it cannot be true, which rejects
         the usage.
         """
-        if told is None:
+        if value is None:
             return None
-        number = integer(told)
+        number = integer(value)
         if number is None or number < 0 or not self._is_possible(number):
             self._rejected = True
             self._note(
-                f"The server's usage is not believed, {name} is {quote(told)}: billed at the call's bound."
+                f"The server's usage is not believed, {name} is {quote(value)}: billed at the call's bound."
             )
             return None
         return number
@@ -76,13 +76,13 @@ class UsageCheck:
             self._part("reasoning tokens", reasoning or 0, total_out),
         )
 
-    def cost_usd(self, told: object) -> Decimal | None:
+    def cost_usd(self, value: object) -> Decimal | None:
         """What the server says the call cost; None where it says nothing, or what cannot be true."""
-        if told is None:
+        if value is None:
             return None
-        if isinstance(told, int | float) and not isinstance(told, bool) and 0 <= told <= self._most_usd():
-            return Decimal(str(told))
-        self._note(f"The server's cost is not believed: {quote(told)}.")
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= self._most_usd():
+            return Decimal(str(value))
+        self._note(f"The server's cost is not believed: {quote(value)}.")
         return None
 
     def delta(self, last: Delta) -> Delta:
@@ -143,16 +143,16 @@ class UsageCheck:
         self._notes[note] = None
 
 
-def integer(told: object) -> int | None:
-    """`told`, where it is an integer, as a number or in digits."""
-    match told:
+def integer(value: object) -> int | None:
+    """`value`, where it is an integer, as a number or in digits."""
+    match value:
         case bool():
             return None
         case int():
-            return told
-        case float() if isfinite(told) and told.is_integer():
-            return int(told)
-        case str() if told.isascii() and told.isdigit() and len(told) < 20:
-            return int(told)
+            return value
+        case float() if isfinite(value) and value.is_integer():
+            return int(value)
+        case str() if value.isascii() and value.isdigit() and len(value) < 20:
+            return int(value)
         case _:
             return None

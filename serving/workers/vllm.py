@@ -32,13 +32,12 @@ class EngineCall:
     adapter: str | None = None
     """Where a LoRA adapter is, under a name that is never used twice: see `serving.lora.adapters`."""
     gap_s: float = 0.0
-    """At least so long lies between one message of the answer and the next; the first and the last do not
-    wait."""
+    """The least time between two messages of the answer; the first and the last do not wait."""
 
 
 UNREAD_GAP_S = 0.25
-"""Of an answer that nobody reads along: seldom enough to cost little, often enough that a broken-off call
-knows its tokens."""
+"""Interval between usage updates for unstreamed answers: rare enough to be cheap, frequent enough that an
+aborted call's tokens are known."""
 
 
 class Chunk(NamedTuple):
@@ -63,7 +62,7 @@ class EngineClient(Protocol):
 
         Args:
             call: what to answer.
-            waiting: told why, where the first chunk will be long in coming.
+            waiting: called with a reason when the first chunk will be delayed.
 
         Raises:
             WorkerError: without a worker's name.

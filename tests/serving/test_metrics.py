@@ -165,7 +165,7 @@ def test_an_exception_stays_on_its_line() -> None:
         raise ValueError("one\ntwo")
     except ValueError as exc:
         record = logging.makeLogRecord(
-            {"msg": "a defect", "levelname": "ERROR", "exc_info": (ValueError, exc, None)}
+            {"msg": "internal error", "levelname": "ERROR", "exc_info": (ValueError, exc, None)}
         )
     text = JsonLines().format(record)
     assert "\n" not in text

@@ -55,7 +55,7 @@ class ImageUrl(_Ignoring):
     @classmethod
     def _holds_a_picture(cls, url: str) -> str:
         if url.startswith("data:"):
-            split_data_url(url)  # what no provider could read is told here, by its place
+            split_data_url(url)  # what no provider could read is rejected here, by its place
         return url
 
 

@@ -1,8 +1,8 @@
-"""OpenAI's fields that would change the answer and are not served yet: told by name, never dropped in
+"""OpenAI's fields that would change the answer and are not served yet: rejected by name, never dropped in
 silence.
 
 Only where the value would change the answer: an empty one asks for nothing, and clients send many of those
-by default. A test holds these fields and `schema.ChatRequest` against the SDK's own list, so that a new one
+by default. A test holds these fields and `chat_schema.ChatRequest` against the SDK's own list, so that a new one
 is decided about.
 """
 

@@ -1,0 +1,51 @@
+"""Whoever catches everything is named in docs/architecture.md."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.conftest import ROOT
+
+PACKAGES = (
+    "conductor",
+    "serving",
+    "cluster",
+    "loadtest",
+    "bench",
+    "capacity",
+    "evaluation",
+    "training",
+    "podium",
+)
+EVERYTHING = {"Exception", "BaseException"}
+
+
+def caught(handler: ast.ExceptHandler) -> set[str]:
+    """The names of what it catches."""
+    if handler.type is None:
+        return EVERYTHING
+    return {node.id for node in ast.walk(handler.type) if isinstance(node, ast.Name)}
+
+
+def catchers(path: Path) -> Iterator[ast.ExceptHandler]:
+    """Those that catch everything, and do not always raise it again."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ExceptHandler) and caught(node) & EVERYTHING:
+            last = node.body[-1]
+            if not (isinstance(last, ast.Raise) and last.exc is None):
+                yield node
+
+
+def test_whoever_catches_everything_is_named_under_errors() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    (errors,) = re.findall(r"^\* \*\*Errors\.\*\*.*?(?=^\* )", page, re.MULTILINE | re.DOTALL)
+    found = {
+        str(path.relative_to(ROOT))
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        if any(catchers(path))
+    }
+    handler = {"serving/api/app.py"}
+    """FastAPI's way of catching: a handler for `Exception`."""
+    assert set(re.findall(r"`(\w[\w/]*\.py)`", errors)) - {"conductor/errors.py"} == found | handler
