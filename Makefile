@@ -5,12 +5,14 @@ PYTHON   ?= python3
 PORT     ?= 8000
 SETTINGS ?= cluster/local.yaml
 MODEL    ?=
+CONDUCTOR ?=
 FAST     ?=
 SCENARIO ?= mixed
 DURATION ?=
 EVAL     ?= --help
 BIN      := .venv/bin
-SERVER   := --settings $(SETTINGS) --port $(PORT) $(if $(MODEL),--model $(MODEL))
+CHOSEN   := --settings $(SETTINGS) $(if $(MODEL),--model $(MODEL)) $(if $(CONDUCTOR),--conductor '$(CONDUCTOR)')
+SERVER   := $(CHOSEN) --port $(PORT)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-base setup-dev setup-learning serve demo stop test check fix bench load siege capacity eval check-cluster train-tiny docs lock clean
@@ -18,10 +20,11 @@ SERVER   := --settings $(SETTINGS) --port $(PORT) $(if $(MODEL),--model $(MODEL)
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
 	@echo
-	@echo "  make serve takes MODEL=Qwen/Qwen2.5-1.5B-Instruct (a hub's name or a folder), SETTINGS=file.yaml, PORT=8000, FAST=1 (HAProxy in front)"
+	@echo "  make serve takes CONDUCTOR=gpt-5 (the worker that leads; needs its key), and"
+	@echo "  MODEL=Qwen/Qwen2.5-1.5B-Instruct (a hub's name or a folder), SETTINGS=file.yaml, PORT=8000, FAST=1 (HAProxy in front)"
 
 setup: ## build .venv with what SETTINGS needs, vLLM and local models only where it serves them; quick when nothing changed
-	@$(PYTHON) -m cluster.local.setup --settings $(SETTINGS) $(if $(MODEL),--model $(MODEL))
+	@$(PYTHON) -m cluster.local.setup $(CHOSEN)
 
 setup-base:
 	@$(PYTHON) -m cluster.local.setup

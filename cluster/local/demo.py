@@ -22,7 +22,7 @@ from rich.table import Table
 
 from cluster.local.environment import serve_environment
 from cluster.local.processes import ServeError
-from cluster.local.serve import port_number, stop_on_signals
+from cluster.local.serve import add_overrides, port_number, stop_on_signals
 from cluster.local.server import SETTINGS, Server
 
 QUESTION = "What is the capital of France, and what is it known for?"
@@ -179,7 +179,13 @@ def show(server: Server, model: str, question: str) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Start, ask, stop; 0 only if all of it worked."""
-    server = Server(settings=options.settings, port=options.port, model=options.model, progress=True)
+    server = Server(
+        settings=options.settings,
+        port=options.port,
+        model=options.model,
+        conductor=options.conductor,
+        progress=True,
+    )
     try:
         with server:
             show(server, options.ask_model, options.question)
@@ -206,7 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("question", nargs="?", default=QUESTION, help="(%(default)s)")
     parser.add_argument("--settings", default=SETTINGS, metavar="FILE", help="what is served (%(default)s)")
     parser.add_argument("--port", type=port_number, default=8000, help="0 takes a free one (%(default)s)")
-    parser.add_argument("--model", help="a hub's name or a folder, in place of the file's local models")
+    add_overrides(parser)
     parser.add_argument("--ask-model", default="podium-mini", help="the `model` of the request (%(default)s)")
     options = parser.parse_args(arguments)
     os.environ.update(
