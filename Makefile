@@ -79,8 +79,9 @@ check-cluster: setup-base ## do pool, Serve config and machines agree, and what 
 train-tiny: setup-learning ## a tiny conductor learns by reward, three seeds, minutes; figures in build/train-tiny.json
 	@$(BIN)/python -m training.tiny
 
-docs: setup-base ## write docs/settings.md again, from the settings' classes
+docs: setup-base ## write docs/settings.md and docs/conductor.md again, from the settings' classes and the prompts
 	@$(BIN)/python -m serving.settings.page > build/settings.md && mv build/settings.md docs/settings.md
+	@$(BIN)/python -m serving.conductor_page > build/conductor.md && mv build/conductor.md docs/conductor.md
 
 lock: setup-base ## write requirements/all.lock again from pyproject.toml; versions change only where it asks for that
 	@$(BIN)/python -m cluster.local.uv
