@@ -60,9 +60,10 @@ def with_conductor(settings: Settings, name: str) -> Settings:
     Raises:
         SettingsError: there is no such worker, or it cannot lead; the message lists those that can.
     """
-    leader, before = _leader(settings, name), settings.conductor
+    before = settings.conductor
     if before and before.worker == name:
-        return _with_worker(settings, leader.model_copy(update={"optional": False}))
+        return _with_worker(settings, settings.worker(name).model_copy(update={"optional": False}))
+    leader = _leader(settings, name)
     kept = before.fallback if before else None
     is_kept = kept is not None and not isinstance(settings.worker(kept), VllmSettings)
     conductor = ConductorSettings(
