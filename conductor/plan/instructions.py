@@ -55,9 +55,10 @@ How to plan:
 something.
 """
 _WORKERS = """\
-- Cards say what workers are good at; below a card, where known: price, speed, context, images. Take the cheapest whose card fits. \
-Small talk goes to the cheapest of all; a dear worker is for what cheaper ones get wrong, a fast one where a quick answer counts. A \
-picture needs a worker that sees images.
+- Cards say what workers are good at; the line below a card, what is known of price (an answer costs mostly its output), speed, \
+context and images. Take the cheapest whose card fits. Small talk goes to the cheapest of all; a dear worker is for what cheaper \
+ones get wrong, a fast one where a quick answer counts. A picture needs a worker that sees images, a long text one whose context \
+holds it.
 """
 _SPLIT = """\
 - Split only where a part suits another worker, or needs another part's result. The same work done twice costs twice.
