@@ -54,6 +54,7 @@ async def test_the_worker_that_is_named_writes_the_plan_and_the_cheap_one_is_ask
     asked = [request.body for request in upstream.requests]
     assert [body["model"] for body in asked] == ["gpt-6.1-sol", "gpt-6-luna"]
     assert asked[1]["messages"][-1]["content"] == "hi"
+    assert asked[1]["max_completion_tokens"] == 16384, "its worker's own limit: thoughts count too"
 
 
 @pytest.mark.parametrize(
