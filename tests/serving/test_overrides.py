@@ -133,6 +133,21 @@ def test_an_engine_that_others_use_outlives_the_conductor_that_it_wrote_for() ->
     assert "v" not in [worker.name for worker in with_conductor(alone, "gpt").workers]
 
 
+@pytest.mark.parametrize("file", ["local.yaml", "api.yaml", "gpu.yaml", "scripted.yaml"])
+def test_every_worker_of_every_file_that_ships_can_be_named(file: str) -> None:
+    path = ROOT / "cluster" / file
+    before = settings_to_serve(path)
+    for worker in before.workers:
+        led = settings_to_serve(path, conductor=worker.name)
+        assert led.conductor is not None
+        assert led.conductor.worker == worker.name
+        assert worker.name in led.pool or led == before, "the file's own conductor stays as the file says"
+        assert led.conductor.fallback in led.pool
+        assert (led.models, led.workflows) == (before.models, before.workflows)
+        left = {w.name for w in before.workers} - {w.name for w in led.workers}
+        assert left <= {before.conductor.worker if before.conductor else ""}
+
+
 def test_a_conductor_that_is_in_the_pool_stays_in_it_when_another_leads() -> None:
     assert with_conductor(settings(), "gpt").pool == settings().pool
 
