@@ -60,6 +60,8 @@ serve run serving.app:build_app settings=cluster/local.yaml conductor=gpt-5   # 
 * **It thinks little before a plan**: `conductor.effort` is `low` where the worker thinks by itself and the file gives it no `effort`.
 * **With `MODEL=`** the local workers get that model and the named worker leads. Where no local engine is left, that is an error.
 * A program (`kind: python`, a voter too) cannot be named: it writes no plans. Whoever cannot lead is refused with the names of those who can.
+* **Cards are believed**: the cheapest worker whose card fits is asked. The local default's three cost nothing and are SmolLM2-135M, whatever their cards promise: with a key,
+  `SETTINGS=cluster/api.yaml` answers better.
 * In a settings file the same is `conductor: {worker: gpt-5}`, without the `prompts` of another conductor. A Serve config that names the deployment of a conductor which is left
   out (`vllm-conductor` in `cluster/gpu.serve.yaml`) must drop that entry.
 """
