@@ -38,9 +38,8 @@ def edit_workers(text: str, fields: Fields) -> str:
 
 
 def _workers(text: str) -> dict[str, MappingNode]:
-    compose: Any = yaml.compose
     try:
-        root: Node | None = compose(text, yaml.SafeLoader)
+        root: Node | None = cast(Any, yaml.SafeLoader(text)).get_single_node()
     except yaml.YAMLError as exc:
         raise SettingsError(f"The settings are not YAML: {exc}") from exc
     listed = _value(root, "workers") if isinstance(root, MappingNode) else None
