@@ -115,7 +115,7 @@ def _measure(given: argparse.Namespace) -> tuple[dict[str, Measurement], list[st
     """Everything that was measured, by the name it was measured under, and what a reader must know."""
     from evaluation.cards.records import measure_records, read_records
 
-    sources: list[dict[str, Measurement]] = []
+    sources: list[Mapping[str, Measurement]] = []
     notes: list[str] = []
     if given.results:
         kept = [each for folder in given.results for each in read_results(_results_file(folder))]

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import lru_cache
 
 from conductor.model.usage import total
 from evaluation.cards.families import kind_of
@@ -53,8 +54,9 @@ class GradedAnswer:
     right: bool
 
 
-def measure_recorded(name: str) -> dict[str, Measurement]:
-    """What the training side of a recorded pool says of its models, by model.
+@lru_cache(maxsize=8)
+def measure_recorded(name: str) -> Mapping[str, Measurement]:
+    """What the training side of a recorded pool says of its models, by model; computed once.
 
     Args:
         name: such as `recorded:FILE?part=train&difficulty=hard`, as `podium eval` takes it.

@@ -12,7 +12,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from evaluation.cards.measurement import MIN_QUESTIONS, Measurement
+from evaluation.cards.measurement import MIN_QUESTIONS, Measurement, measure_recorded
 from evaluation.statistics import Accuracy
 
 BEST, WORST = 3, 2
@@ -130,6 +130,19 @@ def vary_card(measured: Measurement, rng: random.Random, facts: Sequence[str] = 
     frame = rng.choice(FRAMES)
     best, worst = rng.randint(1, 4), rng.choice((0, 1, 1, 2, 3))
     return _write(frame, measured, facts, best, worst, with_overall=rng.random() < 0.75)
+
+
+def recorded_cards(name: str, rng: random.Random | None = None) -> dict[str, str]:
+    """The card of each model of a recorded pool, from its training side.
+
+    Args:
+        name: see `measure_recorded`, whose errors are raised.
+        rng: draws each card's words; None: as `podium cards` writes them.
+    """
+    measured = {model: each for model, each in measure_recorded(name).items() if can_write(each)}
+    return {
+        model: write_card(each) if rng is None else vary_card(each, rng) for model, each in measured.items()
+    }
 
 
 def strengths(measured: Measurement, most: int) -> list[Claim]:

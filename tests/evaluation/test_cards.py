@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluation.cards import Measurement, can_write, measure_recorded, vary_card, write_card
+from evaluation.cards import Measurement, can_write, measure_recorded, recorded_cards, vary_card, write_card
 from evaluation.cards.families import KINDS, kind_of
 from evaluation.cards.measurement import GradedAnswer, combine, measure_answers, measure_results
 from evaluation.cards.wording import FRAMES, strengths, weaknesses
@@ -154,6 +154,16 @@ def test_a_recorded_pool_is_read_on_its_training_side_only(tmp_path: Path):
     assert half.overall == accuracy([row["models"]["lab_half"]["s"] >= 0.99 for row in kept])
     assert list(half.kinds) == ["sums and products"]
     assert half.usd_per_call is None, "what a call cost was not recorded"
+
+
+def test_the_cards_of_a_recorded_pool_are_written_alike_or_in_words_that_are_drawn(tmp_path: Path):
+    name = f"recorded:{recorded(tmp_path)}?part=train"
+    alike = recorded_cards(name)
+    assert list(alike) == ["lab_good", "lab_half", "lab_mute"]
+    assert alike["lab_mute"].startswith("tried on sums and products only; 0 % of")
+    drawn = [recorded_cards(name, random.Random(seed)) for seed in range(9)]
+    assert drawn == [recorded_cards(name, random.Random(seed)) for seed in range(9)]
+    assert len({cards["lab_half"] for cards in drawn}) > 3
 
 
 @pytest.mark.parametrize("options", ["", "?part=test", "?part=all", "?difficulty=hard"])

@@ -1,5 +1,6 @@
 """Cost and speed of workers, from the records of runs."""
 
+import asyncio
 import json
 from decimal import Decimal
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from evaluation.cards.records import measure_records, read_records
 from evaluation.errors import EvaluationError
+from tests.serving.api.served import scripted, served, team
 
 
 def step(worker: str = "a", **changes: Any) -> dict[str, Any]:
@@ -99,3 +101,19 @@ def test_what_is_no_record_is_refused(tmp_path: Path, text: str | None, told: st
 def test_no_server_is_told():
     with pytest.raises(EvaluationError, match=r"No records at http://127.0.0.1:1/v1/workflows .*running"):
         read_records("http://127.0.0.1:1")
+
+
+async def test_a_running_server_tells_what_its_workers_took():
+    words = " ".join(["word"] * 60)
+    paced = scripted(
+        "a", words, tokens_per_s=200, price={"input_usd_per_mtok": 0, "output_usd_per_mtok": 100}
+    )
+    async with served(team(workers=[paced], workflows={})) as api:
+        await asyncio.gather(*(api.ok({"model": "a"}) for _ in range(5)))
+        found = measure_records(await asyncio.to_thread(read_records, api.url))
+        newest = await api.newest()
+    usage = newest["steps"][0]["usage"]["output_tokens"]
+    assert list(found) == ["a"]
+    assert (found["a"].calls, found["a"].usd_per_call) == (5, Decimal(usage) / 10_000)
+    assert found["a"].tokens_per_s is not None
+    assert 1 < found["a"].tokens_per_s < 220, "no faster than it was told to write, however busy the machine"

@@ -14,7 +14,9 @@ from evaluation.strategies import STRATEGIES, expand
 from tests.evaluation.pools import backend
 
 PAGE = (Path(__file__).parents[2] / "docs/evaluation.md").read_text()
-COMMANDS = [line for line in PAGE.splitlines() if re.match(r"podium (eval --(?!help)|recorded-pool |cards )", line)]
+COMMANDS = [
+    line for line in PAGE.splitlines() if re.match(r"podium (eval --(?!help)|recorded-pool |cards )", line)
+]
 
 
 def test_the_page_has_commands():
