@@ -22,6 +22,7 @@ from evaluation.errors import EvaluationError
 from evaluation.recordings import TRAIN_SHARE
 from evaluation.results import read_results
 from evaluation.spec import share
+from serving.settings.edit import Fields, edit_workers
 
 EPILOG = """\
 A card says what a worker is best and worst at, with the share that was right, and how many questions it was
@@ -100,7 +101,11 @@ def run(given: argparse.Namespace) -> int:
     notes += [_why_none(name, each) for name, each in measured.items() if name not in cards]
     if not cards and not any(each.tokens_per_s or each.usd_per_call for each in measured.values()):
         raise EvaluationError(" ".join(["There is nothing to write.", *notes]))
-    _show(measured, cards, as_yaml=given.print_yaml)
+    if given.print_yaml:
+        plain: Fields = {name: {"card": card} for name, card in cards.items()}
+        _print_patch(changes(measured, cards, settings, replace=True).fields if settings else plain)
+    else:
+        _show(measured, cards)
     if given.into and settings:
         found = changes(measured, cards, settings, replace=given.replace)
         if found.kept:
@@ -149,13 +154,14 @@ def _why_none(name: str, measured: Measurement) -> str:
     return f"No card for {name}: {graded or 'no'} graded questions; a card takes {MIN_QUESTIONS}."
 
 
-def _show(measured: Mapping[str, Measurement], cards: Mapping[str, str], *, as_yaml: bool) -> None:
-    if as_yaml:
-        import yaml
+def _print_patch(fields: Fields) -> None:
+    import yaml
 
-        patch = {"workers": [{"name": name, "card": card} for name, card in cards.items()]}
-        sys.stdout.write(yaml.safe_dump(patch, sort_keys=False, allow_unicode=True, width=1000))
-        return
+    patch = {"workers": [{"name": name, **values} for name, values in fields.items()]}
+    sys.stdout.write(yaml.safe_dump(patch, sort_keys=False, allow_unicode=True, width=1000))
+
+
+def _show(measured: Mapping[str, Measurement], cards: Mapping[str, str]) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -184,10 +190,8 @@ def _rests_on(measured: Measurement) -> str:
     return ", ".join(str(each.n) for _, each in claims) or "–"
 
 
-def _write(path: Path, fields: Mapping[str, Mapping[str, str | float]]) -> str:
+def _write(path: Path, fields: Fields) -> str:
     """Write these fields of workers; what was done, in words."""
-    from serving.settings.edit import edit_workers
-
     if not fields:
         return f"{path} is as it was."
     place = path.resolve()

@@ -117,10 +117,11 @@ def facts_of(worker: WorkerSettings, settings: Settings, measured: Measurement) 
     """What the card tells beyond skills, in a few words each."""
     price, cost = price_of(worker), measured.usd_per_call
     if shows_facts(settings):
-        return [_cost(cost)] if price is None and cost is not None else []
+        return [_cost(cost)] if price is None and cost else []
     speed = measured.tokens_per_s or worker.tokens_per_s
     context = context_tokens_of(worker, settings)
-    priced = f"${price.output_usd_per_mtok:f} per million output tokens" if price else ""
+    per_mtok = price.output_usd_per_mtok if price else 0
+    priced = f"${per_mtok:f} per million output tokens" if per_mtok else ""
     return [
         fact
         for fact in (
@@ -144,4 +145,4 @@ def usd(amount: Decimal) -> str:
 
 
 def _cost(amount: Decimal) -> str:
-    return f"about {usd(amount)} a question" if amount else "costs nothing"
+    return f"about {usd(amount)} a call" if amount else ""

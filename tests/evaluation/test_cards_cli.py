@@ -16,6 +16,7 @@ from evaluation.questions import Grade
 from evaluation.results import Result, ResultLog
 from evaluation.sources.recorded import select
 from evaluation.spec import Spec
+from serving.settings.patch import apply_patch
 from serving.settings.settings import load
 from tests.base_only import with_base_only
 from tests.evaluation.pools import ROWS
@@ -96,7 +97,7 @@ def test_a_measured_speed_goes_into_its_setting_and_not_into_the_card(tmp_path: 
     good, even = load(pool).workers
     assert good.tokens_per_s == 50
     assert "tokens" not in good.card
-    assert good.card.endswith("; about $0.002 a question"), "no price is set, so no other line tells it"
+    assert good.card.endswith("; about $0.002 a call"), "no price is set, so no other line tells it"
     assert even.tokens_per_s is None, "a scripted worker's sets its speed"
 
 
@@ -129,7 +130,7 @@ def test_results_of_an_evaluation_become_the_cards_of_its_own_settings(tmp_path:
     (out / "results.jsonl").open("a").write('{"strategy": "single:go')  # torn: the evaluation was killed
     assert main(["--results", str(out), "--into", str(pool), "--replace"]) == 0
     assert load(pool).worker("good").card.startswith("best at equations (100 %); worst at graphs (0 %)")
-    assert "a question" not in load(pool).worker("good").card, "one cost is unknown, so the mean is"
+    assert "a call" not in load(pool).worker("good").card, "one cost is unknown, so the mean is"
     assert "replayed" in load(pool).worker("even").card, "nobody asked it"
     assert (out / "results.jsonl").read_text().endswith("single:go"), "the evaluation's file is only read"
 
@@ -140,6 +141,8 @@ def test_a_patch_for_user_config_is_printed(tmp_path: Path, capsys: pytest.Captu
     patch = yaml.safe_load(capsys.readouterr().out)["workers"]
     assert [sorted(worker) for worker in patch] == [["card", "name"]] * 2
     assert {worker["name"] for worker in patch} == {"good", "even"}
+    changed = apply_patch(load(tmp_path / "pool.yaml"), {"workers": patch})
+    assert changed.worker("good").card.startswith("best at equations")
 
 
 def test_who_is_who_can_be_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
