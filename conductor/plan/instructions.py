@@ -10,6 +10,7 @@ ours.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from conductor.plan.formats import Format
@@ -94,6 +95,7 @@ def role(max_steps: int) -> str:
     return f"{plan}{_ONE}{_WORKERS}" if is_one else f"{plan}{_FLOW}{_SEVERAL}{_WORKERS}{_SPLIT}"
 
 
+@lru_cache(maxsize=256)  # every plan is asked with them, and few teams differ
 def instructions(layout: Layout, n_workers: int, max_steps: int, cheapest: int | None = None) -> str:
     """How to write a plan in `layout`, with examples for a pool of `n_workers`, `cheapest` among them where
     prices are known.
