@@ -124,12 +124,12 @@ def _leader(settings: Settings, name: str) -> WorkerSettings:
 
 
 def _who_can(settings: Settings) -> str:
-    told = [
+    leaders = [
         f"{worker.name} (key: {_key_of(worker)})" if _key_of(worker) else worker.name
         for worker in settings.workers
         if not isinstance(worker, PythonSettings)
     ]
-    return f"These can lead: {', '.join(told)}."
+    return f"These can lead: {', '.join(leaders)}."
 
 
 def _key_of(worker: WorkerSettings) -> str | None:
