@@ -41,14 +41,8 @@ class WorkerHealth:
     One event loop writes it; any thread may read it.
     """
 
-    successes: int = 0
-    """Answers that came whole, since the first call."""
-    failures: int = 0
-    """Calls that the worker failed, since the first call."""
     failures_in_a_row: int = 0
     """Newest calls that failed; 0 once one succeeds."""
-    last_failure: str = ""
-    """The newest failure's class, such as `WorkerBusy`."""
     _outcomes: deque[bool] = field(default_factory=_newest_outcomes)
     _first_token_s: deque[float] = field(default_factory=_newest_seconds)
 
@@ -58,20 +52,28 @@ class WorkerHealth:
 
     def succeed(self) -> None:
         """Count a whole answer."""
-        self.successes, self.failures_in_a_row = self.successes + 1, 0
+        self.failures_in_a_row = 0
         self._outcomes.append(True)
 
-    def fail(self, error: str) -> None:
-        """Count a failure of that class."""
-        self.failures, self.failures_in_a_row = self.failures + 1, self.failures_in_a_row + 1
-        self.last_failure = error
+    def fail(self) -> None:
+        """Count a call that the worker failed."""
+        self.failures_in_a_row += 1
         self._outcomes.append(False)
+
+    @property
+    def successes(self) -> int:
+        """How many of the newest calls got a whole answer."""
+        return list(self._outcomes).count(True)
+
+    @property
+    def failures(self) -> int:
+        """How many of the newest calls the worker failed."""
+        return list(self._outcomes).count(False)
 
     @property
     def failure_share(self) -> float:
         """The part of the newest calls that failed; 0 without calls."""
-        outcomes = list(self._outcomes)
-        return outcomes.count(False) / len(outcomes) if outcomes else 0.0
+        return self.failures / max(1, len(self._outcomes))
 
     def first_token_s(self, quantile: float) -> float | None:
         """Seconds to the first token that this part of the newest calls stayed within (nearest rank); None

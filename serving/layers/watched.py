@@ -31,7 +31,7 @@ class Watched:
         except WorkerError as exc:
             failed = _blames_worker(exc)
             if failed:
-                self._health.fail(type(exc).__name__)
+                self._health.fail()
             raise
         finally:
             if not failed and reply is not None and reply.finish is not None:
