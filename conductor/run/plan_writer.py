@@ -47,6 +47,7 @@ class ConductorModel:
         thought: let it write a thought before the steps, where a JSON schema is enforced: for a model that
             does not reason by itself.
         timeout_s: how long it may write one plan, from its first token on, thoughts included.
+        effort: how long it thinks before its plan; None: as its member does.
     """
 
     member: PoolMember
@@ -59,6 +60,7 @@ class ConductorModel:
     max_thinking_tokens: int = 0
     thought: bool = False
     timeout_s: float = PLAN_TIMEOUT_S
+    effort: str | None = None
 
     @property
     def layout(self) -> Layout:
@@ -69,7 +71,7 @@ class ConductorModel:
     def sampling(self) -> Sampling:
         """How its plans are decoded: as it is set up, whatever the user asks of the answer."""
         longest = self.max_plan_tokens + self.max_thinking_tokens
-        return Sampling(max_output_tokens=longest, temperature=self.temperature)
+        return Sampling(max_output_tokens=longest, temperature=self.temperature, effort=self.effort)
 
 
 class PlanStream:
