@@ -42,7 +42,7 @@ def digest(*parts: object) -> str:
 
 class Scribe(Player):
     """Writes plans: several steps, one that cannot run, the same again, or an acceptance, as the prompt has it.
-    In every other case it pauses between the steps, so that the first ones end before the text does.
+    In every other case it writes steps that nobody reads, and pauses, so that they end before the text does.
     """
 
     def __init__(self, case: int) -> None:
@@ -60,12 +60,13 @@ class Scribe(Player):
             if how != "other" and earlier.startswith("{"):
                 return [ACCEPT if how == "accept" else earlier, usage]
         steps: list[Piece] = []
-        for index in range(chance.randint(1, 3)):
-            reads = [read for read in range(index) if chance.random() < 0.6]
-            if index and not reads and self._case % 2:  # elsewhere a step may be one that nobody reads
+        has_unread = self._case % 2 == 0  # steps that nobody reads
+        for index in range(3 if has_unread else chance.randint(1, 3)):
+            reads = [read for read in range(index) if chance.random() < (0.3 if has_unread else 0.6)]
+            if not reads and not has_unread:
                 reads = list(range(index))
             steps.append(line(chance.randrange(n_workers), f"part {index}", reads))
-            if self._case % 2 == 0:
+            if has_unread:
                 steps.append(Pause())
         if chance.random() < 0.3:
             steps.append(line(0, "read ahead", [7]))

@@ -57,16 +57,18 @@ def test_every_run_cut_after_every_event_ends_the_same_and_nothing_is_called_or_
             unread += any(has_unread_result(record) for record in records)
     statuses = Counter(whole.status for whole in wholes)
     assert cuts > 15 * CASES, "the cases are not empty"
-    assert unread > CASES, "nor do workers only answer what is read"
+    assert unread > CASES / 2, "nor is every step read"
     assert statuses["finished"] > CASES / 2
     assert not wrong, "\n".join([f"{len(wrong)} of {cuts}", *wrong[:10]])
 
 
 def has_unread_result(record: Record) -> bool:
-    """Whether a step has ended that the newest plan's last step, as far as it is known, does not reach."""
-    steps = record.plans[-1].steps if record.plans else ()
-    reached = Plan(tuple(step.step for step in steps)).reachable if steps else ()
-    return any(step.status == "done" and step.index not in reached for step in steps)
+    """Whether a plan goes on of which a step has ended that its last step does not reach."""
+    plan = record.plans[-1] if record.plans else None
+    if plan is None or plan.ended_s is None or not plan.steps or plan.is_answered:
+        return False
+    reached = Plan(tuple(step.step for step in plan.steps)).reachable
+    return any(step.status == "done" and step.index not in reached for step in plan.steps)
 
 
 async def stop_while(team_of: object, task: object, state: object) -> RunRecords:
