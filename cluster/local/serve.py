@@ -36,8 +36,10 @@ Podium answers on {url}  (Ctrl-C stops it; log: {log}; metrics: {metrics})
   from openai import OpenAI
   client = OpenAI(base_url="{url}/v1", api_key="none")
   stream = client.chat.completions.create(
-      model="podium-mini", stream=True, messages=[{{"role": "user", "content": "What is the capital of
-      France?"}}])
+      model="podium-mini",
+      messages=[{{"role": "user", "content": "What is the capital of France?"}}],
+      stream=True,
+  )
   for chunk in stream:
       print(chunk.choices[0].delta.content or "" if chunk.choices else "", end="", flush=True)
 """
