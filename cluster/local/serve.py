@@ -26,6 +26,7 @@ from cluster.local.processes import (
     processes_of,
 )
 from cluster.local.server import SETTINGS, STOP_WITHIN_S, Server
+from program.options import port
 
 READY = """
 Podium answers on {url}  (Ctrl-C stops it; log: {log}; metrics: {metrics})
@@ -109,18 +110,6 @@ def stop_on_signals() -> None:
     signal.signal(signal.SIGTERM, interrupt)
 
 
-def port_number(text: str) -> int:
-    """A port, for argparse.
-
-    Raises:
-        ValueError: it is none.
-    """
-    port = int(text)
-    if not 0 <= port < 2**16:
-        raise ValueError("no port")
-    return port
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """`podium serve`."""
     parser = argparse.ArgumentParser(
@@ -129,8 +118,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog="example: podium serve --settings cluster/api.yaml --port 8080",
     )
     parser.add_argument("--settings", default=SETTINGS, metavar="FILE", help="what is served (%(default)s)")
-    parser.add_argument("--port", type=port_number, default=8000, help="0 takes a free one (%(default)s)")
-    parser.add_argument("--metrics-port", type=port_number, default=0, help="for Prometheus (a free one)")
+    parser.add_argument("--port", type=port, default=8000, help="0 takes a free one (%(default)s)")
+    parser.add_argument("--metrics-port", type=port, default=0, help="for Prometheus (a free one)")
     parser.add_argument("--model", help="a hub's name or a folder, in place of the file's local models")
     parser.add_argument(
         "--cpus", type=int, default=2, help="logical CPUs that Ray may hand out (%(default)s)"
