@@ -29,7 +29,7 @@ console = Console(highlight=False)
 
 @dataclass(slots=True)
 class Answer:
-    """What came over the wire."""
+    """What the server streamed."""
 
     workflow_id: str
     text: str = ""
@@ -38,7 +38,7 @@ class Answer:
 
 
 class DemoError(Exception):
-    """Something that the demo promises did not come."""
+    """Something that the demo promises is missing."""
 
 
 # -------------------------------------------------------------------------------- asking
@@ -70,7 +70,7 @@ def ask(client: OpenAI, model: str, question: str) -> Answer:
 
 
 def show_progress(answer: Answer, event: Json) -> None:
-    """One event as a line; the end of the answering step shows by itself."""
+    """Print one event as a line; nothing once the answer streams."""
     if answer.text:
         return
     at = f"[dim]{event.get('at_s') or 0:6.2f} s[/]"

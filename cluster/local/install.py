@@ -83,12 +83,12 @@ STAGES = (BASE, CPU, DEV, LEARNING)
 
 
 def python_version() -> str:
-    """`3.11`, of the Python in `.venv`; empty where there is none that starts."""
+    """Version of the Python in `.venv`, such as `3.11`; empty where none starts."""
     return ".".join(ask(str(PYTHON), "--version").removeprefix("Python ").split(".")[:2])
 
 
 def say_which_python() -> None:
-    """Whoever named another Python than the one in `.venv` learns that it stays."""
+    """Say that `.venv` keeps its Python, where set-up runs in another version."""
     this, there = f"{sys.version_info[0]}.{sys.version_info[1]}", python_version()
     if there not in ("", this):
         print(f"set-up: .venv keeps its Python {there}. For {this}, remove .venv and run this again.")
@@ -115,7 +115,7 @@ def make_venv() -> None:
 
 
 def bytes_to_add(stage: Stage, done: Collection[Stage]) -> int:
-    """What the packages of `stage` take, unpacked, beyond the stages that are `done`."""
+    """Size of the packages of `stage`, unpacked, that the stages in `done` do not have."""
     there = {extra for each in done for extra in each.extras}
     return sum(EXTRA_BYTES[extra] for extra in stage.extras if extra not in there) + (
         0 if done else BASE_BYTES
@@ -123,8 +123,10 @@ def bytes_to_add(stage: Stage, done: Collection[Stage]) -> int:
 
 
 def check_disk(package_bytes: int, model_bytes: int = 0) -> None:
-    """Enough free bytes for packages in `.venv` and in uv's cache, and for models, or which disk lacks how
-    many.
+    """There is room for packages in `.venv` and in uv's cache, and for models.
+
+    Raises:
+        SetupError: a disk has too little; names it.
     """
     need = {ROOT: package_bytes + model_bytes}
     cache = Path(ask(str(UV), "cache", "dir").strip())
@@ -180,7 +182,7 @@ def add(stage: Stage) -> None:
 
 
 def compile_command(folder: Path) -> list[str]:
-    """Compiles the packages in `folder`, by all cores."""
+    """The command that compiles the packages in `folder` to bytecode, on all cores."""
     left_out = rf"^{re.escape(str(folder))}/.*/({NOT_COMPILED})/"  # not by a name above `folder`
     return [str(PYTHON), "-m", "compileall", "-qq", "-j", "0", "-x", left_out, str(folder)]
 
@@ -201,7 +203,7 @@ def ask_needs(settings: str, model: str | None) -> tuple[bool, list[str]]:
 
 @contextlib.contextmanager
 def making_models(names: Sequence[str]) -> Generator[None]:
-    """The local models among `names` are made beside what is done in the block, and are there at its end.
+    """Make the missing local models among `names` while the block runs; they exist at its end.
 
     Raises:
         SetupError: one could not be made.

@@ -1,5 +1,5 @@
-"""`podium serve` and `podium stop`: a server in the foreground until Ctrl-C, and the end of forgotten
-ones.
+"""`podium serve` and `podium stop`: a server in the foreground until Ctrl-C, and how forgotten ones
+are ended.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def follow(server: Server) -> None:
 
 
 def serve_until_interrupted(server: Server) -> int:
-    """Run in the foreground; 0 when it ended because it was asked to, and ended clean."""
+    """Run in the foreground; 0 when it was stopped and left nothing running."""
     try:
         with server:
             metrics = f"http://{HOST}:{server.metrics_port}/metrics"
             log = server.log.relative_to(ROOT)
             print(READY.format(url=server.url, log=log, metrics=metrics), flush=True)
             follow(server)
-            print(f"\nThe server ended by itself.\n{server.log_tail()}", file=sys.stderr)
+            print(f"\nThe server ended unexpectedly.\n{server.log_tail()}", file=sys.stderr)
             return 1
     except KeyboardInterrupt:
         if server.killed:

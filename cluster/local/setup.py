@@ -1,8 +1,8 @@
 """`python -m cluster.local.setup`, the command behind `make setup`: `.venv`, and the local models where they
 are served. `install.py` does it.
 
-Runs in whatever `python3` there is, before any package is installed. An old one is told apart here, before
-anything else of Podium is imported, so this file keeps to what Python 3.6 can read.
+Runs in whatever `python3` there is, before any package is installed. Its version is checked here, before anything
+else of Podium is imported, so this file uses only what Python 3.6 can read.
 """
 
 import argparse
@@ -14,7 +14,7 @@ OLDEST_PYTHON = (3, 11)
 
 
 def complaint() -> str:
-    """Why this Python cannot do it, and a command with one that can; empty where it can."""
+    """Why this Python cannot run set-up, and what to run instead; empty where it can."""
     if sys.version_info >= OLDEST_PYTHON:
         return ""
     newer = [name for name in ("python3.11", "python3.12", "python3.13") if shutil.which(name)]

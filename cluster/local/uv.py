@@ -1,10 +1,10 @@
-"""uv, which installs packages: the pinned wheel in `.venv`, told what pip's configuration says. Standard
+"""The pinned uv of `.venv`, which installs packages, with pip's configuration passed on to it. Standard
 library only.
 
-uv reads its own configuration and not pip's. Who has a mirror, a proxy, wheels on a disk or a constraint
-has told pip, so that is passed on in `UV_...` variables (and not on command lines, which others can read:
-an index may have a password in its address). What the user has set in such a variable wins. Only `no-index`
-and constraints are options: uv has no variable for the one, and its variable for the other is the user's.
+uv reads its own configuration and not pip's. Mirrors, proxies, wheels on a disk and constraints are
+usually configured for pip, so they are passed on in `UV_...` variables (not on command lines, which other
+accounts can read: the address of an index may contain a password). A variable that the user has set wins.
+`no-index`, for which uv has no variable, and constraints are passed as options.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ UV = VENV / "bin" / "uv"
 LOCK = ROOT / "requirements" / "all.lock"
 """Every package of every stage at its version, uv itself included."""
 LEFT_OUT = ROOT / "requirements" / "left_out.txt"
-"""Packages that others ask for and that must not be installed."""
+"""Dependencies of other packages that must not be installed."""
 
 VARIABLES = {
     "index-url": "UV_DEFAULT_INDEX",
@@ -77,11 +77,11 @@ def has_no_index(options: Mapping[str, str]) -> bool:
 
 
 def variables(options: Mapping[str, str]) -> dict[str, str]:
-    """The environment in which uv does what pip with these options would, and finds the CPU build of torch.
+    """Environment variables that make uv do what pip with these options does, and find the CPU build of torch.
 
-    That one is in none of the usual indexes. Who has told pip of further places, or to ask none, is taken to
-    have it in one of them; for everybody else uv asks PyTorch's own CPU index,
-    https://download.pytorch.org/whl/cpu, for torch alone.
+    PyPI does not have that build. Where pip has further indexes or find-links, or may ask no index, one of
+    them is expected to have it; else uv asks PyTorch's CPU index, https://download.pytorch.org/whl/cpu, for
+    torch alone.
     """
     found: dict[str, str] = {}
     for option, variable in VARIABLES.items():
@@ -96,7 +96,7 @@ def variables(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def whole_seconds(text: str) -> str:
-    """`2.5` as `3`: pip takes fractions of seconds, uv does not. What is no number stays, and uv rejects it."""
+    """`2.5` as `3`: pip takes fractions of seconds, uv does not. Anything else is left for uv to reject."""
     try:
         return str(math.ceil(float(text)))
     except (ValueError, OverflowError):
@@ -111,7 +111,7 @@ def pip_config() -> dict[str, str]:
 
 
 def environment() -> dict[str, str]:
-    """This process's environment, with pip's configuration in uv's words."""
+    """This process's environment, with pip's configuration as uv's variables."""
     return variables(pip_config()) | os.environ
 
 
