@@ -7,7 +7,7 @@ import os
 from collections.abc import Sequence
 
 from cluster.local.environment import serve_environment
-from cluster.local.serve import stop_on_signals
+from cluster.local.serve import add_overrides, stop_on_signals
 from cluster.local.server import SETTINGS
 from program.options import port
 
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("question", nargs="?", default=QUESTION, help="(%(default)s)")
     parser.add_argument("--settings", default=SETTINGS, metavar="FILE", help="what is served (%(default)s)")
     parser.add_argument("--port", type=port, default=8000, help="0 takes a free one (%(default)s)")
-    parser.add_argument("--model", help="a hub's name or a folder, in place of the file's local models")
+    add_overrides(parser)
     parser.add_argument("--ask-model", default="podium-mini", help="the `model` of the request (%(default)s)")
     options = parser.parse_args(arguments)
     os.environ.update(

@@ -187,13 +187,16 @@ def compile_command(folder: Path) -> list[str]:
     return [str(PYTHON), "-m", "compileall", "-qq", "-j", "0", "-x", left_out, str(folder)]
 
 
-def ask_needs(settings: str, model: str | None) -> tuple[bool, list[str]]:
-    """Whether `settings` need an engine, and which local models; `needs.py` says it inside `.venv`.
+def ask_needs(served: Sequence[str]) -> tuple[bool, list[str]]:
+    """Whether what is served needs an engine, and which local models; `needs.py` says it inside `.venv`.
+
+    Args:
+        served: its arguments: the settings file, and what the command line puts in its place.
 
     Raises:
         SetupError: they cannot be used.
     """
-    command = [str(PYTHON), "-m", "cluster.local.needs", settings, *(["--model", model] if model else [])]
+    command = [str(PYTHON), "-m", "cluster.local.needs", *served]
     answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if answer.returncode != 0:
         raise SetupError(answer.stderr.strip())
@@ -252,13 +255,13 @@ def one_at_a_time() -> Generator[None]:
         yield
 
 
-def set_up(settings: str | None, model: str | None, *, dev: bool, learning: bool) -> None:
+def set_up(served: Sequence[str], *, dev: bool, learning: bool) -> None:
     """All stages that are asked for; see `install`."""
     say_which_python()
     add(BASE)
     engine, models = False, list(local_models.LOCAL_MODELS) if learning else []
-    if settings and not learning:
-        engine, models = ask_needs(settings, model)
+    if served and not learning:
+        engine, models = ask_needs(served)
     stages = [LEARNING] if learning else [*([CPU] if engine else []), *([DEV] if dev else [])]
     if was_interrupted():  # NumPy makes the models, and is taken out and put in again
         for stage in stages:
@@ -268,18 +271,17 @@ def set_up(settings: str | None, model: str | None, *, dev: bool, learning: bool
             add(stage)
 
 
-def install(settings: str | None, model: str | None, *, dev: bool, learning: bool) -> int:
+def install(served: Sequence[str], *, dev: bool, learning: bool) -> int:
     """All stages that are asked for; 0 when everything is in place, else what stopped it is on stderr.
 
     Args:
-        settings: the file that is to be served; None: none is.
-        model: served in place of its local ones.
+        served: what is to be served, see `ask_needs`; empty: nothing is.
         dev: with the packages of checks and load tests.
         learning: with all packages and both local models.
     """
     try:
         with one_at_a_time():
-            set_up(settings, model, dev=dev, learning=learning)
+            set_up(served, dev=dev, learning=learning)
     except (SetupError, ModelError) as error:
         print(f"\nSet-up stopped. {error}", file=sys.stderr)
         return 1

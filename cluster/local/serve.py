@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 from types import FrameType
+from typing import Any
 
 import psutil
 
@@ -110,6 +111,32 @@ def stop_on_signals() -> None:
     signal.signal(signal.SIGTERM, interrupt)
 
 
+class Once(argparse.Action):
+    """An option that is refused where it is given twice."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        if getattr(namespace, self.dest, None) is not None:
+            parser.error(f"{option_string} is given twice; name one.")
+        setattr(namespace, self.dest, values)
+
+
+def add_overrides(parser: argparse.ArgumentParser) -> None:
+    """The options that say what is served in place of what the settings file says."""
+    parser.add_argument("--model", help="a hub's name or a folder, in place of the file's local models")
+    parser.add_argument(
+        "--conductor",
+        action=Once,
+        metavar="WORKER",
+        help="the worker that writes the plans, in place of the file's conductor",
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """`podium serve`."""
     parser = argparse.ArgumentParser(
@@ -120,7 +147,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--settings", default=SETTINGS, metavar="FILE", help="what is served (%(default)s)")
     parser.add_argument("--port", type=port, default=8000, help="0 takes a free one (%(default)s)")
     parser.add_argument("--metrics-port", type=port, default=0, help="for Prometheus (a free one)")
-    parser.add_argument("--model", help="a hub's name or a folder, in place of the file's local models")
+    add_overrides(parser)
     parser.add_argument(
         "--cpus", type=int, default=2, help="logical CPUs that Ray may hand out (%(default)s)"
     )
@@ -134,6 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         port=options.port,
         metrics_port=options.metrics_port,
         model=options.model,
+        conductor=options.conductor,
         cpus=options.cpus,
         env=fast_environment() if options.fast else None,
         progress=True,

@@ -33,6 +33,7 @@ def main() -> int:
     )
     parser.add_argument("--settings", help="with what it takes to serve this file")
     parser.add_argument("--model", help="served in place of the file's local models")
+    parser.add_argument("--conductor", help="the worker that leads in place of the file's conductor")
     parser.add_argument("--dev", action="store_true", help="with what checks and load tests need")
     parser.add_argument("--learning", action="store_true", help="with everything")
     options = parser.parse_args()
@@ -42,7 +43,10 @@ def main() -> int:
         return 1
     from cluster.local.install import install
 
-    return install(options.settings, options.model, dev=options.dev, learning=options.learning)
+    given = {"--model": options.model, "--conductor": options.conductor}
+    overrides = [f"{option}={value}" for option, value in given.items() if value]
+    served = [options.settings, *overrides] if options.settings else []
+    return install(served, dev=options.dev, learning=options.learning)
 
 
 if __name__ == "__main__":
