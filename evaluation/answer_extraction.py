@@ -13,6 +13,10 @@ _LETTER = r"([A-J](?![\w'])|[a-j](?=\s*$|[^\w\s^/+=-]+(?:\s|$)|\s+(?:or|and)\b))
 _CHOICE = re.compile(rf"(?i:answer|choice|option)\s*(?i:is|:)?\s*\**\(?{_LETTER}", re.MULTILINE)
 _MARKED_CHOICE = re.compile(rf"(?<![A-Za-z'])\(?{_LETTER}")
 _LONE_CHOICE = re.compile(r"(?<![A-Za-z'])\(?([A-J])\)?(?![A-Za-z'])")
+OPENING_WORDS = 40
+"""How many words of an answer in free text are read."""
+_LIST_LINE = re.compile(r"^[ \t]*(?:[-*•]|\d+[.)])[ \t]+(.*)$", re.MULTILINE)
+_ITEM_END = re.compile(r"\s*(?::|\(| [-–] |[.!?](?:\s|$)).*")
 _FENCE = re.compile(r"```(?:[A-Za-z0-9_+-]*)[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 
 
@@ -71,3 +75,14 @@ def code(text: str) -> str | None:
     """The program: the longest fenced block, or the whole text where there is no fence."""
     blocks = _FENCE.findall(text)
     return max(blocks, key=len).rstrip() or None if blocks else text.rstrip() or None
+
+
+def opening(text: str) -> str | None:
+    """The first `OPENING_WORDS` words, of bulleted or numbered lines the items only; None where there are none.
+
+    Of `1. Red: like blood` the item is `Red`. One such line alone is no list.
+    """
+    if len(_LIST_LINE.findall(text)) > 1:
+        text = _LIST_LINE.sub(lambda line: _ITEM_END.sub("", line[1].replace("**", "")), text)
+    words = list(re.finditer(r"\S+", text))[:OPENING_WORDS]
+    return text[words[0].start() : words[-1].end()] if words else None

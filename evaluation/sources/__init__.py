@@ -31,6 +31,10 @@ class Source(Protocol):
 
 
 SOURCES: dict[str, tuple[str, str]] = {
+    "everyday": (
+        "evaluation.sources.everyday",
+        "everyday?part=test&family=facts: short ordinary questions for very small models",
+    ),
     "skills": ("evaluation.sources.skills", "programmatic questions of known skills (synthetic)"),
     "reasoning_gym": (
         "evaluation.sources.reasoning_gym",
