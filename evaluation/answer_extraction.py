@@ -15,7 +15,7 @@ _MARKED_CHOICE = re.compile(rf"(?<![A-Za-z'])\(?{_LETTER}")
 _LONE_CHOICE = re.compile(r"(?<![A-Za-z'])\(?([A-J])\)?(?![A-Za-z'])")
 OPENING_WORDS = 40
 """How many words of an answer in free text are read."""
-_LIST_LINE = re.compile(r"^[ \t]*(?:[-*•]|\d+[.)])[ \t]+(.*)$", re.MULTILINE)
+_LIST_LINE = re.compile(r"^[ \t]*(?:[-*•]|\d+[.)])[ \t]+(.*)$")
 _ITEM_END = re.compile(r"\s*(?::|\(| [-–] |[.!?](?:\s|$)).*")
 _FENCE = re.compile(r"```(?:[A-Za-z0-9_+-]*)[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 
@@ -78,11 +78,24 @@ def code(text: str) -> str | None:
 
 
 def opening(text: str) -> str | None:
-    """The first `OPENING_WORDS` words, of bulleted or numbered lines the items only; None where there are none.
+    """The first `OPENING_WORDS` words, the items of a list joined by commas; None where there are none.
 
-    Of `1. Red: like blood` the item is `Red`. One such line alone is no list.
+    Items are bulleted or numbered lines, two or more, and lines of one or two words: of `1. Red: like blood` the
+    item is `Red`.
     """
-    if len(_LIST_LINE.findall(text)) > 1:
-        text = _LIST_LINE.sub(lambda line: _ITEM_END.sub("", line[1].replace("**", "")), text)
-    words = list(re.finditer(r"\S+", text))[:OPENING_WORDS]
-    return text[words[0].start() : words[-1].end()] if words else None
+    lines = [line for line in text.splitlines() if line.strip()]
+    marked = sum(bool(_LIST_LINE.match(line)) for line in lines) > 1
+    joined, after_item = "", False
+    for line in lines:
+        item = _item(line, marked)
+        joined += (", " if item and after_item else "\n") + (item or line)
+        after_item = bool(item)
+    words = list(re.finditer(r"\S+", joined))[:OPENING_WORDS]
+    return joined[words[0].start() : words[-1].end()] if words else None
+
+
+def _item(line: str, marked: bool) -> str:
+    """The item that a line of a list holds; empty where it is none."""
+    if marked and (match := _LIST_LINE.match(line)):
+        return _ITEM_END.sub("", match[1].replace("**", ""))
+    return line.strip(" .,;") if len(line.split()) <= 2 else ""

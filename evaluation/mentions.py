@@ -1,7 +1,7 @@
 """Judge short answers in free text: does the answer mention what was asked for, and nothing else?
 
 Only the first `evaluation.answer_extraction.OPENING_WORDS` words are read, and of those only the first part that
-holds a candidate: a right word that turns up later does not count. Candidates are the accepted and the refused
+holds a candidate and is no question: a right word that turns up later does not count. Candidates are the accepted and the refused
 mentions, and every number where a number is accepted. The rules:
 
 `one`: the first clause with a candidate has an accepted one and no refused one. Clauses end at sentence ends, at
@@ -171,7 +171,7 @@ def _refused(mentions: Sequence[Mention]) -> str:
 
 
 def _first_sentence(text: str, candidates: Candidates) -> tuple[str, list[Mention]]:
-    for sentence in _SENTENCE_END.split(re.sub(r"\s*\n+\s*", ", ", text)):
+    for sentence in _sentences(re.sub(r"(?<![.!?\s])\s*\n+\s*", ", ", text)):
         if mentions := candidates.find(sentence):
             return sentence, mentions
     return "", []
@@ -186,8 +186,17 @@ def _read(clause: str, candidates: Candidates) -> list[Mention]:
     return outside or result or mentions
 
 
+def _sentences(text: str) -> Iterator[str]:
+    """The sentences that are no questions: a model may repeat what it was asked."""
+    return (
+        each
+        for each in _SENTENCE_END.split(text)
+        if not each.rstrip(_PUNCTUATION.replace("?", "")).endswith("?")
+    )
+
+
 def _clauses(text: str) -> Iterator[str]:
-    for sentence in _SENTENCE_END.split(text):
+    for sentence in _sentences(text):
         cuts = [0, *(match.start() for match in _CLAUSE_START.finditer(sentence)), len(sentence)]
         yield from (sentence[start:end] for start, end in pairwise(cuts))
 
@@ -196,7 +205,7 @@ def _without_lists(clause: str, mentions: list[Mention]) -> list[Mention]:
     """The mentions that stand in no list of alternatives; see `one` above."""
     left = list(mentions)
     for run in _runs(clause, mentions):
-        inside = [mention for piece in run for mention in piece if mention is not None]
+        inside = [mention for piece in run for mention in piece]
         faulty = any(not mention.accepted for mention in inside)
         if faulty or (len(run) > 2 and any(not piece for piece in run)):
             left = [mention for mention in left if mention not in inside]
