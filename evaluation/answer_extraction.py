@@ -16,7 +16,7 @@ _LONE_CHOICE = re.compile(r"(?<![A-Za-z'])\(?([A-J])\)?(?![A-Za-z'])")
 OPENING_WORDS = 40
 """How many words of an answer in free text are read."""
 _LIST_LINE = re.compile(r"^[ \t]*(?:[-*•]|\d+[.)])[ \t]+(.*)$")
-_ITEM_END = re.compile(r"\s*(?::|\(| [-–] |[.!?](?:\s|$)).*")
+_ITEM_END = re.compile(r"\s*(?::|\(|(?<!\d) [-–] |[.!?](?:\s|$)).*")
 _FENCE = re.compile(r"```(?:[A-Za-z0-9_+-]*)[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 
 

@@ -34,7 +34,7 @@ _SPELLED = re.compile(
     rf"|(?P<tens>{'|'.join(_TENS)})(?:[\s-]+(?P<rest>{_SMALL}))?"
     rf"|(?P<unit>{'|'.join(sorted(_UNITS, key=len, reverse=True))}))(?!\w)"
 )
-_DIGITS = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?!\w)")
+_DIGITS = re.compile(r"(?<![\w.])\d+(?:\.\d+)?(?![\d_])(?!(?:st|nd|rd|th)\b)")
 _QUOTES = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "`": "'", "–": "-", "—": ",", "…": "."})
 _MARKDOWN = re.compile(r"[*_#~\\$]+")
 _SPELLED_OUT = re.compile(r"(?<!\w)(?<!\w')(?:[a-z][ -]){2,}[a-z](?!\w)")

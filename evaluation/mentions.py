@@ -37,7 +37,8 @@ RULES: tuple[Rule, ...] = get_args(Rule)
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+|\n+")
 _CLAUSE_START = re.compile(
-    r"\b(?:because|since|than|but|while|whereas|unlike|instead of|rather than|although|though)\b|, which\b|\bnot\b|n't\b"
+    r"\b(?:because|since|than|but|while|whereas|unlike|instead of|rather than|compared (?:to|with)|although)\b"
+    r"|\bthough\b|, which\b|\bnot\b|n't\b"
 )
 _NEGATION = re.compile(r"(?:not|n't)\s+(?:\w+\s+)?[\s\"'(]*$")
 _PARENTHESES = re.compile(r"\([^()]*\)")
@@ -79,7 +80,7 @@ class Candidates:
         self._patterns = [(item, right, _pattern(item)) for item, right in sides if not item.isdigit()]
         self._numbers = {item: right for item, right in sides if item.isdigit()}
         self._neutral = {number for number, _, _ in numbers_in(plain(question))} | {"1"}
-        self.asks_number = any(right for right in self._numbers.values())
+        self._asks_number = any(self._numbers.values())
 
     def find(self, text: str) -> list[Mention]:
         """The mentions in a `plain` text, in their order; of overlapping ones the earlier, then the longer."""
@@ -92,7 +93,7 @@ class Candidates:
             found += [
                 Mention(number, start, end, self._numbers.get(number, False))
                 for number, start, end in numbers_in(text)
-                if number in self._numbers or (self.asks_number and number not in self._neutral)
+                if number in self._numbers or (self._asks_number and number not in self._neutral)
             ]
         kept: list[Mention] = []
         for mention in sorted(found, key=lambda each: (each.start, -each.end, not each.accepted)):
