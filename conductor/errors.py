@@ -46,7 +46,7 @@ class Reason(StrEnum):
     LENGTH_MISMATCH = "length_mismatch"
     """The three lists are not equally long (`lists` format only)."""
     EMPTY_SUBTASK = "empty_subtask"
-    """A step says nothing."""
+    """A step says nothing. No plan is refused for it any more; older records were."""
     UNKNOWN_WORKER = "unknown_worker"
     """A step names a worker that this request's pool does not have."""
     READS_FORWARD = "reads_forward"
@@ -81,11 +81,6 @@ class PodiumError(Exception):
     def message(self) -> str:
         """The sentence given to the constructor."""
         return str(self.args[0]) if self.args else type(self).__name__
-
-    @property
-    def explanation(self) -> str:
-        """The message and the detail: for operators."""
-        return f"{self.message} {self.detail}".rstrip()
 
 
 class BadTask(PodiumError):

@@ -18,8 +18,8 @@ three Python lists (arXiv 2512.04388, section 3.1 and figure 13); three empty on
     subtasks = ["Work out ...", "Check it."]
     access_list = [[], ["all"]]
 
-In both, a worker is its number in the order it was shown in, or its name, and `"all"` is short for every
-earlier step. Nothing is repaired: what cannot run is an `InvalidPlan` with its `Reason`. The grammars that
+In both, a worker is its number in the order it was shown in, or its name, `"all"` is short for every earlier
+step, and an empty subtask asks the user's own words. Nothing is repaired: what cannot run is an `InvalidPlan` with its `Reason`. The grammars that
 make a model write only what is accepted here are in `grammars.py`.
 """
 
@@ -317,8 +317,6 @@ def _step(index: int, worker: Any, subtask: Any, access: Any, workers: Sequence[
         raise _wrong_type(index, "worker", "a number or a name")
     if not isinstance(subtask, str):
         raise _wrong_type(index, "subtask", "a text")
-    if not subtask.strip():
-        raise InvalidPlan(f"Step {index} has an empty subtask.", reason=Reason.EMPTY_SUBTASK, step=index)
     if any("\ud800" <= char <= "\udfff" for char in subtask):
         message = f"Step {index}'s subtask has half of a character, which no model can be sent."
         raise InvalidPlan(message, reason=Reason.MALFORMED, step=index)

@@ -47,6 +47,7 @@ class ConductorModel:
         thought: let it write a thought before the steps, where a JSON schema is enforced: for a model that
             does not reason by itself.
         timeout_s: how long it may write one plan, from its first token on, thoughts included.
+        effort: how long it thinks before its plan; None: as its member does.
     """
 
     member: PoolMember
@@ -59,11 +60,18 @@ class ConductorModel:
     max_thinking_tokens: int = 0
     thought: bool = False
     timeout_s: float = PLAN_TIMEOUT_S
+    effort: str | None = None
 
     @property
     def layout(self) -> Layout:
         """How its plans are laid out."""
         return layout_of(self.format, is_schema=self.constrained == "json_schema", is_thinking=self.thought)
+
+    @property
+    def sampling(self) -> Sampling:
+        """How its plans are decoded: as it is set up, whatever the user asks of the answer."""
+        longest = self.max_plan_tokens + self.max_thinking_tokens
+        return Sampling(max_output_tokens=longest, temperature=self.temperature, effort=self.effort)
 
 
 class PlanStream:
@@ -101,9 +109,7 @@ class PlanStream:
                 subtask_chars=conductor.subtask_chars,
                 thinking=conductor.thought,
             )
-        longest = conductor.max_plan_tokens + conductor.max_thinking_tokens
-        sampling = Sampling(max_output_tokens=longest, temperature=conductor.temperature)
-        self._call = replace(call, sampling=sampling, grammar=constraint)
+        self._call = replace(call, sampling=conductor.sampling, grammar=constraint)
         self.result: CallResult | None = None
         """The conductor's call, once it has begun; complete after iteration."""
         self.plan: Plan | None = None
