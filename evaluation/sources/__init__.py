@@ -31,11 +31,11 @@ class Source(Protocol):
 
 
 SOURCES: dict[str, tuple[str, str]] = {
+    "skills": ("evaluation.sources.skills", "programmatic questions of known skills (synthetic)"),
     "everyday": (
         "evaluation.sources.everyday",
         "everyday?part=test&family=facts: short ordinary questions for very small models",
     ),
-    "skills": ("evaluation.sources.skills", "programmatic questions of known skills (synthetic)"),
     "reasoning_gym": (
         "evaluation.sources.reasoning_gym",
         "reasoning_gym:chain_sum,caesar_cipher (generated)",
