@@ -94,8 +94,8 @@ class Subscription:
             self._events.put_nowait((seq, event))
 
     async def deliver_delta(self, delta: AnswerDelta) -> None:
-        """Pass on a piece of the answer: the owner is waited for, others lose it while they are behind. Events
-        may overtake it while it waits, so it is numbered once there is room.
+        """Pass on a piece of the answer: the owner is waited for, others lose it while they are behind.
+        Events may overtake it while it waits, so it is numbered once there is room.
         """
         if self._is_closed or self._deltas == "none" or (self._deltas == "all" and self._room.locked()):
             return

@@ -2,8 +2,8 @@
 
 Events are numbered by the plan and the step they belong to: every plan text that was written is a plan of
 its own, so a repair and each further round count up. Exactly one terminal event ends a run, or the part of
-it that one process made. `fold.py` folds events into the record. Times are seconds since the run began, without the time between its end in one
-process and its continuation in another.
+it that one process made. `fold.py` folds events into the record. Times are seconds since the run began,
+without the time between its end in one process and its continuation in another.
 """
 
 from dataclasses import dataclass
@@ -162,8 +162,8 @@ class RunResumed:
 
 @dataclass(frozen=True, slots=True)
 class RunDetached:
-    """The process leaves the run to another one. Its open calls are closed and on record as cut; what had ended
-    stays as it is. Terminal for the readers in this process only.
+    """The process leaves the run to another one. Its open calls are closed and on record as cut; what had
+    ended stays as it is. Terminal for the readers in this process only.
     """
 
     at_s: float

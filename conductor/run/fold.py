@@ -28,8 +28,8 @@ from conductor.run.record import PlanRecord, Record, StepRecord, StepStatus
 
 CUT = Failure.of(Interrupted("The process that made this call ended before it was answered."))
 STREAM_TICK_S = 0.1
-"""While the answer streams, the record's time moves on in ticks this long: a copy of the record for each piece
-would cost more than the rest of what is done for it."""
+"""While the answer streams, the record's time moves on in ticks this long: a copy of the record for each
+piece would cost more than the rest of what is done for it."""
 
 
 def after(record: Record, event: Event) -> Record:

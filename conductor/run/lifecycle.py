@@ -225,7 +225,9 @@ async def _inner(family: Family, outer: Run, call: Call) -> AsyncGenerator[Run]:
 
 
 def _take_earlier(family: Family, task: Task, outer: Record, site: CallSite) -> Record | None:
-    """The record of a run inside `outer` that asks the same and answers no other step; nobody else continues it."""
+    """The record of a run inside `outer` that asks the same and answers no other step; nobody else continues
+    it.
+    """
     answers = {call.inner_run for call in outer.calls}
     same = [
         record
@@ -272,8 +274,8 @@ def _spent(record: Record, team: Team, known: Collection[str]) -> tuple[Decimal,
 
 
 def _worst(call: UnmeteredCall, record: Record, team: Team) -> tuple[Decimal, Usage]:
-    """The most that a call can have taken. Nothing for a run inside this one, which counts for itself, and for
-    a worker that is gone.
+    """The most that a call can have taken. Nothing for a run inside this one, which counts for itself, and
+    for a worker that is gone.
     """
     conductor, sampling = team.conductor, record.task.sampling
     if call.writes_plan and conductor is not None and conductor.member.name == call.worker:

@@ -1,7 +1,8 @@
-"""Generated runs that can be cut after any event, and the process that continues them: `python -m tests.conductor.continuing FILE`.
+"""Generated runs that can be cut after any event, and the process that continues them:
+`python -m tests.conductor.continuing FILE`.
 
-What the conductor writes and what workers answer follows from a case's number and the prompt alone, so another process gets the
-same for the same question, and an answer shows every word that went into it.
+What the conductor writes and what workers answer follows from a case's number and the prompt alone, so
+another process gets the same for the same question, and an answer shows every word that went into it.
 """
 
 import asyncio
@@ -41,8 +42,8 @@ def digest(*parts: object) -> str:
 
 
 class Scribe(Player):
-    """Writes plans: several steps, one that cannot run, the same again, or an acceptance, as the prompt has it.
-    In every other case it writes steps that nobody reads, and pauses, so that they end before the text does.
+    """Writes plans: several steps, one that cannot run, the same again, or an acceptance, as the prompt has
+    it. In every other case it writes steps that nobody reads, and pauses, so that they end before the text.
     """
 
     def __init__(self, case: int) -> None:
@@ -206,7 +207,7 @@ async def run_whole(number: int) -> Ended:
 
 
 async def run_until(number: int, n_events: int) -> tuple[Ended, RunRecords]:
-    """A case whose process stops gracefully once so many events, pieces of the answer among them, were read."""
+    """A case whose process stops gracefully once so many events were read, pieces of the answer among them."""
     made, task = case_of(number)
     async with open_run(made, task, f"wf_{number}") as run:
         events = run.events()
@@ -224,8 +225,8 @@ async def run_on(number: int, snapshot: Any) -> Ended:
 
 
 def faults(whole: Ended, before: RunRecords, end: Ended) -> list[str]:
-    """What a run that was cut with `before` on record, and has ended as `end`, did otherwise than the whole one,
-    twice, or forgot. What it knows to have spent must be, in every case, what it knew plus what was billed since.
+    """What a run that was cut with `before` on record, and has ended as `end`, did otherwise than the whole
+    one, did twice, or forgot. What it knows to have spent must be what it knew plus what was billed since.
     """
     found: list[str] = []
     if end.outcome != whole.outcome:

@@ -1,4 +1,6 @@
-"""A process that stops gracefully leaves its runs to another: closed calls are on record with what is known of them."""
+"""A process that stops gracefully leaves its runs to another: the calls it closes are on record with what is
+known of them.
+"""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager

@@ -136,9 +136,7 @@ async def test_a_reader_is_told_that_events_before_a_continuation_are_not_kept()
     assert (resumed.subscribe(after_seq=10).seq, resumed.answer.seq) == (10, 9)
 
 
-async def test_the_time_of_a_record_goes_on_while_the_answer_streams_and_a_call_waits_without_a_copy_each() -> (
-    None
-):
+async def test_time_goes_on_while_an_answer_streams_and_a_call_waits_without_a_copy_for_each_piece() -> None:
     one = log()
     one.append(PlanStarted(0.0, 0, 0, "client"))
     one.append(CallQueued(0.5, 0, None, "a", "cold"))
