@@ -317,8 +317,6 @@ def _step(index: int, worker: Any, subtask: Any, access: Any, workers: Sequence[
         raise _wrong_type(index, "worker", "a number or a name")
     if not isinstance(subtask, str):
         raise _wrong_type(index, "subtask", "a text")
-    if not subtask.strip():
-        raise InvalidPlan(f"Step {index} has an empty subtask.", reason=Reason.EMPTY_SUBTASK, step=index)
     if any("\ud800" <= char <= "\udfff" for char in subtask):
         message = f"Step {index}'s subtask has half of a character, which no model can be sent."
         raise InvalidPlan(message, reason=Reason.MALFORMED, step=index)
