@@ -19,6 +19,8 @@ from evaluation.json_lines import read_json_lines
 
 RIGHT = 0.99
 """A recorded score from here on counts as right; below it is the scorer's partial credit."""
+TRAIN_SHARE = 0.6
+"""The training side's part of all questions, where nothing else is said."""
 
 
 class RecordedAnswer(BaseModel):
@@ -56,6 +58,11 @@ class RecordedQuestion(BaseModel):
 def key_of(question: str) -> str:
     """A key of the question's text, the same in every file."""
     return hashlib.sha256(question.strip().encode()).hexdigest()[:16]
+
+
+def side_of(key: str, train_share: float = TRAIN_SHARE) -> str:
+    """`train` or `test`, by the question's own text: the same in every file."""
+    return "train" if int(key[:8], 16) / 16**8 < train_share else "test"
 
 
 @lru_cache(maxsize=4)

@@ -7,7 +7,7 @@ on. A line that was torn when the process died is cut off when the file is opene
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -130,20 +130,39 @@ class ResultLog:
     def _read(self) -> None:
         self._file.seek(0)
         whole = 0
-        for number, line in enumerate(self._file, 1):
-            if not line.endswith(b"\n"):
-                break  # torn: the process died while it wrote
-            try:
-                result = _parse(json.loads(line))
-            except (ValueError, KeyError, TypeError) as exc:
-                raise EvaluationError(
-                    f"{self._path}, line {number} is no result ({type(exc).__name__}: {exc}). "
-                    "Move the file away, or choose another --out."
-                ) from exc
+        for result, length in _whole_lines(self._file, self._path):
             self._results[result.key] = result
-            whole += len(line)
+            whole += length
         self._file.truncate(whole)
         self._file.seek(0, os.SEEK_END)
+
+
+def read_results(path: Path) -> list[Result]:
+    """What an evaluation has kept, oldest first, a torn last line left out; the file is not changed.
+
+    Raises:
+        EvaluationError: it cannot be read, or holds something else.
+    """
+    try:
+        with path.open("rb") as file:
+            return [result for result, _ in _whole_lines(file, path)]
+    except OSError as exc:
+        raise EvaluationError(
+            f"The results {path} cannot be read: {exc.strerror}. Name the --out folder of `podium eval`."
+        ) from exc
+
+
+def _whole_lines(file: Iterable[bytes], path: Path) -> Iterator[tuple[Result, int]]:
+    for number, line in enumerate(file, 1):
+        if not line.endswith(b"\n"):
+            break  # torn: the process died while it wrote
+        try:
+            yield _parse(json.loads(line)), len(line)
+        except (ValueError, KeyError, TypeError) as exc:
+            raise EvaluationError(
+                f"{path}, line {number} is no result ({type(exc).__name__}: {exc}). "
+                "Move the file away, or choose another --out."
+            ) from exc
 
 
 def _parse(fields: dict[str, Any]) -> Result:

@@ -39,6 +39,7 @@ VERBS = {
     "capacity": Verb("capacity.cli", "replicas, GPUs and dollars for a rate, simulated", "setup-dev"),
     "bench": Verb("bench.cli", "measure the figures of the README", "setup-learning"),
     "eval": Verb("evaluation.cli", "compare strategies on questions with known answers", "setup-learning"),
+    "cards": Verb("evaluation.cards.cli", "write each worker's card from what was measured"),
     "recorded-pool": Verb(
         "evaluation.replay_settings", "settings that replay recorded answers", "setup-learning"
     ),

@@ -211,14 +211,18 @@ def _member(worker: WorkerSettings, stacks: Mapping[str, Stack], settings: Setti
         max_output_tokens=worker.max_output_tokens,
         sees_images=worker.sees_images,
         system_prompt=worker.system_prompt,
-        context_tokens=worker.context_tokens or _engine_context(worker, settings),
+        context_tokens=context_tokens_of(worker, settings),
         tokens_per_s=worker.tokens_per_s,
         defaults=Sampling(temperature=worker.temperature, top_p=worker.top_p, effort=worker.effort),
     )
 
 
-def _engine_context(worker: WorkerSettings, settings: Settings) -> int | None:
-    """What a vLLM engine was told to make room for; None where it decides by itself."""
+def context_tokens_of(worker: WorkerSettings, settings: Settings) -> int | None:
+    """What the settings say, else what its vLLM engine was told to make room for; None where that decides by
+    itself.
+    """
+    if worker.context_tokens:
+        return worker.context_tokens
     owner = (
         settings.worker(worker.deployment)
         if isinstance(worker, VllmSettings) and worker.deployment

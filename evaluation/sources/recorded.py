@@ -9,7 +9,7 @@ import sys
 
 from evaluation.errors import EvaluationError
 from evaluation.questions import Question
-from evaluation.recordings import RecordedQuestion, read_recordings
+from evaluation.recordings import TRAIN_SHARE, RecordedQuestion, read_recordings, side_of
 from evaluation.spec import Spec, share
 from evaluation.spec import count as count_of
 
@@ -18,27 +18,32 @@ PARTS = ("all", "train", "test")
 
 def questions(spec: Spec, count: int | None, seed: int) -> list[Question]:
     """See `evaluation.sources.Source`."""
+    return [_question(key, each) for key, each in select(spec)]
+
+
+def select(spec: Spec) -> list[tuple[str, RecordedQuestion]]:
+    """The recorded questions that `spec` names, with their keys.
+
+    Raises:
+        EvaluationError: the path is missing, an option cannot be used, or the pool cannot be read.
+    """
     spec.allow_only("part", "share", "difficulty", "category", "max_chars")
     if not spec.detail:
         raise EvaluationError("recorded needs a path: recorded:PATH.")
     part = spec.options.get("part", "all")
     if part not in PARTS:
         raise EvaluationError(f"recorded: part={part!r} is none of {', '.join(PARTS)}.")
-    train_share = spec.value("share", 0.6, share)
+    train_share = spec.value("share", TRAIN_SHARE, share)
     max_chars = spec.value("max_chars", sys.maxsize, count_of)
     difficulty, category = spec.options.get("difficulty"), spec.options.get("category")
     return [
-        _question(key, each)
+        (key, each)
         for key, each in read_recordings(spec.detail).items()
-        if part in ("all", _side(key, train_share))
+        if part in ("all", side_of(key, train_share))
         and (not difficulty or each.difficulty == difficulty)
         and (not category or each.category == category)
         and len(each.prompt) <= max_chars
     ]
-
-
-def _side(key: str, train_share: float) -> str:
-    return "train" if int(key[:8], 16) / 16**8 < train_share else "test"
 
 
 def _question(key: str, each: RecordedQuestion) -> Question:

@@ -131,6 +131,7 @@ def test_help_lists_every_question_set_and_strategy(capsys: pytest.CaptureFixtur
     [
         ("evaluation.cli", "podium eval "),
         ("evaluation.replay_settings", "podium recorded-pool "),
+        ("evaluation.cards.cli", "podium cards "),
         ("training.cli", "podium train "),
         ("training.adapters", "python -m training.adapters "),
     ],

@@ -1,0 +1,55 @@
+"""Families of questions in the words of a card: what a reader calls `chain_sum` or `gsm8k`.
+
+Several families of one kind have one name, so that they are counted together: a card has room for a few
+names, and each should rest on many questions. A family that is not here is its own name, in words.
+"""
+
+KINDS: dict[str, str] = {
+    # reasoning-gym's data sets, and its categories where they are the only thing known
+    "sums and products": "chain_sum decimal_chain_sum products basic_arithmetic decimal_arithmetic arithmetic",
+    "factors and powers": "gcd lcm prime_factorization power_function fraction_simplification count_primes",
+    "bits and number bases": "bitwise_arithmetic count_bits base_conversion",
+    "dates and times": "calendar_arithmetic time_intervals",
+    "word problems": "gsm_symbolic leg_counting gsm8k",
+    "probability": "dice coin_flip probability",
+    "equations": "simple_equations polynomial_equations polynomial_multiplication complex_arithmetic algebra",
+    "integrals": "simple_integration intermediate_integration",
+    "geometry": "simple_geometry advanced_geometry geometry",
+    "number sequences": "number_sequence list_functions",
+    "number puzzles": "countdown puzzle24 cryptarithm modulo_grid survo kakurasu",
+    "filtering and sorting": "number_filtering number_sorting word_sorting number_format needle_haystack",
+    "letters and spelling": "letter_counting letter_jumble spell_backward palindrome_generation group_anagrams "
+    "palindrome_partitioning isomorphic_strings ransom_note word_ladder",
+    "sentences in order": "sentence_reordering word_sequence_reversal",
+    "string rules": "ab string_insertion string_manipulation string_splitting string_synthesis binary_alternation",
+    "ciphers": "caesar_cipher emoji_mystery",
+    "matrices": "binary_matrix manipulate_matrix pool_matrix rotate_matrix spiral_matrix rotten_oranges",
+    "cell simulations": "game_of_life game_of_life_halting",
+    "graphs": "graph_color course_schedule largest_island shortest_path path_star",
+    "family relations": "family_relationships aiw",
+    "sudoku": "sudoku mini_sudoku futoshiki",
+    "board games": "n_queens knight_swap tsumego mahjong_puzzle",
+    "moving puzzles": "maze rush_hour sokoban tower_of_hanoi jugs quantum_lock boxnet",
+    "cubes and shapes": "rubiks_cube color_cube_rotation figlet_font rectangle_count",
+    "grid patterns": "arc_1d arc_agi rearc arc",
+    "logic": "circuit_logic propositional_logic syllogism",
+    "liars and riddles": "knights_knaves self_reference zebra_puzzles",
+    "causes and effects": "acre induction",
+    "programs": "bf codeio humaneval code",
+    # other question sets
+    "competition mathematics": "aime25",
+    "graduate science": "gpqa",
+    "Roman numerals": "numerals",
+    "sorting letters and digits": "ordering",
+    "reversing words": "strings",
+}
+"""The name of a kind, and the families that are of it."""
+_KIND = {family: kind for kind, families in KINDS.items() for family in families.split()}
+CHAIN = ">"
+"""Between the parts of a question that takes several skills (`evaluation.synthetic`)."""
+
+
+def kind_of(family: str) -> str:
+    """The name of the kind that `family` is of, in words."""
+    parts = [part.strip() for part in family.split(CHAIN)]
+    return " then ".join(_KIND.get(part) or " ".join(part.replace("_", " ").split()) for part in parts)

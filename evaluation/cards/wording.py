@@ -1,0 +1,208 @@
+"""A measurement as a card: a few words that a conductor and a person can read.
+
+`write_card` writes the card that `podium cards` shows. `vary_card` says the same in one of many frames, so
+that a conductor in training learns to read cards and not one wording.
+
+A kind is a strength only where even the low end of its 95 % interval (Wilson's) is above the worker's overall
+share, and at least half is right; a weakness where even the high end is below it. So a kind with few
+questions makes no claim unless it is far off, and strengths are ordered by their low end, not by their share.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from evaluation.cards.measurement import MIN_QUESTIONS, Measurement, measure_recorded
+from evaluation.statistics import Accuracy
+
+BEST, WORST = 3, 2
+"""How many kinds the card of `podium cards` names."""
+Claim = tuple[str, Accuracy]
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A way of writing a card; each part is left out where there is nothing to say.
+
+    Args:
+        best, worst: the strengths and the weaknesses, for `{}`.
+        overall: of all questions; `{percent}`, `{fraction}`, `{right}` and `{n}` are filled in.
+        even: in place of both lists, where no kind stands out.
+        item: one kind, of `{kind}` and the figures above.
+        comma, last: between kinds, and before the last one.
+        join, end: between the parts, and after the last one.
+        leads: the overall share comes first.
+    """
+
+    best: str
+    worst: str
+    overall: str
+    even: str = "equally good at all kinds of questions"
+    item: str = "{kind} ({percent} %)"
+    comma: str = ", "
+    last: str = ", "
+    join: str = "; "
+    end: str = ""
+    leads: bool = False
+
+
+FRAMES = (
+    Frame("best at {}", "worst at {}", "{percent} % of {n} overall"),
+    Frame(
+        "Best at {}",
+        "Weakest at {}",
+        "Overall {percent}% right",
+        "No clear strengths or weaknesses",
+        *("{kind}", ", ", " and ", ". ", "."),
+    ),
+    Frame(
+        "strong: {}",
+        "weak: {}",
+        "right in {percent} % of {n} questions",
+        "as good at one thing as at another",
+        "{kind} {percent} % of {n}",
+        leads=True,
+    ),
+    Frame("{}", "but {}", "all {n}: {percent}%", "no kind stands out", "{kind}: {percent}%"),
+    Frame(
+        "Ask it about {}",
+        "rather not about {}",
+        "{right} of {n} right",
+        "Ask it about anything it was tried on",
+        *("{kind}", ", ", " or ", "; ", "."),
+    ),
+    Frame(
+        "good {}",
+        "poor {}",
+        "mean {fraction}",
+        "even",
+        "{kind} {fraction}",
+        comma=", ",
+        join=" | ",
+        leads=True,
+    ),
+    Frame(
+        "Stands out in {}",
+        "falls behind in {}",
+        "accuracy {percent} % (n = {n})",
+        "Nothing stands out",
+        "{kind} ({right}/{n})",
+        *(", ", " and ", ", ", "."),
+    ),
+    Frame(
+        "Strengths: {}",
+        "Weaknesses: {}",
+        "Measured on {n} questions, {percent} % right",
+        "No strengths and no weaknesses were seen",
+        *("{kind}", ", ", ", ", ". ", "."),
+        leads=True,
+    ),
+    Frame("+ {}", "- {}", "= {percent} %", "+- all alike", "{kind} {percent} %", ", ", ", ", "  "),
+    Frame(
+        "its best: {}",
+        "its worst: {}",
+        "{right} right answers to {n} questions",
+        "no best and no worst",
+        "{percent} % in {kind}",
+        last=" and ",
+    ),
+)
+"""The first one is what `podium cards` writes."""
+
+
+def can_write(measured: Measurement) -> bool:
+    """Whether there are enough graded questions for a card."""
+    return measured.overall is not None and measured.overall.n >= MIN_QUESTIONS
+
+
+def write_card(measured: Measurement, facts: Sequence[str] = ()) -> str:
+    """The card that `podium cards` shows.
+
+    Args:
+        measured: see `can_write`.
+        facts: what else the card tells, each a few words, such as `sees images`.
+    """
+    return _write(FRAMES[0], measured, facts, BEST, WORST, with_overall=True)
+
+
+def vary_card(measured: Measurement, rng: random.Random, facts: Sequence[str] = ()) -> str:
+    """The same in other words: frame, number of kinds and whether it tells the overall share are drawn."""
+    frame = rng.choice(FRAMES)
+    best, worst = rng.randint(1, 4), rng.choice((0, 1, 1, 2, 3))
+    return _write(frame, measured, facts, best, worst, with_overall=rng.random() < 0.75)
+
+
+def recorded_cards(name: str, rng: random.Random | None = None) -> dict[str, str]:
+    """The card of each model of a recorded pool, from its training side.
+
+    Args:
+        name: see `measure_recorded`, whose errors are raised.
+        rng: draws each card's words; None: as `podium cards` writes them.
+    """
+    measured = {model: each for model, each in measure_recorded(name).items() if can_write(each)}
+    return {
+        model: write_card(each) if rng is None else vary_card(each, rng) for model, each in measured.items()
+    }
+
+
+def strengths(measured: Measurement, most: int) -> list[Claim]:
+    """The kinds it is best at, the surest first."""
+    level = _level(measured)
+    sure = [(kind, each) for kind, each in measured.kinds.items() if each.low > level and each.mean >= 0.5]
+    return sorted(sure, key=lambda claim: -claim[1].low)[:most]
+
+
+def weaknesses(measured: Measurement, most: int) -> list[Claim]:
+    """The kinds it is worst at, the surest first."""
+    level = _level(measured)
+    sure = [(kind, each) for kind, each in measured.kinds.items() if each.high < level]
+    return sorted(sure, key=lambda claim: claim[1].high)[:most]
+
+
+def _level(measured: Measurement) -> float:
+    return measured.overall.mean if measured.overall else 0.0
+
+
+def _write(
+    frame: Frame, measured: Measurement, facts: Sequence[str], best: int, worst: int, *, with_overall: bool
+) -> str:
+    if measured.overall is None or not can_write(measured):
+        raise ValueError(f"a card needs at least {MIN_QUESTIONS} graded questions")
+    claims = [
+        template.format(_list(frame, kinds))
+        for template, kinds in (
+            (frame.best, strengths(measured, best)),
+            (frame.worst, weaknesses(measured, worst)),
+        )
+        if kinds
+    ]
+    if not claims:
+        only = next((kind for kind, each in measured.kinds.items() if each.n == measured.overall.n), None)
+        claims, with_overall = [f"tried on {only} only" if only else frame.even], True
+    overall = [_fill(frame.overall, "", measured.overall)] if with_overall else []
+    parts = [*(overall + claims if frame.leads else claims + overall), *facts]
+    if frame.join == ". ":  # sentences
+        parts = [part[0].upper() + part[1:] for part in parts]
+    return frame.join.join(parts) + frame.end
+
+
+def _list(frame: Frame, claims: Sequence[Claim]) -> str:
+    items = [_fill(frame.item, kind, each) for kind, each in claims]
+    return frame.last.join(filter(None, [frame.comma.join(items[:-1]), items[-1]]))
+
+
+def _fill(template: str, kind: str, share: Accuracy) -> str:
+    percent = _percent(share)
+    return template.format(
+        kind=kind,
+        percent=percent,
+        fraction=f"{percent / 100:.2f}",
+        right=f"{round(share.mean * share.n):,}",
+        n=f"{share.n:,}",
+    )
+
+
+def _percent(share: Accuracy) -> int:
+    """Rounded, but 0 and 100 only where none and all are right."""
+    percent = round(100 * share.mean)
+    return percent if share.mean in (0, 1) else min(max(percent, 1), 99)

@@ -1,0 +1,229 @@
+"""Cards from measurements: what they claim, in what words, and from what."""
+
+import random
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evaluation.cards import Measurement, can_write, measure_recorded, recorded_cards, vary_card, write_card
+from evaluation.cards.families import KINDS, kind_of
+from evaluation.cards.measurement import GradedAnswer, combine, measure_answers, measure_results
+from evaluation.cards.wording import FRAMES, strengths, weaknesses
+from evaluation.errors import EvaluationError
+from evaluation.outcome import RunOutcome
+from evaluation.recordings import key_of, read_recordings, side_of
+from evaluation.results import Result
+from evaluation.sources.reasoning_gym import WHITELIST
+from evaluation.statistics import accuracy
+from tests.evaluation.pools import ROWS, recorded
+
+COUNTS = st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
+KIND_NAMES = st.sampled_from(sorted(KINDS))
+
+
+def measured(**kinds: tuple[int, int]) -> Measurement:
+    """Of a worker with so many right of so many, by family."""
+    answers = [
+        GradedAnswer("w", family, "", number < right)
+        for family, (right, n) in kinds.items()
+        for number in range(n)
+    ]
+    return measure_answers(answers)["w"]
+
+
+def result(
+    worker: str,
+    question: str,
+    *,
+    correct: bool,
+    source: str = "jsonl",
+    family: str = "gcd",
+    **outcome: object,
+) -> Result:
+    told = RunOutcome(cost_usd=Decimal("0.01"), **outcome)  # pyright: ignore[reportArgumentType]
+    return Result(f"single:{worker}", question, source, family, "d", correct, "1", "", told)
+
+
+def test_a_card_names_strengths_weaknesses_and_the_overall_share():
+    some = measured(
+        countdown=(48, 50), simple_equations=(92, 100), largest_island=(41, 100), syllogism=(62, 100)
+    )
+    assert write_card(some) == (
+        "best at number puzzles (96 %), equations (92 %); worst at graphs (41 %); 69 % of 350 overall"
+    )
+
+
+def test_facts_come_after_the_shares():
+    assert write_card(measured(gcd=(50, 100)), ["sees images"]).endswith("50 % of 100 overall; sees images")
+
+
+def test_few_questions_make_no_loud_claim():
+    some = measured(countdown=(10, 10), simple_equations=(1800, 2000), syllogism=(100, 200))
+    assert [kind for kind, _ in strengths(some, 9)] == ["equations"], "ten of ten may be luck at 86 % overall"
+    assert [kind for kind, _ in weaknesses(some, 9)] == ["logic"]
+
+
+def test_a_kind_with_many_questions_goes_before_one_with_a_higher_share_of_few():
+    some = measured(countdown=(20, 20), simple_equations=(380, 400), syllogism=(100, 400))
+    assert [kind for kind, _ in strengths(some, 9)] == ["equations", "number puzzles"]
+
+
+def test_what_is_mostly_wrong_is_no_strength():
+    some = measured(countdown=(80, 200), simple_equations=(2, 200))
+    assert strengths(some, 9) == []
+    assert write_card(some) == "worst at equations (1 %); 20 % of 400 overall"
+
+
+def test_a_worker_as_good_at_all_things_is_said_to_be_so():
+    assert write_card(measured(countdown=(50, 100), simple_equations=(51, 100))) == (
+        "equally good at all kinds of questions; 50 % of 200 overall"
+    )
+    assert write_card(measured(gsm8k=(81, 100))) == "tried on word problems only; 81 % of 100 overall"
+
+
+def test_a_share_is_100_percent_only_where_all_are_right_and_0_only_where_none_is():
+    some = measured(countdown=(999, 1000), simple_equations=(1, 1000))
+    assert "number puzzles (99 %)" in write_card(some)
+    assert "equations (1 %)" in write_card(some)
+
+
+def test_too_few_graded_questions_make_no_card():
+    few = measured(gcd=(9, 9))
+    assert not can_write(few)
+    with pytest.raises(ValueError, match="at least 10"):
+        write_card(few)
+
+
+@settings(deadline=None)
+@given(st.dictionaries(KIND_NAMES, COUNTS, min_size=1, max_size=8))
+def test_no_kind_is_a_strength_and_a_weakness_and_each_claim_lies_beyond_the_overall_share(
+    counts: dict[str, tuple[int, int]],
+):
+    kinds = {kind: accuracy([i < right for i in range(n)]) for kind, (right, n) in counts.items()}
+    right, asked = (sum(each[i] for each in counts.values()) for i in (0, 1))
+    some = Measurement(kinds, accuracy([i < right for i in range(asked)]))
+    assert some.overall is not None
+    best, worst = strengths(some, 99), weaknesses(some, 99)
+    assert not {kind for kind, _ in best} & {kind for kind, _ in worst}
+    assert all(each.low > some.overall.mean and each.mean >= 0.5 for _, each in best)
+    assert all(each.high < some.overall.mean for _, each in worst)
+    assert [each.low for _, each in best] == sorted((each.low for _, each in best), reverse=True)
+
+
+@settings(deadline=None)
+@given(st.dictionaries(KIND_NAMES, COUNTS, min_size=1, max_size=6), st.integers())
+def test_every_frame_writes_one_line_with_nothing_left_to_fill_in(
+    counts: dict[str, tuple[int, int]], seed: int
+):
+    kinds = {kind: accuracy([i < right for i in range(n)]) for kind, (right, n) in counts.items()}
+    right, asked = (sum(each[i] for each in counts.values()) for i in (0, 1))
+    some = Measurement(kinds, accuracy([i < right for i in range(asked)]))
+    if can_write(some):
+        card = vary_card(some, random.Random(seed), ["sees images"])
+        assert card.strip()
+        assert not set(card) & set("{}\n")
+        assert "ees images" in card
+
+
+def test_variations_follow_the_seed_and_differ_in_frame_shares_and_number_of_kinds():
+    some = measured(
+        countdown=(97, 100),
+        simple_equations=(96, 100),
+        gcd=(95, 100),
+        dice=(94, 100),
+        ab=(3, 100),
+        jugs=(2, 100),
+        bf=(1, 100),
+    )
+    cards = [vary_card(some, random.Random(seed)) for seed in range(400)]
+    assert cards == [vary_card(some, random.Random(seed)) for seed in range(400)]
+    assert len(FRAMES) >= 6
+    assert len(set(cards)) > 100
+    assert {sum(kind in card for kind in some.kinds) for card in cards} == set(range(1, 8))
+    assert any(not any(letter.isdigit() for letter in card) for card in cards), "some tell no shares"
+
+
+def test_a_recorded_pool_is_read_on_its_training_side_only(tmp_path: Path):
+    path = recorded(tmp_path)
+    kept = [row for row in ROWS if side_of(key_of(row["question"])) == "train"]
+    assert 0 < len(kept) < len(ROWS)
+    half = measure_recorded(f"recorded:{path}?part=train")["lab_half"]
+    assert half.overall == accuracy([row["models"]["lab_half"]["s"] >= 0.99 for row in kept])
+    assert list(half.kinds) == ["sums and products"]
+    assert half.usd_per_call is None, "what a call cost was not recorded"
+
+
+def test_the_cards_of_a_recorded_pool_are_written_alike_or_in_words_that_are_drawn(tmp_path: Path):
+    name = f"recorded:{recorded(tmp_path)}?part=train"
+    alike = recorded_cards(name)
+    assert list(alike) == ["lab_good", "lab_half", "lab_mute"]
+    assert alike["lab_mute"].startswith("tried on sums and products only; 0 % of")
+    drawn = [recorded_cards(name, random.Random(seed)) for seed in range(9)]
+    assert drawn == [recorded_cards(name, random.Random(seed)) for seed in range(9)]
+    assert len({cards["lab_half"] for cards in drawn}) > 3
+
+
+@pytest.mark.parametrize("options", ["", "?part=test", "?part=all", "?difficulty=hard"])
+def test_held_out_questions_are_refused(tmp_path: Path, options: str):
+    with pytest.raises(EvaluationError, match=r"held-out.*add part=train"):
+        measure_recorded(f"recorded:{recorded(tmp_path)}{options}")
+
+
+def test_rare_kinds_go_into_their_category_and_say_nothing_alone():
+    answers = [GradedAnswer("w", "unheard_of", "algebra", True)] * 4 + [
+        GradedAnswer("w", "simple_equations", "algebra", False)
+    ] * 20
+    answers += [GradedAnswer("w", "never_seen", "", True)] * 9
+    some = measure_answers(answers)["w"]
+    assert {kind: each.n for kind, each in some.kinds.items()} == {"equations": 24}
+    assert some.overall is not None
+    assert some.overall.n == 33
+
+
+def test_results_count_the_newest_answer_and_no_outage():
+    results = [
+        result("a", "q/1", correct=False),
+        result("a", "q/1", correct=True),
+        result("a", "q/2", correct=False, error="worker_busy"),
+        result("a", "q/3", correct=False, error="worker_refused"),
+    ]
+    found, left_out = measure_results(results)
+    assert found["a"].overall == accuracy([True, False]), "a refusal is wrong, an outage says nothing"
+    assert (found["a"].usd_per_call, found["a"].calls, left_out) == (Decimal("0.01"), 2, 0)
+
+
+def test_results_about_held_out_questions_are_left_out_or_refused(tmp_path: Path):
+    keys = {side_of(key): key for key in read_recordings(recorded(tmp_path))}
+    kept, held_out = (
+        result("a", f"recorded/chain_sum/{keys[side]}", correct=True, source="recorded", family="sums")
+        for side in ("train", "test")
+    )
+    found, left_out = measure_results([kept, held_out])
+    assert found["a"].overall == accuracy([True])
+    assert left_out == 1
+    with pytest.raises(EvaluationError, match="held-out"):
+        measure_results([held_out])
+
+
+def test_results_without_a_worker_by_itself_are_refused():
+    with pytest.raises(EvaluationError, match="strategy `single`"):
+        measure_results([])
+
+
+def test_of_several_sources_each_gives_what_it_knows():
+    graded = {"a": measured(gcd=(5, 10))}
+    timed = {"a": Measurement(calls=7, usd_per_call=Decimal(1), tokens_per_s=50.0), "b": Measurement(calls=1)}
+    both = combine([graded, timed])
+    assert both["a"] == Measurement(graded["a"].kinds, graded["a"].overall, 7, Decimal(1), 50.0)
+    assert both["b"].overall is None
+
+
+def test_every_family_is_of_one_kind_and_all_of_reasoning_gym_are_named():
+    families = [family for each in KINDS.values() for family in each.split()]
+    assert len(families) == len(set(families))
+    assert [name for name in WHITELIST if name not in families] == []
+    assert kind_of("my_own_family") == "my own family"
+    assert kind_of("arithmetic>strings") == "sums and products then reversing words"

@@ -1,0 +1,203 @@
+"""`podium cards` from its command line."""
+
+import json
+import shlex
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from evaluation import replay_settings, sources
+from evaluation.cards.cli import main
+from evaluation.outcome import RunOutcome
+from evaluation.questions import Grade
+from evaluation.results import Result, ResultLog
+from evaluation.sources.recorded import select
+from evaluation.spec import Spec
+from serving.settings.patch import apply_patch
+from serving.settings.settings import load
+from tests.base_only import with_base_only
+from tests.evaluation.pools import ROWS
+from tests.evaluation.test_cards_records import records, step
+
+FAMILIES = ("simple_equations", "shortest_path")
+
+
+def recorded(folder: Path) -> str:
+    """120 questions: `good` has all equations right and no graph, `even` half of each."""
+    rows: list[dict[str, Any]] = [
+        ROWS[0]
+        | {"dataset": FAMILIES[n % 2], "category": "any", "question": f"{n}, what is it?"}
+        | {
+            "models": {
+                "lab_good": {"s": float(n % 2 == 0), "a": "1"},
+                "lab_even": {"s": float(n % 4 < 2), "a": "1"},
+            }
+        }
+        for n in range(120)
+    ]
+    path = folder / "recorded.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def settings(folder: Path, text: str) -> Path:
+    path = folder / "pool.yaml"
+    path.write_text(text)
+    return path
+
+
+POOL = """\
+# my pool
+workers:
+  - {name: good, kind: openai, model: m, base_url: "http://127.0.0.1:1/v1"} # it is good
+  - {name: even, kind: scripted, card: written by hand}
+"""
+
+
+def test_cards_are_shown_with_how_many_questions_they_rest_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    name = f"recorded:{recorded(tmp_path)}?part=train"
+    assert main(["--recorded", name]) == 0
+    questions = select(Spec.parse(name))
+    families = [question.dataset for _, question in questions]
+    row = next(line for line in capsys.readouterr().out.splitlines() if "lab_good" in line)
+    assert "best at equations (100 %); worst at graphs (0 %)" in row
+    assert f"of {len(questions)} overall" in row
+    assert f"{families.count(FAMILIES[0])}, {families.count(FAMILIES[1])}" in row
+
+
+def test_a_hand_written_card_is_kept_unless_it_is_to_be_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    pool, given = (
+        settings(tmp_path, POOL),
+        ["--recorded", f"recorded:{recorded(tmp_path)}?part=train", "--into"],
+    )
+    assert main([*given, str(pool)]) == 0
+    assert "Kept as they are: card of even. --replace" in capsys.readouterr().err
+    text = pool.read_text()
+    good, even = load(pool).workers
+    assert good.card.startswith("best at equations")
+    assert even.card == "written by hand"
+    assert text.replace(f', card: "{good.card}"', "") == POOL
+    assert main([*given, str(pool), "--replace"]) == 0
+    assert load(pool).worker("even").card.startswith("equally good at all kinds")
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_measured_speed_goes_into_its_setting_and_not_into_the_card(tmp_path: Path):
+    pool = settings(tmp_path, POOL)
+    seen = records(tmp_path, *[step("good")] * 5, *[step("even")] * 5)
+    name = f"recorded:{recorded(tmp_path)}?part=train"
+    assert main(["--recorded", name, "--records", seen, "--into", str(pool)]) == 0
+    good, even = load(pool).workers
+    assert good.tokens_per_s == 50
+    assert "tokens" not in good.card
+    assert good.card.endswith("; about $0.002 a call"), "no price is set, so no other line tells it"
+    assert even.tokens_per_s is None, "a scripted worker's sets its speed"
+
+
+def test_where_the_prompt_shows_no_facts_the_card_tells_them(tmp_path: Path):
+    bare = POOL.replace("# my pool", 'prompts: {worker: "{number}: {card}"}').replace(
+        "model: m,", "model: m, sees_images: true, context_tokens: 32000, tokens_per_s: 80,"
+    )
+    pool = settings(
+        tmp_path, bare.replace("m,", "m, price: {input_usd_per_mtok: 1, output_usd_per_mtok: 4},", 1)
+    )
+    assert main(["--recorded", f"recorded:{recorded(tmp_path)}?part=train", "--into", str(pool)]) == 0
+    assert (
+        load(pool)
+        .worker("good")
+        .card.endswith(
+            "overall; $4 per million output tokens; 80 tokens/s; context of 32,000 tokens; sees images"
+        )
+    )
+
+
+def test_results_of_an_evaluation_become_the_cards_of_its_own_settings(tmp_path: Path):
+    path, pool, out = recorded(tmp_path), tmp_path / "pool.yaml", tmp_path / "out"
+    assert replay_settings.main([path, "--out", str(pool)]) == 0
+    with ResultLog(out / "results.jsonl") as log:
+        for number, question in enumerate(sources.load(f"recorded:{path}?part=train")):
+            grade = Grade(question.facts["dataset"] == FAMILIES[0], "1")
+            outcome = RunOutcome("1", cost_usd=None if number == 0 else Decimal("0.01"))
+            log.add(Result.of("single:good", question, "d", outcome, grade, {}))
+            log.add(Result.of("vote", question, "d", outcome, grade, {}))
+    (out / "results.jsonl").open("a").write('{"strategy": "single:go')  # torn: the evaluation was killed
+    assert main(["--results", str(out), "--into", str(pool), "--replace"]) == 0
+    assert load(pool).worker("good").card.startswith("best at equations (100 %); worst at graphs (0 %)")
+    assert "a call" not in load(pool).worker("good").card, "one cost is unknown, so the mean is"
+    assert "replayed" in load(pool).worker("even").card, "nobody asked it"
+    assert (out / "results.jsonl").read_text().endswith("single:go"), "the evaluation's file is only read"
+
+
+def test_a_patch_for_user_config_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    name = f"recorded:{recorded(tmp_path)}?part=train"
+    assert main(["--recorded", name, "--print-yaml", "--settings", str(settings(tmp_path, POOL))]) == 0
+    patch = yaml.safe_load(capsys.readouterr().out)["workers"]
+    assert [sorted(worker) for worker in patch] == [["card", "name"]] * 2
+    assert {worker["name"] for worker in patch} == {"good", "even"}
+    changed = apply_patch(load(tmp_path / "pool.yaml"), {"workers": patch})
+    assert changed.worker("good").card.startswith("best at equations")
+
+
+def test_who_is_who_can_be_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    pool = settings(tmp_path, POOL.replace("name: good", "name: best").replace("name: even", "name: other"))
+    given = ["--recorded", f"recorded:{recorded(tmp_path)}?part=train", "--into", str(pool)]
+    assert main(given) == 2
+    assert "None of those measured" in capsys.readouterr().err
+    assert main([*given, "--name", "lab_good=best"]) == 0
+    assert "No worker of" in capsys.readouterr().err
+    assert load(pool).worker("best").card.startswith("best at equations")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("", "give --results, --recorded or --records"),
+        ("--recorded recorded:{recorded}", "held-out"),
+        ("--recorded skills", "is no recorded pool"),
+        ("--recorded recorded:{recorded}?part=train --workers nobody", "Nothing was measured of 'nobody'"),
+        ("--recorded recorded:{recorded}?part=train&difficulty=none", "has no answers"),
+        ("--recorded recorded:{recorded}?part=train --name lab_good=best", "--name goes with --settings"),
+        (
+            "--recorded recorded:{recorded}?part=train --into {pool} --name lab_good=me",
+            "'me' is none of good, even",
+        ),
+        ("--recorded recorded:{recorded}?part=train --into {pool} --settings {pool}", "not both"),
+        ("--recorded recorded:{recorded}?part=train --into {pool}.none", "cannot be read"),
+        ("--results {pool}.none", "Name the --out folder"),
+        ("--results {recorded}", "is no result"),
+        ("--records {recorded}", "holds no records"),
+    ],
+)
+def test_what_cannot_be_done_is_told_exits_2_and_writes_nothing(
+    arguments: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    pool = settings(tmp_path, POOL)
+    assert main(shlex.split(arguments.format(recorded=recorded(tmp_path), pool=pool))) == 2
+    assert told in capsys.readouterr().err
+    assert pool.read_text() == POOL
+
+
+def test_a_file_that_cannot_be_written_stays_and_exits_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    folder = tmp_path / "pools"
+    folder.mkdir()
+    pool = settings(folder, POOL)
+    (folder / ".pool.yaml.new").mkdir()  # stands in the way, also of root
+    assert main(["--recorded", f"recorded:{recorded(tmp_path)}?part=train", "--into", str(pool)]) == 1
+    assert "is as it was" in capsys.readouterr().err
+    assert pool.read_text() == POOL
+
+
+def test_it_needs_the_base_packages_only(tmp_path: Path):
+    ended = with_base_only(
+        "from evaluation.cards.cli import main\n"
+        f"sys.exit(main(['--recorded', 'recorded:{recorded(tmp_path)}?part=train', '--settings', 'cluster/scripted.yaml', '--name', 'lab_good=a']))"
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "best at equations" in ended.stdout

@@ -1,0 +1,119 @@
+"""Cost and speed of workers, from the records of runs."""
+
+import asyncio
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evaluation.cards.records import measure_records, read_records
+from evaluation.errors import EvaluationError
+from tests.serving.api.served import scripted, served, team
+
+
+def step(worker: str = "a", **changes: Any) -> dict[str, Any]:
+    return {
+        "worker": worker,
+        "served_by": worker,
+        "status": "done",
+        "usage": {"input_tokens": 9, "output_tokens": 101, "cached_input_tokens": 0, "reasoning_tokens": 0},
+        "cost_usd": 0.002,
+        "reasoning": None,
+        "started_s": 0.1,
+        "first_token_s": 1.0,
+        "ended_s": 3.0,
+        "inner": None,
+    } | changes
+
+
+def records(folder: Path, *steps: dict[str, Any]) -> str:
+    path = folder / "workflows.json"
+    path.write_text(json.dumps({"object": "list", "data": [{"id": "w", "steps": [each]} for each in steps]}))
+    return str(path)
+
+
+def test_speed_is_of_the_time_from_the_first_token_to_the_last(tmp_path: Path):
+    found = measure_records(read_records(records(tmp_path, *[step()] * 5)))["a"]
+    assert found.tokens_per_s == pytest.approx(50)
+    assert (found.calls, found.usd_per_call, found.overall) == (5, Decimal("0.002"), None)
+
+
+def test_thoughts_count_where_they_were_streamed(tmp_path: Path):
+    thinking = {"input_tokens": 9, "output_tokens": 1101, "cached_input_tokens": 0, "reasoning_tokens": 1000}
+    unseen = measure_records(read_records(records(tmp_path, *[step(usage=thinking)] * 5)))["a"]
+    seen = measure_records(read_records(records(tmp_path, *[step(usage=thinking, reasoning="Hm.")] * 5)))["a"]
+    assert (unseen.tokens_per_s, seen.tokens_per_s) == (pytest.approx(50), pytest.approx(550))
+
+
+def test_too_few_calls_or_tokens_tell_no_speed(tmp_path: Path):
+    short = {"output_tokens": 11}
+    assert measure_records(read_records(records(tmp_path, *[step()] * 4)))["a"].tokens_per_s is None
+    assert (
+        measure_records(read_records(records(tmp_path, *[step(usage=short)] * 5)))["a"].tokens_per_s is None
+    )
+
+
+def test_an_unknown_cost_makes_the_mean_unknown_and_never_0(tmp_path: Path):
+    found = measure_records(read_records(records(tmp_path, step(), step(cost_usd=None))))
+    assert found["a"].usd_per_call is None
+
+
+def test_who_answered_is_measured_and_only_what_was_finished(tmp_path: Path):
+    inner = {"id": "inside", "steps": [step("c")]}
+    steps = [step("a", served_by="b"), step("a", status="failed"), step("podium", inner=inner)]
+    found = measure_records(read_records(records(tmp_path, *steps)))
+    assert {worker: each.calls for worker, each in found.items()} == {"b": 1, "c": 1}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps({"id": "w", "steps": [step()]}),
+        json.dumps([{"steps": [step()]}]),
+        "\n".join([json.dumps({"steps": []}), json.dumps({"steps": [step()]})]),
+    ],
+    ids=["one workflow", "a list", "one a line"],
+)
+def test_a_file_may_hold_what_the_server_answered_or_its_workflows(tmp_path: Path, text: str):
+    path = tmp_path / "saved.json"
+    path.write_text(text)
+    assert measure_records(read_records(str(path)))["a"].calls == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('{"answer": 1}', "GET /v1/workflows"),
+        ("not JSON", "line 1: it is not JSON"),
+        (None, "cannot be read"),
+    ],
+)
+def test_what_is_no_record_is_refused(tmp_path: Path, text: str | None, told: str):
+    path = tmp_path / "saved.json"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(EvaluationError, match=told):
+        read_records(str(path))
+
+
+def test_no_server_is_told():
+    with pytest.raises(EvaluationError, match=r"No records at http://127.0.0.1:1/v1/workflows .*running"):
+        read_records("http://127.0.0.1:1")
+
+
+async def test_a_running_server_tells_what_its_workers_took():
+    words = " ".join(["word"] * 60)
+    paced = scripted(
+        "a", words, tokens_per_s=200, price={"input_usd_per_mtok": 0, "output_usd_per_mtok": 100}
+    )
+    async with served(team(workers=[paced], workflows={})) as api:
+        await asyncio.gather(*(api.ok({"model": "a"}) for _ in range(5)))
+        found = measure_records(await asyncio.to_thread(read_records, api.url))
+        newest = await api.newest()
+    usage = newest["steps"][0]["usage"]["output_tokens"]
+    assert list(found) == ["a"]
+    assert (found["a"].calls, found["a"].usd_per_call) == (5, Decimal(usage) / 10_000)
+    assert found["a"].tokens_per_s is not None
+    assert 1 < found["a"].tokens_per_s < 220, "no faster than it was told to write, however busy the machine"
