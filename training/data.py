@@ -106,7 +106,7 @@ def eval_questions(config: Config, pool: Sequence[str]) -> list[TeamQuestion]:
         SettingsError: the source is a file without a second one of held-out questions; or they overlap.
     """
     rng = random.Random(f"{config.seed} held out")
-    questions = _unseen_questions(config) if config.held_out else []
+    questions: Sequence[Question | TeamQuestion] = _unseen_questions(config) if config.held_out else ()
     return [
         each if isinstance(each, TeamQuestion) else TeamQuestion(each, _team(config, pool, each, rng, None))
         for each in questions

@@ -1,10 +1,10 @@
 """A question and who may answer it: what one plan is written for."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import cycle
 
-from conductor.model.messages import Message
+from conductor.model.messages import Message, Role
 from conductor.model.pool_member import PoolMember
 from evaluation.questions import Question
 
@@ -21,6 +21,6 @@ class TeamQuestion:
     @property
     def conversation(self) -> tuple[Message, ...]:
         """As the server would get it."""
-        roles = cycle(("user", "assistant"))
+        roles: Iterable[Role] = cycle(("user", "assistant"))
         turns = (*self.question.earlier, self.question.text)
         return tuple(Message.of(role, turn) for role, turn in zip(roles, turns, strict=False))

@@ -18,6 +18,7 @@ from serving.settings.settings import SettingsError
 from serving.settings.settings import load as load_settings
 from training.curriculum.questions import RequestQuestion, lesson, request_questions
 
+ABOUT = "Look at the requests that a conductor learns from, and measure one on those it never saw."
 COLUMNS = ("requests", "parsed", "one_step", "workers", "right", "about", "empty")
 
 
@@ -41,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="podium curriculum", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="podium curriculum", description=ABOUT)
     verbs = parser.add_subparsers(dest="verb", required=True)
     shown = verbs.add_parser("show", help="print requests, each with its team and its best plan")
     measured = verbs.add_parser("measure", help="judge a conductor's plans for held-out requests")

@@ -5,7 +5,7 @@ and roles, and of all others a fifth of the phrasings and cards, by their words.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -144,6 +144,7 @@ def load(side: Side) -> Materials:
     domains = [Domain.model_validate(_read(path)) for path in sorted((FOLDER / "domains").glob("*.yaml"))]
     roles = [Role.model_validate(each) for each in _read(FOLDER / "roles.yaml")]
     joints = Joints.model_validate(_read(FOLDER / "joints.yaml"))
+    generalists = Generalists.model_validate(_read(FOLDER / "generalists.yaml"))
     kept = [
         _domain_of(domain, side)
         for domain in domains
@@ -152,8 +153,8 @@ def load(side: Side) -> Materials:
     return Materials(
         {domain.domain: domain for domain in kept},
         [role for each in roles if (role := _role_of(each, side)) is not None],
-        _texts_of(Generalists.model_validate(_read(FOLDER / "generalists.yaml")), side),
-        _texts_of(joints, side),
+        _texts_of(generalists, side, Generalists.model_fields),
+        _texts_of(joints, side, ("chain", "join", "check", "check_subtasks", "openers", "closers")),
         _kept(_read(FOLDER / "texts.yaml"), side),
     )
 
@@ -193,10 +194,5 @@ def _role_of(role: Role, side: Side) -> Role | None:
     )
 
 
-def _texts_of(model: Texts, side: Side) -> Texts:
-    lists = {
-        name: _kept(value, side)
-        for name, value in model
-        if isinstance(value, tuple) and value and isinstance(value[0], str)
-    }
-    return model.model_copy(update=lists)
+def _texts_of(model: Texts, side: Side, fields: Iterable[str]) -> Texts:
+    return model.model_copy(update={name: _kept(getattr(model, name), side) for name in fields})
