@@ -5,12 +5,14 @@ PYTHON   ?= python3
 PORT     ?= 8000
 SETTINGS ?= cluster/local.yaml
 MODEL    ?=
+CONDUCTOR ?=
 FAST     ?=
 SCENARIO ?= mixed
 DURATION ?=
 EVAL     ?= --help
 BIN      := .venv/bin
-SERVER   := --settings $(SETTINGS) --port $(PORT) $(if $(MODEL),--model $(MODEL))
+CHOSEN   := --settings $(SETTINGS) $(if $(MODEL),--model $(MODEL)) $(if $(CONDUCTOR),--conductor '$(CONDUCTOR)')
+SERVER   := $(CHOSEN) --port $(PORT)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-base setup-dev setup-learning serve demo stop test check fix bench load siege capacity eval check-cluster train-tiny docs lock clean
@@ -18,10 +20,11 @@ SERVER   := --settings $(SETTINGS) --port $(PORT) $(if $(MODEL),--model $(MODEL)
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
 	@echo
-	@echo "  make serve takes MODEL=Qwen/Qwen2.5-1.5B-Instruct (a hub's name or a folder), SETTINGS=file.yaml, PORT=8000, FAST=1 (HAProxy in front)"
+	@echo "  make serve takes CONDUCTOR=gpt-5 (the worker that leads; needs its key), and"
+	@echo "  MODEL=Qwen/Qwen2.5-1.5B-Instruct (a hub's name or a folder), SETTINGS=file.yaml, PORT=8000, FAST=1 (HAProxy in front)"
 
 setup: ## build .venv with what SETTINGS needs, vLLM and local models only where it serves them; quick when nothing changed
-	@$(PYTHON) -m cluster.local.setup --settings $(SETTINGS) $(if $(MODEL),--model $(MODEL))
+	@$(PYTHON) -m cluster.local.setup $(CHOSEN)
 
 setup-base:
 	@$(PYTHON) -m cluster.local.setup
@@ -76,8 +79,9 @@ check-cluster: setup-base ## do pool, Serve config and machines agree, and what 
 train-tiny: setup-learning ## a tiny conductor learns by reward, three seeds, minutes; figures in build/train-tiny.json
 	@$(BIN)/python -m training.tiny
 
-docs: setup-base ## write docs/settings.md again, from the settings' classes
+docs: setup-base ## write docs/settings.md and docs/conductor.md again, from the settings' classes and the prompts
 	@$(BIN)/python -m serving.settings.page > build/settings.md && mv build/settings.md docs/settings.md
+	@$(BIN)/python -m serving.conductor_page > build/conductor.md && mv build/conductor.md docs/conductor.md
 
 lock: setup-base ## write requirements/all.lock again from pyproject.toml; versions change only where it asks for that
 	@$(BIN)/python -m cluster.local.uv

@@ -46,7 +46,7 @@ class Reason(StrEnum):
     LENGTH_MISMATCH = "length_mismatch"
     """The three lists are not equally long (`lists` format only)."""
     EMPTY_SUBTASK = "empty_subtask"
-    """A step says nothing."""
+    """A step says nothing. No plan is refused for it any more; older records were."""
     UNKNOWN_WORKER = "unknown_worker"
     """A step names a worker that this request's pool does not have."""
     READS_FORWARD = "reads_forward"

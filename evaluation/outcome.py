@@ -70,8 +70,13 @@ def outcome_of(record: Record) -> RunOutcome:
         error=failure.code if failure else None,
         message=failure.explanation if failure else "",
         workers=tuple(dict.fromkeys(call.worker for call in calls)),
-        plan=tuple(f"{s.worker}{list(s.access)}: {s.subtask}" for s in plan.steps) if plan else (),
+        plan=tuple(step_line(s.worker, s.access, s.subtask) for s in plan.steps) if plan else (),
     )
+
+
+def step_line(worker: str, access: Sequence[int], subtask: str) -> str:
+    """A step as reports show it; one without a subtask is asked the question itself."""
+    return f"{worker}{list(access)}: {subtask or 'answer the question'}"
 
 
 def combine(parts: Sequence[RunOutcome], answer: str, *, concurrent: bool) -> RunOutcome:

@@ -18,7 +18,8 @@ usage, answer = None, ""
 for chunk in chunks:
     event = chunk.model_extra.get("podium", {})
     if event.get("type") == "step_planned":
-        print(f"[{event['at_s']:6.2f} s] planned step {event['step']}: {event['worker']}: {event['subtask']}")
+        task = event["subtask"] or "answer the question"
+        print(f"[{event['at_s']:6.2f} s] planned step {event['step']}: {event['worker']}: {task}")
     elif event.get("type") in ("step_began", "step_ended", "step_lost") and not answer:
         print(f"[{event['at_s']:6.2f} s] {event['type'].replace('_', ' ')}: {event['step']}")
     for choice in chunk.choices:

@@ -21,6 +21,6 @@ for plan in record["plans"]:
     print(f"plan {plan['plan']} by {plan['worker'] or plan['source']}, {len(plan['steps'])} steps{refused}")
 for step in record["steps"]:
     print(f"step {step['plan']}.{step['step']}: {step['worker']}, read {step['access']}, {step['status']}")
-    print(f"  asked:  {step['subtask']}")
+    print(f"  asked:  {step['subtask'] or 'the question itself'}")
     print(f"  said:   {(step['output'] or '').strip()[:100]}")
     print(f"  tokens: {step['usage']}")

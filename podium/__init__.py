@@ -44,7 +44,7 @@ EXPORTS = {
     "Team": "conductor.run.team",
     "Settings": "serving.settings.settings",
     "SettingsError": "serving.settings.settings",
-    "load_settings": "serving.settings.settings:load",
+    "load_settings": "serving.settings.overrides:settings_to_serve",
 }
 """Public name -> `module`, or `module:name` where it is called something else there."""
 

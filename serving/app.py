@@ -15,7 +15,8 @@ from serving.edge.policy import Policy
 from serving.lora.adapters import AdapterError, name_of, verify
 from serving.lora.compatibility import MAX_LORA_RANK, check, tensors_of_model
 from serving.paths import resolve_path
-from serving.settings.settings import Settings, SettingsError, absent_workers, load, without_workers
+from serving.settings.overrides import check_conductor_key, settings_to_serve
+from serving.settings.settings import Settings, SettingsError, absent_workers, without_workers
 from serving.settings.workers import VllmSettings, WorkerSettings
 from serving.telemetry.spans import EXPORTER
 
@@ -28,7 +29,8 @@ def build_app(args: dict[str, Any]) -> Application:
     """The Serve application of a settings file: the router, and a deployment for each vLLM engine.
 
     Args:
-        args: `settings`, the file's path; optionally `model`, served in place of every local engine's.
+        args: `settings`, the file's path; optionally `model`, served in place of every local engine's, and
+            `conductor`, the worker that leads in place of the file's conductor.
 
     Raises:
         SettingsError: the arguments or the file cannot be used.
@@ -48,16 +50,19 @@ def application(args: dict[str, Any], engine: type | None = None) -> Application
     """
     from serving.deployments.build import engine_deployment, router_deployment
 
-    unknown = args.keys() - {"settings", "model"}
+    unknown = args.keys() - {"settings", "model", "conductor"}
     if unknown or "settings" not in args:
         raise SettingsError(
-            f"build_app takes settings=FILE and model=NAME, not {sorted(unknown) or 'nothing'}."
+            f"build_app takes settings=FILE, model=NAME and conductor=NAME, not {sorted(unknown) or 'nothing'}."
         )
-    settings = load(resolve_path(Path(args["settings"])), args.get("model") or None)
+    path, conductor = resolve_path(Path(args["settings"])), args.get("conductor")
+    settings = settings_to_serve(path, args.get("model"), conductor)
     if not ray.is_initialized():
         # Ray will be started from here and its replicas inherit this environment: a key is missed now, not
         # a minute later. A Ray that runs has nodes with environments of their own, and the router alone can
         # tell.
+        if conductor:
+            check_conductor_key(settings, os.environ)
         without_workers(settings, set(absent_workers(settings, os.environ)))
     # For the proxies of a Ray that is started after this, as `serve run` does; they are given no settings.
     os.environ[edge.VARIABLE] = Policy.of(settings).model_dump_json()

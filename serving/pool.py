@@ -64,6 +64,7 @@ class Pool:
             self._thinking_tokens(chosen),
             self._thought(chosen),
             chosen.timeout_s,
+            chosen.effort,
         )
         return Team(conductor, in_pool, Prompts(**texts), chosen.fallback)
 
@@ -74,7 +75,7 @@ class Pool:
         first = self.settings.worker(chosen.worker)
         line = [first, *(self.settings.worker(name) for name in first.fallbacks)]
         return max(
-            accepts_of(worker).thinking_tokens(first.effort or worker.effort)
+            accepts_of(worker).thinking_tokens(chosen.effort or first.effort or worker.effort)
             if isinstance(worker, API_SETTINGS)
             else 0
             for worker in line

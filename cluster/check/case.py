@@ -14,7 +14,8 @@ from cluster.check import deployments, machines
 from cluster.check.deployments import Deployment, ServeConfig
 from cluster.check.findings import CheckError, Frozen
 from cluster.check.machines import Machines
-from serving.settings.settings import Settings, SettingsError, load
+from serving.settings.overrides import settings_to_serve
+from serving.settings.settings import Settings, SettingsError
 
 PRICES = Path(__file__).resolve().parents[1] / "prices.yaml"
 MODELS = Path(__file__).with_name("models.yaml")
@@ -76,11 +77,11 @@ def case_of(settings: Path, serve: Path, cluster: Path, prices: Path = PRICES, m
     Raises:
         CheckError: one cannot be used; the message names it.
     """
+    config = deployments.read(serve)
     try:
-        served = load(settings)
+        served = settings_to_serve(settings, config.model, config.conductor)
     except SettingsError as exc:
         raise CheckError(exc.message) from exc
-    config = deployments.read(serve)
     return Case(
         settings=served,
         settings_file=str(settings),

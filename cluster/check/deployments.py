@@ -63,6 +63,8 @@ class ServeConfig:
     deployments: Mapping[str, Mapping[str, Any]]
     import_path: str = ""
     port: int = PORT
+    model: str | None = None
+    conductor: str | None = None
 
 
 def read(path: Path) -> ServeConfig:
@@ -75,12 +77,15 @@ def read(path: Path) -> ServeConfig:
     if fault := _fault(data):
         raise CheckError(f"{path} is not a Serve config: {fault}. cluster/gpu.serve.yaml is one.")
     application = mapping(data["applications"][0])
+    args = section(application, "args")
     return ServeConfig(
         file=str(path),
-        settings=section(application, "args").get("settings"),
+        settings=args.get("settings"),
         deployments={each["name"]: each for each in items(application.get("deployments"))},
         import_path=application["import_path"],
         port=section(data, "http_options").get("port", PORT),
+        model=args.get("model"),
+        conductor=args.get("conductor"),
     )
 
 

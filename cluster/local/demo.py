@@ -15,17 +15,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from openai import APIError, OpenAI
+from openai import APIError, OpenAI, omit
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from cluster.local.environment import serve_environment
 from cluster.local.processes import ServeError
-from cluster.local.serve import port_number, stop_on_signals
+from cluster.local.serve import add_overrides, port_number, stop_on_signals
 from cluster.local.server import SETTINGS, Server
 
 QUESTION = "What is the capital of France, and what is it known for?"
+SMALL_ANSWER_TOKENS = 160
+"""A small local model has no more to say. A team that a model of a provider leads is not cut off: its thoughts count too."""
 WORKFLOW_HEADER = "x-podium-workflow-id"
 Json = dict[str, Any]
 
@@ -49,12 +51,19 @@ class DemoError(Exception):
 # -------------------------------------------------------------------------------- asking
 
 
-def ask(client: OpenAI, model: str, question: str) -> Answer:
-    """One streamed request; prints plan and answer as they arrive."""
+def ask(client: OpenAI, model: str, question: str, max_tokens: int | None) -> Answer:
+    """One streamed request; prints plan and answer as they arrive.
+
+    Args:
+        client: of the server.
+        model: the `model` of the request.
+        question: of the user.
+        max_tokens: the longest answer; None: as long as its worker may write.
+    """
     raw = client.chat.completions.with_raw_response.create(
         model=model,
         messages=[{"role": "user", "content": question}],
-        max_tokens=160,
+        max_tokens=max_tokens or omit,
         stream=True,
         extra_body={"podium": {"trace": True, "progress": "events"}},
     )
@@ -159,10 +168,11 @@ def check(answer: Answer, record: Json) -> None:
         raise DemoError(f"The demo got no {', no '.join(missing)}.")
 
 
-def show(server: Server, model: str, question: str) -> None:
+def show(server: Server, model: str, question: str, max_tokens: int | None) -> None:
     """The question, the plan as it is written, the answer, the bill."""
     console.print(f"\n[bold]Question[/] to [cyan]{model}[/]\n{escape(question)}\n\n[bold]Plan[/]")
-    answer = ask(OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0), model, question)
+    client = OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    answer = ask(client, model, question, max_tokens)
     record = fetch_record(server.url, answer.workflow_id) if answer.workflow_id else {}
     show_steps(answer.summary.get("steps", []))
     check(answer, record)
@@ -179,10 +189,17 @@ def show(server: Server, model: str, question: str) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Start, ask, stop; 0 only if all of it worked."""
-    server = Server(settings=options.settings, port=options.port, model=options.model, progress=True)
+    server = Server(
+        settings=options.settings,
+        port=options.port,
+        model=options.model,
+        conductor=options.conductor,
+        progress=True,
+    )
     try:
         with server:
-            show(server, options.ask_model, options.question)
+            max_tokens = None if options.conductor else SMALL_ANSWER_TOKENS
+            show(server, options.ask_model, options.question, max_tokens)
             console.print("Stopping ...")
     except (ServeError, DemoError, APIError, OSError) as error:
         console.print(f"\nThe demo failed: {error}", markup=False)
@@ -206,7 +223,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("question", nargs="?", default=QUESTION, help="(%(default)s)")
     parser.add_argument("--settings", default=SETTINGS, metavar="FILE", help="what is served (%(default)s)")
     parser.add_argument("--port", type=port_number, default=8000, help="0 takes a free one (%(default)s)")
-    parser.add_argument("--model", help="a hub's name or a folder, in place of the file's local models")
+    add_overrides(parser)
     parser.add_argument("--ask-model", default="podium-mini", help="the `model` of the request (%(default)s)")
     options = parser.parse_args(arguments)
     os.environ.update(

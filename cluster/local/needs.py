@@ -1,5 +1,5 @@
 """What a settings file needs on this machine beyond the base: `python -m cluster.local.needs FILE [--model
-NAME]` prints it as JSON.
+NAME] [--conductor NAME]` prints it as JSON.
 
 Set-up runs this inside `.venv` once the base packages are there, and installs no more than it says.
 """
@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from serving.paths import resolve_path
-from serving.settings.settings import Settings, SettingsError, load
+from serving.settings.overrides import check_conductor_key, settings_to_serve
+from serving.settings.settings import Settings, SettingsError
 from serving.settings.workers import VllmSettings
 
 
@@ -48,9 +50,13 @@ def main() -> int:
     )
     parser.add_argument("settings", type=Path)
     parser.add_argument("--model", default=None, help="served in place of every local one")
+    parser.add_argument("--conductor", default=None, help="the worker that leads")
     options = parser.parse_args()
     try:
-        needs = needs_of(load(resolve_path(options.settings), options.model))
+        settings = settings_to_serve(resolve_path(options.settings), options.model, options.conductor)
+        if options.conductor:  # said now, not after minutes of set-up
+            check_conductor_key(settings, os.environ)
+        needs = needs_of(settings)
     except SettingsError as error:
         print(error.message, file=sys.stderr)
         return 1

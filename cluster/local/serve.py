@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 from types import FrameType
+from typing import Any
 
 import psutil
 
@@ -119,6 +120,32 @@ def port_number(text: str) -> int:
     return port
 
 
+class Once(argparse.Action):
+    """An option that is refused where it is given twice."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: str | Sequence[Any] | None,
+        option_string: str | None = None,
+    ) -> None:
+        if getattr(namespace, self.dest, None) is not None:
+            parser.error(f"{option_string} is given twice; name one.")
+        setattr(namespace, self.dest, values)
+
+
+def add_overrides(parser: argparse.ArgumentParser) -> None:
+    """The options that say what is served in place of what the settings file says."""
+    parser.add_argument("--model", help="a hub's name or a folder, in place of the file's local models")
+    parser.add_argument(
+        "--conductor",
+        action=Once,
+        metavar="WORKER",
+        help="the worker that writes the plans, in place of the file's conductor",
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """`podium serve`."""
     parser = argparse.ArgumentParser(
@@ -129,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--settings", default=SETTINGS, metavar="FILE", help="what is served (%(default)s)")
     parser.add_argument("--port", type=port_number, default=8000, help="0 takes a free one (%(default)s)")
     parser.add_argument("--metrics-port", type=port_number, default=0, help="for Prometheus (a free one)")
-    parser.add_argument("--model", help="a hub's name or a folder, in place of the file's local models")
+    add_overrides(parser)
     parser.add_argument(
         "--cpus", type=int, default=2, help="logical CPUs that Ray may hand out (%(default)s)"
     )
@@ -143,6 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         port=options.port,
         metrics_port=options.metrics_port,
         model=options.model,
+        conductor=options.conductor,
         cpus=options.cpus,
         env=fast_environment() if options.fast else None,
         progress=True,

@@ -62,6 +62,7 @@ class Server:
         config: a Serve config file to run instead; it says for itself on which port.
         port: HTTP port on loopback; 0 takes a free one.
         model: a hub's name or a folder, passed on as `model=` (the local workers' model).
+        conductor: a worker's name, passed on as `conductor=` (who leads, in place of the file's conductor).
         dashboard_port: of Ray's dashboard, to which `serve deploy` and `serve status` speak; None: there is
             none, 0 takes a free one.
         metrics_port: where Prometheus finds this node's metrics; 0 takes a free one.
@@ -81,6 +82,7 @@ class Server:
         config: Path | None = None,
         port: int = 8000,
         model: str | None = None,
+        conductor: str | None = None,
         metrics_port: int = 0,
         dashboard_port: int | None = None,
         ready: Sequence[str] = ("/readyz",),
@@ -99,7 +101,8 @@ class Server:
         self.tag = f"{ROOT}:{self.port}:{uuid.uuid4().hex}"
         self.environment = {**os.environ, **serve_environment(), **(env or {}), TAG: self.tag}
         self.environment.pop("RAY_ADDRESS", None)  # a cluster of its own, whatever the shell points at
-        app = [APP, f"settings={settings}", *([f"model={model}"] if model else [])]
+        given = {"settings": settings, "model": model, "conductor": conductor}
+        app = [APP, *(f"{name}={value}" for name, value in given.items() if value)]
         self._target = [str(config)] if config else app
         self._ready = ready
         self._cpus = cpus

@@ -223,13 +223,16 @@ def add(stage: Stage) -> None:
             each.stamp.write_text(wanted)
 
 
-def ask_needs(settings: str, model: str | None) -> tuple[bool, list[str]]:
-    """Whether `settings` need an engine, and which local models; `needs.py` says it inside `.venv`.
+def ask_needs(served: Sequence[str]) -> tuple[bool, list[str]]:
+    """Whether what is served needs an engine, and which local models; `needs.py` says it inside `.venv`.
+
+    Args:
+        served: its arguments: the settings file, and what the command line puts in its place.
 
     Raises:
         SetupError: they cannot be used.
     """
-    command = [str(PYTHON), "-m", "cluster.local.needs", settings, *(["--model", model] if model else [])]
+    command = [str(PYTHON), "-m", "cluster.local.needs", *served]
     answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if answer.returncode != 0:
         raise SetupError(answer.stderr.strip())
@@ -288,19 +291,18 @@ def one_at_a_time() -> Generator[None]:
         yield
 
 
-def set_up(settings: str | None, model: str | None, *, dev: bool, learning: bool) -> None:
+def set_up(served: Sequence[str], *, dev: bool, learning: bool) -> None:
     """All stages that are asked for.
 
     Args:
-        settings: the file that is to be served; None: none is.
-        model: served in place of its local ones.
+        served: what is to be served, see `ask_needs`; empty: nothing is.
         dev: with the packages of checks and load tests.
         learning: with all packages and both local models.
     """
     add(BASE)
     engine, models = False, list(local_models.LOCAL_MODELS) if learning else []
-    if settings and not learning:
-        engine, models = ask_needs(settings, model)
+    if served and not learning:
+        engine, models = ask_needs(served)
     with making_models(models):
         if engine:
             add(CPU)
@@ -315,13 +317,17 @@ def main() -> int:
     )
     parser.add_argument("--settings", help="with what it takes to serve this file")
     parser.add_argument("--model", help="served in place of the file's local models")
+    parser.add_argument("--conductor", help="the worker that leads in place of the file's conductor")
     parser.add_argument("--dev", action="store_true", help="with what checks and load tests need")
     parser.add_argument("--learning", action="store_true", help="with everything")
     options = parser.parse_args()
+    given = {"--model": options.model, "--conductor": options.conductor}
+    overrides = [f"{option}={value}" for option, value in given.items() if value]
+    served = [options.settings, *overrides] if options.settings else []
     try:
         check_python()
         with one_at_a_time():
-            set_up(options.settings, options.model, dev=options.dev, learning=options.learning)
+            set_up(served, dev=options.dev, learning=options.learning)
     except (SetupError, ModelError) as error:
         print(f"\nSet-up stopped. {error}", file=sys.stderr)
         return 1

@@ -22,7 +22,7 @@ WORD_CHARS = 24
 # or 2 s to compile the same as a class. A repeat of words, their characters unrolled, takes 0.1 s once and
 # microseconds a token.
 _STRING = (
-    'string ::= "\\"" first letters{tail} (" " word){{0,{more}}} "\\""\n'
+    'string ::= "\\"" (first letters{tail} (" " word){{0,{more}}})? "\\""\n'
     'first ::= [^"\\\\\\x00-\\x20\\x7f-\\xa0\\u1680\\u2000-\\u200f\\u2028-\\u202f\\u205f\\u3000]\n'
     'letter ::= [^"\\\\\\x00-\\x20] | "\\\\" ["\\\\nrt]\n'
 )

@@ -1,12 +1,16 @@
-"""How to write a plan, as the conductor is told: the format that its server enforces, and examples that can
-run.
+"""What the conductor is told of its work: what a plan is, what makes a good one, how to write it in the format
+that its server enforces, and worked examples.
 
-The examples are made for the request: no more steps than it may have, no worker that its pool does not
-have. So a conductor that copies one has written a plan.
+Written for strong models that were not trained for this. All of it is made for the request: no more steps than
+it may have, and no worker that its pool does not have, so a conductor that copies an example has written a plan
+that runs. The examples are in the spirit of the few-shot plans of arXiv 2512.04388; they and the wording are
+ours.
 """
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from conductor.plan.formats import Format
@@ -19,7 +23,7 @@ thought before them), or three lists. The first two are both the format `steps`.
 _STARTS = {
     "lines": "Write one JSON object for each step, each on a line of its own, and nothing else.",
     "object": "Write one JSON object that holds the steps in order, and nothing else.",
-    "thinking object": "Write one JSON object and nothing else: first, under `thinking`, a sentence or two on what the question needs, "
+    "thinking object": "Write one JSON object and nothing else: first, under `thinking`, a sentence or two on what the request needs, "
     "then the steps in order.",
     "lists": "Think first, in a sentence or two. Then write three Python lists of equal length and nothing after them.",
 }
@@ -29,8 +33,52 @@ _ACCEPTS = {
     "thinking object": 'write "accept": true and no steps',
     "lists": "write three empty lists",
 }
-_PARTS = "The question has two parts, and then they must be joined."
-_EASY = "One model can answer at once."
+
+_PLAN = """\
+You lead a team of language models. You do not answer the user: you write the plan by which the team answers.
+
+A plan has at most {max_steps} step{s}. A step has
+- a worker: the number of the model that does it,
+- a subtask: what it is to do; if it is empty, the worker is asked the user's own words,
+- an access list: the earlier steps, counted from 0, whose outputs it reads{only}.
+"""
+_FLOW = """\
+Every worker sees the user's request. Steps that do not read each other run at the same time. The output of the last step is the \
+answer, and the only one the user sees.
+"""
+_ONE = """
+How to plan:
+- Leave the subtask empty: the user's own words are the best task, and a rewording can only lose something.
+"""
+_SEVERAL = """
+How to plan:
+- Most requests need one step. Leave its subtask empty: the user's own words are the best task, and a rewording can only lose \
+something.
+"""
+_WORKERS = """\
+- Cards say what workers are good at; the line below a card, what is known of price (an answer costs mostly its output), speed, \
+context and images. Take the cheapest whose card fits. Small talk goes to the cheapest of all; a dear worker is for what cheaper \
+ones get wrong, a fast one where a quick answer counts. A picture needs a worker that sees images, a long text one whose context \
+holds it.
+"""
+_SPLIT = """\
+- Split only where a part suits another worker, or needs another part's result. The same work done twice costs twice.
+- Let a second worker check what easily goes wrong and must be right: long calculations, proofs, code. The checker reads the \
+answer and writes it out corrected.
+- With several steps, each subtask names what it is about in the request's own words, with its names, numbers and languages; never \
+"do the second part".
+- The last step reads every part it needs and answers the whole request, in the user's language.
+"""
+_EXAMPLES = "Examples (their workers are arbitrary; choose yours by the cards):"
+
+
+@dataclass(frozen=True, slots=True)
+class _Example:
+    """A request, why its plan is as it is, and the plan; workers are written as their numbers."""
+
+    request: str
+    reason: str
+    steps: tuple[Step, ...]
 
 
 def layout_of(format: Format, *, is_schema: bool = False, is_thinking: bool = False) -> Layout:
@@ -40,16 +88,24 @@ def layout_of(format: Format, *, is_schema: bool = False, is_thinking: bool = Fa
     return ("thinking object" if is_thinking else "object") if is_schema else "lines"
 
 
-def instructions(layout: Layout, n_workers: int, max_steps: int) -> str:
-    """How to write a plan in `layout`, with an example of several steps where they may be several."""
-    easy = (
-        f"For an easy question:\n{_plan_text(layout, [Step('0', 'Answer the question briefly.')], _EASY)}\n"
-    )
-    several = _example(n_workers, max_steps)
-    if not several:
-        return f"{_STARTS[layout]} {easy}"
-    text = _plan_text(layout, several, _PARTS)
-    return f"{_STARTS[layout]} For example, for a question of two parts:\n{text}\n{easy}"
+def role(max_steps: int) -> str:
+    """What the conductor is for, and what makes a good plan of at most so many steps."""
+    is_one = max_steps == 1
+    plan = _PLAN.format(max_steps=max_steps, s="" if is_one else "s", only="; here none" if is_one else "")
+    return f"{plan}{_ONE}{_WORKERS}" if is_one else f"{plan}{_FLOW}{_SEVERAL}{_WORKERS}{_SPLIT}"
+
+
+@lru_cache(maxsize=256)  # every plan is asked with them, and few teams differ
+def instructions(layout: Layout, n_workers: int, max_steps: int, cheapest: int | None = None) -> str:
+    """How to write a plan in `layout`, with examples for a pool of `n_workers`, `cheapest` among them where
+    prices are known.
+    """
+    shown = [
+        _shown(layout, example)
+        for example in _examples(n_workers, cheapest)
+        if len(example.steps) <= max_steps
+    ]
+    return f"{_STARTS[layout]} {_EXAMPLES}\n\n" + "\n".join(shown)
 
 
 def how_to_accept(layout: Layout) -> str:
@@ -57,28 +113,58 @@ def how_to_accept(layout: Layout) -> str:
     return _ACCEPTS[layout]
 
 
-def _example(n_workers: int, max_steps: int) -> list[Step]:
-    """A plan of several steps; workers are written as their numbers. None where only one step is allowed."""
-    other = str(min(1, n_workers - 1))
-    if max_steps < 2:
-        return []
-    if max_steps == 2:
-        return [
-            Step("0", "Work out what the first part of the question asks for."),
-            Step(other, "Answer the whole question with the result of the first part.", (0,)),
-        ]
+def _examples(n_workers: int, cheapest: int | None) -> list[_Example]:
+    """Small talk, one step by who knows, one part after another, two at the same time, a check."""
+    first = cheapest or 0
+    a, b, c = (str((first + more) % n_workers) for more in range(3))
+    whom = "the user's own words" if cheapest is None else f"worker {a}, the cheapest of your team"
     return [
-        Step(other, "Derive the formula the question asks for."),
-        Step("0", "List the special cases in which such a formula fails."),
-        Step(other, "Answer the question with the formula, corrected for the special cases.", (0, 1)),
-    ]
+        _Example("hi, how are you?", f"Small talk. One step, {whom}.", (Step(a, ""),)),
+        _Example(
+            "Why does my sourdough not rise? I feed it once a week.",
+            "One worker that knows about baking can answer this well.",
+            (Step(b, ""),),
+        ),
+        _Example(
+            "My script prints every line twice: ... Fix it and write a note on the bug for our customers.",
+            "The note needs what the coder finds, so a writer reads it.",
+            (
+                Step(b, "Find why the script prints every line twice, and fix it."),
+                Step(c, "Give the fixed script, then a note for our customers on why every line came twice.", (0,)),
+            ),
+        ),
+        _Example(
+            "Put the clause below into Japanese, work out 3.2 % of 41,750 euros, and write Ms Sato an e-mail with both.",
+            "A translation and a sum that do not need each other, then the e-mail that needs both.",
+            (
+                Step(b, "Translate the clause into Japanese."),
+                Step(c, "Work out 3.2 % of 41,750 euros."),
+                Step(a, "Write the e-mail to Ms Sato with the Japanese clause and 3.2 % of 41,750 euros.", (0, 1)),
+            ),
+        ),
+        _Example(
+            "How many ways are there to seat 7 guests at a round table if Ann and Bo must not be neighbours?",
+            "Counting easily goes wrong, so another worker checks it.",
+            (
+                Step(c, "Count the ways to seat 7 guests at a round table with Ann and Bo apart."),
+                Step(b, "Check the ways to seat 7 guests with Ann and Bo apart, and write out the right count.", (0,)),
+            ),
+        ),
+    ]  # fmt: skip
+
+
+def _shown(layout: Layout, example: _Example) -> str:
+    """The request and its plan. The reason is its thought, or stands beside the request where plans have none."""
+    has_thought = layout in ("thinking object", "lists")
+    reason = "" if has_thought else f" ({example.reason})"
+    return f"Request: {example.request}{reason}\n{_plan_text(layout, example.steps, example.reason)}\n"
 
 
 def _plan_text(layout: Layout, steps: Sequence[Step], thought: str) -> str:
     if layout == "lists":
         workers = [int(step.worker) for step in steps]
         subtasks = json.dumps([step.subtask for step in steps])
-        reads = json.dumps([["all"] if len(step.access) > 1 else list(step.access) for step in steps])
+        reads = [list(step.access) for step in steps]
         return f"{thought}\nmodel_id = {workers}\nsubtasks = {subtasks}\naccess_list = {reads}"
     rows = [
         json.dumps({"worker": int(step.worker), "subtask": step.subtask, "access": list(step.access)})

@@ -18,8 +18,7 @@ class Step:
 
     Args:
         worker: a name from the request's pool.
-        subtask: what it is asked to do. Empty: answer the user's question as it stands (never written by a
-            conductor; fixed workflows, fallbacks and plain pass-through use it).
+        subtask: what it is asked to do. Empty: answer the user's question as it stands.
         access: indices of the earlier steps whose outputs it may see, ascending, none twice.
     """
 

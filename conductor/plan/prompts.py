@@ -13,27 +13,16 @@ from dataclasses import dataclass, replace
 from conductor.model.messages import Image, Message, Part, Text
 from conductor.model.pool_member import PoolMember
 from conductor.model.usage import Price
-from conductor.plan.instructions import Layout, how_to_accept, instructions
+from conductor.plan.instructions import Layout, how_to_accept, instructions, role
 from conductor.plan.marks import enclose, mark_key, read_marked
 from conductor.plan.plan import Step
-
-ROLE = """\
-You lead a team of language models. You do not answer the user yourself: you write a plan that makes the team answer well.
-
-A plan has one step or more, at most {max_steps}. Each step has
-- a worker: the number of the model that does it,
-- a subtask: what to do, in one or two sentences to that model,
-- an access list: the numbers of the earlier steps, from 0, whose outputs it may read.
-Steps that do not read each other run at the same time. Every worker sees the user's question. The last step's output is the
-answer the user gets, so let it be the complete answer. Use one step for an easy question, more only where they help.
-"""
 
 WORKER = "{number}: {card}{facts}"
 """How a worker is shown; the facts, where there are any, are a line of their own."""
 
 FALLBACK_CARD = "a general language model"
 ANSWER = "Answer the question."
-"""The task of a step that has none and reads others."""
+"""The task of a step that has none, where another step's output is beside it."""
 OUTPUT = "output"
 """The name of the marks around an output that a worker is shown."""
 NO_IMAGE = "[A picture is here that this model cannot see.]"
@@ -45,14 +34,14 @@ class Prompts:
     """The texts that settings may replace.
 
     Args:
-        conductor: instructions; `{max_steps}` stands for the request's figure.
-        steps, lists: how to write the two formats, with examples; None: as `instructions.py` says it for the
-            request.
+        conductor: what the conductor is and does; `{max_steps}` stands for the request's figure.
+        steps, lists: how to write the two formats, with examples. These and `conductor` are None where the
+            built-in texts hold, which `instructions.py` makes for the request.
         worker: a worker of the pool; `{number}`, `{card}` and `{facts}` (price, speed, context, images) are
             filled in.
     """
 
-    conductor: str = ROLE
+    conductor: str | None = None
     steps: str | None = None
     lists: str | None = None
     worker: str = WORKER
@@ -64,9 +53,14 @@ class Prompts:
         question.
         """
         own = self.lists if layout == "lists" else self.steps
-        how = instructions(layout, len(pool), max_steps) if own is None else own
+        how = instructions(layout, len(pool), max_steps, _cheapest(pool)) if own is None else own
+        what = (
+            role(max_steps)
+            if self.conductor is None
+            else self.conductor.replace("{max_steps}", str(max_steps))
+        )
         team = "\n".join(self._line(number, member) for number, member in enumerate(pool))
-        system = f"{self.conductor.replace('{max_steps}', str(max_steps))}\n{how}\nThe team:\n{team}"
+        system = f"{what}\n{how}\nThe team:\n{team}"
         return [Message.of("system", system), Message.of("user", _question(conversation))]
 
     def repair(self, asked: Sequence[Message], written: str, fault: str) -> list[Message]:
@@ -147,7 +141,7 @@ def read_assignment(text: str) -> tuple[list[str], str]:
 
 def _assignment(step: Step, plan: Sequence[Step], outputs: Mapping[int, str], key: str) -> str:
     shown = (
-        enclose(OUTPUT, key, outputs[read], step=str(read), subtask=plan[read].subtask)
+        enclose(OUTPUT, key, outputs[read], step=str(read), subtask=plan[read].subtask or ANSWER)
         for read in step.access
     )
     return "\n\n".join([*shown, step.subtask or ANSWER])
@@ -199,6 +193,16 @@ def _facts(member: PoolMember) -> str:
     ]
     known = "; ".join(fact for fact in facts if fact)
     return f"\n   ({known})" if known else ""
+
+
+def _cheapest(pool: Sequence[PoolMember]) -> int | None:
+    """The worker whose tokens cost least, both ways together; the first of several. None: no price is known."""
+    prices = {
+        number: member.price.input_usd_per_mtok + member.price.output_usd_per_mtok
+        for number, member in enumerate(pool)
+        if member.price
+    }
+    return min(prices, key=prices.__getitem__) if prices else None
 
 
 def _price(price: Price) -> str:

@@ -47,6 +47,7 @@ class ConductorModel:
         thought: let it write a thought before the steps, where a JSON schema is enforced: for a model that
             does not reason by itself.
         timeout_s: how long it may write one plan, from its first token on, thoughts included.
+        effort: how long it thinks before its plan; None: as its member does.
     """
 
     member: PoolMember
@@ -59,6 +60,7 @@ class ConductorModel:
     max_thinking_tokens: int = 0
     thought: bool = False
     timeout_s: float = PLAN_TIMEOUT_S
+    effort: str | None = None
 
     @property
     def layout(self) -> Layout:
@@ -102,7 +104,9 @@ class PlanStream:
                 thinking=conductor.thought,
             )
         longest = conductor.max_plan_tokens + conductor.max_thinking_tokens
-        sampling = Sampling(max_output_tokens=longest, temperature=conductor.temperature)
+        sampling = Sampling(
+            max_output_tokens=longest, temperature=conductor.temperature, effort=conductor.effort
+        )
         self._call = replace(call, sampling=sampling, grammar=constraint)
         self.result: CallResult | None = None
         """The conductor's call, once it has begun; complete after iteration."""

@@ -13,7 +13,7 @@ from conductor.model.usage import Price
 from conductor.plan.plan import Plan
 from evaluation.backends import Caps
 from evaluation.errors import EvaluationError
-from evaluation.outcome import RunOutcome
+from evaluation.outcome import RunOutcome, step_line
 from evaluation.questions import Question
 
 Json = dict[str, Any]
@@ -265,7 +265,7 @@ def _answering_plan(steps: list[Json], answer: str) -> list[Json]:
 
 
 def _plan_lines(steps: list[Json]) -> tuple[str, ...]:
-    return tuple(f"{step['worker']}{step['access']}: {step['subtask']}" for step in steps)
+    return tuple(step_line(step["worker"], step["access"], step["subtask"]) for step in steps)
 
 
 def _decimal(cost: float | None) -> Decimal | None:

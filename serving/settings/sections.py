@@ -16,8 +16,7 @@ class ConductorSettings(Frozen):
     """Who writes the plans, and how it is asked."""
 
     worker: str
-    """Its name; where its key is not set, the first of its `fallbacks` that is there. Its own `effort` says
-    how long it thinks."""
+    """Its name; where its key is not set, the first of its `fallbacks` that is there."""
     format: Literal["steps", "lists"] = "steps"
     """How it writes plans: `steps`, one JSON object per step, which can start running while the plan is
     written; `lists`, the three lists of the paper."""
@@ -30,6 +29,8 @@ class ConductorSettings(Frozen):
     max_thinking_tokens: int | None = Field(default=None, ge=0)
     """How many tokens it may think before its plan, reserved and paid like the plan's. null: by its
     `effort` (low 4096, medium 8192, high 16384) for an API model that is known to think, else 0."""
+    effort: str | None = None
+    """How long it thinks before its plan, in the words of a worker's `effort`. null: its worker's own."""
     subtask_chars: int = Field(default=SUBTASK_CHARS, ge=20)
     """The longest subtask that the grammar allows, in characters."""
     fallback: str | None = None

@@ -83,7 +83,7 @@ class Settings(Frozen):
         )
         if taken:
             raise ValueError(f"{min(taken)!r} is the name of two things; `model` must tell them apart")
-        for place, mentioned in self._mentions():
+        for place, mentioned in self.mentions():
             if mentioned not in names:
                 raise ValueError(
                     f"{place} names the worker {mentioned!r}, which is not among workers: {', '.join(names)}"
@@ -101,7 +101,8 @@ class Settings(Frozen):
         self._check_pool()
         return self
 
-    def _mentions(self) -> Sequence[tuple[str, str]]:
+    def mentions(self) -> Sequence[tuple[str, str]]:
+        """Where a worker is named, and which."""
         names: list[tuple[str, str]] = []
         if self.conductor:
             names.append(("conductor.worker", self.conductor.worker))
@@ -250,12 +251,8 @@ def parse(data: Any, where: str = "settings") -> Settings:
         raise SettingsError(f"{where} cannot be used: {faults}.") from exc
 
 
-def load(path: str | Path, model: str | None = None) -> Settings:
+def load(path: str | Path) -> Settings:
     """Read a settings file.
-
-    Args:
-        path: of the YAML.
-        model: serve this model in place of every local one's: a folder, or a hub's name.
 
     Raises:
         SettingsError: it is not there, not YAML, or not settings.
@@ -268,24 +265,7 @@ def load(path: str | Path, model: str | None = None) -> Settings:
         raise SettingsError(f"The settings file {path} is not UTF-8: {exc}. Save it as UTF-8.") from exc
     except yaml.YAMLError as exc:
         raise SettingsError(f"{path} is not YAML: {exc}.") from exc
-    settings = parse(data, str(path))
-    return with_model(settings, model) if model else settings
-
-
-def with_model(settings: Settings, model: str) -> Settings:
-    """`settings` with `model` in every vllm worker that has an engine; prompts written for such a conductor
-    give way to the built-in ones.
-    """
-    workers = tuple(
-        worker.model_copy(update={"model": model})
-        if isinstance(worker, VllmSettings) and not worker.deployment
-        else worker
-        for worker in settings.workers
-    )
-    chosen = settings.conductor
-    is_new = chosen is not None and isinstance(settings.worker(chosen.worker), VllmSettings)
-    prompts = PromptSettings() if is_new else settings.prompts
-    return settings.model_copy(update={"workers": workers, "prompts": prompts})
+    return parse(data, str(path))
 
 
 def _faults(exc: ValidationError) -> list[ErrorDetails]:

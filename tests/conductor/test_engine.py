@@ -172,16 +172,25 @@ async def test_a_step_of_a_schema_s_object_starts_while_the_rest_is_written() ->
     assert '{"thinking": ' in boss.calls[0].messages[0].text
 
 
-async def test_a_planner_that_copies_the_example_has_its_plan_run() -> None:
-    def copies(call: Call) -> str:
-        return next(row for row in call.messages[0].text.splitlines() if row.startswith("{"))
+async def test_a_planner_that_copies_an_example_has_its_plan_run() -> None:
+    for max_steps, lengths in ((1, [1, 1]), (2, [1, 1, 2, 2]), (3, [1, 1, 2, 3, 2])):
+        for nth, n_steps in enumerate(lengths):
 
-    for max_steps in (1, 2, 3):
-        boss = Player("boss", copies)
-        engine = team(Player("a", "fine"), conductor=boss, constrained="json_schema")
-        run = await seen(engine, ask_for(max_steps=max_steps))
-        assert (run.shown, sources(run)) == ("fine", ["conductor"])
-        assert len(run.record.plans[0].steps) == max_steps
+            def copies(call: Call, nth: int = nth) -> str:
+                return [row for row in call.messages[0].text.splitlines() if row.startswith("{")][nth]
+
+            boss = Player("boss", copies)
+            engine = team(Player("a", "fine"), conductor=boss, constrained="json_schema")
+            run = await seen(engine, ask_for(max_steps=max_steps))
+            assert (run.shown, sources(run)) == ("fine", ["conductor"])
+            assert len(run.record.plans[0].steps) == n_steps
+
+
+async def test_a_step_with_an_empty_subtask_is_asked_the_user_s_own_words() -> None:
+    boss, worker = Player("boss", line(0, "") + line(0, "Shorten it.", [0])), Player("a", "fine")
+    run = await seen(team(worker, conductor=boss), ask_for("Why is the sky blue?"))
+    assert worker.calls[0].messages[-1].text == "Why is the sky blue?"
+    assert [step.subtask for step in run.record.plans[0].steps] == ["", "Shorten it."]
 
 
 # Rounds

@@ -83,7 +83,7 @@ def test_what_cannot_run_is_not_accepted(format: Format, plan: Plan, data: st.Da
     assert not accepts(ebnf(format), rendered(Plan(tuple(broken)), [*NAMES, "stranger"], format))
     broken[at] = Step(
         plan.steps[at].worker,
-        data.draw(st.sampled_from(["", " ", "\u3000", " a", "a\n"])),
+        data.draw(st.sampled_from([" ", "\u3000", " a", "a\n"])),
         plan.steps[at].access,
     )
     assert not accepts(ebnf(format), rendered(Plan(tuple(broken)), NAMES, format).replace("\\n", "\n"))
@@ -105,6 +105,14 @@ def test_no_sort_of_blank_is_a_subtask(format: Format) -> None:
     plan = rendered(Plan((Step("alpha", "x"),)), NAMES, format)
     blanks = [chr(code) for code in range(0x110000) if chr(code).isspace()]
     assert [blank for blank in blanks if accepts(ebnf(format), plan.replace('"x"', f'"{blank}"'))] == []
+
+
+@both
+def test_a_subtask_may_be_empty(format: Format) -> None:
+    plan = Plan((Step("alpha", ""), Step("beta", "x"), Step("gamma", "", (0, 1))))
+    assert accepts(ebnf(format), rendered(plan, NAMES, format))
+    one = Plan((Step("gamma", ""),))
+    assert accepts(ebnf(format, max_steps=1), rendered(one, NAMES, format))
 
 
 @both
@@ -228,6 +236,7 @@ def test_the_schema_knows_workers_and_fields() -> None:
     ):
         assert not valid({"steps": [step | fault]})
     assert not valid({"steps": [{"worker": 1, "subtask": "a"}]})
+    assert valid({"steps": [step | {"subtask": ""}]}), "the user's own words"
     assert Draft202012Validator(grammar("steps", 2, 3, may_accept=True).json_schema).is_valid(
         {"accept": True, "steps": []}
     )

@@ -6,22 +6,26 @@ from types import MappingProxyType
 from typing import get_args
 
 import pytest
+import xgrammar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from tokenizers import Tokenizer
+from xgrammar.testing import _is_grammar_accept_string as accepts
 
 from conductor.errors import InvalidPlan, Reason
 from conductor.model.messages import Image, Message, Text
 from conductor.model.pool_member import PoolMember
-from conductor.model.usage import Price
+from conductor.model.usage import FREE, Price
 from conductor.plan.formats import parser
 from conductor.plan.grammars import grammar
-from conductor.plan.instructions import Layout
+from conductor.plan.instructions import Layout, instructions
 from conductor.plan.marks import read_marked
 from conductor.plan.plan import Plan, Step
-from conductor.plan.prompts import NO_IMAGE, Prompts, read_assignment, work
+from conductor.plan.prompts import ANSWER, NO_IMAGE, Prompts, read_assignment, work
 from tests.conductor.plans import NAMES, plans
 from tests.conductor.team import Player
+from tests.conftest import ROOT
 
 POOL = [PoolMember(name, Player(name), card=f"the card of {name}") for name in NAMES]
 BLIND, SEEING = PoolMember("blind", Player("blind")), PoolMember("seeing", Player("seeing"), sees_images=True)
@@ -118,7 +122,69 @@ def test_a_planner_that_copies_an_example_has_written_a_plan(
         reading = parser(format, NAMES[:n_workers], max_steps)
         reading.feed(example)
         plans.append(reading.finish())
-    assert [len(plan.steps) for plan in plans if plan] == ([1] if max_steps == 1 else [min(max_steps, 3), 1])
+    assert [len(plan.steps) for plan in plans if plan] == [n for n in (1, 1, 2, 3, 2) if n <= max_steps]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("max_steps", [1, 2, 3, 5])
+@pytest.mark.parametrize("n_workers", [1, 2, 6])
+def test_the_grammar_that_is_enforced_lets_each_example_be_written(
+    layout: Layout, max_steps: int, n_workers: int
+) -> None:
+    """Also the smallest one that ships, and the schema."""
+    told = instructions(layout, n_workers, max_steps)
+    examples = [each.partition("\n")[2].strip() for each in told.split("Request: ")[1:]]
+    assert len(examples) >= 2
+    format = "lists" if layout == "lists" else "steps"
+    built = grammar(format, n_workers, max_steps, subtask_chars=120, thinking=layout == "thinking object")
+    for example in examples:
+        if layout in ("lines", "lists"):
+            assert accepts(xgrammar.Grammar.from_ebnf(built.ebnf), example), example
+        else:
+            Draft202012Validator(built.json_schema).validate(json.loads(example))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("max_steps", [1, 2, 5])
+def test_an_example_s_subtask_is_empty_in_a_plan_of_one_step_and_else_in_the_request_s_words(
+    max_steps: int,
+) -> None:
+    told = instructions("object", 3, max_steps)
+    for example in told.split("Request: ")[1:]:
+        request, text = example.split("\n", 1)
+        steps = json.loads(text)["steps"]
+        words = {word.casefold() for word in request.split(" (")[0].split()}
+        for step in steps:
+            shared = words & {word.casefold() for word in step["subtask"].split()}
+            assert (len(steps) == 1 and not step["subtask"]) or len(shared) >= 3, step
+
+
+def test_small_talk_is_shown_as_one_step_of_the_cheapest_worker_with_the_user_s_own_words() -> None:
+    def greeted(*prices: Price | None) -> str:
+        pool = [PoolMember(f"w{number}", Player("w"), price=price) for number, price in enumerate(prices)]
+        return Prompts().plan("object", pool, 5, [user("hi")])[0].text.split("Request: ")[1]
+
+    dear, cheap = Price(Decimal(2), Decimal(10)), Price(Decimal("0.1"), Decimal("0.5"))
+    step = '{"steps": [{"worker": %d, "subtask": "", "access": []}]}'
+    assert "worker 2, the cheapest of your team" in greeted(dear, None, cheap, cheap)
+    assert step % 2 in greeted(dear, None, cheap, cheap)
+    assert step % 1 in greeted(dear, FREE, cheap)
+    assert step % 0 in greeted(None, None)
+    assert "cheapest" not in greeted(None, None), "nothing is known of their prices"
+
+
+def test_a_plan_of_one_step_is_told_nothing_of_several() -> None:
+    one, several = (Prompts().plan("object", POOL, n, [user("Why?")])[0].text for n in (1, 2))
+    for word in ("checks", "at the same time", "The last step"):
+        assert (word in one, word in several) == (False, True)
+    assert "at most 1 step." in one
+
+
+def test_the_built_in_prompt_is_worth_its_tokens() -> None:
+    """An upper bound for whom wants to add a sentence: at most 1,000 tokens before the team, as SmolLM2 counts them."""
+    tokenizer = Tokenizer.from_file(str(ROOT / "models/smollm2-135m/tokenizer.json"))
+    for layout in LAYOUTS:
+        system = Prompts().plan(layout, POOL, 5, [user("Why?")])[0].text.partition("The team:")[0]
+        assert len(tokenizer.encode(system).ids) <= 1000
 
 
 def test_the_instructions_describe_what_is_enforced() -> None:
@@ -127,7 +193,7 @@ def test_the_instructions_describe_what_is_enforced() -> None:
     for layout, thinking in (("object", False), ("thinking object", True)):
         schema = grammar("steps", 3, 5, thinking=thinking).json_schema
         examples = [json.loads(row) for row in texts[layout].splitlines() if row.startswith("{")]
-        assert len(examples) == 2
+        assert len(examples) == 5
         for example in examples:
             Draft202012Validator(schema).validate(example)  # type: ignore[arg-type]
     assert '"steps": [' not in texts["lines"]
@@ -226,12 +292,22 @@ def test_every_worker_sees_the_question_its_task_and_what_it_reads(
         last = prompt.messages[-1]
         assert last.role == "user"
         assert last.parts[0] == Text(question)
+        if not step.subtask and not step.access:
+            assert last.parts == (Text(question),)
+            continue
         added = last.parts[-1].text  # type: ignore[union-attr]
-        assert read_assignment(added) == ([outputs[read] for read in step.access], step.subtask)
+        assert read_assignment(added) == ([outputs[read] for read in step.access], step.subtask or ANSWER)
         assert bool(prompt.mark_key) == bool(step.access)
         if prompt.mark_key:
             assert added.count(prompt.mark_key) == 2 * len(step.access)
             assert re.findall(r'<output-\w+ step="(\d)" ', added) == [str(read) for read in step.access]
+
+
+def test_an_output_that_answered_the_user_s_own_words_is_shown_as_just_that() -> None:
+    plan = [Step("a", ""), Step("b", "", (0,))]
+    text = said(shown(BLIND, [user("Why?")], plan[1], plan, {0: "x"}))
+    assert 'step="0" subtask="Answer the question.">\nx\n' in text
+    assert text.endswith("\n\nAnswer the question.")
 
 
 def test_equal_questions_give_equal_prompts() -> None:

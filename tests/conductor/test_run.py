@@ -409,7 +409,7 @@ async def test_the_allowed_pool_is_numbered_in_the_order_asked_for() -> None:
         "0: the c",
         "1: the a",
     ]
-    assert "the b" not in boss.calls[0].messages[0].text
+    assert ": the b" not in boss.calls[0].messages[0].text
 
 
 async def test_pictures_reach_those_who_see_through_the_run() -> None:

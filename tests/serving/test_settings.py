@@ -17,10 +17,9 @@ from serving.settings.settings import (
     absent_workers,
     load,
     parse,
-    with_model,
     without_workers,
 )
-from serving.settings.workers import ScriptedSettings, VllmSettings
+from serving.settings.workers import ScriptedSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 A: dict[str, Any] = {"name": "a", "kind": "scripted"}
@@ -263,11 +262,6 @@ def test_a_patch_can_add_an_api_worker_and_take_one_out_of_the_pool():
     assert changed.pool == ["a", "gpt", "v", "v2", "new"]
 
 
-def test_a_patch_keeps_the_model_that_was_put_in():
-    full = with_model(settings(), "hub/other")
-    assert apply_patch(full, {"limits": {"records": 3}}).worker("v") == full.worker("v")
-
-
 ENGINE_CHANGES: dict[str, dict[str, Any]] = {
     "its model": {"name": "v", "model": "models/y"},
     "its engine": {"name": "v", "engine": {"max_model_len": 1024}},
@@ -340,23 +334,6 @@ def test_a_patch_that_is_no_settings_is_refused(patch: dict[str, Any]):
         apply_patch(settings(), patch)
 
 
-def test_prompts_that_were_written_for_the_local_conductor_do_not_outlive_it():
-    local, other = (
-        settings(conductor={"worker": "v"}, prompts={"conductor": "Plan."}),
-        settings(prompts={"conductor": "Plan."}),
-    )
-    assert with_model(local, "hub/m").prompts.conductor is None
-    assert with_model(other, "hub/m").prompts.conductor == "Plan."
-
-
-def test_a_model_takes_the_place_of_every_local_engines_but_not_of_those_who_share():
-    own = with_model(settings(workers=[*FULL["workers"], VLLM | {"name": "w"}]), "hub/m")
-    models = {w.name: w.model for w in own.workers if isinstance(w, VllmSettings)}
-    assert (models["v"], models["w"]) == ("hub/m", "hub/m")
-    assert models["v2"] == settings().worker("v2").model  # type: ignore[union-attr]
-    assert own.worker("gpt") == settings().worker("gpt")
-
-
 def test_a_file_is_loaded_and_what_is_wrong_with_one_is_said(tmp_path: Path):
     good, bad, odd, latin = (tmp_path / f"{name}.yaml" for name in ("good", "bad", "odd", "latin"))
     latin.write_text("workers: [{name: v, kind: scripted, card: caf\xe9}]\n", encoding="latin-1")
@@ -364,7 +341,6 @@ def test_a_file_is_loaded_and_what_is_wrong_with_one_is_said(tmp_path: Path):
     bad.write_text("workers: [")
     odd.write_text("workers: 7")
     assert load(good).pool == ["v"]
-    assert load(good, "hub/m").worker("v").model == "hub/m"  # type: ignore[union-attr]
     for path, said in [
         (bad, "is not YAML"),
         (latin, "is not UTF-8"),

@@ -96,6 +96,16 @@ def test_every_node_type_of_a_cloud_has_a_price() -> None:
         assert all(line.usd_per_h for line in cost.hourly(case_of(SETTINGS, SERVE, cluster)))
 
 
+def test_another_conductor_is_one_of_the_files_that_agree(files: Files) -> None:
+    application = files.serve["applications"][0]
+    application["args"]["conductor"] = "gpt-5"
+    application["deployments"].remove(files.deployment("vllm-conductor"))
+    assert not [found for found in findings(files.case()) if found.fault]
+    application["args"]["conductor"] = "nobody"
+    with pytest.raises(CheckError, match=r"These can lead: .*qwen3-32b"):
+        files.case()
+
+
 # ------------------------------------------------------------------------------------------------ what is broken
 
 
@@ -114,6 +124,11 @@ def a_deployment_that_nobody_makes(files: Files) -> None:
 @breaks("serve.yaml", "deployments", "vllm-gemma-3-27b-it is not in it")
 def a_deployment_left_out(files: Files) -> None:
     files.serve["applications"][0]["deployments"].pop()
+
+
+@breaks("serve.yaml", "deployments.vllm-conductor", "is no deployment")
+def a_conductor_s_engine_that_another_conductor_leaves_out(files: Files) -> None:
+    files.serve["applications"][0]["args"]["conductor"] = "gpt-5"
 
 
 @breaks("serve.yaml", "args.settings", "is cluster/local.yaml")

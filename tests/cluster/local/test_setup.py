@@ -18,7 +18,8 @@ from cluster.local.model import NEEDED_FILES
 from cluster.local.needs import Needs, needs_of
 from cluster.local.remedies import explain
 from cluster.local.uv import LEFT_OUT, LIKE_PIP, LOCK, pip_options, variables
-from serving.settings.settings import load, parse
+from serving.settings.overrides import settings_to_serve
+from serving.settings.settings import parse
 from tests.base_only import packages_of
 from tests.conftest import ROOT
 
@@ -26,19 +27,20 @@ MODELS = ("models/smollm2-135m", "models/smollm2-135m-conductor")
 
 
 @pytest.mark.parametrize(
-    ("settings", "model", "needs"),
+    ("settings", "overrides", "needs"),
     [
-        ("cluster/api.yaml", None, Needs(False, ())),
-        ("cluster/scripted.yaml", None, Needs(False, ())),
-        ("cluster/local.yaml", None, Needs(True, MODELS)),
-        ("cluster/local.yaml", "Qwen/Qwen2.5-1.5B-Instruct", Needs(True, ())),
-        ("training/pools/skills.yaml", None, Needs(True, MODELS[:1])),
+        ("cluster/api.yaml", {}, Needs(False, ())),
+        ("cluster/scripted.yaml", {}, Needs(False, ())),
+        ("cluster/local.yaml", {}, Needs(True, MODELS)),
+        ("cluster/local.yaml", {"model": "Qwen/Qwen2.5-1.5B-Instruct"}, Needs(True, ())),
+        ("cluster/local.yaml", {"conductor": "gpt-5"}, Needs(True, MODELS[:1])),
+        ("training/pools/skills.yaml", {}, Needs(True, MODELS[:1])),
     ],
 )
 def test_settings_need_an_engine_and_models_only_where_they_serve_them(
-    settings: str, model: str | None, needs: Needs
+    settings: str, overrides: dict[str, str], needs: Needs
 ) -> None:
-    assert needs_of(load(ROOT / settings, model)) == needs
+    assert needs_of(settings_to_serve(ROOT / settings, **overrides)) == needs
 
 
 def test_a_stand_in_and_the_workers_that_share_it_need_no_engine() -> None:
@@ -192,6 +194,12 @@ def test_set_up_installs_vllm_only_for_settings_that_serve_it_and_takes_nothing_
     ended = set_up(checkout, "--settings", "cluster/absent.yaml")
     assert (ended.returncode, packages(checkout)) == (1, {"podium", "pydantic"})
     assert "absent.yaml cannot be read" in ended.stderr
+
+    ended = set_up(checkout, "--settings", "cluster/local.yaml", "--conductor", "gpt-5", OPENAI_API_KEY="")
+    assert (ended.returncode, packages(checkout)) == (1, {"podium", "pydantic"}), (
+        "said before anything is installed for it"
+    )
+    assert "set OPENAI_API_KEY. These can lead: writer, solver" in ended.stderr
 
     ended = set_up(checkout, "--settings", "cluster/local.yaml")
     assert ended.returncode == 0, ended.stdout + ended.stderr

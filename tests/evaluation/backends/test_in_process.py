@@ -39,6 +39,16 @@ async def test_a_conductor_at_another_server_plans_for_the_pool_here():
     assert f"<answer>{QUESTION.expected}</answer>" in outcome.answer
 
 
+async def test_a_step_without_a_subtask_is_shown_in_words_and_answers_the_question():
+    there = {"workers": [scripted("planner", written(step("good", "")))]}
+    async with served(there) as running:
+        here = InProcessBackend(with_conductor_at(parse(POOL), f"{running.url}/v1", "planner"), {})
+        outcome = await here.run(QUESTION, Caps())
+        await here.aclose()
+    assert (outcome.error, outcome.plan) == (None, ("good[]: answer the question",))
+    assert f"<answer>{QUESTION.expected}</answer>" in outcome.answer
+
+
 async def test_without_its_engine_a_pool_is_asked_worker_by_worker():
     here = InProcessBackend(parse(POOL), {})
     assert (here.workers, here.has_conductor) == (("good", "bad", "spare"), False)

@@ -34,7 +34,7 @@ async def test_every_reasoning_effort_means_something(effort: str, steps: int, r
         answer = await api.ok({"reasoning_effort": effort})
         record = await api.record(answer["podium"]["workflow_id"])
         first = record["plans"][0]
-    assert f"at most {steps}." in first["prompt"][0]["content"]
+    assert f"at most {steps} step" in first["prompt"][0]["content"]
     assert (first["rejected"], first["why"]) == ("too_many_steps", f"The plan has more than {steps} steps.")
     assert answer["podium"]["rounds"] == rounds
     assert record["plans"][1]["source"] == "repair"
@@ -50,7 +50,7 @@ async def test_effort_never_lifts_what_the_model_allows():
     async with served(team(models={"mini": {"max_steps": 2}})) as api:
         answer = await api.ok({"reasoning_effort": "high"})
         record = await api.record(answer["podium"]["workflow_id"])
-    assert "at most 2." in record["plans"][0]["prompt"][0]["content"]
+    assert "at most 2 steps." in record["plans"][0]["prompt"][0]["content"]
 
 
 async def test_max_steps_is_told_and_held():

@@ -1,0 +1,169 @@
+"""docs/conductor.md shows what is sent, and its twenty plans are read, allowed and run."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+import xgrammar
+from jsonschema import Draft202012Validator
+from tokenizers import Tokenizer
+from xgrammar.testing import _is_grammar_accept_string as accepts
+
+from conductor.plan.formats import Format, parser
+from conductor.plan.grammars import grammar
+from conductor.plan.instructions import instructions, role
+from conductor.plan.prompts import ANSWER
+from serving.conductor_page import (
+    MAX_STEPS,
+    SETTINGS,
+    TOKENS,
+    page,
+    plan_text,
+    planned_requests,
+    prompted_team,
+)
+from serving.settings.settings import load
+from tests.conductor.team import rendered
+from tests.conftest import ROOT
+from tests.serving.api.served import Json, scripted, served
+from tests.wires.openai import OpenAIWire
+from tests.wires.server import Answer, Request, serving
+
+PLANNED = planned_requests()
+POOL = list(prompted_team().pool)
+
+
+def lead(url: str) -> Json:
+    """A conductor that is asked over OpenAI's wire, like the one of the page."""
+    fast = next(w for w in load(SETTINGS).workers if w.name == "gpt-fast")
+    own = {"name": "lead", "in_pool": False, "fallbacks": [], "base_url": f"{url}/v1"}
+    return fast.model_dump(mode="json", exclude_unset=True) | own
+
+
+def scripted_team() -> list[Json]:
+    """The page's workers with their names, cards, prices and sight, each of which says who it is."""
+    kept = ("card", "price", "sees_images")
+    return [
+        scripted(w.name, f"{w.name} answers.", **w.model_dump(mode="json", include=set(kept)))
+        for w in load(SETTINGS).workers
+    ]
+
+
+def as_json(messages: Any) -> list[Json]:
+    """A conversation as a client sends it."""
+    return [
+        {
+            "role": message.role,
+            "content": [
+                {"type": "text", "text": part.text}
+                if hasattr(part, "text")
+                else {"type": "image_url", "image_url": {"url": part.url}}
+                for part in message.parts
+            ],
+        }
+        for message in messages
+    ]
+
+
+async def test_all_twenty_plans_are_allowed_by_the_schema_read_and_run() -> None:
+    plans = {each.request: each.plan for each in PLANNED}
+    assert len(plans) == 20
+    schemas: list[Json] = []
+
+    def respond(request: Request) -> Answer:
+        schemas.append(request.body["response_format"]["json_schema"]["schema"])
+        asked = json.dumps(request.body["messages"][-1]["content"], ensure_ascii=False)
+        text = plan_text(plans[max((words for words in plans if words in asked), key=len)], POOL)
+        Draft202012Validator(schemas[-1]).validate(json.loads(text))
+        return Answer(text=text)
+
+    async with serving(OpenAIWire()) as upstream:
+        upstream.respond = respond
+        settings = {
+            "conductor": {"worker": "lead"},
+            "models": {"mini": {}},
+            "workers": [lead(upstream.url), *scripted_team()],
+        }
+        async with served(settings, {"OPENAI_API_KEY": "sk-1"}) as running:
+            for each in PLANNED:
+                answer = await running.ok({"messages": as_json(each.conversation)})
+                record = await running.record((await running.newest())["id"])
+                assert [(plan["source"], plan["rejected"], plan["error"]) for plan in record["plans"]] == [
+                    ("conductor", None, None)
+                ]
+                assert [(s["worker"], s["subtask"], tuple(s["access"])) for s in record["steps"]] == [
+                    (s.worker, s.subtask, s.access) for s in each.plan.steps
+                ]
+                assert {s["status"] for s in record["steps"]} == {"done"}
+                assert answer["choices"][0]["message"]["content"] == f"{each.plan.steps[-1].worker} answers."
+                for step in record["steps"]:
+                    told = step["prompt"][-1]["content"]
+                    assert each.request in str(told)
+                    assert step["subtask"] in str(told)
+                    assert ANSWER not in str(told), "an empty subtask adds nothing to the user's own words"
+            await running.service.pool.aclose()
+    assert len(schemas) == 20, "each was planned once"
+
+
+@pytest.mark.parametrize("format", ["steps", "lists"])
+def test_each_plan_can_be_written_under_the_grammar_and_is_read_again(format: Format) -> None:
+    built = xgrammar.Grammar.from_ebnf(grammar(format, len(POOL), MAX_STEPS).ebnf)
+    for each in PLANNED:
+        text = rendered(each.plan, POOL, format)
+        assert accepts(built, text), text
+        reading = parser(format, POOL, MAX_STEPS)
+        reading.feed(text)
+        assert reading.finish() == each.plan
+
+
+def test_the_plans_keep_to_the_rules_that_the_prompt_gives() -> None:
+    singles = [each for each in PLANNED if len(each.plan.steps) == 1]
+    assert 2 * len(singles) > len(PLANNED), "most requests need one step"
+    assert not any(each.plan.steps[0].subtask for each in singles)
+    assert PLANNED[0].request == "hi"
+    prices = {w.name: w.price.input_usd_per_mtok for w in load(SETTINGS).workers if w.price}
+    assert prices[PLANNED[0].plan.steps[0].worker] == min(prices.values())
+    assert all(each.plan.reachable == set(range(len(each.plan.steps))) for each in PLANNED)
+    for each in PLANNED:
+        words = set(re.findall(r"\w+", each.request.casefold()))
+        for step in each.plan.steps if len(each.plan.steps) > 1 else ():
+            assert len(words & set(re.findall(r"\w+", step.subtask.casefold()))) >= 5, step
+        seers = [prompted_team().pool[step.worker].sees_images for step in each.plan.steps]
+        assert all(seers) or not each.shows_picture
+
+
+async def test_the_page_shows_what_the_conductor_is_sent() -> None:
+    async with serving(OpenAIWire()) as upstream:
+        upstream.respond = lambda request: Answer(text=plan_text(PLANNED[0].plan, POOL))
+        settings = {
+            "conductor": {"worker": "lead"},
+            "models": {"mini": {}},
+            "workers": [lead(upstream.url), *scripted_team()],
+        }
+        async with served(settings, {"OPENAI_API_KEY": "sk-1"}) as running:
+            await running.ok({"messages": [{"role": "user", "content": "hi"}]})
+            await running.service.pool.aclose()
+    for message in upstream.requests[0].body["messages"]:
+        assert f"```text\n{message['content'].rstrip()}\n```" in page()
+
+
+def test_the_page_is_what_make_docs_writes_and_says_first_that_its_plans_are_no_model_s() -> None:
+    text = (ROOT / "docs/conductor.md").read_text("utf-8")
+    assert text == page(), "run `make docs`"
+    first = next(line for line in text.splitlines()[1:] if line)
+    assert "written by us and not by a model" in first
+    section = text.partition("## Twenty plans")[2]
+    assert "We wrote these, no model did" in section.splitlines()[2]
+    assert "WRITTEN BY US, NOT BY A MODEL" in (ROOT / "docs/plans.yaml").read_text("utf-8").splitlines()[0]
+
+
+def test_the_stated_counts_of_tokens_are_counted() -> None:
+    tokenizer = Tokenizer.from_file(str(ROOT / "models/smollm2-135m/tokenizer.json"))
+    counted = {
+        layout: tuple(
+            len(tokenizer.encode(f"{role(n)}\n{instructions(layout, 6, n, 1)}").ids) for n in (MAX_STEPS, 1)
+        )
+        for layout in TOKENS
+    }
+    assert counted == TOKENS

@@ -1,0 +1,368 @@
+"""`MODEL=` and `CONDUCTOR=`: what a start changes of a settings file without an edit, and what it says where it cannot."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conductor.model.messages import Message
+from serving.paths import ROOT
+from serving.pool import build_pool
+from serving.settings.overrides import check_conductor_key, settings_to_serve, with_conductor, with_model
+from serving.settings.patch import apply_patch
+from serving.settings.settings import Settings, SettingsError, parse
+from serving.settings.workers import VllmSettings
+from tests.serving.api.served import Served, served
+from tests.serving.api_pools import KEYS
+from tests.serving.test_settings import FULL, OPENAI, VLLM, A, B, settings
+from tests.serving.workers.subjects import Behaviour, ScriptedEngine
+from tests.wires import strict
+from tests.wires.openai import OpenAIWire
+from tests.wires.server import Answer, WireServer, serving
+
+LOCAL, API = ROOT / "cluster/local.yaml", ROOT / "cluster/api.yaml"
+VOTER: dict[str, Any] = {"name": "vote", "kind": "python", "factory": "evaluation.workers.majority:Majority"}
+EVERY_KEY = dict.fromkeys(KEYS.values(), "a-key")
+
+
+def engines(settings: Settings) -> list[str]:
+    return [w.name for w in settings.workers if isinstance(w, VllmSettings) and not w.deployment]
+
+
+def test_a_patch_keeps_the_model_that_was_put_in():
+    full = with_model(settings(), "hub/other")
+    assert apply_patch(full, {"limits": {"records": 3}}).worker("v") == full.worker("v")
+
+
+def test_prompts_that_were_written_for_the_local_conductor_do_not_outlive_it():
+    local, other = (
+        settings(conductor={"worker": "v"}, prompts={"conductor": "Plan."}),
+        settings(prompts={"conductor": "Plan."}),
+    )
+    assert with_model(local, "hub/m").prompts.conductor is None
+    assert with_model(other, "hub/m").prompts.conductor == "Plan."
+
+
+def test_a_model_takes_the_place_of_every_local_engines_but_not_of_those_who_share():
+    own = with_model(settings(workers=[*FULL["workers"], VLLM | {"name": "w"}]), "hub/m")
+    models = {w.name: w.model for w in own.workers if isinstance(w, VllmSettings)}
+    assert (models["v"], models["w"]) == ("hub/m", "hub/m")
+    assert models["v2"] == settings().worker("v2").model  # type: ignore[union-attr]
+    assert own.worker("gpt") == settings().worker("gpt")
+
+
+def test_a_model_for_settings_without_a_local_engine_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"MODEL=hub/m .* no engine .* Leave MODEL out"):
+        settings_to_serve(API, "hub/m")
+
+
+# ------------------------------------------------------------------------------------------ CONDUCTOR
+
+
+def test_a_provider_s_model_leads_the_embedded_default_and_the_local_conductor_is_not_started() -> None:
+    before, led = settings_to_serve(LOCAL), settings_to_serve(LOCAL, conductor="gpt-5")
+    assert (engines(before), engines(led)) == (["conductor", "writer"], ["writer"])
+    assert "gpt-5" in led.pool
+    assert not led.worker("gpt-5").optional, "it must not be replaced in silence where its key is missing"
+    assert led.prompts.model_dump(exclude_none=True) == {}, "the default's are the adapter's"
+    assert led.conductor is not None
+    assert led.conductor.model_dump(exclude_unset=True) == {
+        "worker": "gpt-5", "fallback": "gpt-5", "shuffle": False, "effort": "low",
+    }  # fmt: skip
+    assert (led.models, led.workflows, led.limits) == (before.models, before.workflows, before.limits)
+    assert [w for w in before.workers if w.name not in ("conductor", "gpt-5")] == [
+        w for w in led.workers if w.name != "gpt-5"
+    ]
+
+
+def test_api_models_may_be_led_by_any_of_them() -> None:
+    led = settings_to_serve(API, conductor="claude")
+    assert led.conductor is not None
+    assert (led.conductor.worker, led.conductor.fallback) == ("claude", "gpt"), (
+        "the file's fallback is no local model"
+    )
+    assert led.pool == settings_to_serve(API).pool
+
+
+def test_the_file_s_own_conductor_by_its_name_stays_as_it_is_but_must_have_its_key() -> None:
+    assert settings_to_serve(LOCAL, conductor="conductor") == settings_to_serve(LOCAL)
+    led, before = settings_to_serve(API, conductor="gpt-fast"), settings_to_serve(API)
+    assert (led.conductor, led.prompts, led.worker("gpt-fast").optional) == (
+        before.conductor,
+        before.prompts,
+        False,
+    )
+
+
+def test_a_local_worker_may_lead_with_another_model_in_its_engine() -> None:
+    led = settings_to_serve(LOCAL, "hub/m", "solver")
+    assert led.conductor is not None
+    assert (led.conductor.worker, led.conductor.effort, engines(led)) == ("solver", None, ["writer"])
+    assert (led.worker("writer").model, led.prompts.steps) == ("hub/m", None)  # type: ignore[union-attr]
+
+
+def test_a_model_beside_a_provider_s_conductor_is_for_the_local_workers() -> None:
+    led = settings_to_serve(LOCAL, "hub/m", "gpt-5")
+    assert led.conductor is not None
+    assert (led.conductor.worker, led.worker("writer").model) == ("gpt-5", "hub/m")  # type: ignore[union-attr]
+
+
+def test_a_model_that_the_conductor_leaves_no_engine_for_is_refused() -> None:
+    only = parse(FULL | {"workers": [A, B, OPENAI, VLLM | {"in_pool": False}], "conductor": {"worker": "v"}})
+    with pytest.raises(SettingsError, match="MODEL=hub/m"):
+        with_model(with_conductor(only, "gpt"), "hub/m")
+
+
+def test_an_engine_that_others_use_outlives_the_conductor_that_it_wrote_for() -> None:
+    hidden = VLLM | {"in_pool": False}
+    for use in (
+        {"workers": [*FULL["workers"][:3], hidden, {"name": "v2", "kind": "vllm", "deployment": "v"}]},
+        {"workers": [A | {"fallbacks": ["v"]}, *FULL["workers"][1:3], hidden]},
+        {"workers": [*FULL["workers"][:3], hidden], "workflows": {"w": [{"worker": "v"}]}},
+    ):
+        led = with_conductor(settings(conductor={"worker": "v"}, **use), "gpt")
+        assert "v" in [worker.name for worker in led.workers]
+        assert "v" not in led.pool
+    alone = settings(conductor={"worker": "v"}, workers=[*FULL["workers"][:3], hidden])
+    assert "v" not in [worker.name for worker in with_conductor(alone, "gpt").workers]
+
+
+@pytest.mark.parametrize("file", ["local.yaml", "api.yaml", "gpu.yaml", "scripted.yaml"])
+def test_every_worker_of_every_file_that_ships_can_be_named(file: str) -> None:
+    path = ROOT / "cluster" / file
+    before = settings_to_serve(path)
+    for worker in before.workers:
+        led = settings_to_serve(path, conductor=worker.name)
+        assert led.conductor is not None
+        assert led.conductor.worker == worker.name
+        assert worker.name in led.pool or led == before, "the file's own conductor stays as the file says"
+        assert led.conductor.fallback in led.pool
+        assert (led.models, led.workflows) == (before.models, before.workflows)
+        left = {w.name for w in before.workers} - {w.name for w in led.workers}
+        assert left <= {before.conductor.worker if before.conductor else ""}
+
+
+def test_a_conductor_that_is_in_the_pool_stays_in_it_when_another_leads() -> None:
+    assert with_conductor(settings(), "gpt").pool == settings().pool
+
+
+def test_what_is_changed_can_be_patched_and_sent_to_a_replica() -> None:
+    led = settings_to_serve(LOCAL, conductor="gpt-5")
+    assert parse(led.model_dump(mode="json", exclude_unset=True)) == led
+    patched = apply_patch(led, {"limits": {"records": 3}})
+    assert (patched.conductor, patched.workers) == (led.conductor, led.workers)
+
+
+@pytest.mark.parametrize(
+    ("worker", "effort"),
+    [
+        ({"model": "gpt-5"}, "low"), ({"model": "gpt-5", "effort": "high"}, None), ({"model": "gpt-4.1"}, None),
+        ({"model": "llama", "base_url": "http://127.0.0.1:9/v1"}, None),
+        ({"model": "claude-sonnet-4-6", "kind": "anthropic"}, None), ({"model": "claude-sonnet-5-5", "kind": "anthropic"}, "low"),
+    ],
+)  # fmt: skip
+def test_a_model_that_thinks_by_itself_thinks_little_before_a_plan(
+    worker: dict[str, Any], effort: str | None
+) -> None:
+    led = with_conductor(settings(workers=[A, B, OPENAI | worker], models={"mini": {}}), "gpt")
+    assert led.conductor is not None
+    assert led.conductor.effort == effort
+
+
+CANNOT: dict[str, tuple[dict[str, Any], str, str]] = {
+    "nobody": ({}, "gpt-6", "is to be 'gpt-6', and no worker is called so"),
+    "several": ({}, "gpt,a", "is to be 'gpt,a', and one worker leads"),
+    "several words": ({}, "gpt a", "is to be 'gpt a', and one worker leads"),
+    "a model's name": ({}, "mini", "is to be 'mini', and no worker is called so"),
+    "the voter": ({}, "vote", r"is to be 'vote', a program \(kind: python\)"),
+    "settings that serve no conductor": ({"models": {}}, "gpt", r"no `models`.*Write `models: \{podium-mini: \{\}\}`"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "name", "told"), CANNOT.values(), ids=CANNOT.keys())
+def test_who_cannot_lead_is_refused_with_the_reason_and_those_who_can(
+    changes: dict[str, Any], name: str, told: str
+) -> None:
+    full = settings(**{"workers": [*FULL["workers"], VOTER]} | changes)
+    with pytest.raises(SettingsError, match=told) as refused:
+        with_conductor(full, name)
+    if "models" not in changes:
+        assert "These can lead: a, b, gpt (key: OPENAI_API_KEY), v, v2." in refused.value.message
+
+
+def test_a_conductor_without_its_key_is_told_of_with_the_variable_and_nobody_takes_its_place(
+    tmp_path: Path,
+) -> None:
+    led = settings_to_serve(API, conductor="claude")
+    with pytest.raises(
+        SettingsError, match=r"'claude', whose key is not set: set ANTHROPIC_API_KEY\. These can lead: gpt \("
+    ):
+        check_conductor_key(led, {"OPENAI_API_KEY": "sk-1"})
+    check_conductor_key(led, {"ANTHROPIC_API_KEY": "sk-1"})
+    with pytest.raises(SettingsError, match="'claude' needs its key in the variable ANTHROPIC_API_KEY"):
+        build_pool(led, {"OPENAI_API_KEY": "sk-1"}, {})
+    file = tmp_path / "key"
+    kept = parse(FULL | {"workers": [A, B, OPENAI | {"api_key_env": None, "api_key_file": str(file)}]})
+    with pytest.raises(SettingsError, match=f"set {file}"):
+        check_conductor_key(with_conductor(kept, "gpt"), {})
+    file.write_text("sk-1")
+    file.chmod(0o644)
+    with pytest.raises(SettingsError, match="chmod 600"):
+        check_conductor_key(with_conductor(kept, "gpt"), {})
+
+
+def test_what_set_up_is_told_to_install_has_no_conductor_s_model_in_it() -> None:
+    def needs(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        clean = {name: value for name, value in os.environ.items() if name not in KEYS.values()}
+        command = [sys.executable, "-m", "cluster.local.needs", "cluster/local.yaml", *arguments]
+        return subprocess.run(
+            command, cwd=ROOT, env=clean | environment, capture_output=True, text=True, check=False
+        )
+
+    told = needs("--conductor=gpt-5", OPENAI_API_KEY="sk-1")
+    assert (told.stdout, told.stderr) == ('{"engine": true, "models": ["models/smollm2-135m"]}\n', "")
+    for arguments, fault in (
+        (["--conductor=gpt-5"], "set OPENAI_API_KEY"),
+        (["--conductor=gtp-5"], "no worker is called so"),
+    ):
+        refused = needs(*arguments)
+        assert refused.returncode == 1
+        assert fault in refused.stderr
+        assert "writer, solver, critic, gpt-5 (key: OPENAI_API_KEY)" in refused.stderr
+
+
+def test_make_hands_the_conductor_to_set_up_and_to_the_server() -> None:
+    for target in ("serve", "demo"):
+        made = subprocess.run(
+            ["make", "-n", target, "CONDUCTOR=gpt-5", "SETTINGS=cluster/api.yaml"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.splitlines()
+        assert all(
+            re.search("--settings cluster/api.yaml .*--conductor 'gpt-5'", line) for line in made[-2:]
+        ), made
+    setup = subprocess.run(
+        ["make", "-n", "setup", "CONDUCTOR=gpt-5"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "--conductor 'gpt-5'" in setup.stdout
+
+
+@pytest.mark.parametrize("verb", ["serve", "demo"])
+def test_a_conductor_that_is_named_twice_is_refused(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    from podium.cli import main
+
+    with pytest.raises(SystemExit) as ended:
+        main([verb, "--conductor", "gpt", "--conductor", "claude"])
+    assert ended.value.code == 2
+    assert "--conductor is given twice; name one." in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------ over sockets
+
+
+@asynccontextmanager
+async def led_by(name: str, path: Path = API) -> AsyncIterator[tuple[Served, WireServer]]:
+    """The settings that ship, led by one of OpenAI's models, with OpenAI on the loopback and no other key."""
+    async with serving(OpenAIWire()) as upstream:
+        upstream.respond = strict.openai()
+        file = settings_to_serve(path)
+        here = [
+            {"name": w.name, "base_url": f"{upstream.url}/v1"} for w in file.workers if w.kind == "openai"
+        ]
+        led = with_conductor(apply_patch(file, {"workers": here}), name)
+        local = {owner: ScriptedEngine(Behaviour()) for owner in engines(led)}
+        async with served(led, {"OPENAI_API_KEY": "sk-1"}, local) as running:
+            yield running, upstream
+            await running.service.pool.aclose()
+
+
+async def test_the_chosen_conductor_plans_with_the_built_in_prompt_and_works_in_its_own_pool() -> None:
+    async with led_by("gpt-5", LOCAL) as (running, upstream):
+        answer = await running.ok({"model": "podium-mini"})
+        record = await running.newest()
+    assert [plan["worker"] for plan in record["plans"]] == ["gpt-5"]
+    assert record["fallback"] is None
+    assert answer["choices"][0]["message"]["content"]
+    asked = upstream.requests[0].body
+    assert asked["model"] == "gpt-5"
+    assert asked["reasoning_effort"] == "low"
+    assert asked["max_completion_tokens"] == 1024 + 4096, "the plan's tokens and the thoughts'"
+    system = next(message["content"] for message in asked["messages"] if message["role"] != "user")
+    assert "You lead a team of language models." in system
+    assert "Do the logic part." not in system
+    assert "GPT-5, a frontier reasoner" in system, "it may ask itself"
+    assert "worker 0, the cheapest of your team" in system, "a local one costs nothing"
+    schema = asked["response_format"]["json_schema"]["schema"]
+    assert schema["properties"]["steps"]["items"]["properties"]["worker"]["enum"] == [0, 1, 2, 3]
+
+
+async def test_another_worker_leads_the_api_models_than_the_file_says() -> None:
+    async with led_by("gpt") as (running, upstream):
+        await running.ok({"model": "podium-mini"})
+        record = await running.newest()
+    assert record["plans"][0]["worker"] == "gpt"
+    assert upstream.requests[0].body["model"] == "gpt-6.1-sol"
+
+
+async def test_a_greeting_s_plan_is_one_step_whose_worker_reads_the_user_s_own_words() -> None:
+    async with serving(OpenAIWire()) as upstream:
+        plan = Answer(
+            text='{"thinking": "Small talk.", "steps": [{"worker": 1, "subtask": "", "access": []}]}'
+        )
+        upstream.respond = lambda request: plan if "response_format" in request.body else Answer()
+        data = {
+            "conductor": {"worker": "v"},
+            "workers": [VLLM | {"in_pool": False}, A, OPENAI | {"base_url": f"{upstream.url}/v1"}],
+            "models": {"mini": {}},
+        }
+        async with served(with_conductor(parse(data), "gpt"), {"OPENAI_API_KEY": "sk-1"}) as running:
+            events = await running.events(
+                {"messages": [{"role": "user", "content": "hi"}]}, progress="reasoning"
+            )
+            planned = await running.ok({"messages": [{"role": "user", "content": "hi"}]}, "/v1/plans")
+            await running.service.pool.aclose()
+    thoughts = [
+        c["delta"].get("reasoning_content") or "" for e in events if isinstance(e, dict) for c in e["choices"]
+    ]
+    assert "Step 1, gpt: answer the question\n" in "".join(thoughts)
+    assert planned["plan"] == [{"worker": "gpt", "subtask": "", "access": []}]
+    assert [m["content"] for m in upstream.requests[1].body["messages"]] == ["hi"]
+
+
+async def test_the_prompt_that_is_sent_follows_the_request_s_pool_and_steps() -> None:
+    async with led_by("gpt") as (running, upstream):
+        await running.ok({"model": "podium-ultra"}, max_steps=1, rounds=1, workers=["gpt-fast"])
+    system = upstream.requests[0].body["messages"][0]["content"]
+    assert "at most 1 step." in system
+    assert "0: GPT-6 Luna." in system
+    assert "1: " not in system.partition("The team:")[2]
+
+
+def test_the_prompt_of_a_user_s_own_words_stays_where_the_conductor_was_no_local_one() -> None:
+    own = settings(prompts={"conductor": "Plan."})
+    assert with_conductor(own, "gpt").prompts.conductor == "Plan."
+    assert (
+        with_conductor(
+            settings(prompts={"conductor": "Plan."}, conductor={"worker": "v"}), "gpt"
+        ).prompts.conductor
+        is None
+    )
+
+
+def test_a_team_led_by_name_is_shown_what_any_strong_conductor_is() -> None:
+    """The same text whoever leads: the file's conductor, or one that was chosen at the start."""
+    texts = set[str]()
+    for name in (None, "claude", "gemini"):
+        team = build_pool(settings_to_serve(API, conductor=name), EVERY_KEY, {}).team
+        assert team.conductor is not None
+        asked = [Message.of("user", "hi")]
+        texts.add(team.prompts.plan(team.conductor.layout, list(team.pool.values()), 5, asked)[0].text)
+    assert len(texts) == 1
