@@ -195,6 +195,7 @@ class TrainingRun:
                     config,
                     arguments,
                     [bar, stop, *logs],
+                    per_row=self.config.questions.requests_per_team,
                     resume=lambda: self.run_dir.checkpoint(f"{stage}_checkpoints"),
                 )
             finally:

@@ -18,11 +18,11 @@ from training.examples import Example
 from training.packing import Collator, plan_loss
 
 
-def rows(examples: Sequence[Example]) -> list[list[Example]]:
-    """Examples of one team that follow each other, each team a row."""
+def rows(examples: Sequence[Example], most: int) -> list[list[Example]]:
+    """Examples in rows: those of one team that follow each other together, at most so many."""
     grouped: list[list[Example]] = []
     for each in examples:
-        if grouped and grouped[-1][0].prompt[0] == each.prompt[0]:
+        if grouped and len(grouped[-1]) < most and grouped[-1][0].prompt[0] == each.prompt[0]:
             grouped[-1].append(each)
         else:
             grouped.append([each])
@@ -37,6 +37,7 @@ def learn(
     arguments: dict[str, Any],
     callbacks: list[TrainerCallback],
     *,
+    per_row: int = 1,
     resume: Callable[[], str | None] = lambda: None,
 ) -> None:
     """Train `model` on the examples.
@@ -48,11 +49,14 @@ def learn(
         config: how; the second kind judges a worker's token by what each worker is worth.
         callbacks: of the Trainer.
         arguments: of `TrainingArguments`: folder, seed, device, checkpoints.
+        per_row: examples of one team that are learned from together.
         resume: returns the checkpoint to resume from.
     """
     from datasets import Dataset
 
-    data = Dataset.from_list([{"examples": [asdict(each) for each in row]} for row in rows(examples)])
+    data = Dataset.from_list(
+        [{"examples": [asdict(each) for each in row]} for row in rows(examples, per_row)]
+    )
     is_warm = isinstance(config, WarmStartConfig)
     collator = Collator(tokenizer, config.prompt_weight if is_warm else 0.0, with_rewards=not is_warm)
     trainer = Trainer(
