@@ -143,7 +143,8 @@ async def replica_states(client: Client) -> dict[str, int]:
 
 def draw(snapshots: list[Snapshot], path: Path) -> None:
     """Streams and replicas over time."""
-    from loadtest.plots import plot_autoscaling, save_plot
+    from loadtest.plots import plot_autoscaling
+    from program.plots import save_plot
 
     rows = [(s.at_s, s.streams, s.running, s.running + s.starting + s.stopping) for s in snapshots]
     save_plot(path, plot_autoscaling, rows)

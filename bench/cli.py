@@ -40,7 +40,7 @@ from bench.client import Client
 from bench.figures import Figure, to_json
 from bench.isolated import open_session
 from bench.server import ROOT, BenchError, BenchServer, default_server, running
-from loadtest.program import allow_open_files, machine, restore_interrupts, wide_console
+from program.process import allow_open_files, machine, restore_interrupts, wide_console
 
 OUTPUT = ROOT / "build" / "bench.json"
 Tick = Callable[[], None]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from loadtest.percentile import percentile
+from program.percentile import percentile
 
 BLOCKS = 5
 

@@ -93,7 +93,8 @@ async def measure(client: Client, tick: Callable[[], None]) -> list[Figure]:
 
 def draw(walls: Sequence[Walls]) -> None:
     """The three distributions, as build/bench/schedulers.png."""
-    from loadtest.plots import plot_distributions, save_plot
+    from loadtest.plots import plot_distributions
+    from program.plots import save_plot
 
     names = ("podium", "plan_then_run", "sequential")
     samples = {name: [getattr(each, name) for each in walls] for name in names}

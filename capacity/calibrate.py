@@ -25,8 +25,8 @@ from rich.console import Console
 
 from capacity.arrivals import poisson
 from capacity.validation import steady_rate
-from loadtest.percentile import percentile
-from loadtest.program import option, rates, url
+from program.options import rates, url
+from program.percentile import percentile
 
 BODY: dict[str, Any] = {"model": "podium-mini", "messages": [{"role": "user", "content": "What is it?"}]}
 REQUESTS, CONCURRENT = 48, 8
@@ -213,10 +213,10 @@ def section(samples: list[dict[str, Any]], mixed: list[dict[str, Any]], duration
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line."""
     parser = argparse.ArgumentParser(prog="python -m capacity.calibrate", description=__doc__)
-    parser.add_argument("--url", type=option(url), required=True, help="of the server")
+    parser.add_argument("--url", type=url, required=True, help="of the server")
     default_rates = "10,20,40"
     parser.add_argument(
-        "--rates", type=option(rates), default=default_rates, help="requests per second (%(default)s)"
+        "--rates", type=rates, default=default_rates, help="requests per second (%(default)s)"
     )
     parser.add_argument("--duration-s", type=float, default=10.0, help="at each rate (%(default)s)")
     read = parser.parse_args(argv)

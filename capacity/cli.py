@@ -18,7 +18,8 @@ from capacity import inputs, report, validation, whatif
 from capacity.arrivals import KINDS
 from capacity.inputs import Inputs, InputsError
 from capacity.sizing import Requirements
-from loadtest.program import option, rates, restore_interrupts, wide_console
+from program.options import rates
+from program.process import restore_interrupts, wide_console
 
 SLICE_CHECKED_AT = 2.5
 """Times the slice's rate: there the whole is simulated too."""
@@ -142,7 +143,8 @@ def scheduler_table(ends_s: dict[str, list[float]]) -> Table:
 
 def simulate_scaling(given: Inputs, peak_rps: float, out: Path) -> tuple[Table, dict[str, object]]:
     """A burst and a day under Serve's autoscaling: a table, the same as JSON, and plots in `out`."""
-    from loadtest.plots import plot_autoscaling, save_plot
+    from loadtest.plots import plot_autoscaling
+    from program.plots import save_plot
 
     table_rows: list[Sequence[str]] = []
     content: dict[str, object] = {}
@@ -164,7 +166,8 @@ def simulate_scaling(given: Inputs, peak_rps: float, out: Path) -> tuple[Table, 
 
 def run(given: Inputs, rates: list[float], traffic: str, seed: int, out: Path, console: Console) -> int:
     """Answer all questions; print and write the answers."""
-    from loadtest.plots import plot_distributions, save_plot
+    from loadtest.plots import plot_distributions
+    from program.plots import save_plot
 
     began_s = time.monotonic()
     forecasts: list[report.Forecast] = []
@@ -212,7 +215,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add = parser.add_argument
     add("--inputs", type=Path, default=inputs.INPUTS, help="a file like the default: %(default)s")
     default_rates = "10,1000,100000"
-    add("--rates", type=option(rates), default=default_rates, help="requests per second (%(default)s)")
+    add("--rates", type=rates, default=default_rates, help="requests per second (%(default)s)")
     kinds = f"{', '.join(KINDS)}, or a CSV file with a column arrival_s"
     add("--traffic", default="poisson", help=f"{kinds} (%(default)s)")
     add("--seed", type=int, default=0, help="of everything that is drawn (%(default)s)")

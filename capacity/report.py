@@ -14,7 +14,7 @@ from capacity.cluster import RequestTimes, Run, Sizes, simulate
 from capacity.plans import Plan, Step, samples
 from capacity.schedulers import SCHEDULERS, StepTimes, timeline
 from capacity.sizing import Requirements, engine_s, loads, size, slice_of
-from loadtest.percentile import percentile
+from program.percentile import percentile
 
 PLANS_FOR_MEANS = 20_000
 """Enough to know their mean work to within 1 %."""

@@ -10,7 +10,7 @@ from capacity.arrivals import Times, poisson
 from capacity.cluster import Cluster, RequestTimes
 from capacity.plans import Plan, Step
 from capacity.stations import Cores
-from loadtest.percentile import percentile
+from program.percentile import percentile
 
 
 class ScriptedWorker:

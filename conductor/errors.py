@@ -82,11 +82,6 @@ class PodiumError(Exception):
         """The sentence given to the constructor."""
         return str(self.args[0]) if self.args else type(self).__name__
 
-    @property
-    def explanation(self) -> str:
-        """The message and the detail: for operators."""
-        return f"{self.message} {self.detail}".rstrip()
-
 
 class BadTask(PodiumError):
     """The caller asked for something no plan can serve. Nothing was run or paid."""

@@ -6,11 +6,10 @@ from dataclasses import asdict
 from itertools import combinations
 from typing import Any
 
-import numpy as np
-
 from conductor.model.usage import total
 from evaluation.results import Result
 from evaluation.statistics import accuracy, bootstrap_difference
+from program.percentile import percentile
 
 Json = dict[str, Any]
 
@@ -72,9 +71,8 @@ def comparisons(results: Mapping[str, Mapping[str, Result]], seed: int) -> list[
 
 
 def percentiles(values: Sequence[float]) -> Json:
-    """The 50th and 95th by nearest rank: that part of the values is no higher. None without values."""
-    found = np.percentile(values, [50, 95], method="inverted_cdf").tolist() if values else [None, None]
-    return dict(zip(("p50", "p95"), found, strict=True))
+    """The 50th and 95th; None without values."""
+    return {f"p{percent}": percentile(values, percent) if values else None for percent in (50, 95)}
 
 
 def _families(results: Sequence[Result]) -> Json:

@@ -13,6 +13,10 @@ _LETTER = r"([A-J](?![\w'])|[a-j](?=\s*$|[^\w\s^/+=-]+(?:\s|$)|\s+(?:or|and)\b))
 _CHOICE = re.compile(rf"(?i:answer|choice|option)\s*(?i:is|:)?\s*\**\(?{_LETTER}", re.MULTILINE)
 _MARKED_CHOICE = re.compile(rf"(?<![A-Za-z'])\(?{_LETTER}")
 _LONE_CHOICE = re.compile(r"(?<![A-Za-z'])\(?([A-J])\)?(?![A-Za-z'])")
+OPENING_WORDS = 40
+"""How many words of an answer in free text are read."""
+_LIST_LINE = re.compile(r"^[ \t]*(?:[-*•]|\d+[.)])[ \t]+(.*)$")
+_ITEM_END = re.compile(r"\s*(?::|\(|(?<!\d) [-–] |[.!?](?:\s|$)).*")
 _FENCE = re.compile(r"```(?:[A-Za-z0-9_+-]*)[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 
 
@@ -71,3 +75,27 @@ def code(text: str) -> str | None:
     """The program: the longest fenced block, or the whole text where there is no fence."""
     blocks = _FENCE.findall(text)
     return max(blocks, key=len).rstrip() or None if blocks else text.rstrip() or None
+
+
+def opening(text: str) -> str | None:
+    """The first `OPENING_WORDS` words, the items of a list joined by commas; None where there are none.
+
+    Items are bulleted or numbered lines, two or more, and lines of one or two words: of `1. Red: like blood` the
+    item is `Red`.
+    """
+    lines = [line for line in text.splitlines() if line.strip()]
+    marked = sum(bool(_LIST_LINE.match(line)) for line in lines) > 1
+    joined, after_item = "", False
+    for line in lines:
+        item = _item(line, marked)
+        joined += (", " if item and after_item else "\n") + (item or line)
+        after_item = bool(item)
+    words = list(re.finditer(r"\S+", joined))[:OPENING_WORDS]
+    return joined[words[0].start() : words[-1].end()] if words else None
+
+
+def _item(line: str, marked: bool) -> str:
+    """The item that a line of a list holds; empty where it is none."""
+    if marked and (match := _LIST_LINE.match(line)):
+        return _ITEM_END.sub("", match[1].replace("**", ""))
+    return line.strip(" .,;") if len(line.split()) <= 2 else ""

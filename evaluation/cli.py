@@ -5,22 +5,19 @@ stopped with Ctrl-C. After 1 and 130 the same command continues where it was.
 """
 
 import argparse
-import math
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from decimal import Decimal
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from conductor.errors import PodiumError
 from evaluation.errors import HOW_TO_INSTALL
 from evaluation.sources import SOURCES
-from evaluation.spec import count
 from evaluation.strategies import LEARNED, STRATEGIES, USUAL
+from program.options import count, number, seconds, seed, usd
 
-Number = TypeVar("Number", int, float, Decimal)
+temperature = number(float, "a number between 0 and 2", lambda value: 0 <= value <= 2)
 EPILOG = """\
 question sets:
 {questions}
@@ -100,28 +97,6 @@ def parser() -> argparse.ArgumentParser:
     add("--temperature", type=temperature, help="of workers, where a strategy sets none")
     return parser
 
-
-def number(
-    convert: Callable[[str], Number], what: str, allow: Callable[[Number], bool]
-) -> Callable[[str], Number]:
-    """An argparse type: text that `convert` takes and whose value `allow` accepts; errors call it `what`."""
-
-    def read(text: str) -> Number:
-        try:
-            value = convert(text)
-        except (ValueError, ArithmeticError):
-            value = None
-        if value is None or not allow(value):
-            raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
-        return value
-
-    return read
-
-
-seed = number(int, "a whole number of at least 0", lambda value: value >= 0)
-seconds = number(float, "a number of seconds above 0", lambda value: 0 < value < math.inf)
-temperature = number(float, "a number between 0 and 2", lambda value: 0 <= value <= 2)
-usd = number(Decimal, "a number of dollars above 0", lambda value: value.is_finite() and value > 0)
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -2,8 +2,6 @@
 
 import argparse
 import asyncio
-import os
-import platform
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -24,6 +22,7 @@ from evaluation.sources import load_all
 from evaluation.statistics import RESAMPLES
 from evaluation.strategies import expand, make
 from evaluation.strategies.base import Strategy
+from program.process import machine
 from serving.settings.settings import load
 
 
@@ -42,7 +41,7 @@ def evaluate(options: argparse.Namespace, command: str) -> None:
         "title": "Strategies side by side",
         "date": time.strftime("%Y-%m-%d %H:%M:%S %z"),
         "command": command,
-        "machine": _machine(),
+        "machine": f"{machine()} at the end",
         "seed": options.seed,
         "questions": {"names": options.questions, "count": len(questions)},
         "training": {"names": options.train, "count": len(training), "left_out": left_out},
@@ -154,11 +153,3 @@ def _warnings(provenance: Mapping[str, str], rows: Sequence[dict[str, Any]]) -> 
             "Some questions failed (see the last column and the table below it); they count as wrong."
         )
     return warnings
-
-
-def _machine() -> str:
-    memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
-    return (
-        f"{os.cpu_count()} cores, {memory_gb:.0f} GB, {platform.system()} {platform.machine()}, "
-        f"Python {platform.python_version()}, load {os.getloadavg()[0]:.1f} at the end"
-    )

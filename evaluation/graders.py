@@ -8,8 +8,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 
-from evaluation.answer_extraction import answer_tag, answer_tag_or_all, choice, code, mathematics, number
+from evaluation.answer_extraction import (
+    answer_tag,
+    answer_tag_or_all,
+    choice,
+    code,
+    mathematics,
+    number,
+    opening,
+)
 from evaluation.grading_processes import math_verify_grade, reasoning_gym_score
+from evaluation.mentions import mention_fault
 from evaluation.questions import Grade, Question
 from evaluation.sandbox import run_program
 
@@ -71,6 +80,12 @@ async def judge_code(question: Question, answer: str) -> Grade:
     return Grade(verdict.passed, answer, verdict.why)
 
 
+async def judge_mentions(question: Question, answer: str) -> Grade:
+    """Free text: its first words mention an accepted answer and no refused one. See `evaluation.mentions`."""
+    fault = mention_fault(question.text, question.facts, answer)
+    return Grade(not fault, answer, fault)
+
+
 def _same_words(answer: str, expected: str) -> bool:
     return answer.casefold().split() == expected.casefold().split()
 
@@ -106,6 +121,7 @@ GRADERS: dict[str, Grader] = {
     "reasoning_gym": Grader(answer_tag, judge_reasoning_gym),
     "recorded": Grader(answer_tag, judge_recorded),
     "code": Grader(code, judge_code),
+    "mentions": Grader(opening, judge_mentions),
 }
 """By the name that questions use."""
 

@@ -2,32 +2,16 @@
 # The types of matplotlib are partial.
 # pyright: reportUnknownMemberType=false
 
-import io
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from evaluation.statistics import pareto
+from program.plots import BLUE, GREEN, GREY, ORANGE, svg
 
 Row = dict[str, Any]
-BLUE, GREEN, GREY, ORANGE = "#0072b2", "#009e73", "#999999", "#e69f00"
-"""Okabe and Ito's, which colour-blind readers tell apart."""
-STYLE: dict[str, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "podium",
-    "font.family": "sans-serif",
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.alpha": 0.3,
-    "legend.frameon": False,
-}
 BOUNDS = ("oracle", "best_of_n_oracle")
 """Bounds, not usable strategies: they know the right answers, so the front leaves them out."""
 
@@ -47,19 +31,11 @@ def plots(rows: Sequence[Row]) -> dict[str, str]:
         "Steps and calls a question": _svg(steps_and_calls, rows, height),
         "Tokens a question": _svg(tokens, metered, height),
     }
-    return {caption: svg for caption, svg in figures.items() if svg}
+    return {caption: picture for caption, picture in figures.items() if picture}
 
 
 def _svg(draw: Callable[[Axes, Sequence[Row]], None], rows: Sequence[Row], height: float) -> str:
-    if not rows:
-        return ""
-    with mpl.rc_context(cast(Any, STYLE)):
-        figure = Figure(figsize=(7.2, height), layout="constrained")
-        draw(figure.add_subplot(), rows)
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-    text = buffer.getvalue()
-    return text[text.index("<svg") :]
+    return svg(draw, rows, width=7.2, height=height) if rows else ""
 
 
 def accuracy_over(axes: Axes, rows: Sequence[Row], field: str, unit: str = "") -> None:

@@ -17,18 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from loadtest.objective import objective, seconds
-from loadtest.program import (
-    allow_open_files,
-    machine,
-    option,
-    positive_int,
-    rate,
-    restore_interrupts,
-    url,
-)
 from loadtest.recording import Recording, Sample
 from loadtest.request_options import RequestOptions, first_worker
 from loadtest.scenarios import SCENARIOS, Scenario
+from program.options import count, option, rate, url
+from program.process import allow_open_files, machine, restore_interrupts
 
 
 class NothingToLoadError(Exception):
@@ -57,12 +50,12 @@ def make_parser() -> argparse.ArgumentParser:
         epilog=f"scenarios:\n{scenarios}\n\n{hints}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add, count = parser.add_argument, option(positive_int)
+    add = parser.add_argument
     add("scenario", choices=list(SCENARIOS), metavar="SCENARIO", help="one of those below")
-    add("--url", type=option(url), default="http://127.0.0.1:8000", help="the server (%(default)s)")
+    add("--url", type=url, default="http://127.0.0.1:8000", help="the server (%(default)s)")
     add("--duration", type=option(seconds), help="how long requests are sent")
     add("--users", type=count, help="closed loop: users at the height of the shape")
-    add("--rate", type=option(rate), help="open loop: requests per second at the height of the shape")
+    add("--rate", type=rate, help="open loop: requests per second at the height of the shape")
     add("--at-most", type=count, help="open loop: concurrent requests (512)")
     add("--seed", type=int, help="open loop: of arrivals and mix (0)")
     default = "first_token=2s,end=30s"

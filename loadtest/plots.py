@@ -1,31 +1,15 @@
 """Every picture of load test, bench and capacity simulation. Knows numbers and names only."""
 
-import io
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-import matplotlib
-from matplotlib.figure import Figure
 
 from loadtest.recording import LEFT, OK, PHASES, Sample
 from loadtest.summary import critical_path_over_wall
+from program.plots import BLUE, GREEN, ORANGE, PINK, RED, SKY, svg
 
-mpl: Any = matplotlib
 Axes = Any  # matplotlib ships partial types
 Series = Mapping[str, Sequence[tuple[float, float]]]
-COLOURS = {"plan": "#0072b2", "steps": "#e69f00", "first_token": "#009e73", "end": "#cc79a7"}
-"""Okabe and Ito's, which colour-blind readers tell apart."""
-STYLE: dict[str, Any] = {
-    "svg.fonttype": "none",
-    "font.family": "sans-serif",
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.alpha": 0.3,
-    "legend.frameon": False,
-}
+COLOURS = {"plan": BLUE, "steps": ORANGE, "first_token": GREEN, "end": PINK}
 
 
 def report_plots(samples: Sequence[Sample], series: Series, ran_s: float) -> dict[str, str]:
@@ -34,38 +18,15 @@ def report_plots(samples: Sequence[Sample], series: Series, ran_s: float) -> dic
     ratios = [ratio for each in answered if (ratio := critical_path_over_wall(each)) is not None]
     replicas = {name: points for name, points in series.items() if name.startswith("replicas")}
     others = {name: points for name, points in series.items() if name not in replicas}
-    svgs = {
-        "Answers no slower than, by phase": answered and _svg(plot_phases, answered),
-        "Each answer over the run": answered and _svg(plot_answers, answered),
-        "Requests per second": samples and _svg(plot_rates, samples, ran_s),
-        "Critical path over wall": ratios and _svg(plot_ratios, ratios),
-        "Active runs, as the server counts them": others and _svg(plot_series, others),
-        "Replicas over the run": replicas and _svg(plot_series, replicas),
+    pictures = {
+        "Answers no slower than, by phase": answered and svg(plot_phases, answered),
+        "Each answer over the run": answered and svg(plot_answers, answered),
+        "Requests per second": samples and svg(plot_rates, samples, ran_s),
+        "Critical path over wall": ratios and svg(plot_ratios, ratios),
+        "Active runs, as the server counts them": others and svg(plot_series, others),
+        "Replicas over the run": replicas and svg(plot_series, replicas),
     }
-    return {caption: str(svg) for caption, svg in svgs.items() if svg}
-
-
-def save_plot(path: Path, draw: Callable[..., None], *data: Any, title: str = "") -> None:
-    """Write the picture that `draw` makes of `data`, in the format that `path` ends in."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with mpl.rc_context(STYLE):
-        _figure(draw, *data, title=title).savefig(path, dpi=120)
-
-
-def _svg(draw: Callable[..., None], *data: Any) -> str:
-    written = io.StringIO()
-    with mpl.rc_context(STYLE):
-        _figure(draw, *data).savefig(written, format="svg", metadata={"Date": None})
-    text = written.getvalue()
-    return text[text.index("<svg") :]
-
-
-def _figure(draw: Callable[..., None], *data: Any, title: str = "") -> Any:
-    figure: Any = Figure(figsize=(6.4, 3.0), layout="constrained")
-    axes = figure.add_subplot()
-    draw(axes, *data)
-    axes.set_title(title)
-    return figure
+    return {caption: str(picture) for caption, picture in pictures.items() if picture}
 
 
 def plot_phases(axes: Axes, answered: Sequence[Sample]) -> None:
@@ -99,7 +60,7 @@ def plot_rates(axes: Axes, samples: Sequence[Sample], ran_s: float) -> None:
         "failed, not started or unfinished": [s.due_s for s in samples if s.outcome not in (OK, LEFT)],
     }
     weights = [[slices / ran_s] * len(each) for each in due_s.values()]
-    colours = ["#009e73", "#56b4e9", "#d55e00"]
+    colours = [GREEN, SKY, RED]
     axes.hist(
         list(due_s.values()), bins=edges, weights=weights, stacked=True, color=colours, label=list(due_s)
     )
@@ -110,7 +71,7 @@ def plot_rates(axes: Axes, samples: Sequence[Sample], ran_s: float) -> None:
 def plot_ratios(axes: Axes, ratios: Sequence[float]) -> None:
     """How many answers had which ratio of critical path to wall time."""
     lowest = min(0.9, *ratios)
-    axes.hist(ratios, bins=50, range=(lowest, 1.0), color="#0072b2")
+    axes.hist(ratios, bins=50, range=(lowest, 1.0), color=BLUE)
     label = "critical path over wall (1: no step waited unnecessarily)"
     axes.set(xlabel=label, ylabel="answers", xlim=(lowest, 1.0))
 
@@ -135,11 +96,11 @@ def plot_autoscaling(axes: Axes, snapshots: Sequence[tuple[float, float, int, in
     """Seconds, active streams or requests, replicas that serve, and replicas that exist."""
     at_s, load, serving, existing = zip(*snapshots, strict=True)
     beside = axes.twinx()
-    beside.fill_between(at_s, load, step="post", color="#56b4e9", alpha=0.4)
+    beside.fill_between(at_s, load, step="post", color=SKY, alpha=0.4)
     beside.set(ylabel="active requests (area)", ylim=(0, None))
     beside.grid(visible=False)
-    axes.step(at_s, serving, where="post", color="#d55e00", label="replicas up")
+    axes.step(at_s, serving, where="post", color=RED, label="replicas up")
     label = "including those that start or drain"
-    axes.step(at_s, existing, where="post", color="#d55e00", linestyle=":", label=label)
+    axes.step(at_s, existing, where="post", color=RED, linestyle=":", label=label)
     axes.set(xlabel="seconds", ylabel="replicas", ylim=(0, None))
     axes.legend(loc="upper left")

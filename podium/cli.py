@@ -31,9 +31,7 @@ VERBS = {
     "serve": Verb("cluster.local.serve", "serve on this machine until Ctrl-C"),
     "stop": Verb("cluster.local.serve:stop", "end what a crashed or forgotten `podium serve` left running"),
     "demo": Verb("cluster.local.demo", "start a server, ask it one question, show plan, answer and cost"),
-    "check": Verb(
-        "cluster.check.__main__", "do pool, Serve config and machines agree, and what do they cost"
-    ),
+    "check": Verb("cluster.check.cli", "do pool, Serve config and machines agree, and what do they cost"),
     "load": Verb("loadtest.cli", "load a running server and write a report", "setup-dev"),
     "siege": Verb("loadtest.siege.cli", "attack a server and watch its ordinary clients", "setup-dev"),
     "capacity": Verb("capacity.cli", "replicas, GPUs and dollars for a rate, simulated", "setup-dev"),
@@ -61,6 +59,7 @@ OURS = {
     "capacity",
     "evaluation",
     "training",
+    "program",
 }
 HELP = """usage: podium VERB [OPTIONS]
 

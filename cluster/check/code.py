@@ -1,5 +1,5 @@
-"""Whether the Python that a Serve config names is there, and takes what it is given. Reads source, runs
-none of it.
+"""Whether the Python that a Serve config names can be imported, and its `user_config` be applied. Reads
+source, runs none of it.
 """
 
 import ast
@@ -16,7 +16,7 @@ BUILDER = "serving.app:build_app"
 
 
 def builder(case: Case) -> list[Finding]:
-    """The application can be built."""
+    """The application's builder can be imported."""
     name, field = case.serve.import_path, "applications[0].import_path"
     if reason := cannot_be_imported(name):
         return [Finding(case.serve.file, field, f"is {name}: {reason}", f"import_path: {BUILDER}")]
@@ -24,7 +24,7 @@ def builder(case: Case) -> list[Finding]:
 
 
 def user_configs(case: Case) -> list[Finding]:
-    """What the Serve config changes of the settings can be changed so; only the router takes it."""
+    """`user_config` changes only settings that may be changed, and only the router has one."""
     found: list[Finding] = []
     for name, given in case.serve.deployments.items():
         config = given.get("user_config")
@@ -50,14 +50,14 @@ def _rejection(case: Case, config: dict[str, object]) -> tuple[str, str] | None:
         apply_patch(case.settings, config)
     except SettingsError as exc:
         return (
-            f"is refused by the router: {exc.message}",
+            f"is rejected by the router: {exc.message}",
             "what replicas cannot change while they run belongs in the settings file",
         )
     return None
 
 
 def cannot_be_imported(target: str) -> str | None:
-    """Why `package.module:name` cannot be had; None where it can."""
+    """Why `package.module:name` cannot be imported; None where it can."""
     module, _, name = target.replace(":", ".").rpartition(".")
     try:
         spec = importlib.util.find_spec(module) if module else None
@@ -71,7 +71,7 @@ def cannot_be_imported(target: str) -> str | None:
 
 
 def _names(source: Path) -> set[str]:
-    """What a module has at its top."""
+    """The names a module defines at its top level."""
     names: set[str] = set()
     for each in ast.parse(source.read_text(encoding="utf-8")).body:
         match each:

@@ -1,8 +1,8 @@
-"""Dollars: what the cluster takes an hour, at its smallest and its largest, and what a thousand requests of
-a mix take.
+"""Dollars: what the cluster costs per hour, at its smallest and its largest, and what a thousand requests
+of a mix cost.
 
-The second is two parts that are not alike: what providers bill by the token, and the machines' share, which
-depends on how many requests share them. How many nodes a given load needs is not known here; `loadtest/`
+The second has two parts: what providers bill per token, and the machines' share, which depends on how many
+requests share them. How many nodes a given load needs is not known here; `loadtest/`
 answers that.
 """
 
@@ -31,14 +31,14 @@ class Line:
 
 
 def hourly(case: Case) -> list[Line]:
-    """The head and every kind of node, with how many of each run at the smallest and at the largest."""
+    """The head and every kind of node, with their smallest and largest counts."""
     least, most = nodes_wanted(case, largest=False), nodes_wanted(case, largest=True)
     workers = [Line(n, least[n.name], most[n.name], price_of(case, n)) for n in case.machines.workers]
     return [Line(case.machines.head, 1, 1, price_of(case, case.machines.head)), *workers]
 
 
 def price_of(case: Case, node: NodeType) -> Decimal | None:
-    """Dollars an hour of one node."""
+    """Dollars per hour of one node."""
     price = case.prices.instances.get(node.instance or "")
     if price is None:
         return None
@@ -56,7 +56,7 @@ def _times(usd: Decimal | None, count: int) -> Decimal | None:
 
 
 def unknown_prices(case: Case) -> list[Finding]:
-    """Nodes whose price is not in the table: a remark, since one's own machines have none."""
+    """Nodes without a price in the table: a remark, since machines of your own have none."""
     return [
         Finding(
             case.machines.file,
@@ -77,7 +77,7 @@ def shares(text: str, kinds: Mapping[str, object]) -> dict[str, Decimal]:
     """`chat=0.7,ultra=0.3` as shares.
 
     Raises:
-        CheckError: it is no mix, names an unknown kind, or does not sum up to 1.
+        CheckError: it is not a mix, names an unknown kind, or does not sum to 1.
     """
     mix: dict[str, Decimal] = {}
     for part in text.split(","):

@@ -71,7 +71,7 @@ def read(path: Path) -> ServeConfig:
     """The Serve config in `path`, or inside it where it is a RayService manifest.
 
     Raises:
-        CheckError: it is not there, or is none.
+        CheckError: it is missing, or is not one.
     """
     data = _parse(path)
     if fault := _fault(data):

@@ -1,4 +1,4 @@
-"""What a check has to say: one thing that does not fit, where it is written, and what to write instead."""
+"""What a check finds: one disagreement, where it is written, and what to write instead."""
 
 from dataclasses import dataclass
 from typing import Any, cast
@@ -18,11 +18,11 @@ class Finding:
 
 
 class CheckError(Exception):
-    """A file cannot be read for what it should be; the message names it."""
+    """A file is not what it should be; the message names it."""
 
 
 class Frozen(BaseModel):
-    """What a stranger wrote: unknown keys are refused."""
+    """Data from a file of the user: unknown keys are rejected."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 

@@ -1,4 +1,4 @@
-"""What the cluster file says of its machines, against what they are: ports that are open, images, GPUs."""
+"""What the cluster file declares of its machines, against what they are: open ports, images, GPUs."""
 
 import re
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ GPUS: Mapping[str, int] = {
 
 
 def ports(case: Case) -> list[Finding]:
-    """What Serve listens on is let in."""
+    """The machines' firewall rules open the port that Serve listens on."""
     let_in, port = case.machines.open_ports, case.serve.port
     if let_in is None or any(port in each for each in let_in):
         return []
@@ -71,7 +71,7 @@ def _versions(image: str) -> dict[str, str]:
 
 
 def gpus(case: Case) -> list[Finding]:
-    """No node is said to have more GPUs than its machine has."""
+    """No node declares more GPUs than its machine has."""
     return [
         Finding(
             case.machines.file,

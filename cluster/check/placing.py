@@ -1,5 +1,5 @@
-"""Names, GPUs and nodes: every deployment is made, has the GPUs its model is split over, and finds a node,
-also at its largest.
+"""Names, GPUs and nodes: every deployment exists, has the GPUs its model is split over, and finds a node,
+even at its largest.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ SLACK = 1e-6
 
 
 def names(case: Case) -> list[Finding]:
-    """The Serve config names what the settings make, and is for these settings."""
+    """The Serve config names only deployments that these settings make."""
     made, given = {d.name for d in case.deployments}, case.serve.deployments.keys()
     found = [
         Finding(
@@ -47,7 +47,7 @@ def names(case: Case) -> list[Finding]:
 
 
 def gpus(case: Case) -> list[Finding]:
-    """A replica's bundles hold as many GPUs as its model is split over."""
+    """A replica's bundles have as many GPUs as its model is split over."""
     return [
         Finding(
             case.serve.file,

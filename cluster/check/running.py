@@ -1,5 +1,5 @@
-"""What shows only later: keys that no node has, workers that nobody priced, runs that a drain cuts, spot
-nodes without a way out.
+"""What fails only later: keys that no node has, workers without a price, runs that draining cuts off, spot
+nodes without a replacement.
 """
 
 from cluster.check.case import Case
@@ -34,7 +34,7 @@ def keys(case: Case) -> list[Finding]:
 
 
 def prices(case: Case) -> list[Finding]:
-    """Every worker of the pool that somebody bills has a price: an unknown one makes every budget a guess."""
+    """Every worker of the pool that is billed has a price: with an unknown one, no budget can be kept."""
     return [
         Finding(
             case.settings_file,
@@ -48,7 +48,7 @@ def prices(case: Case) -> list[Finding]:
 
 
 def drains(case: Case) -> list[Finding]:
-    """A replica, or a proxy, that goes away lets what it has begun come to its end."""
+    """A replica or proxy that shuts down lets its requests finish."""
     longest_s = longest_run_s(case)
     found = [
         Finding(
@@ -75,7 +75,7 @@ def drains(case: Case) -> list[Finding]:
 
 
 def longest_run_s(case: Case) -> float:
-    """The longest deadline that a request gets without asking."""
+    """The longest default deadline of a request."""
     own = [model.deadline_s for model in case.settings.models.values() if model.deadline_s]
     return max([case.settings.limits.default_deadline_s, *own])
 
@@ -87,7 +87,7 @@ def _longest_s(deployment: Deployment, longest_run: float) -> float:
 
 
 def spot(case: Case) -> list[Finding]:
-    """What the cloud may take back has somebody to take over; router and conductor are not on it."""
+    """What runs on spot nodes can run elsewhere too; router and conductor do not run on them."""
     found: list[Finding] = []
     conductor = case.settings.conductor.worker if case.settings.conductor else None
     for deployment in case.deployments:

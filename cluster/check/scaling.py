@@ -16,7 +16,7 @@ IN_SETTINGS = {"metrics_interval_s": "look_back_period_s"}
 
 
 def policies(case: Case) -> list[Finding]:
-    """Whatever scales does so by Podium's policy, which is there."""
+    """Every deployment that scales uses Podium's policy, which can be imported."""
     return [finding for each in case.deployments if (finding := _policy(case, each))]
 
 
@@ -37,7 +37,7 @@ def _policy(case: Case, deployment: Deployment) -> Finding | None:
 
 
 def counts(case: Case) -> list[Finding]:
-    """There is a replica to be had, and a replica may be given as much as it is meant to carry."""
+    """At least one replica may run, and each admits as many requests as it is meant to carry."""
     found: list[Finding] = []
     for each in case.deployments:
         least = (
@@ -78,7 +78,7 @@ def counts(case: Case) -> list[Finding]:
 
 
 def both(case: Case) -> list[Finding]:
-    """Settings and Serve config say the same of how replicas come and go."""
+    """Settings and Serve config agree on how replicas scale."""
     return [finding for each in case.deployments for finding in _differences(case, each)]
 
 

@@ -1,6 +1,6 @@
-"""The process that a local server is: `serve run` on a fresh Ray, which ends with the one who started it.
+"""The process of a local server: `serve run` on a fresh Ray. It ends when its parent ends.
 
-`python -m cluster.local.child` is started by `server.py` and by nobody else.
+`python -m cluster.local.child` is started by `server.py` only.
 """
 
 from __future__ import annotations

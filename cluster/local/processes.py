@@ -1,4 +1,4 @@
-"""Who runs on this machine: which processes are ours, who listens on a port, and how they are ended.
+"""Processes of this machine: which are ours, which listen on a port, and how they are ended.
 
 Every process of a server inherits an environment variable, `PODIUM_SERVER`, and is found again by it:
 nothing is ever looked up, or ended, by its name. A crash's left-overs are recognised the same way
@@ -146,7 +146,7 @@ def check_nothing_in_the_way(port: int, environment: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def claim(port: int) -> Generator[None]:
-    """Hold `port` for a server that is about to bind it; of two that start in the same moment one is told.
+    """Reserve `port` for a server that is about to bind it: of two that start at the same moment, one fails.
 
     Ray Serve binds with SO_REUSEPORT, so the kernel would let both in and deal requests out between them.
     The claim is a name in Linux's abstract socket namespace: it belongs to the same network namespace as

@@ -1,5 +1,5 @@
-"""How long work shows that it goes on: a live line on a terminal, a line now and then in a log. Standard
-library only.
+"""Progress of long work: a live line on a terminal, a line every ten seconds in a log. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ SAY_EVERY_S = 10.0
 
 
 class Progress:
-    """A phase of it: a live line on a terminal, a line every ten seconds in a log."""
+    """One phase."""
 
     def __init__(self, phase: str) -> None:
         self.phase = phase
@@ -23,7 +23,7 @@ class Progress:
             print(phase, flush=True)
 
     def show(self, text: str) -> None:
-        """Say how far it is; cheap, so call it as often as you like."""
+        """Show how far it is. Cheap: call it as often as you like."""
         elapsed_s = time.monotonic() - self.started
         line = f"{self.phase}  {text}  {elapsed_s:.0f} s"
         if self.live:

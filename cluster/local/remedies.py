@@ -1,4 +1,4 @@
-"""What usually helps where set-up failed, by what the failed command said."""
+"""What to do where set-up failed, by the output of the failed command."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ REMEDIES = (
 
 
 def explain(output: str, phase: str, log: Path) -> str:
-    """What the command said last, what that means, and where all of it is."""
+    """The last lines of the output, what they mean, and where the log is."""
     tail = "\n".join(f"    {line[:200]}" for line in output.strip().splitlines()[-8:])
     remedy = next(
         (text for pattern, text in REMEDIES if re.search(pattern, output)), "Run `make setup` again."

@@ -1,5 +1,5 @@
-"""`podium serve` and `podium stop`: a server in the foreground until Ctrl-C, and the end of forgotten
-ones.
+"""`podium serve` and `podium stop`: a server in the foreground until Ctrl-C, and how forgotten ones
+are ended.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from cluster.local.processes import (
     processes_of,
 )
 from cluster.local.server import SETTINGS, STOP_WITHIN_S, Server
+from program.options import port
 
 READY = """
 Podium answers on {url}  (Ctrl-C stops it; log: {log}; metrics: {metrics})
@@ -37,8 +38,10 @@ Podium answers on {url}  (Ctrl-C stops it; log: {log}; metrics: {metrics})
   from openai import OpenAI
   client = OpenAI(base_url="{url}/v1", api_key="none")
   stream = client.chat.completions.create(
-      model="podium-mini", stream=True, messages=[{{"role": "user", "content": "What is the capital of
-      France?"}}])
+      model="podium-mini",
+      messages=[{{"role": "user", "content": "What is the capital of France?"}}],
+      stream=True,
+  )
   for chunk in stream:
       print(chunk.choices[0].delta.content or "" if chunk.choices else "", end="", flush=True)
 """
@@ -55,14 +58,14 @@ def follow(server: Server) -> None:
 
 
 def serve_until_interrupted(server: Server) -> int:
-    """Run in the foreground; 0 when it ended because it was asked to, and ended clean."""
+    """Run in the foreground; 0 when it was stopped and left nothing running."""
     try:
         with server:
             metrics = f"http://{HOST}:{server.metrics_port}/metrics"
             log = server.log.relative_to(ROOT)
             print(READY.format(url=server.url, log=log, metrics=metrics), flush=True)
             follow(server)
-            print(f"\nThe server ended by itself.\n{server.log_tail()}", file=sys.stderr)
+            print(f"\nThe server ended unexpectedly.\n{server.log_tail()}", file=sys.stderr)
             return 1
     except KeyboardInterrupt:
         if server.killed:
@@ -108,18 +111,6 @@ def stop_on_signals() -> None:
     signal.signal(signal.SIGTERM, interrupt)
 
 
-def port_number(text: str) -> int:
-    """A port, for argparse.
-
-    Raises:
-        ValueError: it is none.
-    """
-    port = int(text)
-    if not 0 <= port < 2**16:
-        raise ValueError("no port")
-    return port
-
-
 class Once(argparse.Action):
     """An option that is refused where it is given twice."""
 
@@ -154,8 +145,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog="example: podium serve --settings cluster/api.yaml --port 8080",
     )
     parser.add_argument("--settings", default=SETTINGS, metavar="FILE", help="what is served (%(default)s)")
-    parser.add_argument("--port", type=port_number, default=8000, help="0 takes a free one (%(default)s)")
-    parser.add_argument("--metrics-port", type=port_number, default=0, help="for Prometheus (a free one)")
+    parser.add_argument("--port", type=port, default=8000, help="0 takes a free one (%(default)s)")
+    parser.add_argument("--metrics-port", type=port, default=0, help="for Prometheus (a free one)")
     add_overrides(parser)
     parser.add_argument(
         "--cpus", type=int, default=2, help="logical CPUs that Ray may hand out (%(default)s)"

@@ -207,7 +207,7 @@ class Server:
         return self.log.with_suffix(".ray")
 
     def stop(self) -> bool:
-        """SIGINT, wait, then look that nothing is left; whether it ended by itself. May be called twice."""
+        """Send SIGINT, wait, and end what is left; whether nothing had to be killed. May be called twice."""
         child, self._child = self._child, None
         folder, self.folder = self.folder, None
         self.targets.unlink(missing_ok=True)

@@ -2,8 +2,8 @@
 
 vLLM's engines pass their messages through segments of hundreds of megabytes under random names (`psm_...`),
 and one of their libraries makes semaphores with their process's id in the name (`sem.loky-<pid>-...`). An
-engine that is killed, as Ray does at its end, leaves both. Nothing is removed for being called so: only
-what a server's own processes had mapped or made.
+engine that is killed, as Ray does when it stops, leaves both. Names decide nothing: only what a server's own
+processes had mapped or made is removed.
 """
 
 from __future__ import annotations

@@ -1,15 +1,17 @@
-"""uv, which installs packages: the pinned wheel in `.venv`, told what pip's configuration says. Standard
+"""The pinned uv of `.venv`, which installs packages, with pip's configuration passed on to it. Standard
 library only.
 
-uv reads its own configuration and not pip's. Who has a mirror, a proxy, wheels on a disk or a constraint
-has told pip, so that is passed on in `UV_...` variables (and not on command lines, which others can read:
-an index may have a password in its address). What the user has set in such a variable wins.
+uv reads its own configuration and not pip's. Mirrors, proxies, wheels on a disk and constraints are
+usually configured for pip, so they are passed on in `UV_...` variables (not on command lines, which other
+accounts can read: the address of an index may contain a password). A variable that the user has set wins.
+`no-index`, for which uv has no variable, and constraints are passed as options.
 """
 
 from __future__ import annotations
 
 import ast
 import functools
+import math
 import os
 import re
 import subprocess
@@ -24,13 +26,12 @@ UV = VENV / "bin" / "uv"
 LOCK = ROOT / "requirements" / "all.lock"
 """Every package of every stage at its version, uv itself included."""
 LEFT_OUT = ROOT / "requirements" / "left_out.txt"
-"""Packages that others ask for and that must not be installed."""
+"""Dependencies of other packages that must not be installed."""
 
 VARIABLES = {
     "index-url": "UV_DEFAULT_INDEX",
     "extra-index-url": "UV_EXTRA_INDEX_URL",
     "find-links": "UV_FIND_LINKS",
-    "no-index": "UV_NO_INDEX",
     "trusted-host": "UV_INSECURE_HOST",
     "cert": "SSL_CERT_FILE",
     "client-cert": "SSL_CLIENT_CERT",
@@ -39,6 +40,10 @@ VARIABLES = {
     "default-timeout": "UV_HTTP_TIMEOUT",
 }
 """pip's option -> the variable in which uv takes the same."""
+SEPARATORS = {"extra-index-url": " ", "find-links": ",", "trusted-host": " "}
+"""Options with several values, which pip splits at blanks -> what separates them in uv's variable."""
+TRUE = ("y", "yes", "t", "true", "on", "1")
+"""What pip takes for true, in small letters."""
 LIKE_PIP = {
     "UV_INDEX_STRATEGY": "unsafe-best-match",  # all indexes are asked, and the best version is taken
     "UV_SYSTEM_CERTS": "true",
@@ -55,31 +60,47 @@ def uv_requirement() -> str:
 
 def pip_options(listed: str) -> dict[str, str]:
     """What `pip config list` printed, by option: the environment wins over `install`, which wins over
-    `global`.
+    `global`. Empty values count for nothing, as in pip.
     """
     sections: dict[str, dict[str, str]] = {"global": {}, "install": {}, ":env:": {}}
     for line in listed.splitlines():
-        key, _, value = line.partition("=")
+        key, _, quoted = line.partition("=")
         section, _, option = key.rpartition(".")
-        if section in sections:
-            sections[section][option] = str(ast.literal_eval(value))
+        if section in sections and (value := str(ast.literal_eval(quoted)).strip()):
+            sections[section][option] = value
     return sections["global"] | sections["install"] | sections[":env:"]
 
 
-def variables(options: Mapping[str, str]) -> dict[str, str]:
-    """The environment in which uv does what pip with these options would, and finds the CPU build of torch.
+def has_no_index(options: Mapping[str, str]) -> bool:
+    """Whether pip is told to ask no index."""
+    return options.get("no-index", "").lower() in TRUE
 
-    That one is in none of the usual indexes. Who has told pip of further places is taken to have it in one
-    of them; for everybody else uv asks PyTorch's own CPU index, https://download.pytorch.org/whl/cpu, for
+
+def variables(options: Mapping[str, str]) -> dict[str, str]:
+    """Environment variables that make uv do what pip with these options does, and find the CPU build of torch.
+
+    PyPI does not have that build. Where pip has further indexes or find-links, or may ask no index, one of
+    them is expected to have it; else uv asks PyTorch's CPU index, https://download.pytorch.org/whl/cpu, for
     torch alone.
     """
     found: dict[str, str] = {}
     for option, variable in VARIABLES.items():
-        if value := options.get(option, "").strip():
-            found[variable] = (",".join if option == "find-links" else " ".join)(value.split())
-    if not found.keys() & {"UV_FIND_LINKS", "UV_EXTRA_INDEX_URL", "UV_NO_INDEX"}:
+        if value := options.get(option):
+            separator = SEPARATORS.get(option)
+            found[variable] = separator.join(value.split()) if separator else value
+    if timeout_s := found.get("UV_HTTP_TIMEOUT"):
+        found["UV_HTTP_TIMEOUT"] = whole_seconds(timeout_s)
+    if not found.keys() & {"UV_FIND_LINKS", "UV_EXTRA_INDEX_URL"} and not has_no_index(options):
         found["UV_TORCH_BACKEND"] = "cpu"
     return LIKE_PIP | found
+
+
+def whole_seconds(text: str) -> str:
+    """`2.5` as `3`: pip takes fractions of seconds, uv does not. Anything else is left for uv to reject."""
+    try:
+        return str(math.ceil(float(text)))
+    except (ValueError, OverflowError):
+        return text
 
 
 @functools.cache
@@ -90,7 +111,7 @@ def pip_config() -> dict[str, str]:
 
 
 def environment() -> dict[str, str]:
-    """This process's environment, with pip's configuration in uv's words."""
+    """This process's environment, with pip's configuration as uv's variables."""
     return variables(pip_config()) | os.environ
 
 
@@ -103,8 +124,9 @@ def lock_options() -> list[str]:
 
 
 def pip_command(verb: str, *arguments: str) -> list[str]:
-    """`uv pip VERB` on `.venv`."""
-    return [str(UV), "pip", verb, "--python", str(PYTHON), *arguments]
+    """`uv pip VERB` on `.venv`; `install` and `compile` ask an index only where pip may."""
+    options = ["--no-index"] if has_no_index(pip_config()) else []
+    return [str(UV), "pip", verb, "--python", str(PYTHON), *options, *arguments]
 
 
 def pip(verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -43,7 +43,8 @@ class Failure:
     def of(cls, error: PodiumError) -> "Failure":
         """`error` as data; its cause is left out.
 
-        A worker of one's own may raise a class of its own, with any attributes: what is no text and no number is kept as text.
+        A worker of one's own may raise a class of its own, with any attributes: what is no text and no
+        number is kept as text.
         """
         known = _nearest_class(type(error))
         facts: dict[str, Fact] = {}

@@ -1,7 +1,7 @@
-"""What a call costs, and how a run stays inside its budget.
+"""Tokens, prices, and what a call costs.
 
-Reserve before a call, settle after it: two parallel steps cannot spend the same last cent. Unknown is None,
-never 0. Money is `Decimal` dollars; token counts are integers. This file knows no model and no price list.
+Unknown is None, never 0. Money is `Decimal` dollars; token counts are integers. This file knows no model
+and no price list.
 """
 
 from dataclasses import dataclass

@@ -48,8 +48,8 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class CallSite:
-    """Which call of which run this is: unique, also among the runs inside a run. For spans, errors and
-    records; never sent.
+    """Which call of which run this is: unique among the calls that a process makes, those of runs inside runs
+    included. For spans, errors and records; never sent.
     """
 
     run: str = ""
@@ -59,7 +59,8 @@ class CallSite:
     access: tuple[int, ...] = ()
     """The steps that it reads."""
     attempt: int = 1
-    """Counts up as the call is repeated."""
+    """From 1, one more for each call made in place of one that failed or was cut, whichever worker it
+    asks."""
     operation: Literal["chat", "plan"] = "chat"
     """What the call is for: a step of a plan, or the plan itself."""
 
@@ -144,8 +145,7 @@ class Reply:
 
     Raises (while iterating):
         WorkerUnavailable: the stream broke, or ended without saying why it ended. What came before was
-        received, and is
-            paid for as the provider counts it.
+            received, and is paid for as the provider counts it.
     """
 
     worker: str
@@ -233,8 +233,7 @@ class Worker(Protocol):
 
         Raises:
             WorkerError: nothing was shown. A provider that had begun to work may still count what it read;
-            where it said
-                so, `usage` and `cost_usd` of the error have it.
+                where it said so, `usage` and `cost_usd` of the error have it.
         """
         ...
 

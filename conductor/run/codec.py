@@ -32,17 +32,8 @@ def load(kind: Any, data: Json) -> Any:
     """The value of type `kind` that `dump` made `data` of.
 
     Raises:
-        UnreadableRecord: `data` is none, or of a newer version.
+        UnreadableRecord: `data` is not a valid `kind`, or a newer version wrote it.
     """
-    if (
-        kind is Record
-        and isinstance(data, dict)
-        and cast(dict[str, Any], data).get("version", VERSION) > VERSION
-    ):
-        version = cast(dict[str, Any], data)["version"]
-        raise UnreadableRecord(
-            f"version: the record is of version {version}; this Podium reads up to {VERSION}."
-        )
     return _loader(kind)(data, "")
 
 
@@ -111,11 +102,11 @@ def _dataclass(kind: type[Any]) -> Loader:
                 f"{where or kind.__name__}: expected an object, got {type(data).__name__}."
             )
         given = cast(dict[str, Json], data)
-        version = given.get("version", VERSION)
-        if kind is Record and isinstance(version, int) and version > VERSION:
-            raise UnreadableRecord(
-                f"{where}version: the record is of version {version}; this Podium reads up to {VERSION}."
-            )
+        if kind is Record:
+            _check_version(given.get("version", VERSION), f"{where}version")
+        name = given.get(TYPE, kind.__name__)
+        if name != kind.__name__:
+            raise UnreadableRecord(f"{where}{TYPE}: expected {kind.__name__!r}, got {name!r}.")
         unknown = given.keys() - names.keys() - {TYPE}
         if unknown:
             raise UnreadableRecord(
@@ -130,6 +121,20 @@ def _dataclass(kind: type[Any]) -> Loader:
             raise UnreadableRecord(f"{where or kind.__name__}: {exc}.") from exc
 
     return load_it
+
+
+def _check_version(version: Json, where: str) -> None:
+    """Looked at first: a newer version may have fields that this one does not know.
+
+    Raises:
+        UnreadableRecord: a newer version wrote it, or it is none.
+    """
+    if type(version) is not int:
+        raise UnreadableRecord(f"{where}: expected a number, got {version!r}.")
+    if version > VERSION:
+        raise UnreadableRecord(
+            f"{where}: the record is of version {version}; this Podium reads up to {VERSION}."
+        )
 
 
 def _union(args: tuple[Any, ...]) -> Loader:

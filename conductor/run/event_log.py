@@ -11,7 +11,15 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Literal
 
 from conductor.model.worker import FinishReason
-from conductor.run.events import AnswerDelta, Event, RunCancelled, RunFailed, RunFinished, Terminal
+from conductor.run.events import (
+    AnswerDelta,
+    Event,
+    RunCancelled,
+    RunDetached,
+    RunFailed,
+    RunFinished,
+    Terminal,
+)
 from conductor.run.fold import after
 from conductor.run.record import Record
 
@@ -26,16 +34,29 @@ Journal = Callable[[Record, int, Event], None]
 it. Must not raise."""
 
 
-class Subscription:
-    """Events for one reader, the terminal one last."""
+class EventsNotKept(LookupError):
+    """Events between a reader's newest one and the first that a log has happened in another process. Read the
+    record, and subscribe after its `seq`; or read them where the journal keeps them.
+    """
 
-    def __init__(self, deltas: Deltas, on_close: "Callable[[Subscription], None]", room: int = ROOM) -> None:
+
+class Subscription:
+    """Events for one reader, the terminal one last.
+
+    Args:
+        deltas: which pieces of the answer it gets.
+        on_close: called when it is closed.
+        seq: the number of the newest event by now.
+    """
+
+    def __init__(self, deltas: Deltas, on_close: "Callable[[Subscription], None]", seq: int = 0) -> None:
         self._deltas: Deltas = deltas
         self._on_close = on_close
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
-        self._room = asyncio.Semaphore(room)
+        self._room = asyncio.Semaphore(ROOM)
         self._is_closed = False
-        self.seq = 0
+        self._newest = seq
+        self.seq = seq
         """The number of the newest event read; a piece of the answer has that of the event before it."""
 
     async def next(self) -> Event:
@@ -69,15 +90,18 @@ class Subscription:
     def deliver(self, seq: int, event: Event) -> None:
         """Pass on an event that is no piece of the answer; never waits."""
         if not self._is_closed:
+            self._newest = seq
             self._events.put_nowait((seq, event))
 
-    async def deliver_delta(self, seq: int, delta: AnswerDelta) -> None:
-        """Pass on a piece of the answer: the owner is waited for, others lose it while they are behind."""
+    async def deliver_delta(self, delta: AnswerDelta) -> None:
+        """Pass on a piece of the answer: the owner is waited for, others lose it while they are behind.
+        Events may overtake it while it waits, so it is numbered once there is room.
+        """
         if self._is_closed or self._deltas == "none" or (self._deltas == "all" and self._room.locked()):
             return
         await self._room.acquire()
         if not self._is_closed:
-            self._events.put_nowait((seq, delta))
+            self._events.put_nowait((self._newest, delta))
         else:
             self._room.release()
 
@@ -86,17 +110,19 @@ class EventLog:
     """One run's events and their fold.
 
     Args:
-        record: where the run begins, or is continued.
+        record: where the run begins, or is continued. What happened before it is not kept here.
         journal: told of every event.
-        is_read: whether the answer has an owner from the start, `answer`; a run in the background has none.
+
+    `answer` is its owner's subscription. A run in the background has no owner: whoever opens it closes that.
     """
 
-    def __init__(self, record: Record, journal: Journal | None = None, *, is_read: bool = True) -> None:
+    def __init__(self, record: Record, journal: Journal | None = None) -> None:
         self.record = record
-        self.answer = Subscription("answer", self._drop)
+        self.answer = Subscription("answer", self._drop, record.seq)
         self._journal = journal
+        self._first_seq = record.seq + 1
         self._events: list[tuple[int, Event]] = []
-        self._subscriptions = [self.answer] if is_read else []
+        self._subscriptions = [self.answer]
 
     @property
     def has_answer_begun(self) -> bool:
@@ -113,16 +139,15 @@ class EventLog:
         later subscribers.
         """
         self._fold(delta)
-        seq = self.seq
         for subscription in tuple(self._subscriptions):
-            await subscription.deliver_delta(seq, delta)
+            await subscription.deliver_delta(delta)
 
     async def replay(self) -> None:
         """Show a run that has ended to its readers once more; nothing is folded again."""
         record = self.record
         reasoning = record.answering.reasoning if record.answering else ""
         if record.status == "finished" and (record.answer or reasoning):
-            await self.answer.deliver_delta(self.seq, AnswerDelta(record.wall_s, record.answer, reasoning))
+            await self.answer.deliver_delta(AnswerDelta(record.wall_s, record.answer, reasoning))
         self._publish(self._ending)
 
     @property
@@ -133,12 +158,27 @@ class EventLog:
             return RunFinished(record.wall_s, record.answer, record.finish or FinishReason.STOP)
         if record.status == "failed" and record.failure is not None:
             return RunFailed(record.wall_s, record.failure)
-        return RunCancelled(record.wall_s)
+        return RunDetached(record.wall_s) if record.status == "detached" else RunCancelled(record.wall_s)
 
-    def subscribe(self, after_seq: int = 0, deltas: Literal["all", "none"] = "none") -> Subscription:
-        """Events from now on, and those kept since `after_seq`; of a run that has ended, at least its end."""
-        subscription = Subscription(deltas, self._drop)
-        kept = [(seq, event) for seq, event in self._events if seq > after_seq]
+    def subscribe(
+        self, after_seq: int | None = None, deltas: Literal["all", "none"] = "none"
+    ) -> Subscription:
+        """Events from now on, and those kept since `after_seq`; of a run that has ended, at least its end.
+
+        Args:
+            after_seq: the newest event that the reader knows; None: all that are kept, wherever they begin.
+            deltas: which pieces of the answer it gets.
+
+        Raises:
+            EventsNotKept: some after `after_seq` are not here, or it is of another log.
+        """
+        known = self._first_seq - 1 if after_seq is None else after_seq
+        if not self._first_seq - 1 <= known <= self.seq:
+            raise EventsNotKept(
+                f"Events {self._first_seq} to {self.seq} are kept here; {known} was the last one read."
+            )
+        subscription = Subscription(deltas, self._drop, known)
+        kept = [(seq, event) for seq, event in self._events if seq > known]
         if not kept and self.record.status != "running":
             kept = [(self.seq, self._ending)]
         for seq, event in kept:

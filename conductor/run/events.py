@@ -1,9 +1,9 @@
 """What happens during a run, as it happens.
 
 Events are numbered by the plan and the step they belong to: every plan text that was written is a plan of
-its own, so a repair and each further round count up. Exactly one terminal event ends a run. `record.py`
-folds events into the record. Times are seconds since the run began, without the time between its end in one
-process and its continuation in another.
+its own, so a repair and each further round count up. Exactly one terminal event ends a run, or the part of
+it that one process made. `fold.py` folds events into the record. Times are seconds since the run began,
+without the time between its end in one process and its continuation in another.
 """
 
 from dataclasses import dataclass
@@ -161,6 +161,15 @@ class RunResumed:
 
 
 @dataclass(frozen=True, slots=True)
+class RunDetached:
+    """The process leaves the run to another one. Its open calls are closed and on record as cut; what had
+    ended stays as it is. Terminal for the readers in this process only.
+    """
+
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class RunFinished:
     """The answer is complete. Terminal."""
 
@@ -195,13 +204,15 @@ KeptEvent = (
     | StepReused
     | StepAborted
     | RunResumed
+    | RunDetached
     | RunFinished
     | RunFailed
     | RunCancelled
 )
 """Events that are numbered and kept: all but the pieces of the answer."""
 Event = KeptEvent | AnswerDelta
-Terminal = RunFinished | RunFailed | RunCancelled
+Terminal = RunFinished | RunFailed | RunCancelled | RunDetached
+"""Events after which a reader gets no more."""
 
 
 def reason_of(rejection: Failure | None) -> Reason | None:

@@ -13,6 +13,7 @@ from conductor.run.events import (
     PlanEnded,
     PlanStarted,
     RunCancelled,
+    RunDetached,
     RunFailed,
     RunFinished,
     RunResumed,
@@ -26,19 +27,31 @@ from conductor.run.events import (
 from conductor.run.record import PlanRecord, Record, StepRecord, StepStatus
 
 CUT = Failure.of(Interrupted("The process that made this call ended before it was answered."))
+STREAM_TICK_S = 0.1
+"""While the answer streams, the record's time moves on in ticks this long: a copy of the record for each
+piece would cost more than the rest of what is done for it."""
 
 
 def after(record: Record, event: Event) -> Record:
     """The record once `event` has happened. Pieces of the answer have the number of the event before them."""
-    if isinstance(event, AnswerDelta):  # its text is kept once, at the end: see `RunFinished`
-        return record if record.answer_began_s is not None else replace(record, answer_began_s=event.at_s)
+    if isinstance(event, AnswerDelta):
+        return _show(record, event)
     return replace(_fold(record, event), seq=record.seq + 1)
+
+
+def _show(record: Record, piece: AnswerDelta) -> Record:
+    """A piece of the answer moves the time; its text is kept once, at the end: see `RunFinished`."""
+    if record.answer_began_s is None:
+        return replace(record, answer_began_s=piece.at_s, wall_s=max(record.wall_s, piece.at_s))
+    if piece.at_s < record.wall_s + STREAM_TICK_S:
+        return record
+    return replace(record, wall_s=piece.at_s)
 
 
 def _fold(record: Record, event: KeptEvent) -> Record:
     match event:
         case CallQueued():
-            return record  # it shows in the times
+            return replace(record, wall_s=event.at_s)
         case PlanStarted():
             plan = PlanRecord(event.plan, event.round, event.source, event.at_s, event.worker, event.prompt)
             return replace(record, plans=(*record.plans, plan), wall_s=event.at_s)
@@ -48,6 +61,8 @@ def _fold(record: Record, event: KeptEvent) -> Record:
             return replace(record, status="failed", failure=failure, wall_s=at_s)
         case RunCancelled(at_s=at_s):
             return replace(record, status="cancelled", wall_s=at_s)
+        case RunDetached(at_s=at_s):
+            return replace(record, status="detached", plans=_cut_plans(record.plans, at_s), wall_s=at_s)
         case RunResumed():
             return _resume(record, event)
         case _:
@@ -118,24 +133,26 @@ def _step_after(
 
 def _resume(record: Record, event: RunResumed) -> Record:
     """Close what the process before had open: its plan's text, its calls, its answer's reader."""
-    plans = list(record.plans)
-    if plans:
-        plans[-1] = _cut_plan(plans[-1], event.at_s)
     return replace(
         record,
         status="running",
-        plans=tuple(plans),
+        plans=_cut_plans(record.plans, event.at_s),
         owner=event.owner,
         answer_began_s=None,
         wall_s=event.at_s,
     )
 
 
+def _cut_plans(plans: tuple[PlanRecord, ...], at_s: float) -> tuple[PlanRecord, ...]:
+    """`plans` without an open call; those before the last one have none. Cutting twice is cutting once."""
+    return (*plans[:-1], _cut_plan(plans[-1], at_s)) if plans else ()
+
+
 def _cut_plan(plan: PlanRecord, at_s: float) -> PlanRecord:
     """Its text, where that was not at its end, is interrupted for good; else its open steps can be started
     again.
     """
-    if plan.ended_s is None or plan.stopped:
+    if not plan.cut and (plan.ended_s is None or plan.stopped):
         plan = replace(plan, ended_s=at_s, failure=CUT, why=CUT.message, cut=True)
     if plan.rejection is not None:
         return plan
@@ -149,19 +166,20 @@ def _cut_step(step: StepRecord, status: StepStatus, at_s: float) -> StepRecord:
     step = replace(step, status=status)
     if step.started_s is None:
         return step
-    took_s = (at_s if step.ended_s is None else step.ended_s) - step.started_s
+    result = step.result
+    known = result if result and result.inner_run is None else None  # a run inside this one counts for itself
     lost = Attempt(
         step.served_by or step.worker,
         CUT.code,
         CUT.message,
         outcome="cut",
-        took_s=took_s,
-        usage=step.result.usage if step.result else None,
-        cost_usd=step.result.cost_usd if step.result else None,
+        took_s=(at_s if step.ended_s is None else step.ended_s) - step.started_s,
+        usage=known.usage if known else None,
+        cost_usd=known.cost_usd if known else None,
     )
     return replace(
         step,
-        cut=(*step.cut, lost),
+        cut=(*step.cut, *(result.attempts if result else ()), lost),
         started_s=None,
         first_token_s=None,
         served_by=None,

@@ -1,5 +1,5 @@
-"""Begin a run, or continue one from its record. Leaving the block cancels and closes everything the run had
-begun.
+"""Begin a run, or continue one from its record. Leaving the block closes everything the run had begun: the
+run is cancelled, or left to another process (`Run.detach`).
 """
 
 import asyncio
@@ -18,10 +18,10 @@ from conductor.model.usage import Usage
 from conductor.model.worker import Call, CallSite
 from conductor.run.call import call_bound
 from conductor.run.event_log import EventLog, Journal
-from conductor.run.events import RunCancelled, RunResumed
+from conductor.run.events import RunCancelled, RunDetached, RunResumed
 from conductor.run.ledger import BudgetLedger, Ledger
 from conductor.run.plan_run import wait_until_done
-from conductor.run.record import Record, RunRecords
+from conductor.run.record import Record, RunRecords, UnmeteredCall
 from conductor.run.rounds import RoundLoop
 from conductor.run.run import Run
 from conductor.run.task import Task
@@ -74,6 +74,8 @@ async def open_run(
         owner: who runs it, for the record.
         journal: told of every event of the run and of the runs inside it, before any reader.
 
+    A run that has not ended with its block is cancelled; `Run.detach` leaves it to another process.
+
     Raises:
         BadTask: before anything is called. Whatever happens later is the run's terminal event.
     """
@@ -95,7 +97,8 @@ async def resume_run(
     """Continue a run that another process has left, for as long as the block lasts.
 
     No step that had ended is called again, and what was spent is counted once. Calls that were open are
-    lost: they count with the most they could take, as a broken stream does, and are made again.
+    lost and made again. They count with what is on record of them; where nothing is, as after a kill, with
+    the most they could take.
 
     Args:
         team: as `open_run`; it must have the workers that the record's plans name.
@@ -112,22 +115,28 @@ async def resume_run(
     for each in records:
         budget.spend(*_spent(each, team, records.inner))
     family = Family(team, budget, owner=owner, journal=journal, earlier=records.inner)
-    async with _running(family, EventLog(record, journal)) as run:
+    async with _running(family, EventLog(record, journal), is_continued=True) as run:
         yield run
 
 
 @asynccontextmanager
-async def _running(family: Family, log: EventLog, deadline_at_s: float | None = None) -> AsyncGenerator[Run]:
-    is_inner = log.record.parent is not None
-    run = Run(log, None if is_inner else family.earlier)
-    was_given_up = log.record.status == "cancelled" and is_inner  # a run inside another can be wanted again
-    if log.record.status != "running" and not was_given_up:
+async def _running(
+    family: Family,
+    log: EventLog,
+    *,
+    is_continued: bool = False,
+    outer: Run | None = None,
+    deadline_at_s: float | None = None,
+) -> AsyncGenerator[Run]:
+    run = Run(log, None if outer else family.earlier, outer)
+    was_given_up = log.record.status == "cancelled" and outer is not None  # it can be wanted again
+    if log.record.status not in ("running", "detached") and not was_given_up:
         await log.replay()
         yield run
         return
     members = _members(family, run)
     loop = RoundLoop(family.team, members, log, family.ledger, family.refusals, deadline_at_s)
-    if log.record.plans or log.record.wall_s:
+    if is_continued:
         log.append(RunResumed(loop.now_s(), family.owner))
     driver = asyncio.create_task(loop.drive(), name=f"run {log.record.id}")
     try:
@@ -138,7 +147,7 @@ async def _running(family: Family, log: EventLog, deadline_at_s: float | None = 
             await wait_until_done([driver])
         finally:
             if log.record.status == "running":
-                log.append(RunCancelled(loop.now_s()))
+                log.append((RunDetached if run.is_detached else RunCancelled)(loop.now_s()))
 
 
 def _begin(
@@ -198,7 +207,8 @@ async def _inner(family: Family, outer: Run, call: Call) -> AsyncGenerator[Run]:
         deadline_s=None,
         stream=not call.coalesce,
     )
-    record = _take_earlier(family, task, outer.record, site) or _begin(
+    earlier = _take_earlier(family, task, outer.record, site)
+    record = earlier or _begin(
         family.team,
         task,
         _new_id(family, site),
@@ -206,13 +216,18 @@ async def _inner(family: Family, outer: Run, call: Call) -> AsyncGenerator[Run]:
         parent=site,
         trace_id=outer.record.trace_id,
     )
-    async with _running(family, EventLog(record, family.journal), call.deadline_at_s) as run:
+    log = EventLog(record, family.journal)
+    async with _running(
+        family, log, is_continued=earlier is not None, outer=outer, deadline_at_s=call.deadline_at_s
+    ) as run:
         outer.inner.append(run)
         yield run
 
 
 def _take_earlier(family: Family, task: Task, outer: Record, site: CallSite) -> Record | None:
-    """The record of a run inside `outer` that asks the same and answers no other step; nobody else continues it."""
+    """The record of a run inside `outer` that asks the same and answers no other step; nobody else continues
+    it.
+    """
     answers = {call.inner_run for call in outer.calls}
     same = [
         record
@@ -251,12 +266,23 @@ def _spent(record: Record, team: Team, known: Collection[str]) -> tuple[Decimal,
         if call.usage is not None and getattr(call, "inner_run", None) not in known:
             cost_usd += call.cost_usd or Decimal(0)
             usage += call.usage
-    leader = team.conductor.member if team.conductor else None
-    for name, messages, cost in record.calls_of_unknown_usage:
-        member = team.pool.get(name) or (leader if leader and leader.name == name else None)
-        if member is not None:  # a run inside this one counts for itself
-            bound = call_bound(member, Call(messages, member.with_defaults(record.task.sampling)))
-            worst = member.worst_price.of(bound) if member.worst_price else Decimal(0)
-            cost_usd += worst if cost is None else cost
-            usage += bound
+    for call in record.unmetered_calls:
+        worst_usd, bound = _worst(call, record, team)
+        cost_usd += worst_usd if call.cost_usd is None else call.cost_usd
+        usage += bound
     return cost_usd, usage
+
+
+def _worst(call: UnmeteredCall, record: Record, team: Team) -> tuple[Decimal, Usage]:
+    """The most that a call can have taken. Nothing for a run inside this one, which counts for itself, and
+    for a worker that is gone.
+    """
+    conductor, sampling = team.conductor, record.task.sampling
+    if call.writes_plan and conductor is not None and conductor.member.name == call.worker:
+        member, sampling = conductor.member, conductor.sampling
+    else:
+        member = team.pool.get(call.worker)
+    if member is None:
+        return Decimal(0), Usage()
+    bound = call_bound(member, Call(call.prompt, member.with_defaults(sampling)))
+    return (member.worst_price.of(bound) if member.worst_price else Decimal(0)), bound

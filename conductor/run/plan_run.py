@@ -72,7 +72,9 @@ class RunContext:
         operation: Literal["chat", "plan"] = "chat",
     ) -> CallSite:
         """Which call of this run it is; see `CallSite`."""
-        return CallSite(self.log.record.id, plan, step, access, operation=operation)
+        record = self.log.record
+        made = 0 if step is None else len(record.plans[plan].steps[step].cut)
+        return CallSite(record.id, plan, step, access, attempt=made + 1, operation=operation)
 
     def call(
         self,
@@ -314,8 +316,8 @@ class PlanRun:
         self, index: int, outcome: StepOutcome, error: PodiumError | None, reply: Reply | None
     ) -> None:
         recorded = self._record_of(index)
-        if recorded is not None and recorded.status == outcome.value:
-            return  # the process before this one saw it
+        if recorded is not None and recorded.status not in ("planned", "running"):
+            return  # it had ended in the process before this one: its result, or its failure, stays on record
         failure = Failure.of(error) if error else None
         result = reply.result if reply else None
         self._context.log.append(

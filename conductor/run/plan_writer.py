@@ -67,6 +67,12 @@ class ConductorModel:
         """How its plans are laid out."""
         return layout_of(self.format, is_schema=self.constrained == "json_schema", is_thinking=self.thought)
 
+    @property
+    def sampling(self) -> Sampling:
+        """How its plans are decoded: as it is set up, whatever the user asks of the answer."""
+        longest = self.max_plan_tokens + self.max_thinking_tokens
+        return Sampling(max_output_tokens=longest, temperature=self.temperature, effort=self.effort)
+
 
 class PlanStream:
     """One plan being written. Iterate for its steps, each the moment its last byte is there; then read
@@ -103,11 +109,7 @@ class PlanStream:
                 subtask_chars=conductor.subtask_chars,
                 thinking=conductor.thought,
             )
-        longest = conductor.max_plan_tokens + conductor.max_thinking_tokens
-        sampling = Sampling(
-            max_output_tokens=longest, temperature=conductor.temperature, effort=conductor.effort
-        )
-        self._call = replace(call, sampling=sampling, grammar=constraint)
+        self._call = replace(call, sampling=conductor.sampling, grammar=constraint)
         self.result: CallResult | None = None
         """The conductor's call, once it has begun; complete after iteration."""
         self.plan: Plan | None = None

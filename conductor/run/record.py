@@ -21,7 +21,8 @@ from conductor.run.task import Task
 VERSION = 1
 """Of the record's form."""
 StepStatus = Literal["planned", "running", "done", "failed", "not_needed", "cancelled"]
-RunStatus = Literal["running", "finished", "failed", "cancelled"]
+RunStatus = Literal["running", "detached", "finished", "failed", "cancelled"]
+"""`detached`: left by its process, for another to continue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,8 @@ class StepRecord:
     ended_s: float | None = None
     failure: Failure | None = None
     cut: tuple[Attempt, ...] = ()
-    """Calls that ended with the process that made them."""
+    """Calls of processes before, which gave no answer: those that ended with their process (`outcome` is
+    `cut`), and the attempts that had failed before them."""
     reused_from: int | None = None
     """The plan whose equal step gave the result; the call is counted there."""
 
@@ -53,11 +55,33 @@ class StepRecord:
         return Step(self.worker, self.subtask, self.access)
 
     @property
+    def unmetered_cuts(self) -> list[Attempt]:
+        """Calls that ended with their process before anybody said what they took."""
+        return [lost for lost in self.cut if lost.outcome == "cut" and lost.usage is None]
+
+    @property
     def is_unmetered(self) -> bool:
         """Whether its newest call was made and nobody said what it took."""
         if self.started_s is None:
             return False
         return self.result.usage is None if self.result else self.status in ("cancelled", "not_needed")
+
+
+@dataclass(frozen=True, slots=True)
+class UnmeteredCall:
+    """A call that was begun and whose tokens nobody reported.
+
+    Args:
+        worker: who was asked.
+        prompt: what it was shown.
+        cost_usd: what it cost, where that is known all the same.
+        writes_plan: whether it is a conductor's.
+    """
+
+    worker: str
+    prompt: tuple[Message, ...]
+    cost_usd: Decimal | None
+    writes_plan: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +152,7 @@ class Record:
     finish: FinishReason | None = None
     failure: Failure | None = None
     wall_s: float = 0.0
-    """When its newest event happened."""
+    """When its newest event happened; while the answer streams, when a piece of it came, to 0.1 s."""
     answer_began_s: float | None = None
     """When the answer's first piece was there for the reader; seconds since the run began."""
 
@@ -212,23 +236,24 @@ class Record:
                 yield from charges(own, (*step.cut, *(step.result.attempts if step.result else ())))
 
     @property
-    def calls_of_unknown_usage(self) -> Iterator[tuple[str, tuple[Message, ...], Decimal | None]]:
-        """Calls that were begun and whose tokens nobody reported, also those of a process before: who was asked what, and the cost
-        where that is known all the same.
+    def unmetered_calls(self) -> Iterator[UnmeteredCall]:
+        """Calls that were begun and whose tokens nobody reported; those that are under way, and those of
+        processes before, included.
         """
         for plan in self.plans:
             if plan.worker is not None and (plan.result is None or plan.result.usage is None):
                 is_made = plan.result is not None or plan.ended_s is None or plan.is_interrupted
                 if is_made:
-                    yield plan.worker, plan.prompt, plan.result.cost_usd if plan.result else None
+                    cost_usd = plan.result.cost_usd if plan.result else None
+                    yield UnmeteredCall(plan.worker, plan.prompt, cost_usd, writes_plan=True)
             for step in plan.steps:
                 if step.reused_from is not None:
                     continue
-                for lost in step.cut:
-                    if lost.usage is None:
-                        yield step.worker, step.prompt, lost.cost_usd
+                for lost in step.unmetered_cuts:
+                    yield UnmeteredCall(step.worker, step.prompt, lost.cost_usd)
                 if step.status == "running" or step.is_unmetered:
-                    yield step.worker, step.prompt, step.result.cost_usd if step.result else None
+                    cost_usd = step.result.cost_usd if step.result else None
+                    yield UnmeteredCall(step.worker, step.prompt, cost_usd)
 
     @property
     def cost_usd(self) -> Decimal | None:
@@ -250,8 +275,7 @@ class Record:
             for plan in self.plans
         )
         own = [step for step in self.steps if step.reused_from is None]
-        cut = sum(lost.usage is None for step in own for lost in step.cut)
-        return plans + sum(step.is_unmetered for step in own) + cut
+        return plans + sum(step.is_unmetered + len(step.unmetered_cuts) for step in own)
 
     @property
     def orchestration(self) -> Usage:

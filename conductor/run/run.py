@@ -11,8 +11,11 @@ from conductor.run.record import Record, RunRecords
 class Run:
     """A run under way: its events as they come, and its record at any time."""
 
-    def __init__(self, log: EventLog, earlier: Mapping[str, Record] | None = None) -> None:
-        self._log, self._earlier = log, dict(earlier or {})
+    def __init__(
+        self, log: EventLog, earlier: Mapping[str, Record] | None = None, outer: "Run | None" = None
+    ) -> None:
+        self._log, self._earlier, self._outer = log, dict(earlier or {}), outer
+        self._is_detached = False
         self.inner: list[Run] = []
         """The runs that its steps are, where they are; in the order they began."""
 
@@ -27,13 +30,26 @@ class Run:
         inner = {record.id: record for run in self.inner for record in run.records}
         return RunRecords(self.record, self._earlier | inner)
 
+    def detach(self) -> None:
+        """Leave the run to another process. From now on the end of its block closes the calls and appends
+        `RunDetached` in place of `RunCancelled`, so that `resume_run` can continue it from `records`.
+        """
+        self._is_detached = True
+
+    @property
+    def is_detached(self) -> bool:
+        """Whether it, or the run that it is a step of, is left to another process."""
+        return self._is_detached or (self._outer is not None and self._outer.is_detached)
+
     @property
     def answer(self) -> Subscription:
         """Everything, for the one who reads the answer; a slow reader slows the answering worker."""
         return self._log.answer
 
-    def subscribe(self, after_seq: int = 0, deltas: Literal["all", "none"] = "none") -> Subscription:
-        """Events for one more reader, who holds nobody up; those since `after_seq` first."""
+    def subscribe(
+        self, after_seq: int | None = None, deltas: Literal["all", "none"] = "none"
+    ) -> Subscription:
+        """Events for one more reader, who holds nobody up; see `EventLog.subscribe`."""
         return self._log.subscribe(after_seq, deltas)
 
     async def events(self) -> AsyncGenerator[Event]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from conductor.errors import PodiumError
+from conductor.model.failure import Failure
 from conductor.model.messages import Message
 from conductor.model.usage import Price
 from conductor.model.worker import Sampling
@@ -114,7 +115,7 @@ class InProcessBackend:
                 async for _ in run.events():
                     pass
         except PodiumError as exc:  # before the first call
-            return RunOutcome(error=type(exc).__name__, message=exc.explanation)
+            return RunOutcome(error=type(exc).__name__, message=Failure.of(exc).explanation)
         return outcome_of(run.record)
 
     async def aclose(self) -> None:

@@ -32,6 +32,10 @@ class Source(Protocol):
 
 SOURCES: dict[str, tuple[str, str]] = {
     "skills": ("evaluation.sources.skills", "programmatic questions of known skills (synthetic)"),
+    "everyday": (
+        "evaluation.sources.everyday",
+        "everyday?part=test&family=facts: short ordinary questions for very small models",
+    ),
     "reasoning_gym": (
         "evaluation.sources.reasoning_gym",
         "reasoning_gym:chain_sum,caesar_cipher (generated)",

@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-from loadtest.program import allow_open_files
+from program.process import allow_open_files
 
 BATCH = 200
 """Connections made in one call of a worker thread."""

@@ -17,9 +17,9 @@ from rich.table import Table
 
 from bench.isolated import start_isolated
 from bench.server import BUILD, BenchError, production_environment
-from loadtest.program import allow_open_files, restore_interrupts
 from loadtest.siege.attack import EXTRA_KINDS, KINDS
 from loadtest.siege.watch import STREAMS, SiegeResult, Watch
+from program.process import allow_open_files, restore_interrupts
 
 SETTINGS = Path(__file__).with_name("siege.yaml")
 TOKENS_PER_S = 20

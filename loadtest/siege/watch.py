@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import aiohttp
 
 from bench.client import REQUEST_ERRORS, Client, chat
-from loadtest.percentile import percentile
 from loadtest.sse import StreamResult
+from program.percentile import percentile
 
 STREAMS = 20
 REQUEST_EVERY_S = 1.0

@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from ray import serve
 
 from conductor.errors import WorkerUnavailable
+from conductor.model.failure import Failure
 from serving.api.app import build_api
 from serving.deployments.autoscaling import LOAD
 from serving.deployments.handle import EngineHandle
@@ -67,8 +68,8 @@ class Router:
                     raise
                 if pool is not None:
                     await pool.aclose()
-                self._service.refused = exc.explanation
-                logger.error("The user_config is not taken; what was served goes on: %s", exc.explanation)
+                why = self._service.refused = Failure.of(exc).explanation
+                logger.error("The user_config is not taken; what was served goes on: %s", why)
                 return
             await self._service.swap(pool)
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 
 from conductor.errors import WorkerError
 from conductor.model.failure import Attempt, Failure
@@ -38,7 +39,8 @@ class FailingOver:
             for worker in line:
                 began_s = time.monotonic()
                 try:
-                    reply = await opened.enter_async_context(worker.open(call))
+                    site = replace(call.site, attempt=call.site.attempt + len(failed))
+                    reply = await opened.enter_async_context(worker.open(replace(call, site=site)))
                     break
                 except WorkerError as exc:
                     took_s = time.monotonic() - began_s

@@ -41,9 +41,8 @@ class Retrying:
         while True:
             number, began_s = len(failed) + 1, time.monotonic()
             try:
-                reply = await opened.enter_async_context(
-                    self._worker.open(replace(call, site=replace(call.site, attempt=number)))
-                )
+                site = replace(call.site, attempt=call.site.attempt + len(failed))
+                reply = await opened.enter_async_context(self._worker.open(replace(call, site=site)))
             except WorkerError as exc:
                 wait_s = self._wait_s(number, exc)
                 if number == self._attempts or not self._may_help(exc) or wait_s >= _patience_s(call):

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from opentelemetry.trace import Span, SpanKind
 
 from conductor.errors import PodiumError
+from conductor.model.failure import Failure
 from conductor.model.worker import Call, Reply, Worker
 from serving.telemetry import spans
 
@@ -56,7 +57,7 @@ class Traced:
                     finally:
                         _set_result(span, reply)
             except PodiumError as exc:
-                spans.mark_failed(span, type(exc).__name__, exc.explanation)
+                spans.mark_failed(span, type(exc).__name__, Failure.of(exc).explanation)
                 raise
 
     def _request_attributes(self, call: Call) -> dict[str, str | int | bool | list[int]]:

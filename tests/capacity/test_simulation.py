@@ -19,7 +19,7 @@ from capacity.sizing import engine_s, loads, router_s, size, slice_of
 from capacity.stations import ApiStation, Cores, EngineReplica, Process
 from capacity.validation import compare_cpu, compare_rate
 from capacity.whatif import requirements_by_change
-from loadtest.percentile import percentile
+from program.percentile import percentile
 
 GIVEN = inputs.load()
 SIZES = size(GIVEN, 4, samples(GIVEN, 3000, 0)).sizes

@@ -1,7 +1,8 @@
-"""Generated runs that can be cut after any event, and the process that continues them: `python -m tests.conductor.continuing FILE`.
+"""Generated runs that can be cut after any event, and the process that continues them:
+`python -m tests.conductor.continuing FILE`.
 
-What the conductor writes and what workers answer follows from a case's number and the prompt alone, so another process gets the
-same for the same question, and an answer shows every word that went into it.
+What the conductor writes and what workers answer follows from a case's number and the prompt alone, so
+another process gets the same for the same question, and an answer shows every word that went into it.
 """
 
 import asyncio
@@ -25,10 +26,11 @@ from conductor.run.record import Record, RunRecords
 from conductor.run.run import Run
 from conductor.run.task import Task
 from conductor.run.team import Team
-from tests.conductor.team import Piece, Player, ask_for, line, member, team
+from tests.conductor.team import Pause, Piece, Player, ask_for, line, member, team
 
 PRICE = Price(Decimal(1), Decimal(2))
 ACCEPT = '{"accept": true}'
+CASES = 50
 
 
 def prompt_of(call: Call) -> str:
@@ -40,7 +42,9 @@ def digest(*parts: object) -> str:
 
 
 class Scribe(Player):
-    """Writes plans: several steps, one that cannot run, the same again, or an acceptance, as the prompt has it."""
+    """Writes plans: several steps, one that cannot run, the same again, or an acceptance, as the prompt has
+    it. In every other case it writes steps that nobody reads, and pauses, so that they end before the text.
+    """
 
     def __init__(self, case: int) -> None:
         super().__init__("boss", self._write, price=PRICE)
@@ -57,10 +61,14 @@ class Scribe(Player):
             if how != "other" and earlier.startswith("{"):
                 return [ACCEPT if how == "accept" else earlier, usage]
         steps: list[Piece] = []
-        for index in range(chance.randint(1, 3)):
-            reads = [read for read in range(index) if chance.random() < 0.6]
-            reads = list(range(index)) if index and not reads else reads
+        has_unread = self._case % 2 == 0  # steps that nobody reads
+        for index in range(3 if has_unread else chance.randint(1, 3)):
+            reads = [read for read in range(index) if chance.random() < (0.3 if has_unread else 0.6)]
+            if not reads and not has_unread:
+                reads = list(range(index))
             steps.append(line(chance.randrange(n_workers), f"part {index}", reads))
+            if has_unread:
+                steps.append(Pause())
         if chance.random() < 0.3:
             steps.append(line(0, "read ahead", [7]))
         return [*steps, usage]
@@ -96,10 +104,14 @@ class Ended:
     status: str
     answer: str
     failure: str
-    cost_usd: str
+    known_usd: str
+    """The sum of all costs on record."""
+    billed_usd: str
+    """What this process's calls took."""
+    settled: dict[str, str]
+    """What can never change any more: see `settled`."""
     calls: Counter[str] = field(default_factory=Counter[str])
     snapshots: list[Any] = field(default_factory=list)
-    has_cancelled: bool = False
 
     @property
     def outcome(self) -> tuple[str, str, str]:
@@ -131,14 +143,49 @@ def finished_calls(records: RunRecords) -> Counter[str]:
     return Counter(found)
 
 
+def settled(records: RunRecords) -> dict[str, str]:
+    """Every call on record that has ended, by its place, with what it gave and took."""
+    found: dict[str, str] = {}
+    for record in records:
+        for plan in record.plans:
+            if plan.result is not None:
+                found[f"{record.id} {plan.index}"] = digest(dump(plan.result))
+            for step in plan.steps:
+                if step.status in ("done", "failed", "not_needed"):
+                    ending = (step.status, dump(step.result), dump(step.failure))
+                    found[f"{record.id} {plan.index} {step.index}"] = digest(ending)
+    return found
+
+
+def known_usd(records: RunRecords) -> Decimal:
+    """All costs on record, each call's once."""
+    own = [call for record in records for call in record.calls if call.inner_run is None]
+    lost = [call for record in records for call in record.calls_without_answer]
+    return sum((call.cost_usd for call in (*own, *lost) if call.cost_usd is not None), Decimal(0))
+
+
+def billed_usd(team: Team) -> Decimal:
+    """What the workers' calls took."""
+    everyone = [*team.pool.values(), *([team.conductor.member] if team.conductor else [])]
+    return sum((who.worker.billed_usd for who in everyone), Decimal(0))  # type: ignore[attr-defined]
+
+
 async def end_of(run: Run, team: Team) -> Ended:
     async for _ in run.events():
         pass
+    return ended(run, team)
+
+
+def ended(run: Run, team: Team) -> Ended:
     record = run.record
-    failure = record.failure.code if record.failure else ""
-    cancelled = any(step.status in ("cancelled", "not_needed") for each in run.records for step in each.steps)
     return Ended(
-        record.status, record.answer, failure, str(record.cost_usd), calls_of(team), has_cancelled=cancelled
+        record.status,
+        record.answer,
+        record.failure.code if record.failure else "",
+        str(known_usd(run.records)),
+        str(billed_usd(team)),
+        settled(run.records),
+        calls_of(team),
     )
 
 
@@ -154,9 +201,20 @@ async def run_whole(number: int) -> Ended:
         snapshots.append(dump(RunRecords(next(iter(records.values())), inner)))
 
     async with open_run(made, task, f"wf_{number}", journal=keep) as run:
-        ended = await end_of(run, made)
-    ended.snapshots = snapshots
-    return ended
+        end = await end_of(run, made)
+    end.snapshots = snapshots
+    return end
+
+
+async def run_until(number: int, n_events: int) -> tuple[Ended, RunRecords]:
+    """A case whose process stops gracefully once so many events were read, pieces of the answer among them."""
+    made, task = case_of(number)
+    async with open_run(made, task, f"wf_{number}") as run:
+        events = run.events()
+        for _ in range(n_events):
+            await anext(events, None)
+        run.detach()
+    return ended(run, made), run.records
 
 
 async def run_on(number: int, snapshot: Any) -> Ended:
@@ -166,10 +224,26 @@ async def run_on(number: int, snapshot: Any) -> Ended:
         return await end_of(run, made)
 
 
+def faults(whole: Ended, before: RunRecords, end: Ended) -> list[str]:
+    """What a run that was cut with `before` on record, and has ended as `end`, did otherwise than the whole
+    one, did twice, or forgot. What it knows to have spent must be what it knew plus what was billed since.
+    """
+    found: list[str] = []
+    if end.outcome != whole.outcome:
+        found.append(f"{end.outcome} instead of {whole.outcome}")
+    finished = finished_calls(before)
+    too_many = finished + Counter(end.calls) - whole.calls
+    found += [f"made again: {call}" for call in too_many if call in finished]
+    found += [f"changed: {place}" for place, _ in settled(before).items() - end.settled.items()]
+    if Decimal(end.known_usd) != known_usd(before) + Decimal(end.billed_usd):
+        found.append(f"{end.known_usd} known; {known_usd(before)} before, {end.billed_usd} billed since")
+    return found
+
+
 def main() -> None:
     for row in map(json.loads, Path(sys.argv[1]).read_text().splitlines()):
-        ended = asyncio.run(run_on(row["case"], row["records"]))
-        print(json.dumps({**vars(ended), "calls": dict(ended.calls)}))
+        end = asyncio.run(run_on(row["case"], row["records"]))
+        print(json.dumps({**vars(end), "calls": dict(end.calls)}))
 
 
 if __name__ == "__main__":

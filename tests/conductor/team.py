@@ -31,8 +31,15 @@ class Stall:
     """Says nothing more until it is closed."""
 
 
+@dataclass(frozen=True)
+class Pause:
+    """Lets everything else go on before it says more."""
+
+    turns: int = 60
+
+
 NEVER = Stall()
-Piece = str | Delta | Usage | BaseException | asyncio.Event | Stall | None
+Piece = str | Delta | Usage | BaseException | asyncio.Event | Pause | Stall | None
 """Text; a whole delta; the usage at the end; something to raise; a gate to wait at; None: the stream is cut here."""
 Script = Sequence[Piece] | str | Callable[[Call], "Sequence[Piece] | str"]
 
@@ -51,6 +58,8 @@ class Player:
         self.open_calls = 0
         self.most_open = 0
         self.said = 0
+        self.billed_usd = Decimal(0)
+        """What the calls took whose usage it has reported."""
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         return open_reply(self.name, f"{self.name}-1", self._deltas(call), self.price)
@@ -79,13 +88,17 @@ class Player:
                         usage = piece
                     case asyncio.Event():
                         await piece.wait()
+                    case Pause():
+                        await turns(piece.turns)
                     case Stall():
                         await asyncio.Event().wait()
                     case BaseException():
                         raise piece
                     case None:
                         return
-            yield Delta(finish=FinishReason.STOP, usage=usage or Usage(10, told))
+            usage = usage or Usage(10, told)
+            self.billed_usd += self.price.of(usage) if self.price else 0
+            yield Delta(finish=FinishReason.STOP, usage=usage)
         finally:
             if self._closing is not None:
                 await self._closing.wait()

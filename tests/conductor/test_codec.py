@@ -78,6 +78,11 @@ def test_a_field_that_was_added_later_has_its_default_in_an_older_record() -> No
     ("change", "place"),
     [
         ({"version": VERSION + 1}, "version"),
+        ({"version": "2"}, "version"),
+        ({"version": None}, "version"),
+        ({"version": True}, "version"),
+        ({"type": "Task"}, "type"),
+        ({"task": {"type": "Record", "conversation": []}}, "task.type"),
         ({"colour": "red"}, "colour"),
         ({"created": "noon"}, "created"),
         ({"plans": {}}, "plans"),

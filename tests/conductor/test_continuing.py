@@ -4,22 +4,26 @@ import asyncio
 import json
 import subprocess
 import sys
+import time
 from collections import Counter
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
-from conductor.errors import BadTask, BudgetExceeded
+from conductor.errors import BadTask, BudgetExceeded, WorkerRefused
+from conductor.model.usage import Usage
+from conductor.model.worker import Sampling
+from conductor.plan.plan import Plan
+from conductor.run.call import input_bound
 from conductor.run.codec import dump, load
 from conductor.run.ledger import Budget
 from conductor.run.lifecycle import open_run, resume_run
 from conductor.run.record import Record, RunRecords
-from tests.conductor.continuing import Ended, finished_calls, run_whole
+from tests.conductor.continuing import CASES, Ended, faults, run_whole
 from tests.conductor.team import DEAR, NEVER, Player, a_plan, ask_for, line, team, until
 from tests.conftest import ROOT
-
-CASES = 50
 
 
 def continue_in_another_process(wholes: list[Ended], folder: Path) -> list[list[Ended]]:
@@ -44,22 +48,27 @@ def test_every_run_cut_after_every_event_ends_the_same_and_nothing_is_called_or_
     wholes = [asyncio.run(run_whole(case)) for case in range(CASES)]
     continued = continue_in_another_process(wholes, tmp_path)
     wrong: list[str] = []
-    twice, paid_twice, cuts = 0, Decimal(0), 0
+    cuts = unread = 0
     for case, (whole, ends) in enumerate(zip(wholes, continued, strict=True)):
         for cut, (snapshot, end) in enumerate(zip(whole.snapshots, ends, strict=True)):
             cuts += 1
-            if end.outcome != whole.outcome:
-                wrong.append(f"case {case} cut {cut}: {end.outcome} instead of {whole.outcome}")
-            before = finished_calls(load(RunRecords, snapshot))
-            too_many = before + Counter(end.calls) - whole.calls
-            twice += sum(count for call, count in too_many.items() if call in before)
-            if not (whole.has_cancelled or end.has_cancelled or "None" in (end.cost_usd, whole.cost_usd)):
-                paid_twice += abs(Decimal(end.cost_usd) - Decimal(whole.cost_usd))
+            records = load(RunRecords, snapshot)
+            wrong += [f"case {case} cut {cut}: {fault}" for fault in faults(whole, records, end)]
+            unread += any(has_unread_result(record) for record in records)
     statuses = Counter(whole.status for whole in wholes)
     assert cuts > 15 * CASES, "the cases are not empty"
+    assert unread > CASES / 2, "nor is every step read"
     assert statuses["finished"] > CASES / 2
-    assert not wrong, "\n".join(wrong[:10])
-    assert (twice, paid_twice) == (0, 0)
+    assert not wrong, "\n".join([f"{len(wrong)} of {cuts}", *wrong[:10]])
+
+
+def has_unread_result(record: Record) -> bool:
+    """Whether a plan goes on of which a step has ended that its last step does not reach."""
+    plan = record.plans[-1] if record.plans else None
+    if plan is None or plan.ended_s is None or not plan.steps or plan.is_answered:
+        return False
+    reached = Plan(tuple(step.step for step in plan.steps)).reachable
+    return any(step.status == "done" and step.index not in reached for step in plan.steps)
 
 
 async def stop_while(team_of: object, task: object, state: object) -> RunRecords:
@@ -137,6 +146,82 @@ async def test_a_team_that_lost_a_worker_of_the_run_is_refused_before_anything_i
         async with resume_run(team(left, conductor=Player("boss", line(0))), records):
             pass
     assert left.calls == []
+
+
+async def test_a_finished_step_that_nobody_reads_keeps_its_result_and_its_cost() -> None:
+    side, gate = Player("a", ["side", Usage(1000, 10)], price=DEAR), asyncio.Event()
+    stuck = Player("b", ["so far", NEVER], price=DEAR)
+    boss = Player("boss", [line(0, "side"), gate, line(1, "main")])
+    pool = team(side, stuck, conductor=boss)
+
+    def is_last_under_way() -> bool:
+        if side.said and not side.open_calls:
+            gate.set()
+        return stuck.said == 1
+
+    records = await stop_while(pool, ask_for(), is_last_under_way)
+    paid_usd = records.record.cost_usd
+    last = Player("b", ["the answer", Usage(5, 5)], price=DEAR)
+    async with resume_run(team(Player("a"), last, conductor=Player("boss")), records) as run:
+        [_ async for _ in run.events()]
+    before, after = records.record.plans[0].steps[0], run.record.plans[0].steps[0]
+    assert (before.status, after) == ("done", before)
+    assert paid_usd is not None
+    assert run.record.cost_usd == paid_usd + DEAR.of(Usage(5, 5))
+
+
+async def test_a_failed_step_that_nobody_reads_keeps_its_failure() -> None:
+    broken, gate = Player("a", [WorkerRefused("No.", worker="a")]), asyncio.Event()
+    stuck = Player("b", ["so far", NEVER])
+    pool = team(broken, stuck, conductor=Player("boss", [line(0, "side"), gate, line(1, "main")]))
+
+    def is_last_under_way() -> bool:
+        if broken.calls and not broken.open_calls:
+            gate.set()
+        return stuck.said == 1
+
+    records = await stop_while(pool, ask_for(), is_last_under_way)
+    async with resume_run(team(broken, Player("b", "ok"), conductor=Player("boss")), records) as run:
+        [_ async for _ in run.events()]
+    step = run.record.plans[0].steps[0]
+    assert (run.record.answer, step.status) == ("ok", "failed")
+    assert step.failure is not None
+
+
+async def test_an_interrupted_plan_counts_with_the_most_that_the_conductor_may_write() -> None:
+    silent = Player("boss", [NEVER], price=DEAR)
+    task = ask_for(sampling=Sampling(max_output_tokens=5), budget=Budget(max_tokens=100_000))
+    pool = team(Player("a"), conductor=silent, max_plan_tokens=300, max_thinking_tokens=40)
+    records = await stop_while(pool, task, lambda: silent.open_calls == 1)
+    bound = input_bound(silent.calls[0]) + 340
+    left = replace(records.record, task=replace(task, budget=Budget(max_tokens=2 * bound - 1)))
+    short = Player("boss", [NEVER])
+    pool = team(Player("a"), conductor=short, max_plan_tokens=300, max_thinking_tokens=40)
+    async with resume_run(pool, RunRecords(left)):
+        await until(lambda: short.open_calls == 1)
+    assert short.calls[0].sampling.max_output_tokens == 339
+
+
+async def test_time_that_the_answer_streamed_counts_against_the_deadline() -> None:
+    gate = asyncio.Event()
+    slow = Player("a", ["one ", gate, "two ", NEVER])
+    task = ask_for(plan=a_plan(("a", ())), deadline_s=60.0)
+
+    def has_streamed() -> bool:
+        if slow.said == 1 and time.monotonic() - began_s > 0.3:
+            gate.set()
+        return slow.said == 2
+
+    began_s = time.monotonic()
+    records = await stop_while(team(slow), task, has_streamed)
+    assert records.record.wall_s > 0.2
+
+
+async def test_a_run_that_is_resumed_before_its_first_event_has_its_new_owner() -> None:
+    queued = RunRecords(Record("wf_1", ask_for(plan=a_plan(("a", ()))), 0.0, ("a",), owner="first"))
+    async with resume_run(team(Player("a")), queued, owner="second") as run:
+        [_ async for _ in run.events()]
+    assert (run.record.status, run.record.owner) == ("finished", "second")
 
 
 async def cut_again(pool: object, records: RunRecords, state: object) -> RunRecords:

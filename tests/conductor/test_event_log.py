@@ -1,9 +1,13 @@
 """One log, several readers: the answer's owner gets everything and may slow the writer, others never do."""
 
 import asyncio
+from dataclasses import replace
 
-from conductor.run.event_log import ROOM, EventLog, Subscription
-from conductor.run.events import AnswerDelta, Event, PlanStarted, RunFinished
+import pytest
+
+from conductor.plan.plan import Step
+from conductor.run.event_log import ROOM, EventLog, EventsNotKept, Subscription
+from conductor.run.events import AnswerDelta, CallQueued, Event, PlanStarted, RunFinished, StepPlanned
 from conductor.run.lifecycle import open_run
 from conductor.run.record import Record
 from conductor.run.task import Task
@@ -71,7 +75,8 @@ async def test_an_owner_that_stops_reading_slows_the_writer_until_it_closes() ->
 
 
 async def test_a_run_in_the_background_has_no_owner_and_goes_on_alone() -> None:
-    alone = EventLog(Record("wf_1", Task(()), 0.0), is_read=False)
+    alone = log()
+    alone.answer.close()
     reader = alone.subscribe(deltas="none")
     alone.append(PlanStarted(0.0, 0, 0, "client"))
     for _ in range(2 * ROOM):
@@ -101,3 +106,45 @@ async def test_a_subscriber_of_a_run_that_has_ended_gets_at_least_its_end_and_cl
     for _ in range(10):
         one.subscribe().close()
     assert len(one._subscriptions) == 2, "the answer's, and the one before"
+
+
+async def test_a_piece_that_waits_for_room_has_the_number_of_the_event_that_overtook_it() -> None:
+    one = log()
+    one.append(PlanStarted(0.0, 0, 0, "client"))
+
+    async def write() -> None:
+        for _ in range(ROOM + 2):
+            await one.append_delta(AnswerDelta(0.0, "x"))
+        one.append(RunFinished(0.0, "x", finish="stop"))  # type: ignore[arg-type]
+
+    writer = asyncio.create_task(write())
+    for _ in range(2 * ROOM):
+        await asyncio.sleep(0)
+    one.append(StepPlanned(0.0, 0, 0, Step("a", "")))
+    seqs = [one.answer.seq async for _ in one.answer]
+    await writer
+    assert seqs == sorted(seqs)
+
+
+async def test_a_reader_is_told_that_events_before_a_continuation_are_not_kept() -> None:
+    resumed = EventLog(replace(log().record, seq=9))
+    resumed.append(PlanStarted(0.0, 0, 0, "client"))
+    for not_here in (2, 8, 11):
+        with pytest.raises(EventsNotKept, match="10 to 10"):
+            resumed.subscribe(after_seq=not_here)
+    assert await resumed.subscribe().next() == await resumed.subscribe(after_seq=9).next()
+    assert (resumed.subscribe(after_seq=10).seq, resumed.answer.seq) == (10, 9)
+
+
+async def test_time_goes_on_while_an_answer_streams_and_a_call_waits_without_a_copy_for_each_piece() -> None:
+    one = log()
+    one.append(PlanStarted(0.0, 0, 0, "client"))
+    one.append(CallQueued(0.5, 0, None, "a", "cold"))
+    assert one.record.wall_s == 0.5
+    one.answer.close()
+    records: list[Record] = []
+    for piece in range(1000):
+        await one.append_delta(AnswerDelta(1 + piece / 1000, "x"))
+        records.append(one.record)
+    assert one.record.wall_s == pytest.approx(2.0, abs=0.11)
+    assert len({id(record) for record in records}) <= 11

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from loadtest.program import allow_open_files
 from loadtest.siege.attack import EXTRA_KINDS, KINDS
 from loadtest.siege.cli import NO_ATTACK, cases
 from loadtest.siege.watch import SiegeResult
+from program.process import allow_open_files
 
 HELD = SiegeResult(streams=20, whole=20, asked=30, answered=30, slowest_gap_s=0.2, health_p99_s=0.1)
 

@@ -45,7 +45,7 @@ def test_a_pool_of_scripts_loads_no_sdk():
 
 def test_the_base_packages_are_enough_to_build_and_route_where_no_local_model_is_served():
     code = """
-import cluster.local.child, cluster.local.demo, cluster.local.serve, ray.serve.scripts
+import cluster.local.child, cluster.local.demo_run, cluster.local.serve, ray.serve.scripts
 from cluster.local.environment import fast_environment
 from serving.app import build_app
 from serving.deployments.router import Router

@@ -14,9 +14,10 @@ import yaml
 from rich.console import Console
 
 from cluster.check import cost, machines, memory
-from cluster.check.__main__ import findings, main
 from cluster.check.case import Case, case_of
+from cluster.check.cli import main
 from cluster.check.findings import CheckError
+from cluster.check.tables import findings
 from serving.settings.workers import VllmSettings
 
 ROOT = Path(__file__).resolve().parents[3]

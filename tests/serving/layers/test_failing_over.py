@@ -4,7 +4,7 @@ import pytest
 
 from conductor.errors import ContextOverflow, WorkerRefused, WorkerUnavailable
 from conductor.model.messages import Image, Message, Text
-from conductor.model.worker import Call, Reply, Worker
+from conductor.model.worker import Call, CallSite, Reply, Worker
 from serving.layers.failing_over import FailingOver
 from serving.layers.retrying import Retrying
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
@@ -97,3 +97,11 @@ async def test_where_the_first_sees_none_everybody_may_be_asked():
 
 def test_it_goes_by_the_first_ones_name():
     assert FailingOver([down("a"), down("b")]).name == "a"
+
+
+async def test_every_call_of_a_step_has_a_number_of_its_own_whoever_is_asked():
+    first, second, third = down("a"), down("b", "refused"), ScriptedWorker("c", ["C."])
+    line = [Retrying(each, 2, 0.001, 0.001) for each in (first, second, third)]
+    await ask(FailingOver(line), Call(CALL.messages, site=CallSite("wf_1", 0, 0, attempt=3)))
+    made = [(worker.name, call.site.attempt) for worker in (first, second, third) for call in worker.calls]
+    assert made == [("a", 3), ("a", 4), ("b", 5), ("c", 6)]

@@ -14,6 +14,7 @@ import httpx2
 import pytest
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
+from conductor.model.failure import Failure
 from conductor.model.messages import Image, Message
 from conductor.model.worker import Call, FinishReason, Reply
 from conductor.model.worker import Worker as AnyWorker
@@ -155,7 +156,7 @@ async def test_no_key_is_in_a_message_a_cause_or_a_log(provider: Provider, caplo
     ]
     async with provider(*answers) as (worker, _):
         for _ in answers:
-            message = (await failing(worker)).explanation
+            message = Failure.of(await failing(worker)).explanation
             assert SECRET not in message
             assert "sk-other" not in message
             assert "AIzaSyD" not in message

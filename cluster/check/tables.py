@@ -1,20 +1,16 @@
-"""The command: three tables, and an exit code that is 1 where something does not fit."""
+"""What every check finds, and the tables that show it with the machines and what they cost."""
 
-import argparse
-import sys
-from collections.abc import Callable, Sequence
-from decimal import Decimal, InvalidOperation
-from pathlib import Path
+from collections.abc import Callable
+from decimal import Decimal
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Column, Table
 
 from cluster.check import code, cost, hardware, memory, placing, running, scaling
-from cluster.check.case import PRICES, Case, case_of
-from cluster.check.findings import CheckError, Finding
+from cluster.check.case import Case
+from cluster.check.findings import Finding
 
-ROOT = Path(__file__).resolve().parents[2]
 CHECKS: tuple[Callable[[Case], list[Finding]], ...] = (
     code.builder,
     code.user_configs,
@@ -42,68 +38,24 @@ def findings(case: Case) -> list[Finding]:
     return sorted((each for check in CHECKS for each in check(case)), key=lambda finding: not finding.fault)
 
 
-def main(arguments: Sequence[str] | None = None, console: Console | None = None) -> int:
-    """Command line."""
-    options = _parser().parse_args(arguments)
-    out = console or Console()
-    try:
-        files = (options.settings, options.serve, options.cluster, options.prices)
-        case = case_of(*map(_short, files))
-        mix = cost.shares(options.mix, case.prices.requests)
-        found = findings(case)
-        out.print(engines_table(case), machines_table(case), *price_lines(case, mix, options.rps), sep="\n")
-    except CheckError as error:
-        out.print(f"[red]{error}[/red]")
-        return 1
+def show(case: Case, mix: dict[str, Decimal], rps: Decimal | None, out: Console) -> int:
+    """Print all of it; the number of faults.
+
+    Args:
+        case: the files.
+        mix: shares of the kinds of requests.
+        rps: requests per second that share the machines.
+        out: where to.
+    """
+    found = findings(case)
+    out.print(engines_table(case), machines_table(case), *price_lines(case, mix, rps), sep="\n")
     if found:
         out.print(findings_table(found))
     faults = sum(finding.fault for finding in found)
     out.print(
         f"[red]{faults} faults[/red]" if faults else "[green]Pool, Serve config and machines agree.[/green]"
     )
-    return 1 if faults else 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="podium check",
-        description="Says whether pool, Serve config and machines agree, and what they cost. Reads files only.",
-        epilog="Exit code: 0 where they agree, 1 where they do not or a file cannot be read.",
-    )
-    parser.add_argument("--settings", type=Path, default=ROOT / "cluster/gpu.yaml", help="what is served")
-    parser.add_argument(
-        "--serve",
-        type=Path,
-        default=ROOT / "cluster/gpu.serve.yaml",
-        help="the Serve config, or a RayService",
-    )
-    parser.add_argument(
-        "--cluster", type=Path, default=ROOT / "ray_cluster.yaml", help="`ray up`'s YAML, or a RayService"
-    )
-    parser.add_argument("--prices", type=Path, default=PRICES, help="prices and tokens of your own")
-    parser.add_argument(
-        "--mix", default="chat=0.7,ultra=0.3", help="shares of the kinds of requests (default: %(default)s)"
-    )
-    parser.add_argument("--rps", type=_rate, default=None, help="requests a second that share the machines")
-    return parser
-
-
-def _short(path: Path) -> Path:
-    """As it is written in the repository, where the command is run from there."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-
-
-def _rate(text: str) -> Decimal:
-    try:
-        rate = Decimal(text)
-    except InvalidOperation as exc:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number") from exc
-    if not rate.is_finite() or rate <= 0:
-        raise argparse.ArgumentTypeError(f"{text} is no rate; write a number above 0")
-    return rate
-
-
-# -------------------------------------------------------------------------------- tables
+    return faults
 
 
 def engines_table(case: Case) -> Table:
@@ -191,7 +143,3 @@ def _range(least: int, most: int) -> str:
 
 def _range_usd(least: Decimal | None, most: Decimal | None) -> str:
     return dollars(least) if least == most else f"{dollars(least)} to {dollars(most)}"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

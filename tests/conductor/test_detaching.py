@@ -1,0 +1,108 @@
+"""A process that stops gracefully leaves its runs to another: the calls it closes are on record with what is
+known of them.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+
+from conductor.model.failure import Attempt
+from conductor.model.usage import Usage
+from conductor.model.worker import Call, Delta, Reply
+from conductor.run.codec import dump, load
+from conductor.run.events import Event, RunDetached
+from conductor.run.fold import CUT
+from conductor.run.lifecycle import open_run, resume_run
+from conductor.run.record import RunRecords
+from tests.conductor.continuing import CASES, faults, run_on, run_until, run_whole
+from tests.conductor.team import DEAR, NEVER, Player, a_plan, ask_for, line, team, until
+
+
+@pytest.mark.parametrize("case", range(CASES))
+async def test_a_run_whose_process_stops_gracefully_goes_on_and_its_open_calls_are_on_record(
+    case: int,
+) -> None:
+    whole = await run_whole(case)
+    n_events = 0
+    while True:
+        n_events += 2
+        first, records = await run_until(case, n_events)
+        if first.status == "finished" or first.status == "failed":
+            break
+        assert first.status == "detached"
+        assert first.known_usd == first.billed_usd
+        assert not [step for record in records for step in record.steps if step.status == "running"]
+        assert faults(whole, records, await run_on(case, dump(records))) == [], n_events
+
+
+async def test_a_run_that_is_left_ends_its_readers_and_not_itself_and_its_open_call_costs_what_is_known() -> (
+    None
+):
+    journal: list[Event] = []
+    plan, known = a_plan(("a", ()), ("b", (0,))), Usage(100, 7)
+    stuck = Player("b", [Delta("so far", usage=known), Usage(100, 9), NEVER], price=DEAR)
+    async with open_run(
+        team(Player("a", "fine"), stuck),
+        ask_for(plan=plan),
+        journal=lambda _, __, event: journal.append(event),
+    ) as run:
+        other = run.subscribe()
+        await until(lambda: run.record.answer_began_s is not None)
+        run.detach()
+    assert [type(event) async for event in other][-1] is RunDetached
+    assert isinstance(journal[-1], RunDetached)
+    step = run.record.plans[0].steps[1]
+    assert (run.record.status, step.status, stuck.open_calls) == ("detached", "planned", 0)
+    cut = Attempt("b", "Interrupted", CUT.message, outcome="cut", usage=known, cost_usd=DEAR.of(known))
+    assert [replace(each, took_s=None) for each in step.cut] == [cut]
+    assert (run.record.cost_usd, run.record.n_unmetered_calls) == (DEAR.of(known), 0)
+
+    fresh = Player("b", ["the answer", Usage(5, 5)], price=DEAR)
+    left = load(RunRecords, dump(run.records))
+    async with resume_run(team(Player("a"), fresh), left, owner="next") as run:
+        [_ async for _ in run.events()]
+    assert (run.record.status, run.record.answer, run.record.owner) == ("finished", "the answer", "next")
+    assert run.record.cost_usd == DEAR.of(known) + DEAR.of(Usage(5, 5))
+    assert fresh.calls[0].site.attempt == 2
+
+
+async def test_a_run_inside_a_run_that_is_left_is_left_too_and_goes_on_with_it() -> None:
+    def boss() -> Player:
+        whole = line(1, "the hard part") + line(0, "sum up", [0])
+        return Player("boss", lambda call: whole if "\n1:" in call.messages[0].text else line(0))
+
+    stuck = Player("a", ["inner", NEVER])
+    async with open_run(team(stuck, conductor=boss()), ask_for(depth=1)) as run:
+        await until(lambda: stuck.said == 1)
+        run.detach()
+    assert [record.status for record in run.records] == ["detached", "detached"]
+    fresh = Player("a", "inner", "outer")
+    left = load(RunRecords, dump(run.records))
+    async with resume_run(team(fresh, conductor=boss()), left) as run:
+        [_ async for _ in run.events()]
+    assert [record.status for record in run.records] == ["finished", "finished"]
+    assert (run.record.answer, len(fresh.calls)) == ("outer", 2)
+
+
+async def test_failed_attempts_before_a_call_that_was_cut_stay_on_record_with_what_they_took() -> None:
+    paid = Attempt("a", "WorkerUnavailable", "It broke.", usage=Usage(50, 1), cost_usd=Decimal("0.25"))
+
+    class Second(Player):
+        @asynccontextmanager
+        async def open(self, call: Call) -> AsyncGenerator[Reply]:  # type: ignore[override]
+            async with super().open(call) as reply:
+                reply.attempts = (paid, replace(paid, usage=None, cost_usd=None))
+                yield reply
+
+    stuck = Second("b", ["so far", NEVER], price=DEAR)
+    async with open_run(team(stuck), ask_for(plan=a_plan(("b", ())))) as run:
+        await until(lambda: stuck.said == 1)
+        run.detach()
+    async with resume_run(team(Player("b", "ok")), load(RunRecords, dump(run.records))) as run:
+        [_ async for _ in run.events()]
+    assert [lost.outcome for lost in run.record.plans[0].steps[0].cut] == ["failed", "failed", "cut"]
+    assert run.record.usage == Usage(60, 2)
+    assert run.record.n_unmetered_calls == 1, "failed calls are metered by their errors"

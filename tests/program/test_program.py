@@ -1,0 +1,102 @@
+"""What the command-line programs share, and what their `--help` does not import."""
+
+import argparse
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from decimal import Decimal
+
+import pytest
+
+from program.options import count, exact_rate, option, port, rate, rates, seed, url, usd
+from program.percentile import percentile
+
+HEAVY = ("ray", "torch", "vllm", "transformers", "matplotlib", "locust", "openai", "fastapi")
+HELP = """
+import importlib, sys
+try:
+    importlib.import_module(sys.argv[1]).main(["--help"])
+finally:
+    assert not {*sys.argv[2:]} & {*sys.modules}, {*sys.argv[2:]} & {*sys.modules}
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("bench.cli", "bench"),
+        ("loadtest.cli", "load"),
+        ("loadtest.siege.cli", "siege"),
+        ("capacity.cli", "capacity"),
+        ("evaluation.cli", "eval"),
+        ("training.cli", "train"),
+        ("cluster.check.cli", "check"),
+        ("cluster.local.demo", "demo"),
+        ("cluster.local.serve", "serve"),
+    ],
+)
+def test_help_names_the_program_and_imports_nothing_heavy(module: str, name: str) -> None:
+    command = [sys.executable, "-c", HELP, module, *HEAVY]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"usage: podium {name} ")
+
+
+@pytest.mark.parametrize("module", ["cluster.check.cli", "cluster.local.demo", "cluster.local.serve"])
+def test_help_of_the_first_commands_needs_the_standard_library_and_little_else(module: str) -> None:
+    command = [
+        sys.executable,
+        "-c",
+        HELP,
+        module,
+        "pydantic",
+        "rich",
+        "yaml",
+        "numpy",
+        "aiohttp",
+        "starlette",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "why"),
+    [
+        (count, "0", "'0' is not a whole number of at least 1"),
+        (count, "few", "'few' is not a whole number"),
+        (seed, "-1", "'-1' is not a whole number of at least 0"),
+        (port, "65536", "'65536' is not a port number (0 to 65535)"),
+        (rate, "nan", "'nan' is not a rate"),
+        (rate, "-1", "'-1' is not a rate"),
+        (rate, "inf", "'inf' is not a rate"),
+        (rates, "10,,20", "'' is not a rate"),
+        (exact_rate, "nan", "'nan' is not a rate"),
+        (exact_rate, "many", "'many' is not a rate"),
+        (usd, "0", "'0' is not a number of dollars above 0"),
+        (url, "podium.example", "write http://podium.example"),
+        (option(int), "x", "invalid literal"),
+    ],
+)
+def test_a_wrong_option_says_what_is_right(parse: Callable[[str], object], text: str, why: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match=re.escape(why)):
+        parse(text)
+
+
+def test_options_are_read() -> None:
+    assert (count("12"), seed("0"), port("8000"), rate("0.5"), rates("10,1000")) == (
+        12,
+        0,
+        8000,
+        0.5,
+        [10, 1000],
+    )
+    assert (exact_rate("0.1"), usd("0.05")) == (Decimal("0.1"), Decimal("0.05"))
+    assert url("http://podium.example/") == "http://podium.example"
+
+
+def test_percentiles_are_by_nearest_rank() -> None:
+    assert [percentile(range(1, 101), percent) for percent in (1, 50, 95, 99, 100)] == [1, 50, 95, 99, 100]
+    assert percentile([3, 1, 2], 95) == 3
+    assert percentile([], 50) != percentile([], 50), "not a number"
