@@ -1,10 +1,9 @@
 """A question and who may answer it: what one plan is written for."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import cycle
 
-from conductor.model.messages import Message, Role
+from conductor.model.messages import Message
 from conductor.model.pool_member import PoolMember
 from evaluation.questions import Question
 
@@ -21,6 +20,7 @@ class TeamQuestion:
     @property
     def conversation(self) -> tuple[Message, ...]:
         """As the server would get it."""
-        roles: Iterable[Role] = cycle(("user", "assistant"))
         turns = (*self.question.earlier, self.question.text)
-        return tuple(Message.of(role, turn) for role, turn in zip(roles, turns, strict=False))
+        return tuple(
+            Message.of("assistant" if number % 2 else "user", turn) for number, turn in enumerate(turns)
+        )
