@@ -17,6 +17,7 @@ class Question:
         source: where it is from: `skills`, `recorded`, `reasoning_gym` ...
         family: its kind within the source, for figures by family.
         facts: what the grader or a replaying worker needs beyond the text.
+        earlier: the turns before `text`, the user's and the assistant's in turn.
     """
 
     id: str
@@ -26,6 +27,7 @@ class Question:
     source: str
     family: str
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    earlier: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

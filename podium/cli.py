@@ -42,6 +42,11 @@ VERBS = {
         "evaluation.replay_settings", "settings that replay recorded answers", "setup-learning"
     ),
     "train": Verb("training.cli", "teach a conductor by reward", "setup-learning"),
+    "curriculum": Verb(
+        "training.curriculum.cli",
+        "what a conductor learns from, and how it leads new teams",
+        "setup-learning",
+    ),
     "adapter": Verb("cluster.local.adapter", "give a LoRA adapter the name under which it is served"),
 }
 OURS = {

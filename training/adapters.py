@@ -24,7 +24,7 @@ from training.report import stands_for, tables
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 COPIES = (
     *("config.yaml", "pool.yaml", "inputs.json", "report.json", "versions.json"),
-    *("curves.jsonl", "warm_curves.jsonl"),
+    *("curves.jsonl", "warm_curves.jsonl", "expected_curves.jsonl"),
 )
 """Files of the run that go with the adapter."""
 LABEL = "conductor"

@@ -110,7 +110,7 @@ class AlsoConfig(Frozen):
 class QuestionsConfig(Frozen):
     """What is asked."""
 
-    source: Literal["skills", "jsonl"] = "skills"
+    source: Literal["skills", "requests", "jsonl"] = "skills"
     path: str | None = None
     """Of the JSONL: one question a line, with the fields of `training.jsonl_questions.QuestionLine`."""
     held_out_path: str | None = None
@@ -122,6 +122,10 @@ class QuestionsConfig(Frozen):
     composite_share_at_first: float | None = Field(default=None, ge=0, le=1)
     """The share grows linearly from this one; None: it is constant."""
     families: tuple[str, ...] | None = None
+    requests_per_team: int = Field(default=1, ge=1)
+    """Of `requests` (`training.curriculum`): requests to each drawn team, one after the other. Examples of one
+    team are learned from together, and its cards are read once.
+    """
     also: tuple[AlsoConfig, ...] = ()
 
     @model_validator(mode="after")
@@ -139,10 +143,13 @@ class QuestionsConfig(Frozen):
 
 
 class WarmStartConfig(Frozen):
-    """Supervised learning of the format: plans that can run, drawn at random (`training.examples`)."""
+    """Supervised learning of plans (`training.examples`): the best one of a request, whose team is known to the
+    program that drew it; of all other questions, plans that can run, drawn at random.
+    """
 
     examples: int = Field(default=2000, ge=1)
     batch: int = Field(default=32, ge=1)
+    """Rows a step; a row has the examples of one team that stand together."""
     epochs: float = Field(default=1.0, gt=0)
     learning_rate: float = Field(default=1e-3, gt=0)
     prompt_weight: float = Field(default=0.3, ge=0)
@@ -204,6 +211,18 @@ class WarmStartConfig(Frozen):
                 f"{', '.join(fields)}: write worker, subtask and access, each once, in any order"
             )
         return fields
+
+
+class ExpectedRewardConfig(Frozen):
+    """Learning from every worker at once, after the warm start: where a question's reward is known for each
+    worker, the expected reward of the choice is exact, and so is its gradient (`training.packing.plan_loss`).
+    """
+
+    examples: int = Field(default=1000, ge=1)
+    batch: int = Field(default=4, ge=1)
+    """Rows a step, as in the warm start."""
+    epochs: float = Field(default=1.0, gt=0)
+    learning_rate: float = Field(default=5e-4, gt=0)
 
 
 class VllmConfig(Frozen):
@@ -278,6 +297,7 @@ class Config(Frozen):
     pool: PoolConfig
     questions: QuestionsConfig = QuestionsConfig()
     warm_start: WarmStartConfig | None = None
+    expected_reward: ExpectedRewardConfig | None = None
     grpo: GrpoConfig = GrpoConfig()
     held_out: int = Field(default=200, ge=0)
     """Questions that measure the conductor before and after, half of them composite; 0: none."""

@@ -5,7 +5,6 @@ A run sees every row once: rows are in the order of the steps, so that a resumed
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from evaluation.errors import EvaluationError
 from evaluation.questions import Question
@@ -14,22 +13,24 @@ from evaluation.synthetic.operations import FAMILIES
 from evaluation.synthetic.questions import Split, questions
 from serving.settings.settings import SettingsError
 from training.config import AlsoConfig, Config, QuestionsConfig
+from training.curriculum.questions import request_questions
 from training.jsonl_questions import read_questions
+from training.team_question import TeamQuestion
 
 STAGES = 20
 """Steps in which a share grows from its first value to its last."""
 
 
-@dataclass(frozen=True, slots=True)
-class TeamQuestion:
-    """A question and the workers that may be used for it, in the order that the conductor is shown."""
+def training_questions(
+    config: QuestionsConfig, count: int, stage: str = "grpo"
+) -> list[Question | TeamQuestion]:
+    """`count` questions in the order in which they are asked, with the config's composite share; requests of the
+    curriculum with the teams that were drawn for them.
 
-    question: Question
-    workers: tuple[str, ...]
-
-
-def training_questions(config: QuestionsConfig, count: int) -> list[Question]:
-    """`count` questions in the order in which they are asked, with the config's composite share.
+    Args:
+        config: what is asked.
+        count: how many.
+        stage: requests are others in every stage.
 
     Raises:
         SettingsError: the file of a `jsonl` source, or a set of `also`, cannot be used; or the synthetic
@@ -38,11 +39,11 @@ def training_questions(config: QuestionsConfig, count: int) -> list[Question]:
     rng = random.Random(f"mix {config.seed}")
     sets = [(round(each.share * count), _load_set(each.train, each)) for each in config.also]
     others = [question for size, found in sets for question in _draw(found, size, rng)]
-    mix = _own_questions(config, count - len(others))
+    mix: list[Question | TeamQuestion] = [*_own_questions(config, count - len(others), stage)]
     positions = sorted(rng.sample(range(count), len(others)))
     for position, question in zip(positions, rng.sample(others, len(others)), strict=True):
         mix.insert(position, question)
-    _check_ids(mix)
+    _check_ids([each.question if isinstance(each, TeamQuestion) else each for each in mix])
     return mix
 
 
@@ -57,8 +58,10 @@ def _check_ids(questions: Sequence[Question]) -> None:
             )
 
 
-def _own_questions(config: QuestionsConfig, count: int) -> list[Question]:
+def _own_questions(config: QuestionsConfig, count: int, stage: str) -> Sequence[Question | TeamQuestion]:
     """Of `source`, without `also`."""
+    if config.source == "requests":
+        return request_questions(f"{config.seed} {stage}", count, "train", config.requests_per_team)
     distinct = min(config.distinct or count, count)
     found = read_questions(config.path) if config.path else _synthetic(config, distinct)
     found = found[:distinct] if config.distinct else found
@@ -70,15 +73,19 @@ def _own_questions(config: QuestionsConfig, count: int) -> list[Question]:
 
 
 def assign_teams(
-    config: Config, pool: Sequence[str], questions: Sequence[Question], salt: str
+    config: Config, pool: Sequence[str], questions: Sequence[Question | TeamQuestion], salt: str
 ) -> list[TeamQuestion]:
-    """A team for each question: that of its source, or as many of it as the config says, in a random order.
+    """A team for each question that has none: that of its source, or as many of it as the config says, in a
+    random order.
 
     Raises:
         SettingsError: a team has a worker that the pool does not have.
     """
     rng, size = random.Random(f"{config.seed} {salt}"), config.pool.workers_per_question
-    return [TeamQuestion(question, _team(config, pool, question, rng, size)) for question in questions]
+    return [
+        each if isinstance(each, TeamQuestion) else TeamQuestion(each, _team(config, pool, each, rng, size))
+        for each in questions
+    ]
 
 
 def _team(
@@ -99,11 +106,14 @@ def eval_questions(config: Config, pool: Sequence[str]) -> list[TeamQuestion]:
         SettingsError: the source is a file without a second one of held-out questions; or they overlap.
     """
     rng = random.Random(f"{config.seed} held out")
-    questions = _unseen_questions(config) if config.held_out else []
-    return [TeamQuestion(question, _team(config, pool, question, rng, None)) for question in questions]
+    questions: Sequence[Question | TeamQuestion] = _unseen_questions(config) if config.held_out else ()
+    return [
+        each if isinstance(each, TeamQuestion) else TeamQuestion(each, _team(config, pool, each, rng, None))
+        for each in questions
+    ]
 
 
-def _unseen_questions(config: Config) -> list[Question]:
+def _unseen_questions(config: Config) -> Sequence[Question | TeamQuestion]:
     """Questions that training never sees; half of the synthetic ones composite, where training has such."""
     own, count = config.questions, config.held_out
     if own.path and not own.held_out_path:
@@ -123,6 +133,8 @@ def _unseen_questions(config: Config) -> list[Question]:
         others += _draw(found, round(each.share * count), rng)
     if own.path and own.held_out_path:
         return _second_file(own.path, own.held_out_path)[: count - len(others)] + others
+    if own.source == "requests":
+        return [*request_questions("measured", count - len(others), "held_out"), *others]
     share = 0.5 if own.composite_share else 0.0
     return _skills(own, 1_000_003, count - len(others), share, "held_out") + others
 

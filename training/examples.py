@@ -18,11 +18,14 @@ from typing import Any
 
 from conductor.model.pool_member import PoolMember
 from conductor.plan.formats import Format
+from evaluation.graders import grade
 from serving.settings.settings import SettingsError
 from training.config import Config, WarmStartConfig
-from training.data import TeamQuestion, assign_teams, training_questions
+from training.curriculum.questions import RequestQuestion, lesson
+from training.data import assign_teams, training_questions
 from training.plan_runner import Chat, PlanRunner
-from training.policy_eval import chat_prompt, score_plan
+from training.policy_eval import score_plan
+from training.team_question import TeamQuestion
 
 CONCURRENCY = 64
 """Examples searched for at the same time."""
@@ -30,10 +33,17 @@ CONCURRENCY = 64
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A prompt and a plan for it."""
+    """A prompt and a plan for it.
+
+    Args:
+        prompt: of the conductor.
+        plan: its text.
+        rewards: of each step, what it is worth to ask each worker of the team instead; empty where not known.
+    """
 
     prompt: Chat
     plan: str
+    rewards: Sequence[Sequence[float]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +63,17 @@ class DrawnPlan:
     usd: float | None = None
 
 
-def examples(config: Config, runner: PlanRunner) -> list[Example]:
-    """The examples of `config`, on questions in an order of their own. Runs the plans of the rewarded ones.
+def examples(
+    config: Config, runner: PlanRunner, count: int, stage: str, *, with_rewards: bool = False
+) -> list[Example]:
+    """Examples on questions in an order of their own. Runs the plans of the rewarded ones.
 
     Args:
         config: with a `warm_start`.
         runner: not used elsewhere meanwhile; closed at the end of its event loop.
+        count: how many.
+        stage: each has questions of its own.
+        with_rewards: ask every worker of a question with a plan of one step, so that its choice can be judged.
 
     Raises:
         SettingsError: plans cannot be drawn for this pool (`check`).
@@ -67,25 +82,55 @@ def examples(config: Config, runner: PlanRunner) -> list[Example]:
     assert warm is not None, "the caller sees to it"
     check(warm, runner.workers, runner.limits.max_steps)
     even = config.questions.model_copy(update={"composite_share_at_first": None, "distinct": None})
-    drawn = training_questions(even, warm.examples)
-    questions = assign_teams(config, runner.workers, drawn, "warm start")
+    questions = assign_teams(config, runner.workers, training_questions(even, count, stage), stage)
     slots = asyncio.Semaphore(CONCURRENCY)
 
     async def draw(number: int, each: TeamQuestion) -> list[DrawnPlan]:
+        if isinstance(each, RequestQuestion):
+            return []
         async with slots:  # each has its own seed, so that their order does not matter
-            rng = random.Random(f"{config.seed} warm start {number}")
+            rng = random.Random(f"{config.seed} {stage} {number}")
             return await _draw_plans(rng, warm, runner, each)
 
-    async def draw_all() -> list[list[DrawnPlan]]:
-        async with aclosing(runner):
-            return await asyncio.gather(*(draw(number, each) for number, each in enumerate(questions)))
+    async def worths(each: TeamQuestion, plan: str) -> list[list[float]]:
+        if not with_rewards or isinstance(each, RequestQuestion) or plan.count("\n"):
+            return []
+        async with slots:
+            return [await _solo_rewards(runner, each)]
 
-    draws = asyncio.run(draw_all())
-    rates = success_rates([plan for plans in draws for plan in plans])
-    return [
-        Example(chat_prompt(runner, each), best(plans, rates, first=warm.choose == "first").plan)
-        for each, plans in zip(questions, draws, strict=True)
-    ]
+    async def draw_all() -> list[Example]:
+        async with aclosing(runner):
+            draws = await asyncio.gather(*(draw(number, each) for number, each in enumerate(questions)))
+            rates = success_rates([plan for plans in draws for plan in plans])
+            first = warm.choose == "first"
+            chosen = [best(plans, rates, first=first).plan if plans else "" for plans in draws]
+            rewards = await asyncio.gather(*map(worths, questions, chosen))
+        return [
+            _best_example(runner, warm, each)
+            if isinstance(each, RequestQuestion)
+            else Example(runner.prompt(each), plan, worth)
+            for each, plan, worth in zip(questions, chosen, rewards, strict=True)
+        ]
+
+    return asyncio.run(draw_all())
+
+
+def _best_example(runner: PlanRunner, config: WarmStartConfig, question: RequestQuestion) -> Example:
+    """The best plan of a request, which the program that drew its team knows."""
+    steps, rewards = lesson(question)
+    return Example(
+        runner.prompt(question), format_plan(steps, runner.conductor.format, config.fields), rewards
+    )
+
+
+async def _solo_rewards(runner: PlanRunner, question: TeamQuestion) -> list[float]:
+    """Of each worker, whether it answers rightly alone; in the question's order."""
+    rights: list[float] = []
+    for name in question.workers:
+        record = await runner.run_solo(question, name)
+        right = record.failure is None and (await grade(question.question, record.answer)).correct
+        rights.append(float(right))
+    return rights
 
 
 def success_rates(plans: Sequence[DrawnPlan]) -> dict[tuple[str, ...], float]:
@@ -139,7 +184,7 @@ async def _draw_plans(
     rng: random.Random, config: WarmStartConfig, runner: PlanRunner, question: TeamQuestion
 ) -> list[DrawnPlan]:
     """The plans drawn for one question. One that is drawn twice is run once."""
-    team = [runner.pool.members[name] for name in question.workers]
+    team = runner.members(question)
     parts = list(question.question.facts.get("parts", ()))
     max_steps, format = runner.limits.max_steps, runner.conductor.format
     if rng.random() >= config.rewarded_share:

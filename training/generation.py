@@ -33,8 +33,18 @@ def generate(
     prompts: Sequence[Chat],
     max_tokens: int,
     temperature: float,
+    processors: Sequence[Any] = (),
 ) -> list[Completion]:
-    """One completion a prompt, as one batch; greedy at temperature 0."""
+    """One completion a prompt, as one batch; greedy at temperature 0.
+
+    Args:
+        model: of transformers.
+        tokenizer: of it.
+        prompts: as chats.
+        max_tokens: of a completion.
+        temperature: of sampling.
+        processors: `LogitsProcessor`s, such as those of a grammar.
+    """
     texts = [
         tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)
         for prompt in prompts
@@ -47,7 +57,12 @@ def generate(
     if temperature:
         sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
     output = model.generate(
-        input_ids=ids, attention_mask=mask, max_new_tokens=max_tokens, disable_compile=True, **sampling
+        input_ids=ids,
+        attention_mask=mask,
+        max_new_tokens=max_tokens,
+        disable_compile=True,
+        logits_processor=list(processors),
+        **sampling,
     )
     completions: list[Completion] = []
     for row, attended, sequence in zip(ids, mask, output.tolist(), strict=True):

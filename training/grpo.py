@@ -13,10 +13,9 @@ from trl import GRPOConfig, GRPOTrainer
 
 from serving.settings.settings import SettingsError
 from training.config import Config
-from training.data import TeamQuestion
 from training.plan_runner import PlanRunner
-from training.policy_eval import chat_prompt
 from training.reward import PlanReward
+from training.team_question import TeamQuestion
 
 if TYPE_CHECKING:
     from training.recursion import TwoRounds
@@ -37,16 +36,9 @@ class SkipZeroGradient(TrainerCallback):
 
 
 def rows(runner: PlanRunner, questions: Sequence[TeamQuestion]) -> Dataset:
-    """The data set: the server's prompt, the question's id, and the workers that may be used."""
+    """The data set: the server's prompt, and the number of the question."""
     return Dataset.from_list(
-        [
-            {
-                "prompt": chat_prompt(runner, each),
-                "question_id": each.question.id,
-                "workers": list(each.workers),
-            }
-            for each in questions
-        ]
+        [{"prompt": runner.prompt(each), "row": row} for row, each in enumerate(questions)]
     )
 
 
@@ -172,5 +164,5 @@ def two_rounds(config: Config, reward: PlanReward, runner: PlanRunner, data: Dat
     grpo = config.grpo
     assert grpo.recursion is not None, "the caller sees to it"
     rows: Any = data
-    teams = {key(row["prompt"]): (row["question_id"], row["workers"]) for row in rows}
-    return TwoRounds(reward, runner, teams, grpo.completions, grpo.recursion.discount)
+    numbers = {key(row["prompt"]): row["row"] for row in rows}
+    return TwoRounds(reward, runner, numbers, grpo.completions, grpo.recursion.discount)

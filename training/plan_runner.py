@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from conductor.model.messages import Message
+from conductor.model.pool_member import PoolMember
 from conductor.model.worker import FinishReason
 from conductor.plan.plan import Plan, Step
 from conductor.run.ledger import Budget
@@ -22,6 +23,7 @@ from serving.settings.settings import ModelSettings, Settings, SettingsError
 from serving.settings.workers import ScriptedSettings, VllmSettings, WorkerSettings
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
 from training.caching_worker import CachingWorker, CallCache
+from training.team_question import TeamQuestion
 
 Chat = list[dict[str, str]]
 """A prompt as tokenizers take it."""
@@ -97,29 +99,30 @@ class PlanRunner:
         """The names that plans may use, in the settings' order."""
         return list(self.limits.workers or self._engine.pool)
 
-    def prompt(self, text: str, workers: Sequence[str]) -> Chat:
-        """The server's prompt to plan for a question, the workers in this order."""
-        return [{"role": message.role, "content": message.text} for message in self._prompt(text, workers)]
+    def prompt(self, asked: TeamQuestion) -> Chat:
+        """The server's prompt to plan for a question, the workers in its order."""
+        return [{"role": message.role, "content": message.text} for message in self._prompt(asked)]
 
-    def revision(self, text: str, workers: Sequence[str], plan: str, outcome: str) -> Chat:
+    def revision(self, asked: TeamQuestion, plan: str, outcome: str) -> Chat:
         """The server's prompt to accept a plan and its outcome, or to plan again."""
-        prompt, layout = self._prompt(text, workers), self.conductor.layout
+        prompt, layout = self._prompt(asked), self.conductor.layout
         messages = self._engine.prompts.revise(prompt, plan, outcome, layout)
         return [{"role": message.role, "content": message.text} for message in messages]
 
-    def _prompt(self, text: str, workers: Sequence[str]) -> list[Message]:
-        members = [self._engine.pool[name] for name in workers]
-        conversation = (Message.of("user", text),)
-        return self._engine.prompts.plan(self.conductor.layout, members, self.limits.max_steps, conversation)
+    def members(self, asked: TeamQuestion) -> list[PoolMember]:
+        """The workers of a question, in its order."""
+        pool = asked.members or self._engine.pool
+        return [pool[name] for name in asked.workers]
 
-    async def run(
-        self, text: str, workers: Sequence[str], plans: Sequence[str], *, ended: bool = True
-    ) -> Record:
+    def _prompt(self, asked: TeamQuestion) -> list[Message]:
+        max_steps, layout = self.limits.max_steps, self.conductor.layout
+        return self._engine.prompts.plan(layout, self.members(asked), max_steps, asked.conversation)
+
+    async def run(self, asked: TeamQuestion, plans: Sequence[str], *, ended: bool = True) -> Record:
         """The record of a run in which the conductor says `plans`, one a round.
 
         Args:
-            text: the user's question.
-            workers: who may be used, in the order in which the conductor was shown them.
+            asked: the question, and who may be used, in the order in which the conductor was shown them.
             plans: the conductor's texts, one a round.
             ended: whether the last text ended by itself, and was not cut off.
         """
@@ -128,23 +131,25 @@ class PlanRunner:
         conductor, member = self.conductor, self.conductor.member
         member = replace(member, worker=ScriptedWorker(member.name, replies, price=member.price))
         conductor = replace(conductor, member=member, constrained=None, shuffle=False)
-        engine = replace(self._engine, conductor=conductor, fallback=None)
-        return await _finish(engine, self._task(text, workers, len(plans)))
+        pool = asked.members or self._engine.pool
+        engine = replace(self._engine, conductor=conductor, fallback=None, pool=pool)
+        return await _finish(engine, self._task(asked, len(plans)))
 
-    async def run_solo(self, text: str, worker: str) -> Record:
+    async def run_solo(self, asked: TeamQuestion, worker: str) -> Record:
         """The record of a run in which `worker` answers alone."""
-        task = self._task(text, (worker,))
+        task = self._task(replace(asked, workers=(worker,)))
         task = replace(task, plan=Plan((Step(worker, ""),)), plan_source="worker")
-        return await _finish(self.pool.whole_pool_team, task)
+        team = self.pool.whole_pool_team
+        return await _finish(replace(team, pool=asked.members) if asked.members else team, task)
 
-    def _task(self, text: str, workers: Sequence[str], rounds: int = 1) -> Task:
+    def _task(self, asked: TeamQuestion, rounds: int = 1) -> Task:
         """The server's task for this question (`serving/api/resolve.py`), without repair of plans."""
         limits = self.limits
         return Task(
-            conversation=(Message.of("user", text),),
+            conversation=asked.conversation,
             model=self.model or "podium",
             stream=False,
-            workers=tuple(workers),
+            workers=asked.workers,
             max_steps=limits.max_steps,
             rounds=rounds,
             depth=limits.depth,

@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 from rich.progress import track
 
 from evaluation.graders import grade
-from training.data import TeamQuestion
 from training.generation import Completion, generate
-from training.plan_runner import Chat, PlanRunner
+from training.plan_runner import PlanRunner
 from training.scoring import RewardTerms, Score, score
+from training.team_question import TeamQuestion
 
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ def evaluate_policy(
     temperature: float = 0.0,
 ) -> dict[str, PolicyMetrics]:
     """Let the model plan every question, and run the plans; by the questions' source. Closes the runner."""
-    prompts = [chat_prompt(runner, each) for each in questions]
+    prompts = [runner.prompt(each) for each in questions]
     completions: list[Completion] = []
     model.eval()
     for start in track(range(0, len(prompts), batch), description="writing plans", transient=True):
@@ -106,15 +106,10 @@ def by_source(
     return groups
 
 
-def chat_prompt(runner: PlanRunner, question: TeamQuestion) -> Chat:
-    """The conductor's prompt for `question`."""
-    return runner.prompt(question.question.text, question.workers)
-
-
 async def score_plan(runner: PlanRunner, question: TeamQuestion, text: str, *, ended: bool = True) -> Score:
     """Run the plan `text` and score it; `ended` is false where it was cut off."""
     terms = RewardTerms(runner.conductor.format, runner.limits.max_steps)
-    record = await runner.run(question.question.text, question.workers, [text], ended=ended)
+    record = await runner.run(question, [text], ended=ended)
     return await score(question.question, record, text, list(question.workers), terms, ended=ended)
 
 
@@ -141,7 +136,7 @@ def solo_accuracy(runner: PlanRunner, questions: Sequence[TeamQuestion]) -> dict
     """Ask each worker each question that it may be asked; by the questions' source. Closes the runner."""
 
     async def right(worker: str, each: TeamQuestion) -> bool:
-        record = await runner.run_solo(each.question.text, worker)
+        record = await runner.run_solo(each, worker)
         return record.failure is None and (await grade(each.question, record.answer)).correct
 
     async def every() -> list[dict[str, bool]]:

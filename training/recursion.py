@@ -20,8 +20,8 @@ from training.plan_runner import Chat, PlanRunner
 from training.reward import PlanReward, figures
 from training.scoring import Score
 
-Rollout = tuple[str, list[str], list[str]]
-"""A question's id, its workers, and the texts of its plans so far."""
+Rollout = tuple[int, list[str]]
+"""A question's row, and the texts of its plans so far."""
 
 
 class TwoRounds:
@@ -30,7 +30,7 @@ class TwoRounds:
     Args:
         reward: scores plans.
         runner: makes prompts.
-        teams: of each prompt (its `key`), the question's id and the workers.
+        rows: of each prompt (its `key`), the number of its question.
         group: completions of a question in a round.
         discount: d; the first plan's reward is (1 - d) r0 + d r1, the second one's r1.
     """
@@ -39,11 +39,11 @@ class TwoRounds:
         self,
         reward: PlanReward,
         runner: PlanRunner,
-        teams: dict[str, tuple[str, list[str]]],
+        rows: dict[str, int],
         group: int,
         discount: float,
     ) -> None:
-        self._reward, self._runner, self._teams = reward, runner, teams
+        self._reward, self._runner, self._rows = reward, runner, rows
         self._group, self._discount = group, discount
 
     def __call__(self, prompts: list[Chat], trainer: Any) -> dict[str, Any]:
@@ -55,21 +55,21 @@ class TwoRounds:
                 "set micro_batch to the whole step's"
             )
         positions = [index for index in range(len(prompts)) if index // group % 2 == 0]
-        teams = [self._teams[key(prompts[index])] for index in positions]
+        numbers = [self._rows[key(prompts[index])] for index in positions]
         first = self._generate([prompts[index] for index in positions], trainer)
         first_scores = self._score(
-            [(*team, [c.text]) for team, c in zip(teams, first, strict=True)], first, trainer
+            [(row, [c.text]) for row, c in zip(numbers, first, strict=True)], first, trainer
         )
         second = self._generate(
             [
-                self._revision(id, workers, c.text, s.record.answer)
-                for (id, workers), c, s in zip(teams, first, first_scores, strict=True)
+                self._revision(row, c.text, s.record.answer)
+                for row, c, s in zip(numbers, first, first_scores, strict=True)
             ],
             trainer,
         )
         rollouts: list[Rollout] = [
-            (*team, [one.text, two.text] if s.parsed and s.record.answer else [two.text])
-            for team, one, two, s in zip(teams, first, second, first_scores, strict=True)
+            (row, [one.text, two.text] if s.parsed and s.record.answer else [two.text])
+            for row, one, two, s in zip(numbers, first, second, first_scores, strict=True)
         ]
         second_scores = self._score(rollouts, second, trainer)
         rows: dict[int, tuple[Completion, float | None]] = {}
@@ -94,9 +94,8 @@ class TwoRounds:
             columns["log_metric"](name, value)
         return list(worth)
 
-    def _revision(self, id: str, workers: list[str], plan: str, outcome: str) -> Chat:
-        text = self._reward.question(id).text
-        return self._runner.revision(text, workers, plan, outcome or "(nothing)")
+    def _revision(self, row: int, plan: str, outcome: str) -> Chat:
+        return self._runner.revision(self._reward.question(row), plan, outcome or "(nothing)")
 
     def _score(
         self, rollouts: Sequence[Rollout], completions: Sequence[Completion], trainer: Any
@@ -127,7 +126,7 @@ def round_figures(
     runner: PlanRunner, rollouts: Sequence[Rollout], first: list[Score], second: list[Score]
 ) -> dict[str, float]:
     """Both rounds' figures; the second's under `second/`."""
-    groups = [id for id, _, _ in rollouts]
+    groups = [row for row, _ in rollouts]
     accepted = sum(bool(score.record.plans and score.newest.accepted) for score in second) / len(second)
     later = {f"second/{name}": value for name, value in figures(second, groups, runner.workers).items()}
     return figures(first, groups, runner.workers) | later | {"second/accepted": accepted}

@@ -1,19 +1,19 @@
 """The reward: completions in, numbers out, by running them.
 
 A TRL reward function (1.16: asynchronous, `None` for what cannot be scored) with the data set's columns
-`question_id` and `workers`. Knows neither model nor optimizer.
+`row`. Knows neither model nor optimizer.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from statistics import mean
 from typing import Any
 
 from conductor.model.usage import Usage
-from evaluation.questions import Question
 from training.plan_runner import PlanRunner
 from training.scoring import RewardTerms, Score, score
+from training.team_question import TeamQuestion
 
 LogMetric = Callable[[str, float], None]
 
@@ -23,7 +23,7 @@ class PlanReward:
 
     Args:
         runner: makes a runner inside the event loop that will use it; called once.
-        questions: by their ids.
+        questions: in the order of the data set's rows.
         eos_ids: tokens that end a completion; one without them was cut off, and is no plan.
         usd_weight: see `RewardTerms`.
         concurrency: runs at once.
@@ -32,7 +32,7 @@ class PlanReward:
     def __init__(
         self,
         runner: Callable[[], PlanRunner],
-        questions: Mapping[str, Question],
+        questions: Sequence[TeamQuestion],
         eos_ids: Sequence[int],
         usd_weight: float = 0.0,
         concurrency: int = 64,
@@ -47,8 +47,7 @@ class PlanReward:
         self,
         completions: Sequence[Any],
         completion_ids: Sequence[Sequence[int]],
-        question_id: Sequence[str],
-        workers: Sequence[Sequence[str]],
+        row: Sequence[int],
         log_metric: LogMetric | None = None,
         earlier: Sequence[str] | None = None,
         **_: Any,
@@ -58,46 +57,38 @@ class PlanReward:
         Args:
             completions: as TRL passes them: a list with one assistant message, or a text.
             completion_ids: their tokens.
-            question_id: a column of the data set.
-            workers: another.
+            row: a column of the data set: the number of the question.
             log_metric: receives the batch's figures.
             earlier: the plan of the round before, where the completion is a second round's; empty: a first
                 round.
             **_: whatever else TRL passes.
         """
         texts = [each if isinstance(each, str) else each[-1]["content"] or "" for each in completions]
-        columns = (question_id, workers, earlier or [""] * len(texts), texts, completion_ids)
+        columns = (row, earlier or [""] * len(texts), texts, completion_ids)
         runs = (
-            self.score(
-                id,
-                list(names),
-                [plan, text] if plan else [text],
-                ended=bool(ids) and ids[-1] in self._eos_ids,
-            )
-            for id, names, plan, text, ids in zip(*columns, strict=True)
+            self.score(number, [plan, text] if plan else [text], ended=bool(ids) and ids[-1] in self._eos_ids)
+            for number, plan, text, ids in zip(*columns, strict=True)
         )
         scores = await asyncio.gather(*runs)
         if log_metric is not None:
             all_workers = self._runner.workers if self._runner else []
-            for name, value in figures(scores, list(question_id), all_workers).items():
+            for name, value in figures(scores, list(row), all_workers).items():
                 log_metric(name, value)
         return [each.reward for each in scores]
 
-    def question(self, id: str) -> Question:
-        """The question of that id."""
-        return self._questions[id]
+    def question(self, row: int) -> TeamQuestion:
+        """The question of that row."""
+        return self._questions[row]
 
-    async def score(
-        self, question_id: str, workers: list[str], plans: list[str], *, ended: bool = True
-    ) -> Score:
+    async def score(self, row: int, plans: list[str], *, ended: bool = True) -> Score:
         """Run the last of `plans`, and score it."""
         if self._runner is None or self._slots is None:
             self._runner, self._slots = self._make_runner(), asyncio.Semaphore(self._concurrency)
-        runner, question = self._runner, self._questions[question_id]
+        runner, asked = self._runner, self._questions[row]
         terms = RewardTerms(runner.conductor.format, runner.limits.max_steps, self._usd_weight)
         async with self._slots:
-            record = await runner.run(question.text, workers, plans, ended=ended)
-        return await score(question, record, plans[-1], workers, terms, ended=ended)
+            record = await runner.run(asked, plans, ended=ended)
+        return await score(asked.question, record, plans[-1], list(asked.workers), terms, ended=ended)
 
     async def aclose(self) -> None:
         """Close its runner, in the event loop that used it."""
@@ -105,7 +96,7 @@ class PlanReward:
             await self._runner.aclose()
 
 
-def figures(scores: Sequence[Score], groups: Sequence[str], workers: Sequence[str]) -> dict[str, float]:
+def figures(scores: Sequence[Score], groups: Sequence[int], workers: Sequence[str]) -> dict[str, float]:
     """A batch's figures for the curves.
 
     Args:
@@ -134,9 +125,9 @@ def figures(scores: Sequence[Score], groups: Sequence[str], workers: Sequence[st
     return values | {f"workers/{name}": used[name] / len(steps) for name in workers}
 
 
-def _without_signal(scores: Sequence[Score], groups: Sequence[str]) -> float:
+def _without_signal(scores: Sequence[Score], groups: Sequence[int]) -> float:
     """The share of questions all of whose completions got the same reward: they teach nothing."""
-    rewards: dict[str, set[float]] = {group: set() for group in groups}
+    rewards: dict[int, set[float]] = {group: set() for group in groups}
     for each, group in zip(scores, groups, strict=True):
         if each.reward is not None:
             rewards[group].add(each.reward)

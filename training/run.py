@@ -1,4 +1,6 @@
-"""One training run: warm start, GRPO, measured before and after. Can be stopped at any time and resumed."""
+"""One training run: warm start, expected reward, GRPO; measured between them. Can be stopped at any time and
+resumed.
+"""
 # The types of accelerate and torch are partial.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 
@@ -8,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from accelerate import PartialState
@@ -18,18 +20,21 @@ from serving.settings.settings import load as load_settings
 from training import grpo
 from training.caching_worker import CallCache
 from training.callbacks import CurveLog, ProgressBar, StopSignal, tensorboard
-from training.config import Config
-from training.data import TeamQuestion, assign_teams, eval_questions, training_questions
+from training.config import Config, ExpectedRewardConfig, WarmStartConfig
+from training.data import assign_teams, eval_questions, training_questions
 from training.examples import Example, examples
 from training.models import model_for, tokenizer_for
 from training.plan_runner import PlanRunner, training_pool
 from training.policy_eval import evaluate_policy, solo_accuracy, sources
 from training.reward import PlanReward
 from training.run_dir import RunDir
-from training.warm_start import warm_start
+from training.supervised import learn
+from training.team_question import TeamQuestion
 
-WARM_CHECKPOINT_EVERY = 50
-"""Steps of the warm start between two checkpoints."""
+CHECKPOINT_EVERY = 50
+"""Steps of a supervised stage between two checkpoints."""
+Stage = Literal["warm", "expected"]
+"""The supervised stages: the warm start, and learning what each worker's answer is worth."""
 
 
 @dataclass(slots=True)
@@ -70,14 +75,23 @@ class TrainingRun:
         """The held-out questions."""
         return eval_questions(self.config, self.runner().workers)
 
-    def examples(self) -> list[Example]:
-        """Of the warm start."""
-        if self.config.warm_start is None:
+    def examples(self, stage: Stage = "warm") -> list[Example]:
+        """Of a supervised stage; none where the config has no such stage."""
+        chosen = self._stage(stage)
+        if chosen is None:
             return []
-        saved = self._once(
-            "examples", lambda: [asdict(each) for each in examples(self.config, self.runner())]
-        )
-        return [Example(**each) for each in saved]
+
+        def draw() -> list[dict[str, Any]]:
+            is_warm = stage == "warm"
+            salt = "warm start" if is_warm else stage
+            drawn = examples(self.config, self.runner(), chosen.examples, salt, with_rewards=not is_warm)
+            return [asdict(each) for each in drawn]
+
+        name = "examples" if stage == "warm" else f"{stage}_examples"
+        return [Example(**each) for each in self._once(name, draw)]
+
+    def _stage(self, stage: Stage) -> WarmStartConfig | ExpectedRewardConfig | None:
+        return self.config.warm_start if stage == "warm" else self.config.expected_reward
 
     def check(self) -> None:
         """Check all that can be checked before hours of work, or machines, are spent.
@@ -119,7 +133,10 @@ class TrainingRun:
         ]
         tokenizer = tokenizer_for(config.model, texts)
         model = model_for(config.model, tokenizer, config.seed)
-        self._warm_start(model, tokenizer, shown)
+        self._learn("warm", model, tokenizer, shown)
+        if config.expected_reward:
+            self._measure("warm_started", model, tokenizer, held_out)
+            self._learn("expected", model, tokenizer, self.examples("expected"))
         before = self._measure("before", model, tokenizer, held_out)
         trainer = self._train(model, tokenizer, prompts, callbacks)
         trainer.save_model(str(self.run_dir.final))
@@ -133,6 +150,7 @@ class TrainingRun:
             "name": config.name,
             "seed": config.seed,
             "provenance": provenance,
+            "warm_started": self.run_dir.load("warm_started"),
             "before": before,
             "after": after,
             "alone": self._once("alone", solo),
@@ -149,42 +167,43 @@ class TrainingRun:
             workers[each.question.source].update(each.workers)
         return {source: sorted({kinds.get(n, "model") for n in names}) for source, names in workers.items()}
 
-    def _warm_start(self, model: Any, tokenizer: Any, examples: list[Example]) -> None:
-        """Train `model` on the examples, or load the weights of the warm start that was done before."""
-        config, weights = self.config.warm_start, self.run_dir.warm / "weights.pt"
+    def _learn(self, stage: Stage, model: Any, tokenizer: Any, examples: list[Example]) -> None:
+        """Train `model` on the examples, or load the weights of the stage that was done before."""
+        config, weights = self._stage(stage), self.run_dir.path / stage / "weights.pt"
         if config is None:
             return
         if weights.exists():
             model.load_state_dict(torch.load(weights, weights_only=True), strict=False)
             return
-        bar = ProgressBar("warm start")
+        bar = ProgressBar({"warm": "warm start", "expected": "expected reward"}[stage])
         arguments = {
-            "output_dir": str(self.run_dir.path / "warm_checkpoints"),
+            "output_dir": str(self.run_dir.path / f"{stage}_checkpoints"),
             "seed": self.config.seed,
             "use_cpu": not torch.cuda.is_available(),
-            "save_steps": WARM_CHECKPOINT_EVERY,
+            "save_steps": CHECKPOINT_EVERY,
             "save_total_limit": 1,
             "disable_tqdm": True,
             "report_to": "none",
         }
         with StopSignal() as stop:
-            logs = self._loggers(self.run_dir.path / "warm_start", self.run_dir.path / "warm_curves.jsonl")
+            logs = self._loggers(self.run_dir.path / stage, self.run_dir.path / f"{stage}_curves.jsonl")
             try:
-                warm_start(
+                learn(
                     model,
                     tokenizer,
                     examples,
                     config,
                     arguments,
                     [bar, stop, *logs],
-                    resume=lambda: self.run_dir.checkpoint("warm_checkpoints"),
+                    per_row=self.config.questions.requests_per_team,
+                    resume=lambda: self.run_dir.checkpoint(f"{stage}_checkpoints"),
                 )
             finally:
                 bar.close()
             if stop.requested:
                 raise RunStopped(0)
         if self.run_dir.is_main:
-            self.run_dir.warm.mkdir(exist_ok=True)
+            weights.parent.mkdir(exist_ok=True)
             torch.save(_trainable_weights(model), weights.with_suffix(".partial"))
             weights.with_suffix(".partial").replace(weights)
         self._wait_for_all()
@@ -202,9 +221,8 @@ class TrainingRun:
     ) -> Any:
         """Train by GRPO; the trainer at its end."""
         bar, runner, config = ProgressBar("GRPO"), self.runner(), self.config.grpo
-        questions = {each.question.id: each.question for each in prompts}
         reward = PlanReward(
-            self.runner, questions, [tokenizer.eos_token_id], config.usd_weight, config.concurrency
+            self.runner, prompts, [tokenizer.eos_token_id], config.usd_weight, config.concurrency
         )
         with StopSignal() as stop:
             trainer = grpo.trainer(

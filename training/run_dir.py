@@ -85,17 +85,12 @@ class RunDir:
         return self.path / "curves.jsonl"
 
     @property
-    def warm(self) -> Path:
-        """The model after its warm start."""
-        return self.path / "warm"
-
-    @property
     def final(self) -> Path:
         """The model, or the adapter, at the end."""
         return self.path / "final"
 
     def checkpoint(self, stage: str) -> str | None:
-        """The newest complete checkpoint of a stage: `checkpoints` or `warm_checkpoints`."""
+        """The newest complete checkpoint of a stage: `checkpoints`, `warm_checkpoints` or `expected_checkpoints`."""
         paths = (path.parent for path in (self.path / stage).glob("checkpoint-*/trainer_state.json"))
         newest = max(paths, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
         return None if newest is None else str(newest)

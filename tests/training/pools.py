@@ -9,6 +9,7 @@ from tests.serving.api.served import plan, scripted, step
 from training.caching_worker import CallCache
 from training.plan_runner import PlanRunner, training_pool
 from training.reward import PlanReward
+from training.team_question import TeamQuestion
 
 PRICE = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
 EOS = 7
@@ -34,14 +35,21 @@ def runner(*workers: Any, cache: CallCache | None = None, **conductor: Any) -> C
     return lambda: PlanRunner(training_pool(settings(*workers, **conductor), {}), "m", cache)
 
 
-def reward(make: Callable[[], PlanRunner] | None = None, **options: Any) -> PlanReward:
-    return PlanReward(make or runner(), {id: question(id) for id in ("q", "r")}, [EOS], **options)
+def reward(
+    make: Callable[[], PlanRunner] | None = None, workers: tuple[str, ...] = ("a", "b"), **options: Any
+) -> PlanReward:
+    return PlanReward(make or runner(), asked(workers), [EOS], **options)
+
+
+def asked(workers: tuple[str, ...]) -> list[TeamQuestion]:
+    """Two questions of these workers: rows 0 and 1."""
+    return [TeamQuestion(question(id), workers) for id in ("q", "r")]
 
 
 async def rewards(
     scorer: PlanReward, *texts: str, ids: list[int] | None = None, **columns: Any
 ) -> list[float | None]:
     count = len(texts)
-    given = {"question_id": ["q"] * count, "workers": [["a", "b"]] * count} | columns
+    given = {"row": [0] * count} | columns
     said = [[{"role": "assistant", "content": text}] for text in texts]
     return await scorer(completions=said, completion_ids=[ids or [1, EOS]] * count, **given)

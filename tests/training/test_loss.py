@@ -13,10 +13,10 @@ import torch
 from conductor.run.record import Record
 from tests.training.tiny_models import config
 from training import grpo
-from training.data import TeamQuestion
 from training.models import model_for, tokenizer_for
 from training.run import TrainingRun
 from training.run_dir import RunDir
+from training.team_question import TeamQuestion
 
 WORTH = {"q0": [0.0, 0.5, 1.0, 1.0], "q1": [0.5, 0.5, None, 1.0]}
 
@@ -43,10 +43,10 @@ class Told:
 
     def __init__(self) -> None:
         self.__name__ = "told"
-        self.asked: list[str] = []
+        self.asked: list[int] = []
 
-    async def __call__(self, completions: Any, question_id: list[str], **_: Any) -> list[float | None]:
-        self.asked = question_id
+    async def __call__(self, completions: Any, row: list[int], **_: Any) -> list[float | None]:
+        self.asked = row
         return [WORTH[f"q{index // 4}"][index % 4] for index in range(len(completions))]
 
 

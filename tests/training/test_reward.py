@@ -83,7 +83,7 @@ async def test_an_outage_in_a_step_that_the_answer_needs_is_none_and_in_one_that
 
 
 async def test_a_cost_is_taken_from_right_answers_only_and_never_makes_them_worse_than_wrong_ones():
-    record = (await reward(usd_weight=0.0).score("q", ["a", "b"], [RIGHT])).record
+    record = (await reward(usd_weight=0.0).score(0, [RIGHT])).record
     cost = float(record.cost_usd or 0)
     assert cost > 0
     assert await rewards(reward(usd_weight=0.1 / cost), NO_PLAN, WRONG, RIGHT) == pytest.approx(
@@ -93,8 +93,8 @@ async def test_a_cost_is_taken_from_right_answers_only_and_never_makes_them_wors
 
 
 async def test_numbers_mean_the_workers_in_the_order_of_this_question():
-    assert await rewards(reward(), RIGHT, WRONG, workers=[["b", "a"], ["b", "a"]]) == [0.5, 1.0]
-    assert await rewards(reward(), plan(step(1)), workers=[["a"]]) == [0.0]
+    assert await rewards(reward(workers=("b", "a")), RIGHT, WRONG) == [0.5, 1.0]
+    assert await rewards(reward(workers=("a",)), plan(step(1))) == [0.0]
 
 
 async def test_the_same_call_is_made_once_and_failures_are_not_remembered():
@@ -140,9 +140,7 @@ async def test_no_more_runs_at_once_than_allowed():
 
 async def test_the_curves_get_their_figures():
     told: dict[str, float] = {}
-    await rewards(
-        reward(), NO_PLAN, WRONG, RIGHT, RIGHT, question_id=["q", "q", "r", "r"], log_metric=told.__setitem__
-    )
+    await rewards(reward(), NO_PLAN, WRONG, RIGHT, RIGHT, row=[0, 0, 1, 1], log_metric=told.__setitem__)
     assert told.pop("plan/tokens") > 0
     assert told.pop("plan/cost_usd") > 0
     assert told == {

@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 import yaml
 
+from evaluation.questions import Question
 from evaluation.synthetic.questions import questions
 from serving.api.record_json import workflow
 from serving.settings.settings import parse
 from tests.serving.api.served import Json, plan, scripted, served, step
 from training.caching_worker import CallCache
 from training.plan_runner import PlanRunner, training_pool
+from training.team_question import TeamQuestion
 
 POOL = yaml.safe_load(Path("training/pools/skills.yaml").read_text(encoding="utf-8"))
 ORDER = ["roman", "generalist", "adder", "sorter", "speller"]
@@ -41,6 +43,10 @@ def timeless(value: Any) -> Any:
     return [timeless(each) for each in value] if isinstance(value, list) else value
 
 
+def asked() -> TeamQuestion:
+    return TeamQuestion(Question("q", QUESTION, "", "exact", "test", "none"), tuple(ORDER))
+
+
 async def through_http(data: Json, model: str) -> Json:
     async with served(data) as server:
         body = {"model": model, "messages": [{"role": "user", "content": QUESTION}]}
@@ -50,7 +56,7 @@ async def through_http(data: Json, model: str) -> Json:
 
 async def through_reward(data: Json, model: str, texts: list[str], cache: CallCache | None) -> Json:
     runner = PlanRunner(training_pool(parse(data), {}), model, cache)
-    return workflow(await runner.run(QUESTION, ORDER, texts))
+    return workflow(await runner.run(asked(), texts))
 
 
 @pytest.mark.parametrize("cache", [None, CallCache()])
@@ -88,4 +94,4 @@ async def test_the_prompt_that_is_trained_on_is_the_one_that_the_server_shows():
     text = plan(ADD, ROMAN)
     record = await through_http(settings(text), "podium-skills")
     runner = PlanRunner(training_pool(parse(settings(text)), {}), "podium-skills")
-    assert record["plans"][0]["prompt"] == runner.prompt(QUESTION, ORDER)
+    assert record["plans"][0]["prompt"] == runner.prompt(asked())

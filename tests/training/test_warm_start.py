@@ -3,11 +3,8 @@ import random
 from pathlib import Path
 from statistics import mean
 from tempfile import mkdtemp
-from types import SimpleNamespace
 from typing import Any
 
-import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,10 +15,8 @@ from tests.training.tiny_models import POOL, config
 from training.config import WarmStartConfig
 from training.exact_plan import is_exact_plan
 from training.examples import DrawnPlan, Example, best, random_plan, subtask, success_rates
-from training.models import model_for, tokenizer_for
 from training.run import TrainingRun
 from training.run_dir import RunDir
-from training.warm_start import IGNORED, Collator, token_weighted_loss
 
 TEAM = [
     PoolMember(name, Skill(name, None), card)
@@ -129,34 +124,3 @@ def test_a_subtask_speaks_of_the_card_or_of_the_whole_where_there_is_none():
     assert subtask(config, "Arithmetic: sums") == "Do the arithmetic part."
     assert subtask(config, "") == "Answer the question."
     assert subtask(WarmStartConfig(subtask="{part}"), "x", "") == "Answer the question."
-
-
-def test_the_loss_is_the_weighted_mean_worked_by_hand():
-    probabilities = torch.tensor(
-        [[[0.5, 0.25, 0.25], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6], [1 / 3, 1 / 3, 1 / 3]]]
-    )
-    tokens = torch.tensor([[2, 1, 1, IGNORED]])  # after the first: .25 at weight .3, .8 at weight 1, padding
-    weights = torch.tensor([[300, 300, 1000, 0]])
-    loss = token_weighted_loss(
-        SimpleNamespace(logits=probabilities.log()), torch.stack([tokens, weights], -1)
-    )
-    by_hand = -(0.3 * torch.tensor(0.25).log() + 1.0 * torch.tensor(0.8).log()) / 1.3
-    assert loss.item() == pytest.approx(by_hand.item(), abs=1e-6)
-
-
-def test_logits_of_the_plans_alone_give_the_same_loss(tmp_path: Path):
-    run = TrainingRun(config(tmp_path), RunDir(tmp_path))
-    found = run.examples()[:6]
-    tokenizer = tokenizer_for(
-        run.config.model,
-        [turn["content"] for each in found for turn in each.prompt] + [each.plan for each in found],
-    )
-    model = model_for(run.config.model, tokenizer, 0)
-    rows = [{"prompt": each.prompt, "plan": each.plan} for each in found]
-    short, whole = Collator(tokenizer, 0.0)(rows), Collator(tokenizer, 1e-9)(rows)
-    assert short["labels"].shape[1] < whole["labels"].shape[1] / 2
-    losses = []
-    for batch in (short, whole):
-        labels = batch.pop("labels")
-        losses.append(token_weighted_loss(model(**batch), labels).item())
-    assert losses[0] == pytest.approx(losses[1], rel=1e-5)

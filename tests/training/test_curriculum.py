@@ -1,0 +1,199 @@
+"""The curriculum: what it holds, what it holds back, and that its best plans are right when they are run."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.training.tiny_models import config
+from training.curriculum.materials import FOLDER, HELD_OUT_DOMAINS, SMALL_TALK, load
+from training.curriculum.questions import RequestQuestion, lesson, request_questions
+from training.curriculum.requests import SHARES, is_about, own_words
+from training.curriculum.teams import SIZES
+from training.curriculum.verdicts import judge
+from training.examples import format_plan
+from training.plan_runner import PlanRunner
+from training.policy_eval import score_plan
+from training.run import TrainingRun
+from training.run_dir import RunDir
+
+FIELDS = ("subtask", "worker", "access")
+
+
+def best_text(question: RequestQuestion) -> str:
+    return format_plan(lesson(question)[0], "steps", FIELDS)
+
+
+def test_there_are_forty_domains_and_more_with_sixty_phrasings_each_and_fifteen_cards():
+    sides = [load("train"), load("held_out")]
+    names = sides[0].domains.keys() | sides[1].domains.keys()
+    assert len(names) >= 60
+    for name in names:
+        both = [side.domains[name] for side in sides if name in side.domains]
+        assert len({text for domain in both for text in domain.phrasings}) >= 60, name
+        assert len({card for domain in both for card in domain.cards}) >= 15, name
+    for role in {role.role for side in sides for role in side.roles}:
+        cards = {card for side in sides for each in side.roles if each.role == role for card in each.cards}
+        assert len(cards) >= 15, role
+
+
+def test_nothing_that_is_held_out_is_trained_on():
+    train, held_out = load("train"), load("held_out")
+    assert not train.domains.keys() & HELD_OUT_DOMAINS
+    assert held_out.domains.keys() >= HELD_OUT_DOMAINS
+    for name, domain in train.domains.items():
+        other = held_out.domains[name]
+        assert not set(domain.phrasings) & set(other.phrasings)
+        assert not set(domain.cards) & set(other.cards)
+        assert not {turns[-1] for turns in domain.conversations} & {
+            turns[-1] for turns in other.conversations
+        }
+    cards = {card for side in (train, held_out) for role in side.roles for card in role.cards}
+    assert len(cards) == sum(len(role.cards) for side in (train, held_out) for role in side.roles)
+    for question in request_questions(0, 400):
+        assert not question.is_new
+        assert not {mate.card for mate in question.team.mates} & {
+            card for name in HELD_OUT_DOMAINS for card in held_out.domains[name].cards
+        }
+
+
+def test_every_slot_is_filled():
+    for question in [*request_questions(1, 500), *request_questions(1, 500, "held_out")]:
+        for text in (*question.request.turns, *(part.clause for part in question.request.parts)):
+            assert "{" not in text or "}" not in text, text
+
+
+def test_every_kind_of_request_is_drawn_for_teams_of_every_size():
+    questions = request_questions(2, 3000)
+    kinds = Counter(question.request.kind for question in questions)
+    assert kinds.keys() == SHARES.keys()
+    assert kinds["one"] > 1500
+    assert min(kinds.values()) > 100
+    assert {len(question.team.mates) for question in questions} == set(SIZES)
+    specialists = [sum(mate.kind == "specialist" for mate in question.team.mates) for question in questions]
+    assert 0 in specialists
+    assert any(len(question.request.turns) > 1 for question in questions)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**30), st.sampled_from(["train", "held_out"]))
+def test_the_best_plan_is_judged_right_and_is_short_where_the_request_is_easy(seed: int, side: str):
+    for question in request_questions(seed, 3, side):
+        verdict = judge(question, best_text(question))
+        assert verdict.is_right
+        assert verdict.about == 1
+        if len(question.request.parts) == 1:
+            assert verdict.steps == verdict.empty == 1
+    once, again = (
+        [(each.question, each.team, each.request) for each in request_questions(seed, 3, side)]
+        for _ in range(2)
+    )
+    assert once == again
+
+
+def run_plans(path: Path, questions: Sequence[RequestQuestion], texts: Sequence[str]) -> list[float | None]:
+    run = TrainingRun(config(path, pool=POOL), RunDir(path))
+
+    async def rewards(runner: PlanRunner) -> list[float | None]:
+        scores = [await score_plan(runner, *each) for each in zip(questions, texts, strict=True)]
+        await runner.aclose()
+        return [score.reward for score in scores]
+
+    return asyncio.run(rewards(run.runner()))
+
+
+POOL = """
+conductor: {worker: conductor, constrained: false}
+workers:
+  - {name: conductor, kind: scripted, in_pool: false}
+  - {name: nobody, kind: scripted}
+models: {m: {max_steps: 5}}
+"""
+
+
+def certain(questions: Sequence[RequestQuestion]) -> list[RequestQuestion]:
+    """Those whose parts somebody does rightly every time."""
+    return [
+        question
+        for question in questions
+        if all(
+            max(mate.quality(part.domain) for mate in question.team.mates) == 1
+            and (not part.checks or question.team.critics)
+            for part in question.request.parts
+        )
+    ]
+
+
+def test_the_best_plans_are_right_when_the_router_runs_them(tmp_path: Path):
+    questions = certain(request_questions(4, 150))
+    assert {question.request.kind for question in questions} == SHARES.keys()
+    assert set(run_plans(tmp_path, questions, [best_text(each) for each in questions])) == {1.0}
+
+
+def test_a_wrong_worker_a_missing_access_or_a_vague_subtask_is_a_wrong_answer(tmp_path: Path):
+    chains = [each for each in certain(request_questions(5, 600)) if each.request.kind == "chain"][:10]
+    wrong: list[tuple[RequestQuestion, str]] = []
+    for question in chains:
+        steps, rewards = lesson(question)
+        worst = rewards[1].index(min(rewards[1]))
+        changes: list[dict[str, object]] = [{"access": []}, {"subtask": "Do your part."}, {"worker": worst}]
+        wrong += [
+            (question, format_plan([steps[0], {**steps[1], **change}], "steps", FIELDS)) for change in changes
+        ]
+    questions, texts = zip(*wrong, strict=True)
+    assert set(run_plans(tmp_path, questions, texts)) == {0.5}
+    assert not any(
+        judge(question, text).is_right and judge(question, text).about == 1 for question, text in wrong
+    )
+
+
+def test_small_talk_is_for_whoever_costs_least():
+    talks = [each for each in request_questions(6, 2000) if each.request.kind == "small_talk"]
+    shown = [each for each in talks if each.team.shows_facts]
+    assert len(shown) > 20
+    for question in talks:
+        assert question.request.parts[0].domain == SMALL_TALK
+    for question in shown:
+        (step,), _ = lesson(question)
+        mate = question.team.mates[int(str(step["worker"]))]
+        usable = [each for each in question.team.mates if each.quality(SMALL_TALK) >= 0.9]
+        cheapest = min((each.price.output_usd_per_mtok for each in usable), default=None)
+        assert cheapest is None or mate.price.output_usd_per_mtok < 2 * cheapest or mate.kind == "specialist"
+
+
+@pytest.mark.parametrize(
+    ("subtask", "is_so"),
+    [
+        ("find a recipe for lentil soup", True),
+        ("recipe for soup with lentil", True),
+        ("Answer the question.", False),
+        ("Do your part.", False),
+        ("", False),
+    ],
+)
+def test_a_subtask_is_about_its_part_by_the_words_of_the_part(subtask: str, is_so: bool):
+    assert is_about(subtask, "find a recipe for lentil soup") == is_so
+    assert own_words("find a recipe for lentil soup") == {"find", "recipe", "lentil", "soup"}
+
+
+def test_a_plan_that_cannot_run_or_has_the_wrong_shape_is_judged_so():
+    question = next(each for each in request_questions(7, 200) if each.request.kind == "chain")
+    right = best_text(question)
+    assert not judge(question, "I would ask somebody.").parsed
+    assert not judge(question, right + " and so on").parsed
+    first = judge(question, right.splitlines()[0])
+    assert first.parsed
+    assert not first.has_shape
+    assert first.steps == 1
+    renamed = replace(question, workers=tuple(reversed(question.workers)))
+    assert judge(renamed, right) != judge(question, right) or len(question.workers) == 2
+
+
+def test_every_file_of_the_curriculum_says_what_it_is():
+    for path in (FOLDER / "domains").glob("*.yaml"):
+        assert path.stem in {*load("train").domains, *load("held_out").domains}

@@ -1,0 +1,144 @@
+"""Examples of one team in one row: the loss and its gradients are those of rows of their own."""
+
+from dataclasses import asdict
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.training.tiny_models import POOL, config
+from training.curriculum.questions import lesson, request_questions
+from training.examples import Example, format_plan
+from training.models import model_for, tokenizer_for
+from training.packing import (
+    CHOICES,
+    IGNORED,
+    MOST_WORKERS,
+    TARGET,
+    THOUSAND,
+    WEIGHT,
+    WIDTH,
+    Collator,
+    plan_loss,
+)
+from training.run import TrainingRun
+from training.run_dir import RunDir
+from training.supervised import rows
+
+
+def label(
+    token: int, weight: float, tokens: list[int] | None = None, worths: list[float] | None = None
+) -> list[int]:
+    row = [IGNORED] * WIDTH
+    row[TARGET], row[WEIGHT] = token, round(THOUSAND * weight)
+    for number, (choice, worth) in enumerate(zip(tokens or [], worths or [], strict=True)):
+        row[CHOICES + number] = choice
+        row[CHOICES + MOST_WORKERS + number] = round(THOUSAND * worth)
+    return row
+
+
+def loss_of(probabilities: list[list[float]], labels: list[list[int]]) -> tuple[float, torch.Tensor]:
+    logits = torch.tensor([probabilities]).log().requires_grad_()
+    loss = plan_loss(SimpleNamespace(logits=logits), torch.tensor([labels]))
+    loss.backward()
+    assert logits.grad is not None
+    return loss.item(), logits.grad[0]
+
+
+def test_the_loss_is_the_weighted_mean_worked_by_hand():
+    loss, _ = loss_of(
+        [[0.5, 0.25, 0.25], [0.1, 0.8, 0.1], [0.2, 0.2, 0.6]], [label(1, 0.3), label(1, 1), label(IGNORED, 0)]
+    )
+    by_hand = -(0.3 * torch.tensor(0.25).log() + 1.0 * torch.tensor(0.8).log()) / 1.3
+    assert loss == pytest.approx(by_hand.item(), abs=1e-6)
+
+
+def test_a_choice_loses_what_it_is_worth_less_than_the_best_in_the_mean():
+    # Tokens 2, 0 and 1 stand for the workers, which are worth 1, 0.5 and 0; token 3 is no worker's number.
+    loss, gradient = loss_of([[0.2, 0.1, 0.3, 0.4]], [label(2, 1, [2, 0, 1], [1.0, 0.5, 0.0])])
+    chosen = torch.tensor([0.5, 1 / 3, 1 / 6])  # renormalised over the team
+    worth = torch.tensor([1.0, 0.5, 0.0])
+    expected = float((chosen * worth).sum())
+    assert loss == pytest.approx(1 - expected, abs=1e-6)
+    by_hand = -chosen * (worth - expected)
+    assert gradient[0, [2, 0, 1]].tolist() == pytest.approx(by_hand.tolist(), abs=1e-6)
+    assert gradient[0, 3].item() == 0
+
+
+@given(st.lists(st.floats(-5, 5), min_size=2, max_size=MOST_WORKERS), st.data())
+def test_the_gradient_is_that_of_the_exact_expectation(scores: list[float], data: st.DataObject):
+    worths = data.draw(
+        st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0]), min_size=len(scores), max_size=len(scores))
+    )
+    logits = torch.tensor([[scores]]).requires_grad_()
+    labels = torch.tensor([[label(0, 1, list(range(len(scores))), worths)]])
+    plan_loss(SimpleNamespace(logits=logits), labels).backward()
+    other = torch.tensor(scores).requires_grad_()
+    (-(other.softmax(0) * torch.tensor(worths)).sum()).backward()
+    assert logits.grad is not None
+    assert other.grad is not None
+    assert torch.allclose(logits.grad[0, 0], other.grad, atol=1e-6)
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.integers(0, 10_000), st.booleans())
+def test_requests_to_one_team_learn_in_one_row_what_they_learn_in_rows_of_their_own(
+    tmp_path_factory: Any, seed: int, with_rewards: bool
+):
+    path: Path = tmp_path_factory.mktemp("packed")
+    run = TrainingRun(config(path), RunDir(path))
+    found = [
+        Example(
+            run.runner().prompt(each), format_plan(steps, "steps", ("subtask", "worker", "access")), worths
+        )
+        for each in request_questions(seed, 4, "train", per_team=4)
+        for steps, worths in [lesson(each)]
+    ]
+    assert len(rows(found, 4)) == 1
+    assert len(rows(found, 3)) == 2
+    texts = [turn["content"] for each in found for turn in each.prompt] + [each.plan for each in found]
+    tokenizer = tokenizer_for(run.config.model, texts)
+    model: Any = model_for(run.config.model, tokenizer, 0).double()
+    collate = Collator(tokenizer, with_rewards=with_rewards)
+    given = [asdict(each) for each in found]
+    together, apart = collate([{"examples": given}]), collate([{"examples": [each]} for each in given])
+    assert together["input_ids"].numel() < apart["input_ids"].numel()
+    losses, gradients = [], []
+    for batch in (together, apart):
+        labels = batch.pop("labels")
+        batch["attention_mask"] = batch["attention_mask"].double()
+        model.zero_grad()
+        loss = plan_loss(model(**batch), labels)
+        loss.backward()
+        losses.append(loss.item())
+        gradients.append(
+            torch.cat([each.grad.flatten() for each in model.parameters() if each.grad is not None])
+        )
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert torch.allclose(gradients[0], gradients[1], atol=1e-7)
+
+
+def test_every_worker_of_a_plan_is_a_choice_among_the_numbers_of_its_team(tmp_path: Path):
+    run = TrainingRun(config(tmp_path), RunDir(tmp_path))
+    question = request_questions(3, 1)[0]
+    steps, worths = lesson(question)
+    example = Example(
+        run.runner().prompt(question), format_plan(steps, "steps", ("subtask", "worker", "access")), worths
+    )
+    tokenizer = tokenizer_for(run.config.model, [turn["content"] for turn in example.prompt] + [example.plan])
+    labels = Collator(tokenizer, with_rewards=True)([{"examples": [asdict(example)]}])["labels"][0]
+    choices = labels[labels[:, CHOICES] != IGNORED]
+    assert len(choices) == len(steps)
+    for row, step, worth in zip(choices, steps, worths, strict=True):
+        tokens = row[CHOICES : CHOICES + len(worth)].tolist()
+        assert tokenizer.decode([tokens[int(str(step["worker"]))]]) == str(step["worker"])
+        assert len(set(tokens)) == len(question.team.mates)
+
+
+def test_a_pool_without_drawn_teams_has_a_row_for_each_example(tmp_path: Path):
+    run = TrainingRun(config(tmp_path, POOL), RunDir(tmp_path))
+    assert {len(row) for row in rows(run.examples()[:50], run.config.questions.requests_per_team)} == {1}

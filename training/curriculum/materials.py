@@ -1,0 +1,198 @@
+"""The written material: domains with their phrasings and cards, roles, generalists, ways to join clauses.
+
+The YAML files beside this one are the curriculum's text; this file reads them, and says what is held out: whole domains
+and roles, and of all others a fifth of the phrasings and cards, by their words.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import yaml
+
+from serving.settings.workers import Frozen
+
+Side = Literal["train", "held_out"]
+Texts = TypeVar("Texts", bound=Frozen)
+FOLDER = Path(__file__).parent
+HELD_OUT_DOMAINS = frozenset(
+    {
+        "astronomy",
+        "chess",
+        "cooking",
+        "formal_letters",
+        "geometry",
+        "law",
+        "music",
+        "pets",
+        "photography",
+        "poems",
+        "sql",
+        "tables",
+    }
+)
+"""Domains that no training request is about, and whose cards no training team has."""
+HELD_OUT_OF = 5
+"""Of the other domains, one text in this many is held out."""
+SMALL_TALK = "small_talk"
+
+
+class Domain(Frozen):
+    """What people ask of one field, and how its specialists describe themselves."""
+
+    domain: str
+    what: str
+    """The field in a few words."""
+    near: tuple[str, ...] = ()
+    """Fields whose specialists might do the same: never in one team."""
+    cards: tuple[str, ...]
+    slots: Mapping[str, tuple[str, ...]]
+    """What may stand for each `{name}` in the texts."""
+    phrasings: tuple[str, ...]
+    """First messages."""
+    conversations: tuple[tuple[str, ...], ...] = ()
+    """Turns, the user's first and last."""
+    parts: tuple[str, ...] = ()
+    """Clauses that ask for one thing."""
+    then: tuple[str, ...] = ()
+    """Clauses that do something to `{it}`, what another worker gave."""
+
+
+class Role(Frozen):
+    """A worker that covers several domains."""
+
+    role: str
+    domains: tuple[str, ...]
+    near: tuple[str, ...] = ()
+    cards: tuple[str, ...]
+
+
+class Generalists(Frozen):
+    """Cards of workers without a field, by what they are worth."""
+
+    strong: tuple[str, ...]
+    plain: tuple[str, ...]
+    weak: tuple[str, ...]
+    unusable: tuple[str, ...]
+    voters: tuple[str, ...]
+    critics: tuple[str, ...]
+
+
+class JoinClause(Frozen):
+    """A last clause that uses both results before it."""
+
+    domain: str
+    text: str
+
+
+class Joints(Frozen):
+    """Ways to make one request of several clauses: `{a}` (or `{A}`, capitalised), `{b}`, and `{j}` over both."""
+
+    chain: tuple[str, ...]
+    join: tuple[str, ...]
+    join_last: tuple[JoinClause, ...]
+    check: tuple[str, ...]
+    check_subtasks: tuple[str, ...]
+    openers: tuple[str, ...]
+    closers: tuple[str, ...]
+    slots: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Materials:
+    """One side of the curriculum's text.
+
+    Args:
+        domains: by name, those that requests may be about; with small talk.
+        roles: broad workers, each with at least two of the domains.
+        generalists: cards.
+        joints: ways to join clauses.
+        texts: pasted ones, on anything.
+    """
+
+    domains: Mapping[str, Domain]
+    roles: Sequence[Role]
+    generalists: Generalists
+    joints: Joints
+    texts: Sequence[str]
+
+    @property
+    def fields(self) -> list[Domain]:
+        """The domains without small talk."""
+        return [domain for domain in self.domains.values() if domain.domain != SMALL_TALK]
+
+
+def side_of(text: str) -> Side:
+    """On which side a phrasing or a card is; follows from its words."""
+    digest = hashlib.sha256(text.encode()).digest()
+    return "held_out" if digest[0] % HELD_OUT_OF == 0 else "train"
+
+
+@cache
+def load(side: Side) -> Materials:
+    """The texts of one side.
+
+    The training side has neither a held-out domain nor a held-out text. The other one has the held-out domains whole,
+    and of all others what training does not have.
+
+    Raises:
+        ValueError: a file is not what it should be; pydantic's message has the place.
+    """
+    domains = [Domain.model_validate(_read(path)) for path in sorted((FOLDER / "domains").glob("*.yaml"))]
+    roles = [Role.model_validate(each) for each in _read(FOLDER / "roles.yaml")]
+    joints = Joints.model_validate(_read(FOLDER / "joints.yaml"))
+    generalists = Generalists.model_validate(_read(FOLDER / "generalists.yaml"))
+    kept = [
+        _domain_of(domain, side)
+        for domain in domains
+        if side == "held_out" or domain.domain not in HELD_OUT_DOMAINS
+    ]
+    return Materials(
+        {domain.domain: domain for domain in kept},
+        [role for each in roles if (role := _role_of(each, side)) is not None],
+        _texts_of(generalists, side, Generalists.model_fields),
+        _texts_of(joints, side, ("chain", "join", "check", "check_subtasks", "openers", "closers")),
+        _kept(_read(FOLDER / "texts.yaml"), side),
+    )
+
+
+def _read(path: Path) -> Any:
+    return yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
+
+
+def _kept(texts: Sequence[str], side: Side) -> tuple[str, ...]:
+    return tuple(text for text in texts if side_of(text) == side)
+
+
+def _domain_of(domain: Domain, side: Side) -> Domain:
+    if domain.domain in HELD_OUT_DOMAINS:
+        return domain
+    return domain.model_copy(
+        update={
+            "cards": _kept(domain.cards, side),
+            "phrasings": _kept(domain.phrasings, side),
+            "conversations": tuple(turns for turns in domain.conversations if side_of(turns[-1]) == side),
+            "parts": _kept(domain.parts, side),
+            "then": _kept(domain.then, side),
+        }
+    )
+
+
+def _role_of(role: Role, side: Side) -> Role | None:
+    """The role; in training with the domains that are trained on. One half of whose domains are held out is
+    held out whole.
+    """
+    known = tuple(name for name in role.domains if name not in HELD_OUT_DOMAINS)
+    is_trained = 2 * len(known) > len(role.domains) and len(known) > 1
+    if side == "held_out":
+        return role.model_copy(update={"cards": _kept(role.cards, side)}) if is_trained else role
+    return (
+        role.model_copy(update={"domains": known, "cards": _kept(role.cards, side)}) if is_trained else None
+    )
+
+
+def _texts_of(model: Texts, side: Side, fields: Iterable[str]) -> Texts:
+    return model.model_copy(update={name: _kept(getattr(model, name), side) for name in fields})

@@ -1,0 +1,99 @@
+"""Requests and teams as questions to train on and to measure with. Generated from a seed, the same everywhere."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from conductor.model.pool_member import PoolMember
+from evaluation.questions import Question
+from training.curriculum.materials import HELD_OUT_DOMAINS, Side, load
+from training.curriculum.requests import Request, best_plan, draw_request, part_rewards
+from training.curriculum.teams import DrawnTeam, draw_team
+from training.curriculum.worker import PartWorker, result
+from training.team_question import TeamQuestion
+
+SOURCE = "requests"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestQuestion(TeamQuestion):
+    """A request, asked of the team that was drawn for it."""
+
+    request: Request
+    team: DrawnTeam
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it is about a domain that training has never seen."""
+        return any(part.domain in HELD_OUT_DOMAINS for part in self.request.parts)
+
+
+def request_questions(
+    seed: object, count: int, side: Side = "train", per_team: int = 1, size: int | None = None
+) -> list[RequestQuestion]:
+    """`count` requests.
+
+    Args:
+        seed: the same gives the same.
+        count: how many.
+        side: whose texts.
+        per_team: requests to each team, one after the other: whoever learns from all of them at once reads
+            the team once.
+        size: workers in each team; None: 2 to 9.
+    """
+    drawn = _draw(random.Random(f"requests {side} {seed}"), f"{SOURCE}/{side}/{seed}", side, per_team, size)
+    return [next(drawn) for _ in range(count)]
+
+
+def _draw(
+    rng: random.Random, prefix: str, side: Side, per_team: int, size: int | None
+) -> Iterator[RequestQuestion]:
+    materials, number = load(side), 0
+    while True:
+        team = draw_team(rng, materials, size)
+        for _ in range(per_team):
+            yield question_of(draw_request(rng, materials, team), team, f"{prefix}/{number}")
+            number += 1
+
+
+def question_of(request: Request, team: DrawnTeam, id: str) -> RequestQuestion:
+    """`request` as a question to `team`, with a program in the place of each worker."""
+    last = len(request.parts) - 1
+    domains = ">".join(part.domain for part in request.parts)
+    question = Question(
+        id,
+        request.text,
+        result(id, last),
+        "exact",
+        SOURCE,
+        request.kind,
+        {"domains": domains},
+        earlier=request.turns[:-1],
+    )
+    members: dict[str, PoolMember] = {}
+    for number, mate in enumerate(team.mates):
+        name = f"worker-{number}"
+        price = mate.price if team.shows_facts else None
+        members[name] = PoolMember(
+            name,
+            PartWorker(name, mate, request, id, price),
+            card=mate.card,
+            price=price,
+            worst_price=price,
+            tokens_per_s=mate.tokens_per_s if team.shows_facts else None,
+        )
+    return RequestQuestion(question, tuple(members), members, request=request, team=team)
+
+
+def lesson(question: RequestQuestion) -> tuple[list[dict[str, object]], list[tuple[float, ...]]]:
+    """The best plan's steps, workers as numbers; and of each step, what asking each worker instead is worth."""
+    rng = random.Random(f"plan {question.question.id}")
+    steps = best_plan(rng, question.request, question.team)
+    plan: list[dict[str, object]] = [
+        {"subtask": step.subtask, "worker": int(step.worker), "access": list(step.access)} for step in steps
+    ]
+    rewards = [
+        part_rewards(part, question.team, [int(step.worker) for step in steps[:number]])
+        for number, part in enumerate(question.request.parts)
+    ]
+    return plan, rewards

@@ -1,0 +1,346 @@
+"""Requests that fit a team, as people write them; what each of their parts is, and the plan that answers them best.
+
+Kinds: `one` (a single step), `small_talk`, `chain` (the second part uses the first one's result), `join` (two
+independent parts, and a third that uses both), `check` (a part whose result somebody else checks).
+"""
+
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from conductor.plan.plan import Step
+from training.curriculum.materials import SMALL_TALK, Materials
+from training.curriculum.teams import DrawnTeam
+
+Kind = Literal["one", "small_talk", "chain", "join", "check"]
+SHARES: dict[Kind, float] = {"one": 0.6, "small_talk": 0.08, "chain": 0.14, "join": 0.08, "check": 0.1}
+"""How often each is drawn, where the team can do it."""
+CONVERSATIONS = 0.12
+"""Of the requests of one step, those of several turns."""
+UNCOVERED = 0.15
+"""Of the requests of one step, those that no specialist of the team covers, where a generalist is there."""
+RESULT = ("it", "it", "the result", "that", "what comes out", "what you get")
+"""How a clause names what another step gave."""
+COMMON = frozenset(
+    [
+        "a",
+        "about",
+        "after",
+        "all",
+        "also",
+        "an",
+        "and",
+        "any",
+        "are",
+        "as",
+        "at",
+        "be",
+        "but",
+        "by",
+        "can",
+        "do",
+        "for",
+        "from",
+        "get",
+        "give",
+        "has",
+        "have",
+        "how",
+        "i",
+        "if",
+        "in",
+        "into",
+        "is",
+        "it",
+        "its",
+        "just",
+        "me",
+        "more",
+        "my",
+        "no",
+        "not",
+        "of",
+        "on",
+        "one",
+        "only",
+        "or",
+        "out",
+        "please",
+        "result",
+        "so",
+        "some",
+        "than",
+        "that",
+        "the",
+        "their",
+        "them",
+        "then",
+        "there",
+        "these",
+        "this",
+        "to",
+        "two",
+        "up",
+        "use",
+        "using",
+        "want",
+        "what",
+        "when",
+        "where",
+        "which",
+        "who",
+        "why",
+        "will",
+        "with",
+        "you",
+        "your",
+    ]
+)
+"""Words that say nothing of what is asked."""
+_SLOT = re.compile(r"\{(\w+)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One thing that is asked.
+
+    Args:
+        domain: whose it is.
+        clause: in words, as the request has it; empty where the part is the whole request.
+        reads: the parts whose results it uses.
+        checks: whether it checks the one part that it reads.
+    """
+
+    domain: str
+    clause: str = ""
+    reads: tuple[int, ...] = ()
+    checks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a user says, and what is to be done.
+
+    Args:
+        kind: see above.
+        turns: the user's and the assistant's in turn, the user's first and last.
+        parts: in the order in which they can be done; the last one's result is the answer.
+    """
+
+    kind: Kind
+    turns: tuple[str, ...]
+    parts: tuple[Part, ...]
+
+    @property
+    def text(self) -> str:
+        """The newest message."""
+        return self.turns[-1]
+
+
+def own_words(clause: str) -> frozenset[str]:
+    """The words of `clause` that tell it from other clauses."""
+    return frozenset(word for word in re.findall(r"\w+", clause.lower()) if word not in COMMON)
+
+
+def is_about(subtask: str, clause: str) -> bool:
+    """Whether `subtask` names a part by its own words: at least a third of them, and no fewer than one."""
+    words = own_words(clause)
+    return 3 * len(words & own_words(subtask)) >= max(len(words), 1)
+
+
+def draw_request(rng: random.Random, materials: Materials, team: DrawnTeam) -> Request:
+    """A request that somebody in `team` can answer."""
+    kinds: dict[Kind, Callable[[], Request | None]] = {
+        "one": lambda: _one(rng, materials, team),
+        "small_talk": lambda: _small_talk(rng, materials),
+        "chain": lambda: _chain(rng, materials, team),
+        "join": lambda: _join(rng, materials, team),
+        "check": lambda: _check(rng, materials, team),
+    }
+    (kind,) = rng.choices(list(SHARES), list(SHARES.values()))
+    request = kinds[kind]() or _one(rng, materials, team)
+    assert request is not None, "a team without a specialist has a generalist"
+    return request
+
+
+def best_plan(rng: random.Random, request: Request, team: DrawnTeam) -> list[Step]:
+    """The plan with the highest reward, workers written as their numbers; equals are drawn among.
+
+    A request of one part gets a step without a subtask, which asks the user's own words.
+    """
+    steps: list[Step] = []
+    for part in request.parts:
+        worker = rng.choice(best_workers(part, team, [int(step.worker) for step in steps]))
+        steps.append(Step(str(worker), part.clause if len(request.parts) > 1 else "", part.reads))
+    return steps
+
+
+def best_workers(part: Part, team: DrawnTeam, before: Sequence[int] = ()) -> list[int]:
+    """Who does `part` best; none where nobody can do it at all. The arguments are those of `part_rewards`."""
+    rewards = part_rewards(part, team, before)
+    top = max(rewards)
+    return [index for index, each in enumerate(rewards) if each == top > 0]
+
+
+def part_rewards(part: Part, team: DrawnTeam, before: Sequence[int] = ()) -> tuple[float, ...]:
+    """What it is worth to ask each worker for `part`.
+
+    A check is for a critic; where there is none, for somebody who can do the part and has not done it.
+
+    Args:
+        part: of a request that fits `team`.
+        team: who may be asked.
+        before: who does the parts before it.
+    """
+    rewards = team.rewards(part.domain)
+    if not part.checks:
+        return rewards
+    if team.critics:
+        return tuple(
+            1.0 if mate.kind == "critic" else 0.3 * each
+            for mate, each in zip(team.mates, rewards, strict=True)
+        )
+    return tuple(0.0 if index in before else each for index, each in enumerate(rewards))
+
+
+def fill(rng: random.Random, template: str, slots: Mapping[str, Sequence[str]]) -> str:
+    """`template` with a value drawn for each `{name}`; the same name gets the same value."""
+    drawn = {
+        name: rng.choice(slots[name]) for name in dict.fromkeys(_SLOT.findall(template)) if name in slots
+    }
+    return _SLOT.sub(lambda found: drawn.get(found[1], found[0]), template)
+
+
+def _one(rng: random.Random, materials: Materials, team: DrawnTeam) -> Request:
+    domain = materials.domains[_topic(rng, materials, team)]
+    if domain.conversations and rng.random() < CONVERSATIONS:
+        turns = tuple(fill(rng, turn, domain.slots) for turn in rng.choice(domain.conversations))
+        return Request("one", turns, (Part(domain.domain),))
+    text = fill(rng, rng.choice(domain.phrasings), domain.slots)
+    return Request("one", (_in_a_tone(rng, materials, text),), (Part(domain.domain),))
+
+
+def _topic(rng: random.Random, materials: Materials, team: DrawnTeam) -> str:
+    """A domain that somebody can do; mostly one of a specialist's."""
+    covered = [name for name in team.covered if name in materials.domains and name != SMALL_TALK]
+    others = [
+        each.domain
+        for each in materials.fields
+        if each.domain not in team.uncovered_by and team.best(each.domain)
+    ]
+    if others and (not covered or rng.random() < UNCOVERED):
+        return rng.choice(others)
+    # Each specialist is as likely as another, however many domains it has.
+    by_mate = [sorted(mate.can & set(covered)) for mate in team.mates if mate.can & set(covered)]
+    return rng.choice(rng.choice(by_mate)) if by_mate else rng.choice(materials.fields).domain
+
+
+def _small_talk(rng: random.Random, materials: Materials) -> Request:
+    domain = materials.domains[SMALL_TALK]
+    return Request(
+        "small_talk", (fill(rng, rng.choice(domain.phrasings), domain.slots),), (Part(SMALL_TALK),)
+    )
+
+
+def _chain(rng: random.Random, materials: Materials, team: DrawnTeam) -> Request | None:
+    first = _clause(rng, materials, team, ())
+    second = first and _clause(rng, materials, team, (first,), then=True)
+    if not first or not second:
+        return None
+    text = _joined(rng, rng.choice(materials.joints.chain), a=first.clause, b=second.clause)
+    return Request("chain", (_in_a_frame(rng, materials, text),), (first, second))
+
+
+def _join(rng: random.Random, materials: Materials, team: DrawnTeam) -> Request | None:
+    first = _clause(rng, materials, team, ())
+    second = first and _clause(rng, materials, team, (first,))
+    joints = materials.joints
+    lasts = [
+        each
+        for each in joints.join_last
+        if each.domain in materials.domains
+        and each.domain not in team.uncovered_by - set(team.covered)
+        and team.best(each.domain)
+    ]
+    if not first or not second or not lasts:
+        return None
+    specialist = [each for each in lasts if each.domain in team.covered]
+    last = rng.choice(specialist or lasts)
+    third = Part(last.domain, fill(rng, last.text, joints.slots), (0, 1))
+    text = _joined(rng, rng.choice(joints.join), a=first.clause, b=second.clause, j=third.clause)
+    return Request("join", (_in_a_frame(rng, materials, text),), (first, second, third))
+
+
+def _check(rng: random.Random, materials: Materials, team: DrawnTeam) -> Request | None:
+    first = _clause(rng, materials, team, ())
+    if not first:
+        return None
+    subtask = rng.choice(materials.joints.check_subtasks).replace("{a}", first.clause)
+    check = Part(first.domain, subtask, (0,), checks=True)
+    doers = set(team.best(first.domain))
+    if not best_workers(check, team, tuple(doers)):
+        return None
+    text = _joined(rng, rng.choice(materials.joints.check), a=first.clause)
+    return Request("check", (_in_a_frame(rng, materials, text),), (first, check))
+
+
+def _clause(
+    rng: random.Random, materials: Materials, team: DrawnTeam, before: tuple[Part, ...], *, then: bool = False
+) -> Part | None:
+    """A part for a worker that is the best for none of those `before`; None where there is none."""
+    taken = {index for part in before for index in team.best(part.domain)}
+    usable = [
+        each
+        for each in materials.fields
+        if each.domain not in team.uncovered_by - set(team.covered)
+        and (each.then if then else each.parts)
+        and team.best(each.domain)
+        and not taken & set(team.best(each.domain))
+    ]
+    covered = [each for each in usable if each.domain in team.covered]
+    others = [each for each in usable if each.domain not in team.covered]
+    if not usable:
+        return None
+    domain = rng.choice(covered if covered and (not others or rng.random() >= UNCOVERED) else others)
+    clause = fill(rng, rng.choice(domain.then if then else domain.parts), domain.slots)
+    return Part(domain.domain, clause.replace("{it}", rng.choice(RESULT)), (0,) if then else ())
+
+
+def _joined(rng: random.Random, template: str, **clauses: str) -> str:
+    """`template` with its clauses, one of which may begin with a capital."""
+    texts = clauses | {name.upper(): clause[:1].upper() + clause[1:] for name, clause in clauses.items()}
+    return _SLOT.sub(lambda found: texts.get(found[1], found[0]), template)
+
+
+def _in_a_frame(rng: random.Random, materials: Materials, text: str) -> str:
+    """Now and then with a greeting before it, or thanks after it."""
+    if rng.random() < 0.15:
+        text = f"{rng.choice(materials.joints.openers)} {text}"
+    if rng.random() < 0.15:
+        text = f"{text} {rng.choice(materials.joints.closers)}"
+    return text
+
+
+def _in_a_tone(rng: random.Random, materials: Materials, text: str) -> str:
+    """As somebody in a hurry types it, now and then."""
+    text = _in_a_frame(rng, materials, text)
+    if rng.random() < 0.12:
+        text = text.lower()
+    return _mistyped(rng, text) if rng.random() < 0.08 else text
+
+
+def _mistyped(rng: random.Random, text: str) -> str:
+    """One letter in thirty is left out, doubled, or changes places with the next."""
+    typed: list[str] = []
+    letters = list(text)
+    while letters:
+        letter = letters.pop(0)
+        if not letter.isalpha() or rng.random() >= 1 / 30:
+            typed.append(letter)
+        elif (slip := rng.randrange(3)) == 1:
+            typed += [letter, letter]
+        elif slip == 2 and letters and letters[0].isalpha():
+            typed += [letters.pop(0), letter]
+    return "".join(typed)

@@ -1,0 +1,198 @@
+"""Teams of workers that nobody has met before: two to nine cards, and what each of these workers can really do.
+
+SYNTHETIC: how well a worker does a part follows from its card's field, so that a program can say who was right.
+"""
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Literal
+
+from conductor.model.usage import Price
+from training.curriculum.materials import SMALL_TALK, Domain, Materials, Role
+
+Kind = Literal["specialist", "strong", "plain", "weak", "critic", "unusable"]
+SIZES = range(2, 10)
+EVERYTHING: dict[Kind, float] = {"strong": 0.75, "plain": 0.5, "weak": 0.25}
+"""How often a worker without a field does a part rightly."""
+CHATS: dict[Kind, float] = {"strong": 0.6, "plain": 0.9, "weak": 1.0, "specialist": 0.4, "critic": 0.2}
+"""What an answer to small talk is worth: everybody can say hello, and it should cost little."""
+USD_PER_MTOK: dict[Kind, tuple[float, ...]] = {
+    "specialist": (0.1, 0.2, 0.4, 0.8, 1.5, 3.0),
+    "strong": (8.0, 10.0, 15.0, 25.0),
+    "plain": (0.8, 1.0, 2.0, 4.0),
+    "weak": (0.03, 0.05, 0.1),
+    "critic": (0.2, 0.5, 1.0, 2.0),
+    "unusable": (0.05, 0.5, 2.0),
+}
+"""For written tokens; a read one costs a quarter."""
+TOKENS_PER_S: dict[Kind, tuple[int, ...]] = {
+    "specialist": (40, 60, 90, 120),
+    "strong": (20, 30, 45),
+    "plain": (60, 80, 110),
+    "weak": (150, 200, 300),
+    "critic": (30, 60, 90),
+    "unusable": (50, 100),
+}
+DEARER = 5
+"""The second of two workers of one field costs that many times as much."""
+WORSE_FOR_ITS_PRICE = 0.2
+"""What a right answer is worth less from a worker that costs at least twice as much as another that can do it."""
+TRIES = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Teammate:
+    """A worker: what is said of it, and what it can do.
+
+    Args:
+        card: as the conductor reads it.
+        kind: a specialist, or what it is worth without a field.
+        can: the domains that it does well.
+        might: those that it might do: no request of a team that has it is about them.
+        price: per token.
+        tokens_per_s: how fast it writes.
+    """
+
+    card: str
+    kind: Kind
+    can: frozenset[str] = frozenset()
+    might: frozenset[str] = frozenset()
+    price: Price = Price(Decimal(0), Decimal(0))
+    tokens_per_s: float = 0.0
+
+    def quality(self, domain: str) -> float:
+        """How often it does a part of `domain` rightly, from 0 to 1."""
+        if domain in self.can:
+            return 1.0
+        return CHATS.get(self.kind, 0.0) if domain == SMALL_TALK else EVERYTHING.get(self.kind, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnTeam:
+    """Workers in the order in which the conductor sees them.
+
+    Args:
+        mates: two to nine.
+        shows_facts: whether prices and speeds are shown.
+    """
+
+    mates: tuple[Teammate, ...]
+    shows_facts: bool
+
+    def reward(self, index: int, domain: str) -> float:
+        """What it is worth to ask this worker for a part of `domain`: how often it is right, less where it is dear."""
+        mate = self.mates[index]
+        worth = mate.quality(domain)
+        if not self.shows_facts or not worth:
+            return worth
+        cheapest = min(each.price.output_usd_per_mtok for each in self.mates if each.quality(domain) >= worth)
+        return worth - WORSE_FOR_ITS_PRICE if mate.price.output_usd_per_mtok >= 2 * cheapest else worth
+
+    def rewards(self, domain: str) -> tuple[float, ...]:
+        """Of every worker."""
+        return tuple(self.reward(index, domain) for index in range(len(self.mates)))
+
+    def best(self, domain: str) -> tuple[int, ...]:
+        """The workers of the highest reward; none where nobody can do it at all."""
+        rewards = self.rewards(domain)
+        top = max(rewards)
+        return tuple(index for index, each in enumerate(rewards) if each == top > 0)
+
+    @property
+    def covered(self) -> list[str]:
+        """What somebody is a specialist of, and nobody else might do."""
+        might = frozenset[str]().union(*(mate.might for mate in self.mates))
+        return sorted(frozenset[str]().union(*(mate.can for mate in self.mates)) - might)
+
+    @property
+    def uncovered_by(self) -> frozenset[str]:
+        """Everything that a specialist here does or might do."""
+        return frozenset[str]().union(*(mate.can | mate.might for mate in self.mates))
+
+    @property
+    def critics(self) -> tuple[int, ...]:
+        """Who checks the work of others."""
+        return tuple(index for index, mate in enumerate(self.mates) if mate.kind == "critic")
+
+
+def draw_team(rng: random.Random, materials: Materials, size: int | None = None) -> DrawnTeam:
+    """A team in random order, somebody in it able to answer.
+
+    Args:
+        rng: draws it.
+        materials: whose cards.
+        size: from 2 to 9; None: drawn.
+    """
+    size = size or rng.choice(SIZES)
+    mates = _others(rng, materials, size)
+    while len(mates) < size:
+        mates += _specialists(rng, materials, mates, size - len(mates))
+    rng.shuffle(mates)
+    return DrawnTeam(tuple(mates), shows_facts=rng.random() < 0.3)
+
+
+def _others(rng: random.Random, materials: Materials, size: int) -> list[Teammate]:
+    """Generalists, a critic, somebody for small talk, somebody of no use; at most half of the team."""
+    cards = materials.generalists
+    kinds: list[tuple[Kind, Sequence[str], float]] = [
+        ("strong", cards.strong, 0.3),
+        ("plain", cards.plain, 0.3),
+        ("weak", cards.weak, 0.3),
+        ("critic", cards.critics, 0.2),
+        ("unusable", cards.unusable, 0.12),
+    ]
+    rng.shuffle(kinds)
+    drawn = [_teammate(rng, rng.choice(texts), kind) for kind, texts, share in kinds if rng.random() < share]
+    if rng.random() < 0.12:
+        drawn.append(_specialist_of(rng, materials.domains[SMALL_TALK]))
+    if rng.random() < 0.1:  # a team without any specialist
+        drawn = [mate for mate in drawn if mate.kind not in ("critic", "unusable")]
+        missing: list[Kind] = ["strong", "plain", "weak"]
+        while len(drawn) < min(size, 4):
+            kind = rng.choice(missing)
+            drawn.append(_teammate(rng, rng.choice(getattr(cards, kind)), kind))
+        return drawn[:size]
+    return drawn[: size // 2]
+
+
+def _specialists(
+    rng: random.Random, materials: Materials, there: Sequence[Teammate], room: int
+) -> list[Teammate]:
+    """One more, none of whose fields is another's; sometimes two of one field, at different prices."""
+    for _ in range(TRIES):
+        source: Domain | Role = rng.choice(materials.roles if rng.random() < 0.3 else materials.fields)
+        if not source.cards:
+            continue
+        mate = _specialist_of(rng, source)
+        if any(_overlap(mate, other) for other in there):
+            continue
+        if room > 1 and rng.random() < 0.12:
+            twin = _specialist_of(rng, source)
+            dear = Price(mate.price.input_usd_per_mtok * DEARER, mate.price.output_usd_per_mtok * DEARER)
+            if twin.card != mate.card:
+                return [
+                    mate,
+                    Teammate(twin.card, "specialist", mate.can, mate.might, dear, twin.tokens_per_s),
+                ]
+        return [mate]
+    return [_teammate(rng, rng.choice(materials.generalists.weak), "weak")]
+
+
+def _overlap(one: Teammate, other: Teammate) -> bool:
+    """Whether somebody could mistake one for the other."""
+    return bool(one.can & (other.can | other.might) or other.can & one.might) or one.card == other.card
+
+
+def _specialist_of(rng: random.Random, source: Domain | Role) -> Teammate:
+    can = (source.domain,) if isinstance(source, Domain) else source.domains
+    return _teammate(rng, rng.choice(source.cards), "specialist", can, source.near)
+
+
+def _teammate(
+    rng: random.Random, card: str, kind: Kind, can: Iterable[str] = (), might: Iterable[str] = ()
+) -> Teammate:
+    usd = Decimal(str(rng.choice(USD_PER_MTOK[kind])))
+    speed = float(rng.choice(TOKENS_PER_S[kind]))
+    return Teammate(card, kind, frozenset(can), frozenset(might), Price(usd / 4, usd), speed)

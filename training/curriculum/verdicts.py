@@ -1,0 +1,122 @@
+"""How well a plan fits a request and its team, judged from the plan alone: no worker is asked."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean
+
+from conductor.errors import InvalidPlan
+from conductor.plan.formats import Format, parser
+from conductor.plan.plan import Step
+from training.curriculum.questions import RequestQuestion
+from training.curriculum.requests import Part, is_about, part_rewards
+from training.curriculum.teams import DrawnTeam
+from training.exact_plan import is_exact_plan
+
+MAX_STEPS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is right about one plan.
+
+    Args:
+        parsed: it can run, and nothing stands beside it.
+        steps: how many; 0 where it is no plan.
+        has_shape: as many steps as the request has parts, each reading what its part uses and nothing else.
+        workers: the share of parts whose worker can do them as well as anybody in the team; 0 without the shape,
+            but for a plan of several steps for a request of one part, whose last step counts.
+        about: the share of subtasks that name their part by its own words, or are empty in a plan of one step.
+        empty: the share of subtasks that are empty.
+    """
+
+    parsed: bool
+    steps: int = 0
+    has_shape: bool = False
+    workers: float = 0.0
+    about: float = 0.0
+    empty: float = 0.0
+
+    @property
+    def is_right(self) -> bool:
+        """The shape and every worker."""
+        return self.has_shape and self.workers == 1.0
+
+
+def judge(question: RequestQuestion, text: str, format: Format = "steps") -> Verdict:
+    """The verdict on the plan `text`."""
+    names = list(question.workers)
+    steps = read_steps(text, names, format)
+    if steps is None or not is_exact_plan(format, text, names, MAX_STEPS):
+        return Verdict(parsed=False)
+    parts = question.request.parts
+    chosen = [names.index(step.worker) for step in steps]
+    same_length = len(steps) == len(parts)
+    if same_length or len(parts) == 1:
+        pairs = list(zip(parts, chosen[-len(parts) :], strict=True))
+        workers = mean(
+            _is_able(part, question.team, worker, chosen[:number])
+            for number, (part, worker) in enumerate(pairs)
+        )
+    else:
+        workers = 0.0
+    return Verdict(
+        parsed=True,
+        steps=len(steps),
+        has_shape=same_length and all(s.access == p.reads for s, p in zip(steps, parts, strict=True)),
+        workers=workers,
+        about=mean(_is_about(step, number, question, len(steps)) for number, step in enumerate(steps)),
+        empty=mean(not step.subtask.strip() for step in steps),
+    )
+
+
+def read_steps(text: str, workers: Sequence[str], format: Format) -> Sequence[Step] | None:
+    """The steps of a plan's text; None where it cannot run."""
+    reader = parser(format, list(workers), MAX_STEPS)
+    try:
+        reader.feed(text)
+        plan = reader.finish()
+    except InvalidPlan:
+        return None
+    return plan.steps if plan else None
+
+
+def _is_able(part: Part, team: DrawnTeam, worker: int, before: Sequence[int]) -> bool:
+    """Whether nobody in the team does `part` better, whatever they cost."""
+    if part.checks:
+        rewards = part_rewards(part, team, before)
+        return rewards[worker] == max(rewards)
+    qualities = [mate.quality(part.domain) for mate in team.mates]
+    return qualities[worker] == max(qualities)
+
+
+def _is_about(step: Step, number: int, question: RequestQuestion, steps: int) -> bool:
+    parts, subtask = question.request.parts, step.subtask.strip()
+    if not subtask:
+        return steps == 1
+    if len(parts) == 1:
+        return is_about(subtask, " ".join(question.request.turns))
+    if steps != len(parts):
+        return any(is_about(subtask, part.clause) for part in parts)
+    return is_about(subtask, parts[number].clause)
+
+
+def table(questions: Sequence[RequestQuestion], verdicts: Sequence[Verdict]) -> dict[str, dict[str, float]]:
+    """The mean of every figure by kind of request, and of all; with how many there were."""
+    groups: dict[str, list[Verdict]] = defaultdict(list)
+    for question, verdict in zip(questions, verdicts, strict=True):
+        groups[question.request.kind].append(verdict)
+        groups["all"].append(verdict)
+    return {kind: _figures(each) for kind, each in sorted(groups.items())}
+
+
+def _figures(verdicts: Sequence[Verdict]) -> dict[str, float]:
+    return {
+        "requests": len(verdicts),
+        "parsed": mean(each.parsed for each in verdicts),
+        "one_step": mean(each.steps == 1 for each in verdicts),
+        "workers": mean(each.workers == 1 for each in verdicts),
+        "right": mean(each.is_right for each in verdicts),
+        "about": mean(each.about for each in verdicts),
+        "empty": mean(each.empty for each in verdicts),
+    }

@@ -1,0 +1,96 @@
+"""A SYNTHETIC worker: a program in the place of a drawn team's worker, for one request.
+
+It gets the prompt that a language model would get, finds in it which part of the request it is asked for, and gives that
+part's result, a code, where it can do the part and was shown what the part uses; else another code. So an answer is right
+exactly where the plan asked the right workers for the right parts and passed their results on.
+"""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+
+from conductor.model.usage import Price, Usage
+from conductor.model.worker import Call, Reply, open_reply
+from evaluation.synthetic.skills import Assignment
+from evaluation.workers.text_reply import text_reply
+from serving.workers.scripted import TOKEN, prompt_tokens
+from training.curriculum.requests import Part, Request, is_about
+from training.curriculum.teams import Teammate
+
+MODEL = "synthetic-worker"
+"""Reported as the model's name."""
+NOTHING = "I do not see what I should do."
+_RESULT = re.compile(r"^(\d): (\w+)$", re.MULTILINE)
+
+
+class PartWorker:
+    """Does the parts of one request that `mate` can do; SYNTHETIC.
+
+    Args:
+        name: in the team.
+        mate: what it can do.
+        request: the one that it is asked about.
+        id: of the request; results and errors follow from it.
+        price: per token; words are counted as tokens.
+    """
+
+    provenance = "synthetic"
+
+    def __init__(self, name: str, mate: Teammate, request: Request, id: str, price: Price | None) -> None:
+        self.name, self.price = name, price
+        self._mate, self._request, self._id = mate, request, id
+
+    def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
+        """See `conductor.model.worker.Worker.open`."""
+        text = self.answer(Assignment.of(call))
+        usage = Usage(prompt_tokens(call), len(TOKEN.findall(text)))
+        return open_reply(self.name, MODEL, text_reply(text, MODEL, usage), self.price)
+
+    def answer(self, shown: Assignment) -> str:
+        """A line with a code for each part that it was asked for; the last one again, as the answer."""
+        known = {int(number): code for output in shown.outputs for number, code in _RESULT.findall(output)}
+        asked = self._asked(shown)
+        for number in asked:
+            known[number] = self._code(number, known)
+        if not asked:
+            return NOTHING
+        lines = [f"{number}: {code}" for number, code in sorted(known.items())]
+        return "\n".join([*lines, f"<answer>{known[asked[-1]]}</answer>"])
+
+    def _asked(self, shown: Assignment) -> Sequence[int]:
+        """The parts that the task is about; the whole request where there is no task."""
+        parts = self._request.parts
+        if not shown.task or len(parts) == 1:
+            return range(len(parts))
+        checks = [number for number, part in enumerate(parts) if part.checks]
+        if checks and shown.outputs:
+            return checks
+        return [
+            number
+            for number, part in enumerate(parts)
+            if not part.checks and is_about(shown.task, part.clause)
+        ]
+
+    def _code(self, number: int, known: dict[int, str]) -> str:
+        part = self._request.parts[number]
+        has_seen = all(known.get(read) is not None for read in part.reads)
+        inputs_hold = part.checks or all(known.get(read) == result(self._id, read) for read in part.reads)
+        able = has_seen and inputs_hold and self._can(part, number)
+        return result(self._id, number) if able else _digest(self._id, number, self.name)
+
+    def _can(self, part: Part, number: int) -> bool:
+        """Whether it gets the part right; of those without a field, which parts follows from request and name."""
+        if part.checks and self._mate.kind == "critic":
+            return True
+        share = int(_digest(self._id, number, self.name, "luck"), 16) / 16**8
+        return share < self._mate.quality(part.domain)
+
+
+def result(id: str, number: int) -> str:
+    """The right result of a part."""
+    return _digest(id, number)
+
+
+def _digest(*what: object) -> str:
+    return hashlib.sha256("\0".join(map(str, what)).encode()).hexdigest()[:8]

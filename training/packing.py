@@ -1,0 +1,160 @@
+"""Examples as batches: those whose prompts begin alike share that beginning, and lie behind it in one row.
+
+A team's cards are most of a prompt. Where a row has several requests to one team, the cards are read once and each
+request sees them, itself, and no other request: the block mask of prefix-sharing attention. The gradients are those of
+separate rows.
+"""
+
+import re
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Any
+
+import torch
+
+from training.plan_runner import Chat
+
+IGNORED = -100
+MOST_WORKERS = 10
+"""Workers whose numbers are one token each."""
+THOUSAND = 1000
+"""Labels are integers: weights and rewards are in thousandths."""
+TARGET, WEIGHT, CHOICES = 0, 1, 2
+"""Columns of a label: the token, its weight, then the tokens to choose among and what each is worth."""
+WIDTH = CHOICES + 2 * MOST_WORKERS
+_WORKER = re.compile(r'"worker": (\d)\b')
+
+
+class Collator:
+    """Groups of examples to a batch of rows, padded on the left.
+
+    A batch has `input_ids` and `position_ids` (B, T), an additive `attention_mask` (B, 1, T, T), `logits_to_keep`
+    (N,), the columns whose next token counts in any row, and `labels` (B, N, `WIDTH`). Logits are computed for those
+    columns alone: over a vocabulary of 49,152 the prompts' logits take more memory than all the rest, and a third of
+    the time.
+
+    Args:
+        tokenizer: of the policy.
+        prompt_weight: of a prompt's token, relative to a plan's.
+        with_rewards: whether a worker's token is judged by what each worker is worth, where an example says so.
+    """
+
+    def __init__(self, tokenizer: Any, prompt_weight: float = 0.0, *, with_rewards: bool = False) -> None:
+        self._tokenizer, self._prompt_weight, self._with_rewards = tokenizer, prompt_weight, with_rewards
+        numbers = [tokenizer(f"{n}", add_special_tokens=False)["input_ids"] for n in range(MOST_WORKERS)]
+        self._numbers = [ids[-1] for ids in numbers]
+
+    def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        packed = [_Row.of([self._branch(each) for each in row["examples"]]) for row in rows]
+        longest = max(len(row.ids) for row in packed)
+        padded = [row.padded(longest, self._tokenizer.pad_token_id) for row in packed]
+        labels = torch.tensor([row.labels for row in padded])
+        columns = (labels[:, :, WEIGHT] > 0).any(0).nonzero().squeeze(1)
+        return {
+            "input_ids": torch.tensor([row.ids for row in padded]),
+            "position_ids": torch.tensor([row.positions for row in padded]),
+            "attention_mask": torch.stack([_mask(row.branches) for row in padded]),
+            "logits_to_keep": columns,
+            "labels": labels[:, columns],
+        }
+
+    def _branch(self, example: dict[str, Any]) -> "tuple[list[int], list[list[int]]]":
+        """An example's tokens, and the label of each: what comes after it."""
+        prompt: Chat = example["prompt"]
+        before = self._tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=False)
+        written = self._tokenizer(
+            example["plan"] + self._tokenizer.eos_token, add_special_tokens=False, return_offsets_mapping=True
+        )
+        after = written["input_ids"]
+        weights = [round(THOUSAND * self._prompt_weight)] * len(before) + [THOUSAND] * len(after)
+        ids = [*before, *after]
+        labels = [_label(token, weight) for token, weight in zip(ids[1:], weights[1:], strict=True)]
+        if self._with_rewards and example["rewards"]:
+            starts = [start for start, _ in written["offset_mapping"]]
+            found = _WORKER.finditer(example["plan"])
+            for match, worths in zip(found, example["rewards"], strict=True):
+                token = len(before) + starts.index(match.start(1))
+                labels[token - 1] = _label(ids[token], THOUSAND, self._numbers, worths)
+        return ids, [*labels, _label(IGNORED, 0)]
+
+
+class _Row:
+    """Tokens, their positions, the branch of each (-1: shared, -2: padding), and their labels."""
+
+    def __init__(
+        self, ids: list[int], positions: list[int], branches: list[int], labels: list[list[int]]
+    ) -> None:
+        self.ids, self.positions, self.branches, self.labels = ids, positions, branches, labels
+
+    @classmethod
+    def of(cls, examples: "Sequence[tuple[list[int], list[list[int]]]]") -> "_Row":
+        """The examples' common beginning once, then the rest of each."""
+        shared = 0
+        if len(examples) > 1:
+            columns = zip(*(ids for ids, _ in examples), strict=False)
+            shared = len(list(takewhile(lambda tokens: len(set(tokens)) == 1, columns)))
+        first = examples[0]
+        row = cls(first[0][:shared], list(range(shared)), [-1] * shared, first[1][:shared])
+        for number, (ids, labels) in enumerate(examples):
+            row.ids += ids[shared:]
+            row.positions += range(shared, len(ids))
+            row.branches += [number] * (len(ids) - shared)
+            row.labels += labels[shared:]
+        return row
+
+    def padded(self, length: int, pad: int) -> "_Row":
+        """The row with padding before it."""
+        room = length - len(self.ids)
+        return _Row(
+            [pad] * room + self.ids,
+            [0] * room + self.positions,
+            [-2] * room + self.branches,
+            [_label(IGNORED, 0)] * room + self.labels,
+        )
+
+
+def _label(token: int, weight: int, tokens: Sequence[int] = (), worths: Sequence[float] = ()) -> list[int]:
+    tokens = tokens[: len(worths)]
+    room = [IGNORED] * (MOST_WORKERS - len(worths))
+    return [token, weight, *tokens, *room, *(round(THOUSAND * worth) for worth in worths), *room]
+
+
+def _mask(branches: Sequence[int]) -> torch.Tensor:
+    """(1, T, T), added to attention scores: a token sees what is shared, its own branch, and nothing after it."""
+    at = torch.tensor(branches)
+    seen = (at[None, :] == at[:, None]) | ((at[None, :] == -1) & (at[:, None] >= 0))
+    seen = seen.tril() & (at[:, None] > -2) | torch.eye(len(branches), dtype=torch.bool)
+    return torch.zeros(seen.shape).masked_fill(~seen, torch.finfo(torch.float32).min)[None]
+
+
+def plan_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
+    """The mean over tokens, weighted: cross-entropy; for a worker's token, minus what the choice is worth.
+
+    A worker's token is a choice among the team's numbers. What each of them is worth is known, so the expected worth,
+    and its gradient, are exact: no plan is sampled.
+
+    Args:
+        outputs: of the model, with `logits` (B, N, V).
+        labels: (B, N, `WIDTH`), see `Collator`.
+        num_items_in_batch: of the Trainer; not needed.
+    """
+    logits, labels = outputs.logits.flatten(0, 1).float(), labels.flatten(0, 1)
+    weights = labels[:, WEIGHT].float()
+    losses = torch.nn.functional.cross_entropy(
+        logits, labels[:, TARGET], ignore_index=IGNORED, reduction="none"
+    )
+    tokens, worths = labels[:, CHOICES : CHOICES + MOST_WORKERS], labels[:, CHOICES + MOST_WORKERS :]
+    chosen = (tokens[:, 0] != IGNORED).nonzero().squeeze(1)
+    if len(chosen):
+        losses = losses.index_copy(
+            0, chosen, _expected_losses(logits[chosen], tokens[chosen], worths[chosen])
+        )
+    return (losses * weights).sum() / weights.sum()
+
+
+def _expected_losses(logits: torch.Tensor, tokens: torch.Tensor, worths: torch.Tensor) -> torch.Tensor:
+    """What is lost, in the mean, by choosing as the policy does; 0 where it always asks the best."""
+    there = tokens != IGNORED
+    scores = logits.gather(1, tokens.clamp(min=0)).masked_fill(~there, float("-inf"))
+    worth = worths.masked_fill(~there, 0).float() / THOUSAND
+    return worth.amax(1) - (scores.softmax(1) * worth).sum(1)
