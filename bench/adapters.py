@@ -1,10 +1,10 @@
 """A LoRA adapter switched under load, on real vLLM: answers lost, and answers of the wrong adapter.
 
 Each adapter answers everything with a word of its own (`training/constant_adapters.py` makes them in
-seconds), so an answer shows which adapter gave it. The same few questions are asked throughout, so the prefix cache holds
-work of the previous adapter. A switch is what `serve deploy` does: the Serve config again, with another
-`user_config`, sent to Ray's dashboard. It is done when `/v1/models` names the new adapter: from then on every
-request must be answered by it.
+seconds), so an answer shows which adapter gave it. The same few questions are asked throughout, so the
+prefix cache holds work of the previous adapter. A switch is what `serve deploy` does: the Serve config
+again, with another `user_config`, sent to Ray's dashboard. It is done when `/v1/models` names the new
+adapter: from then on every request must be answered by it.
 """
 
 import asyncio

@@ -80,8 +80,8 @@ def code(text: str) -> str | None:
 def opening(text: str) -> str | None:
     """The first `OPENING_WORDS` words, the items of a list joined by commas; None where there are none.
 
-    Items are bulleted or numbered lines, two or more, and lines of one or two words: of `1. Red: like blood` the
-    item is `Red`.
+    Items are bulleted or numbered lines, two or more, and lines of one or two words: of `1. Red: like
+    blood` the item is `Red`.
     """
     lines = [line for line in text.splitlines() if line.strip()]
     marked = sum(bool(_LIST_LINE.match(line)) for line in lines) > 1

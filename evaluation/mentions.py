@@ -1,28 +1,30 @@
 """Judge short answers in free text: does the answer mention what was asked for, and nothing else?
 
-Only the first `evaluation.answer_extraction.OPENING_WORDS` words are read, and of those only the first part that
-holds a candidate and is no question: a right word that turns up later does not count. Candidates are the accepted
-and the refused mentions, and every number where a number is accepted. The rules:
+Only the first `evaluation.answer_extraction.OPENING_WORDS` words are read, and of those only the first part
+that holds a candidate and is no question: a right word that turns up later does not count. Candidates are
+the accepted and the refused mentions, and every number where a number is accepted. The rules:
 
-`one`: the first clause with a candidate has an accepted one and no refused one. Clauses end at sentence ends, at
-new lines and before words such as `because`, `than`, `not` or `but`. A candidate right after `not` does not count,
-nor does one before the last `=` or in parentheses where there is another. A list of alternatives is no choice: two
-or more candidates of which one is refused, or three or more items of which one is not accepted, are taken out when
-joined by commas, `and` or `or`. If nothing is left, the answer is wrong.
+`one`: the first clause with a candidate has an accepted one and no refused one. Clauses end at sentence
+ends, at new lines and before words such as `because`, `than`, `not` or `but`. A candidate right after `not`
+does not count, nor does one before the last `=` or in parentheses where there is another. A list of
+alternatives is no choice: two or more candidates of which one is refused, or three or more items of which
+one is not accepted, are taken out when joined by commas, `and` or `or`. If nothing is left, the answer is
+wrong.
 
-`several`: the first sentence with a candidate has exactly `count` accepted ones, no refused one, and no list with
-an item that is neither. Lines of a list are one sentence.
+`several`: the first sentence with a candidate has exactly `count` accepted ones, no refused one, and no
+list with an item that is neither. Lines of a list are one sentence.
 
-`sequence`: the candidates of that sentence are the accepted ones in their order, perhaps after the question's order.
+`sequence`: the candidates of that sentence are the accepted ones in their order, perhaps after the
+question's order.
 
 `start`: the answer begins with an accepted mention; no refused one stands before the first comma of its first
 sentence, nor right after a comma.
 
 `whole`: the answer is an accepted mention and nothing else but punctuation.
 
-A mention is a word or phrase between word boundaries, with no regard to case, accents, Markdown or hyphens between
-its words; `cat(s)` stands for cat and cats. Numbers are equal as digits and as words. A number of the question, and
-1, are no candidates unless listed.
+A mention is a word or phrase between word boundaries, with no regard to case, accents, Markdown or hyphens
+between its words; `cat(s)` stands for cat and cats. Numbers are equal as digits and as words. A number of
+the question, and 1, are no candidates unless listed.
 """
 
 import re

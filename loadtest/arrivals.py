@@ -1,7 +1,8 @@
 """When requests arrive if nobody waits for anybody, and how a load changes over a run. Numbers only.
 
-Arrivals are a Poisson process. A shape makes it an inhomogeneous one by thinning (Lewis and Shedler, 1979): arrivals are
-drawn at the highest rate, and each is kept with the probability that the shape has at its time.
+Arrivals are a Poisson process. A shape makes it an inhomogeneous one by thinning (Lewis and Shedler, 1979):
+arrivals are drawn at the highest rate, and each is kept with the probability that the shape has at its
+time.
 """
 
 import random

@@ -1,6 +1,8 @@
-"""The page of what the conductor is shown, from what is sent: `python -m serving.conductor_page > docs/conductor.md`.
+"""The page of what the conductor is shown, from what is sent: `python -m serving.conductor_page >
+docs/conductor.md`.
 
-Its prompts are those of cluster/api.yaml with every key set; its plans are in docs/plans.yaml, written by hand.
+Its prompts are those of cluster/api.yaml with every key set; its plans are in docs/plans.yaml, written by
+hand.
 """
 
 import json

@@ -1,7 +1,8 @@
 """Servers that tests share, each started once for the whole session and only where a test asks for it.
 
-`local` is the embedded default: real Ray Serve, two real vLLM engines, in a Ray that this process leads, so that a test can
-also ask an engine what it still works on. `scripted_server` is a Podium of its own, started as `make serve` starts one.
+`local` is the embedded default: real Ray Serve, two real vLLM engines, in a Ray that this process leads, so
+that a test can also ask an engine what it still works on. `scripted_server` is a Podium of its own, started
+as `make serve` starts one.
 """
 
 import os

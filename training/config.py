@@ -123,8 +123,8 @@ class QuestionsConfig(Frozen):
     """The share grows linearly from this one; None: it is constant."""
     families: tuple[str, ...] | None = None
     requests_per_team: int = Field(default=1, ge=1)
-    """Of `requests` (`training.curriculum`): requests to each drawn team, one after the other. Examples of one
-    team are learned from together, and its cards are read once.
+    """Of `requests` (`training.curriculum`): requests to each drawn team, one after the other. Examples of
+    one team are learned from together, and its cards are read once.
     """
     also: tuple[AlsoConfig, ...] = ()
 
@@ -143,8 +143,8 @@ class QuestionsConfig(Frozen):
 
 
 class WarmStartConfig(Frozen):
-    """Supervised learning of plans (`training.examples`): the best one of a request, whose team is known to the
-    program that drew it; of all other questions, plans that can run, drawn at random.
+    """Supervised learning of plans (`training.examples`): the best one of a request, whose team is known to
+    the program that drew it; of all other questions, plans that can run, drawn at random.
     """
 
     examples: int = Field(default=2000, ge=1)

@@ -24,8 +24,8 @@ STAGES = 20
 def training_questions(
     config: QuestionsConfig, count: int, stage: str = "grpo"
 ) -> list[Question | TeamQuestion]:
-    """`count` questions in the order in which they are asked, with the config's composite share; requests of the
-    curriculum with the teams that were drawn for them.
+    """`count` questions in the order in which they are asked, with the config's composite share; requests
+    of the curriculum with the teams that were drawn for them.
 
     Args:
         config: what is asked.

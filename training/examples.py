@@ -73,7 +73,8 @@ def examples(
         runner: not used elsewhere meanwhile; closed at the end of its event loop.
         count: how many.
         stage: each has questions of its own.
-        with_rewards: ask every worker of a question with a plan of one step, so that its choice can be judged.
+        with_rewards: ask every worker of a question with a plan of one step, so that its choice can be
+            judged.
 
     Raises:
         SettingsError: plans cannot be drawn for this pool (`check`).

@@ -1,8 +1,8 @@
 """Examples as batches: those whose prompts begin alike share that beginning, and lie behind it in one row.
 
-A team's cards are most of a prompt. Where a row has several requests to one team, the cards are read once and each
-request sees them, itself, and no other request: the block mask of prefix-sharing attention. The gradients are those of
-separate rows.
+A team's cards are most of a prompt. Where a row has several requests to one team, the cards are read once
+and each request sees them, itself, and no other request: the block mask of prefix-sharing attention. The
+gradients are those of separate rows.
 """
 
 import re
@@ -28,15 +28,16 @@ _WORKER = re.compile(r'"worker": (\d)\b')
 class Collator:
     """Groups of examples to a batch of rows, padded on the left.
 
-    A batch has `input_ids` and `position_ids` (B, T), an additive `attention_mask` (B, 1, T, T), `logits_to_keep`
-    (N,), the columns whose next token counts in any row, and `labels` (B, N, `WIDTH`). Logits are computed for those
-    columns alone: over a vocabulary of 49,152 the prompts' logits take more memory than all the rest, and a third of
-    the time.
+    A batch has `input_ids` and `position_ids` (B, T), an additive `attention_mask` (B, 1, T, T),
+    `logits_to_keep` (N,), the columns whose next token counts in any row, and `labels` (B, N, `WIDTH`).
+    Logits are computed for those columns alone: over a vocabulary of 49,152 the prompts' logits take more
+    memory than all the rest, and a third of the time.
 
     Args:
         tokenizer: of the policy.
         prompt_weight: of a prompt's token, relative to a plan's.
-        with_rewards: whether a worker's token is judged by what each worker is worth, where an example says so.
+        with_rewards: whether a worker's token is judged by what each worker is worth, where an example says
+            so.
     """
 
     def __init__(self, tokenizer: Any, prompt_weight: float = 0.0, *, with_rewards: bool = False) -> None:
@@ -130,8 +131,8 @@ def _mask(branches: Sequence[int]) -> torch.Tensor:
 def plan_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
     """The mean over tokens, weighted: cross-entropy; for a worker's token, minus what the choice is worth.
 
-    A worker's token is a choice among the team's numbers. What each of them is worth is known, so the expected worth,
-    and its gradient, are exact: no plan is sampled.
+    A worker's token is a choice among the team's numbers. What each of them is worth is known, so the
+    expected worth, and its gradient, are exact: no plan is sampled.
 
     Args:
         outputs: of the model, with `logits` (B, N, V).

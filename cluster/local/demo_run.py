@@ -22,8 +22,8 @@ from cluster.local.processes import ServeError
 from cluster.local.server import Server
 
 SMALL_ANSWER_TOKENS = 160
-"""A small local model has no more to say. A team that a model of a provider leads is not cut off: its thoughts
-count too.
+"""A small local model has no more to say. A team that a model of a provider leads is not cut off: its
+thoughts count too.
 """
 WORKFLOW_HEADER = "x-podium-workflow-id"
 Json = dict[str, Any]

@@ -1,8 +1,8 @@
 """`python -m cluster.local.setup`, the command behind `make setup`: `.venv`, and the local models where they
 are served. `install.py` does it.
 
-Runs in whatever `python3` there is, before any package is installed. Its version is checked here, before anything
-else of Podium is imported, so this file uses only what Python 3.6 can read.
+Runs in whatever `python3` there is, before any package is installed. Its version is checked here, before
+anything else of Podium is imported, so this file uses only what Python 3.6 can read.
 """
 
 import argparse

@@ -77,7 +77,8 @@ def has_no_index(options: Mapping[str, str]) -> bool:
 
 
 def variables(options: Mapping[str, str]) -> dict[str, str]:
-    """Environment variables that make uv do what pip with these options does, and find the CPU build of torch.
+    """Environment variables that make uv do what pip with these options does, and find the CPU build of
+    torch.
 
     PyPI does not have that build. Where pip has further indexes or find-links, or may ask no index, one of
     them is expected to have it; else uv asks PyTorch's CPU index, https://download.pytorch.org/whl/cpu, for

@@ -1,10 +1,10 @@
-"""What the conductor is told of its work: what a plan is, what makes a good one, how to write it in the format
-that its server enforces, and worked examples.
+"""What the conductor is told of its work: what a plan is, what makes a good one, how to write it in the
+format that its server enforces, and worked examples.
 
-Written for strong models that were not trained for this. All of it is made for the request: no more steps than
-it may have, and no worker that its pool does not have, so a conductor that copies an example has written a plan
-that runs. The examples are in the spirit of the few-shot plans of arXiv 2512.04388; they and the wording are
-ours.
+Written for strong models that were not trained for this. All of it is made for the request: no more steps
+than it may have, and no worker that its pool does not have, so a conductor that copies an example has
+written a plan that runs. The examples are in the spirit of the few-shot plans of arXiv 2512.04388; they and
+the wording are ours.
 """
 
 import json
@@ -130,7 +130,11 @@ def _examples(n_workers: int, cheapest: int | None) -> list[_Example]:
             "The note needs what the coder finds, so a writer reads it.",
             (
                 Step(b, "Find why the script prints every line twice, and fix it."),
-                Step(c, "Give the fixed script, then a note for our customers on why every line came twice.", (0,)),
+                Step(
+                    c,
+                    "Give the fixed script, then a note for our customers on why every line came twice.",
+                    (0,),
+                ),
             ),
         ),
         _Example(
@@ -139,7 +143,11 @@ def _examples(n_workers: int, cheapest: int | None) -> list[_Example]:
             (
                 Step(b, "Translate the clause into Japanese."),
                 Step(c, "Work out 3.2 % of 41,750 euros."),
-                Step(a, "Write the e-mail to Ms Sato with the Japanese clause and 3.2 % of 41,750 euros.", (0, 1)),
+                Step(
+                    a,
+                    "Write the e-mail to Ms Sato with the Japanese clause and 3.2 % of 41,750 euros.",
+                    (0, 1),
+                ),
             ),
         ),
         _Example(
@@ -147,10 +155,14 @@ def _examples(n_workers: int, cheapest: int | None) -> list[_Example]:
             "Counting easily goes wrong, so another worker checks it.",
             (
                 Step(c, "Count the ways to seat 7 guests at a round table with Ann and Bo apart."),
-                Step(b, "Check the ways to seat 7 guests with Ann and Bo apart, and write out the right count.", (0,)),
+                Step(
+                    b,
+                    "Check the ways to seat 7 guests with Ann and Bo apart, and write out the right count.",
+                    (0,),
+                ),
             ),
         ),
-    ]  # fmt: skip
+    ]
 
 
 def _shown(layout: Layout, example: _Example) -> str:

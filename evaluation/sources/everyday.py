@@ -1,8 +1,9 @@
 """Short ordinary questions that a very small model can partly answer: `everyday?part=test`.
 
-Written for Podium in the words that people type, without answer tags; nothing depends on the year. The split is
-fixed, in `everyday.jsonl`: `part=test` has 200 questions, `part=train` the others; without `part` all are asked.
-`family=` names one of `FAMILIES`. Each line says what `evaluation.mentions` accepts and refuses, and by which rule.
+Written for Podium in the words that people type, without answer tags; nothing depends on the year. The
+split is fixed, in `everyday.jsonl`: `part=test` has 200 questions, `part=train` the others; without `part`
+all are asked. `family=` names one of `FAMILIES`. Each line says what `evaluation.mentions` accepts and
+refuses, and by which rule.
 """
 
 from pathlib import Path

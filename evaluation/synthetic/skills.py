@@ -1,8 +1,8 @@
 """A SYNTHETIC worker: a program that solves a few families of synthetic questions, and declines all others.
 
-It gets the prompt of a language model (`conductor/plan/prompts.py`, `work`): the question, the outputs its step
-may see, its task. It knows nothing else, in particular no reference answer. `kind: python` in the settings
-makes one::
+It gets the prompt of a language model (`conductor/plan/prompts.py`, `work`): the question, the outputs its
+step may see, its task. It knows nothing else, in particular no reference answer. `kind: python` in the
+settings makes one::
 
     - {name: adder, kind: python, factory: "evaluation.synthetic.skills:Skill",
        options: {families: [arithmetic]}}

@@ -1,5 +1,5 @@
-"""Whether an engine can serve a LoRA adapter: checked before vLLM loads it, because vLLM does not report all of
-it.
+"""Whether an engine can serve a LoRA adapter: checked before vLLM loads it, because vLLM does not report
+all of it.
 
 A tensor that is smaller than the model's is copied into a corner of its place without a word, rank and
 alpha patterns are read by nobody, and an adapter of a base that PiSSA and its kin had changed gives wrong

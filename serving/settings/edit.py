@@ -1,4 +1,5 @@
-"""Sets fields of workers in the text of a settings file; every other character stays, comments and layout too.
+"""Sets fields of workers in the text of a settings file; every other character stays, comments and layout
+too.
 
 YAML's own marks say where a value begins and ends, so only that is replaced. A library that reads and writes
 the whole file would wrap its lines anew (docs/decisions/0025).

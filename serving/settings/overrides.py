@@ -24,7 +24,8 @@ def settings_to_serve(path: str | Path, model: str | None = None, conductor: str
         conductor: the worker that leads, in place of the file's conductor.
 
     Raises:
-        SettingsError: the file cannot be used, the worker cannot lead, or no local engine is left for `model`.
+        SettingsError: the file cannot be used, the worker cannot lead, or no local engine is left for
+            `model`.
     """
     settings = load(path)
     if conductor:

@@ -1,8 +1,8 @@
 """An end for answers that pass the limit their call has set: not every server keeps to `max_output_tokens`.
 
-Tokens are rarely reported while an answer streams, so they are bounded from below: by pieces (no server splits
-a token) and bytes together, and by bytes alone where a piece holds many tokens. What is cut has clearly
-passed the limit. What is reported is for `usage.py` to judge, whichever packet it comes in.
+Tokens are rarely reported while an answer streams, so they are bounded from below: by pieces (no server
+splits a token) and bytes together, and by bytes alone where a piece holds many tokens. What is cut has
+clearly passed the limit. What is reported is for `usage.py` to judge, whichever packet it comes in.
 """
 
 from collections.abc import AsyncGenerator

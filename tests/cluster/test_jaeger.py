@@ -12,7 +12,8 @@ from serving.telemetry import spans
 PATH = Path(__file__).resolve().parents[2] / "cluster" / "jaeger.yaml"
 SAMPLING = PATH.with_name("jaeger.sampling.yaml")
 
-# What the collector's processor takes, as far as we use it: processor/tailsamplingprocessor/config.schema.yaml of
+# What the collector's processor takes, as far as we use it:
+# processor/tailsamplingprocessor/config.schema.yaml of
 # github.com/open-telemetry/opentelemetry-collector-contrib, read on 2026-11-21.
 PROCESSOR = {"decision_wait", "decision_wait_after_root_received", "num_traces", "decision_cache", "policies"}
 POLICIES = {

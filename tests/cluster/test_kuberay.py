@@ -1,5 +1,6 @@
-"""cluster/kuberay/ without a cluster: core objects by Kubernetes' own client models, which refuse unknown fields; the RayService by
-KubeRay's field names, by the autoscaler in Ray's wheel, and by Ray Serve's schema."""
+"""cluster/kuberay/ without a cluster: core objects by Kubernetes' own client models, which refuse unknown
+fields; the RayService by KubeRay's field names, by the autoscaler in Ray's wheel, and by Ray Serve's
+schema."""
 
 import copy
 import json
@@ -19,9 +20,10 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "cluster" / "kuberay"
 Data = dict[str, Any]
 
-# KubeRay's fields, of those that a RayService may have: `json` tags of RayServiceSpec, ClusterUpgradeOptions, RayClusterSpec,
-# AuthOptions, GcsFaultToleranceOptions, RedisCredential, AutoscalerOptions, HeadGroupSpec and WorkerGroupSpec in ray-operator/apis/ray/v1/
-# rayservice_types.go and raycluster_types.go of ray-project/kuberay (1.7; read 2026-11-21). Its CRD is in no package.
+# KubeRay's fields, of those that a RayService may have: `json` tags of RayServiceSpec,
+# ClusterUpgradeOptions, RayClusterSpec, AuthOptions, GcsFaultToleranceOptions, RedisCredential,
+# AutoscalerOptions, HeadGroupSpec and WorkerGroupSpec in ray-operator/apis/ray/v1/ rayservice_types.go and
+# raycluster_types.go of ray-project/kuberay (1.7; read 2026-11-21). Its CRD is in no package.
 SPEC = {
     "upgradeStrategy", "rayClusterDeletionDelaySeconds", "excludeHeadPodFromServeSvc", "serveService", "serveConfigV2",
     "rayClusterConfig",
@@ -172,7 +174,8 @@ def test_the_old_cluster_outlives_its_longest_run(spec: Data) -> None:
     assert spec["rayClusterDeletionDelaySeconds"] > load(ROOT / "cluster/gpu.yaml").limits.default_deadline_s
 
 
-# ------------------------------------------------------------------------------------------------ what it must be
+# ------------------------------------------------------------------------------------------------ what it
+# must be
 
 
 def test_the_head_runs_no_replicas(spec: Data) -> None:

@@ -134,7 +134,8 @@ def test_images_are_pinned_to_the_ray_of_this_project(config: dict[str, Any]) ->
     assert len({tag[2] for tag in tags if tag}) == 1, "one Python in all containers"
 
 
-# ------------------------------------------------------------------------------------------------ what each must be
+# ------------------------------------------------------------------------------------------------ what each
+# must be
 
 
 def test_the_head_runs_no_replicas(cloud: dict[str, Any]) -> None:

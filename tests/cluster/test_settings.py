@@ -172,7 +172,8 @@ def test_local_models_are_free_and_said_so() -> None:
         assert Price(worker.price.input_usd_per_mtok, worker.price.output_usd_per_mtok) == FREE
 
 
-# ------------------------------------------------------------------------------------------------ vLLM's own parsing
+# ------------------------------------------------------------------------------------------------ vLLM's
+# own parsing
 
 
 @pytest.fixture(scope="session")

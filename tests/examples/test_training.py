@@ -1,5 +1,6 @@
-"""examples/training from its questions to a published adapter: the files that ship, with a conductor of a few thousand weights,
-two steps, and providers on the loopback that enforce the real ones' rules. `claude` is right, the other two are not.
+"""examples/training from its questions to a published adapter: the files that ship, with a conductor of a
+few thousand weights, two steps, and providers on the loopback that enforce the real ones' rules. `claude`
+is right, the other two are not.
 """
 
 import asyncio

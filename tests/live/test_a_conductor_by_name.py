@@ -1,5 +1,5 @@
-"""`make serve CONDUCTOR=...` and `make demo CONDUCTOR=...` (set-up aside), with OpenAI on the loopback and no engine. Named to run before the
-shared engines are up.
+"""`make serve CONDUCTOR=...` and `make demo CONDUCTOR=...` (set-up aside), with OpenAI on the loopback and
+no engine. Named to run before the shared engines are up.
 """
 
 import asyncio

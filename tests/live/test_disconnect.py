@@ -1,7 +1,9 @@
-"""A client that leaves, at every event of a run, on the real Serve app over a socket: nothing goes on behind it.
+"""A client that leaves, at every event of a run, on the real Serve app over a socket: nothing goes on
+behind it.
 
-The workers are real adapters over real HTTP to a loopback server in this process, which sees each connection close. The last
-step never ends by itself, so whatever ends it is the client's leaving. How fast: `make bench`.
+The workers are real adapters over real HTTP to a loopback server in this process, which sees each
+connection close. The last step never ends by itself, so whatever ends it is the client's leaving. How fast:
+`make bench`.
 """
 
 import asyncio

@@ -1,7 +1,8 @@
-"""What a server leaves on its machine: no secret in any file, no port beyond loopback, no file, no shared memory.
+"""What a server leaves on its machine: no secret in any file, no port beyond loopback, no file, no shared
+memory.
 
-`pytest tests/live/test_secrets.py tests/live/test_a_newcomer.py -k "secret"` is the whole search: with Serve's proxy, with HAProxy, a
-start that fails, Ctrl-C, and the embedded default with its engines.
+`pytest tests/live/test_secrets.py tests/live/test_a_newcomer.py -k "secret"` is the whole search: with
+Serve's proxy, with HAProxy, a start that fails, Ctrl-C, and the embedded default with its engines.
 """
 
 import asyncio

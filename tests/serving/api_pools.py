@@ -1,4 +1,5 @@
-"""Pools of API models against providers that enforce their rules: what clients send by default, and worse, through the real API.
+"""Pools of API models against providers that enforce their rules: what clients send by default, and worse,
+through the real API.
 
 `python -m tests.serving.api_pools` prints the table.
 """

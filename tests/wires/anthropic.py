@@ -1,7 +1,8 @@
 """Anthropic's messages, streamed.
 
-Source: https://platform.claude.com/docs/en/build-with-claude/streaming (events, pings, errors inside the stream),
-https://platform.claude.com/docs/en/api/errors (statuses). `extra={"cache_written": n}`: tokens written to the cache.
+Source: https://platform.claude.com/docs/en/build-with-claude/streaming (events, pings, errors inside the
+stream), https://platform.claude.com/docs/en/api/errors (statuses). `extra={"cache_written": n}`: tokens
+written to the cache.
 """
 
 import json

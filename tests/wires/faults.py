@@ -1,7 +1,9 @@
-"""A server that breaks below the wire: not HTTP at all, broken framing, bytes that drip for ever. It knows no provider.
+"""A server that breaks below the wire: not HTTP at all, broken framing, bytes that drip for ever. It knows
+no provider.
 
-A `Fault` is what the server writes to each connection once a request is there. What one provider's words look like is
-given to it, so that every fault can be played to every worker, before its first word and after it.
+A `Fault` is what the server writes to each connection once a request is there. What one provider's words
+look like is given to it, so that every fault can be played to every worker, before its first word and after
+it.
 """
 
 import asyncio

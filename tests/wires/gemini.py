@@ -1,8 +1,9 @@
 """Gemini's streamGenerateContent with `alt=sse`.
 
-Source: https://ai.google.dev/api/generate-content#v1beta.GenerateContentResponse (chunks, each with a running usageMetadata),
-https://ai.google.dev/gemini-api/docs/troubleshooting (errors, in the shape of google.rpc.Status).
-`extra={"block": "SAFETY"}` blocks the prompt; `extra={"retry_delay": "3s"}` adds a RetryInfo to an error.
+Source: https://ai.google.dev/api/generate-content#v1beta.GenerateContentResponse (chunks, each with a
+running usageMetadata), https://ai.google.dev/gemini-api/docs/troubleshooting (errors, in the shape of
+google.rpc.Status). `extra={"block": "SAFETY"}` blocks the prompt; `extra={"retry_delay": "3s"}` adds a
+RetryInfo to an error.
 """
 
 import json

@@ -1,8 +1,9 @@
 """OpenAI's chat completions, streamed.
 
-Source: https://platform.openai.com/docs/api-reference/chat-streaming (chunks), https://platform.openai.com/docs/guides/error-codes
-(errors). `reasoning_content` is DeepSeek's and vLLM's addition, `extra={"reasoning_field": "reasoning"}` OpenRouter's;
-`extra={"refusal": "..."}` is OpenAI's refusal in words.
+Source: https://platform.openai.com/docs/api-reference/chat-streaming (chunks),
+https://platform.openai.com/docs/guides/error-codes (errors). `reasoning_content` is DeepSeek's and vLLM's
+addition, `extra={"reasoning_field": "reasoning"}` OpenRouter's; `extra={"refusal": "..."}` is OpenAI's
+refusal in words.
 """
 
 import json

@@ -1,7 +1,8 @@
-"""A small HTTP/1.1 server on 127.0.0.1 that streams what a `Wire` makes of an `Answer`, and can break in every way.
+"""A small HTTP/1.1 server on 127.0.0.1 that streams what a `Wire` makes of an `Answer`, and can break in
+every way.
 
-It speaks plain asyncio, so that a test decides over every byte: chunked transfer encoding, keep-alive, resets in the middle
-of a body, silence. It notes what was asked and when each client hung up.
+It speaks plain asyncio, so that a test decides over every byte: chunked transfer encoding, keep-alive,
+resets in the middle of a body, silence. It notes what was asked and when each client hung up.
 """
 
 import asyncio

@@ -1,15 +1,20 @@
 """Providers that enforce their published parameter rules, and answer in their own words where one is broken.
 
-Written from the providers' pages and from errors that people were given, not from `serving/settings/known_models.py`, which they judge:
+Written from the providers' pages and from errors that people were given, not from
+`serving/settings/known_models.py`, which they judge:
 
-* OpenAI: https://developers.openai.com/api/docs/guides/reasoning, .../structured-outputs; errors: huggingface/smolagents#1671,
-  anomalyco/opencode#4451, BerriAI/litellm#18921, community.openai.com/t/1341049, explodinggradients/ragas#2418.
-* Anthropic: https://platform.claude.com/docs/en/models/sonnet-5-5/migration-guide, .../build-with-claude/structured-outputs,
-  .../extended-thinking; errors: BerriAI/litellm#3286, SalesforceAIResearch/MCP-Universe#49, agentjido/req_llm#706, mnfst/modelparams.dev#214.
-* Google: https://ai.google.dev/api/generate-content#generationconfig; errors: continuedev/continue#2702 and #7849.
+* OpenAI: https://developers.openai.com/api/docs/guides/reasoning, .../structured-outputs; errors:
+  huggingface/smolagents#1671, anomalyco/opencode#4451, BerriAI/litellm#18921,
+  community.openai.com/t/1341049, explodinggradients/ragas#2418.
+* Anthropic: https://platform.claude.com/docs/en/models/sonnet-5-5/migration-guide,
+  .../build-with-claude/structured-outputs, .../extended-thinking; errors: BerriAI/litellm#3286,
+  SalesforceAIResearch/MCP-Universe#49, agentjido/req_llm#706, mnfst/modelparams.dev#214.
+* Google: https://ai.google.dev/api/generate-content#generationconfig; errors: continuedev/continue#2702 and
+  #7849.
 
-What a rule's page does not word is worded in the style of its neighbours. A model that is not in the tables is not served (404).
-Models that reason spend tokens on it before they write, out of the same limit as the answer's.
+What a rule's page does not word is worded in the style of its neighbours. A model that is not in the tables
+is not served (404). Models that reason spend tokens on it before they write, out of the same limit as the
+answer's.
 """
 
 import json

@@ -1,4 +1,5 @@
-"""`podium curriculum`: look at the requests that a conductor learns from, and measure one on those it never saw.
+"""`podium curriculum`: look at the requests that a conductor learns from, and measure one on those it never
+saw.
 
 Exit codes: 0 done; 1 it cannot be done as asked; 130 stopped.
 """

@@ -1,7 +1,7 @@
 """The written material: domains with their phrasings and cards, roles, generalists, ways to join clauses.
 
-The YAML files beside this one are the curriculum's text; this file reads them, and says what is held out: whole domains
-and roles, and of all others a fifth of the phrasings and cards, by their words.
+The YAML files beside this one are the curriculum's text; this file reads them, and says what is held out:
+whole domains and roles, and of all others a fifth of the phrasings and cards, by their words.
 """
 
 import hashlib
@@ -135,8 +135,8 @@ def side_of(text: str) -> Side:
 def load(side: Side) -> Materials:
     """The texts of one side.
 
-    The training side has neither a held-out domain nor a held-out text. The other one has the held-out domains whole,
-    and of all others what training does not have.
+    The training side has neither a held-out domain nor a held-out text. The other one has the held-out
+    domains whole, and of all others what training does not have.
 
     Raises:
         ValueError: a file is not what it should be; pydantic's message has the place.

@@ -1,4 +1,5 @@
-"""Requests that fit a team, as people write them; what each of their parts is, and the plan that answers them best.
+"""Requests that fit a team, as people write them; what each of their parts is, and the plan that answers
+them best.
 
 Kinds: `one` (a single step), `small_talk`, `chain` (the second part uses the first one's result), `join` (two
 independent parts, and a third that uses both), `check` (a part whose result somebody else checks).

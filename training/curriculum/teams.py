@@ -1,6 +1,8 @@
-"""Teams of workers that nobody has met before: two to nine cards, and what each of these workers can really do.
+"""Teams of workers that nobody has met before: two to nine cards, and what each of these workers can really
+do.
 
-SYNTHETIC: how well a worker does a part follows from its card's field, so that a program can say who was right.
+SYNTHETIC: how well a worker does a part follows from its card's field, so that a program can say who was
+right.
 """
 
 import random

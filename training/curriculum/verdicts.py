@@ -24,9 +24,10 @@ class Verdict:
         parsed: it can run, and nothing stands beside it.
         steps: how many; 0 where it is no plan.
         has_shape: as many steps as the request has parts, each reading what its part uses and nothing else.
-        workers: the share of parts whose worker can do them as well as anybody in the team; 0 without the shape,
-            but for a plan of several steps for a request of one part, whose last step counts.
-        about: the share of subtasks that name their part by its own words, or are empty in a plan of one step.
+        workers: the share of parts whose worker can do them as well as anybody in the team; 0 without the
+            shape, but for a plan of several steps for a request of one part, whose last step counts.
+        about: the share of subtasks that name their part by its own words, or are empty in a plan of one
+            step.
         empty: the share of subtasks that are empty.
     """
 

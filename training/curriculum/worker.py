@@ -1,8 +1,9 @@
 """A SYNTHETIC worker: a program in the place of a drawn team's worker, for one request.
 
-It gets the prompt that a language model would get, finds in it which part of the request it is asked for, and gives that
-part's result, a code, where it can do the part and was shown what the part uses; else another code. So an answer is right
-exactly where the plan asked the right workers for the right parts and passed their results on.
+It gets the prompt that a language model would get, finds in it which part of the request it is asked for,
+and gives that part's result, a code, where it can do the part and was shown what the part uses; else
+another code. So an answer is right exactly where the plan asked the right workers for the right parts and
+passed their results on.
 """
 
 import hashlib

@@ -2,8 +2,8 @@
 silence.
 
 Only where the value would change the answer: an empty one asks for nothing, and clients send many of those
-by default. A test holds these fields and `chat_schema.ChatRequest` against the SDK's own list, so that a new one
-is decided about.
+by default. A test holds these fields and `chat_schema.ChatRequest` against the SDK's own list, so that a
+new one is decided about.
 """
 
 from collections.abc import Mapping, Sequence

@@ -107,7 +107,8 @@ def test_another_conductor_is_one_of_the_files_that_agree(files: Files) -> None:
         files.case()
 
 
-# ------------------------------------------------------------------------------------------------ what is broken
+# ------------------------------------------------------------------------------------------------ what is
+# broken
 
 
 def breaks(name: str, field: str, says: str, *, fault: bool = True) -> Callable[..., Any]:
@@ -337,7 +338,8 @@ def test_a_remark_alone_is_no_fault(files: Files) -> None:
     assert (code, "remark" in text) == (0, True)
 
 
-# ------------------------------------------------------------------------------------------------ memory and money
+# ------------------------------------------------------------------------------------------------ memory
+# and money
 
 
 def test_a_models_folder_is_read_itself(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""The client leaves, at any moment: then no run, no call, no held cent, no task and no span is left, and the record says so.
+"""The client leaves, at any moment: then no run, no call, no held cent, no task and no span is left, and
+the record says so.
 
 Waits are for states. The last worker never ends by itself, so that every leaving is an early one.
 """

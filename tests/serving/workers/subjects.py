@@ -1,6 +1,7 @@
 """The workers that must keep the port's promises, each with a way to make it behave well or badly.
 
-To add one: write an async context manager that takes a `Behaviour` and yields a `Subject`, and put it into `SUBJECTS`.
+To add one: write an async context manager that takes a `Behaviour` and yields a `Subject`, and put it into
+`SUBJECTS`.
 """
 
 import asyncio
