@@ -137,13 +137,13 @@ def _one(text: str, candidates: Candidates) -> str:
             left = _without_lists(clause, mentions)
             if not left:
                 return "it lists alternatives and chooses none"
-            return _refused(left)
+            return _refusal(left)
     return "nothing in its first words is an accepted answer"
 
 
 def _several(text: str, candidates: Candidates, count: int) -> str:
     sentence, mentions = _first_sentence(text, candidates)
-    if fault := _refused(mentions):
+    if fault := _refusal(mentions):
         return fault
     named = len({mention.item for mention in mentions})
     if named != count:
@@ -165,10 +165,10 @@ def _start(text: str, candidates: Candidates) -> str:
     if not mentions or mentions[0].start != 0 or not mentions[0].accepted:
         return "it does not begin with an accepted answer"
     beside = [mention for part in rest for mention in candidates.find(part)[:1] if mention.start == 0]
-    return _refused(mentions + beside)
+    return _refusal(mentions + beside)
 
 
-def _refused(mentions: Sequence[Mention]) -> str:
+def _refusal(mentions: Sequence[Mention]) -> str:
     if wrong := [mention.item for mention in mentions if not mention.accepted]:
         return f"it says {wrong[0]!r}"
     return "" if mentions else "nothing in its first words is an accepted answer"

@@ -48,7 +48,7 @@ class Collator:
     def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:
         packed = [_Row.of([self._branch(each) for each in row["examples"]]) for row in rows]
         longest = max(len(row.ids) for row in packed)
-        padded = [row.padded(longest, self._tokenizer.pad_token_id) for row in packed]
+        padded = [row.pad(longest, self._tokenizer.pad_token_id) for row in packed]
         labels = torch.tensor([row.labels for row in padded])
         columns = (labels[:, :, WEIGHT] > 0).any(0).nonzero().squeeze(1)
         return {
@@ -103,7 +103,7 @@ class _Row:
             row.labels += labels[shared:]
         return row
 
-    def padded(self, length: int, pad: int) -> "_Row":
+    def pad(self, length: int, pad: int) -> "_Row":
         """The row with padding before it."""
         room = length - len(self.ids)
         return _Row(

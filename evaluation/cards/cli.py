@@ -56,11 +56,23 @@ def parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
     )
     add = parser.add_argument
-    add("--results", nargs="+", type=Path, default=[], metavar="FOLDER", help="--out of `podium eval`; its "
-        "strategies single:NAME count")  # fmt: skip
+    add(
+        "--results",
+        nargs="+",
+        type=Path,
+        default=[],
+        metavar="FOLDER",
+        help="--out of `podium eval`; its strategies single:NAME count",
+    )
     add("--recorded", metavar="SET", help="the training side of a recorded pool: 'recorded:FILE?part=train'")
-    add("--records", nargs="+", default=[], metavar="PLACE", help="a running Podium's URL (a key goes into "
-        "PODIUM_API_KEY), or a file of what GET /v1/workflows answered")  # fmt: skip
+    add(
+        "--records",
+        nargs="+",
+        default=[],
+        metavar="PLACE",
+        help="a running Podium's URL (a key goes into "
+        "PODIUM_API_KEY), or a file of what GET /v1/workflows answered",
+    )
     add("--settings", type=Path, metavar="FILE", help="show the cards that fit this settings file")
     add(
         "--into", type=Path, metavar="FILE", help="write them into its workers; the rest of it stays as it is"
@@ -68,10 +80,21 @@ def parser() -> argparse.ArgumentParser:
     add("--replace", action="store_true", help="with --into: also over cards that somebody has written")
     add("--print-yaml", action="store_true", help="print a patch of settings, such as for user_config")
     add("--workers", nargs="+", metavar="NAME", help="of these workers only (all that were measured)")
-    add("--name", nargs="+", type=_renaming, default=[], metavar="MEASURED=WORKER", help="who is who, where "
-        "names differ")  # fmt: skip
-    add("--train-share", type=share, default=TRAIN_SHARE, metavar="SHARE", help="the training part of recorded "
-        "questions in --results (%(default)s)")  # fmt: skip
+    add(
+        "--name",
+        nargs="+",
+        type=_renaming,
+        default=[],
+        metavar="MEASURED=WORKER",
+        help="who is who, where names differ",
+    )
+    add(
+        "--train-share",
+        type=share,
+        default=TRAIN_SHARE,
+        metavar="SHARE",
+        help="the training part of recorded questions in --results (%(default)s)",
+    )
     return parser
 
 

@@ -155,7 +155,7 @@ def load(side: Side) -> Materials:
         [role for each in roles if (role := _role_of(each, side)) is not None],
         _texts_of(generalists, side, Generalists.model_fields),
         _texts_of(joints, side, ("chain", "join", "check", "check_subtasks", "openers", "closers")),
-        _kept(_read(FOLDER / "texts.yaml"), side),
+        _keep(_read(FOLDER / "texts.yaml"), side),
     )
 
 
@@ -163,7 +163,7 @@ def _read(path: Path) -> Any:
     return yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
 
 
-def _kept(texts: Sequence[str], side: Side) -> tuple[str, ...]:
+def _keep(texts: Sequence[str], side: Side) -> tuple[str, ...]:
     return tuple(text for text in texts if side_of(text) == side)
 
 
@@ -172,11 +172,11 @@ def _domain_of(domain: Domain, side: Side) -> Domain:
         return domain
     return domain.model_copy(
         update={
-            "cards": _kept(domain.cards, side),
-            "phrasings": _kept(domain.phrasings, side),
+            "cards": _keep(domain.cards, side),
+            "phrasings": _keep(domain.phrasings, side),
             "conversations": tuple(turns for turns in domain.conversations if side_of(turns[-1]) == side),
-            "parts": _kept(domain.parts, side),
-            "then": _kept(domain.then, side),
+            "parts": _keep(domain.parts, side),
+            "then": _keep(domain.then, side),
         }
     )
 
@@ -188,11 +188,11 @@ def _role_of(role: Role, side: Side) -> Role | None:
     known = tuple(name for name in role.domains if name not in HELD_OUT_DOMAINS)
     is_trained = 2 * len(known) > len(role.domains) and len(known) > 1
     if side == "held_out":
-        return role.model_copy(update={"cards": _kept(role.cards, side)}) if is_trained else role
+        return role.model_copy(update={"cards": _keep(role.cards, side)}) if is_trained else role
     return (
-        role.model_copy(update={"domains": known, "cards": _kept(role.cards, side)}) if is_trained else None
+        role.model_copy(update={"domains": known, "cards": _keep(role.cards, side)}) if is_trained else None
     )
 
 
 def _texts_of(model: Texts, side: Side, fields: Iterable[str]) -> Texts:
-    return model.model_copy(update={name: _kept(getattr(model, name), side) for name in fields})
+    return model.model_copy(update={name: _keep(getattr(model, name), side) for name in fields})

@@ -20,7 +20,7 @@ SHARES: dict[Kind, float] = {"one": 0.6, "small_talk": 0.08, "chain": 0.14, "joi
 """How often each is drawn, where the team can do it."""
 CONVERSATIONS = 0.12
 """Of the requests of one step, those of several turns."""
-UNCOVERED = 0.15
+WITHOUT_SPECIALIST = 0.15
 """Of the requests of one step, those that no specialist of the team covers, where a generalist is there."""
 RESULT = ("it", "it", "the result", "that", "what comes out", "what you get")
 """How a clause names what another step gave."""
@@ -225,13 +225,11 @@ def _one(rng: random.Random, materials: Materials, team: DrawnTeam) -> Request:
 
 def _topic(rng: random.Random, materials: Materials, team: DrawnTeam) -> str:
     """A domain that somebody can do; mostly one of a specialist's."""
-    covered = [name for name in team.covered if name in materials.domains and name != SMALL_TALK]
+    covered = [name for name in team.topics if name in materials.domains and name != SMALL_TALK]
     others = [
-        each.domain
-        for each in materials.fields
-        if each.domain not in team.uncovered_by and team.best(each.domain)
+        each.domain for each in materials.fields if each.domain not in team.claims and team.best(each.domain)
     ]
-    if others and (not covered or rng.random() < UNCOVERED):
+    if others and (not covered or rng.random() < WITHOUT_SPECIALIST):
         return rng.choice(others)
     # Each specialist is as likely as another, however many domains it has.
     by_mate = [sorted(mate.can & set(covered)) for mate in team.mates if mate.can & set(covered)]
@@ -250,7 +248,7 @@ def _chain(rng: random.Random, materials: Materials, team: DrawnTeam) -> Request
     second = first and _clause(rng, materials, team, (first,), then=True)
     if not first or not second:
         return None
-    text = _joined(rng, rng.choice(materials.joints.chain), a=first.clause, b=second.clause)
+    text = _join_clauses(rng, rng.choice(materials.joints.chain), a=first.clause, b=second.clause)
     return Request("chain", (_in_a_frame(rng, materials, text),), (first, second))
 
 
@@ -262,15 +260,15 @@ def _join(rng: random.Random, materials: Materials, team: DrawnTeam) -> Request 
         each
         for each in joints.join_last
         if each.domain in materials.domains
-        and each.domain not in team.uncovered_by - set(team.covered)
+        and each.domain not in team.claims - set(team.topics)
         and team.best(each.domain)
     ]
     if not first or not second or not lasts:
         return None
-    specialist = [each for each in lasts if each.domain in team.covered]
+    specialist = [each for each in lasts if each.domain in team.topics]
     last = rng.choice(specialist or lasts)
     third = Part(last.domain, fill(rng, last.text, joints.slots), (0, 1))
-    text = _joined(rng, rng.choice(joints.join), a=first.clause, b=second.clause, j=third.clause)
+    text = _join_clauses(rng, rng.choice(joints.join), a=first.clause, b=second.clause, j=third.clause)
     return Request("join", (_in_a_frame(rng, materials, text),), (first, second, third))
 
 
@@ -283,7 +281,7 @@ def _check(rng: random.Random, materials: Materials, team: DrawnTeam) -> Request
     doers = set(team.best(first.domain))
     if not best_workers(check, team, tuple(doers)):
         return None
-    text = _joined(rng, rng.choice(materials.joints.check), a=first.clause)
+    text = _join_clauses(rng, rng.choice(materials.joints.check), a=first.clause)
     return Request("check", (_in_a_frame(rng, materials, text),), (first, check))
 
 
@@ -295,21 +293,21 @@ def _clause(
     usable = [
         each
         for each in materials.fields
-        if each.domain not in team.uncovered_by - set(team.covered)
+        if each.domain not in team.claims - set(team.topics)
         and (each.then if then else each.parts)
         and team.best(each.domain)
         and not taken & set(team.best(each.domain))
     ]
-    covered = [each for each in usable if each.domain in team.covered]
-    others = [each for each in usable if each.domain not in team.covered]
+    covered = [each for each in usable if each.domain in team.topics]
+    others = [each for each in usable if each.domain not in team.topics]
     if not usable:
         return None
-    domain = rng.choice(covered if covered and (not others or rng.random() >= UNCOVERED) else others)
+    domain = rng.choice(covered if covered and (not others or rng.random() >= WITHOUT_SPECIALIST) else others)
     clause = fill(rng, rng.choice(domain.then if then else domain.parts), domain.slots)
     return Part(domain.domain, clause.replace("{it}", rng.choice(RESULT)), (0,) if then else ())
 
 
-def _joined(rng: random.Random, template: str, **clauses: str) -> str:
+def _join_clauses(rng: random.Random, template: str, **clauses: str) -> str:
     """`template` with its clauses, one of which may begin with a capital."""
     texts = clauses | {name.upper(): clause[:1].upper() + clause[1:] for name, clause in clauses.items()}
     return _SLOT.sub(lambda found: texts.get(found[1], found[0]), template)
@@ -329,10 +327,10 @@ def _in_a_tone(rng: random.Random, materials: Materials, text: str) -> str:
     text = _in_a_frame(rng, materials, text)
     if rng.random() < 0.12:
         text = text.lower()
-    return _mistyped(rng, text) if rng.random() < 0.08 else text
+    return _add_slips(rng, text) if rng.random() < 0.08 else text
 
 
-def _mistyped(rng: random.Random, text: str) -> str:
+def _add_slips(rng: random.Random, text: str) -> str:
     """One letter in thirty is left out, doubled, or changes places with the next."""
     typed: list[str] = []
     letters = list(text)

@@ -103,13 +103,13 @@ class DrawnTeam:
         return tuple(index for index, each in enumerate(rewards) if each == top > 0)
 
     @property
-    def covered(self) -> list[str]:
+    def topics(self) -> list[str]:
         """What somebody is a specialist of, and nobody else might do."""
         might = frozenset[str]().union(*(mate.might for mate in self.mates))
         return sorted(frozenset[str]().union(*(mate.can for mate in self.mates)) - might)
 
     @property
-    def uncovered_by(self) -> frozenset[str]:
+    def claims(self) -> frozenset[str]:
         """Everything that a specialist here does or might do."""
         return frozenset[str]().union(*(mate.can | mate.might for mate in self.mates))
 
