@@ -239,20 +239,21 @@ def test_what_set_up_is_told_to_install_has_no_conductor_s_model_in_it() -> None
 
 def test_make_hands_the_conductor_to_set_up_and_to_the_server() -> None:
     for target in ("serve", "demo"):
-        made = subprocess.run(
-            ["make", "-n", target, "CONDUCTOR=gpt-5", "SETTINGS=cluster/api.yaml"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.splitlines()
+        made = commands_of(target, "CONDUCTOR=gpt-5", "SETTINGS=cluster/api.yaml")
         assert all(
             re.search("--settings cluster/api.yaml .*--conductor 'gpt-5'", line) for line in made[-2:]
         ), made
-    setup = subprocess.run(
-        ["make", "-n", "setup", "CONDUCTOR=gpt-5"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert "--conductor 'gpt-5'" in setup.stdout
+    assert "--conductor 'gpt-5'" in "\n".join(commands_of("setup", "CONDUCTOR=gpt-5"))
+
+
+def commands_of(target: str, *variables: str) -> list[str]:
+    """What make would run; the same where make itself runs this test."""
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL")
+    }
+    command = ["make", "-n", "--no-print-directory", target, *variables]
+    made = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    return made.stdout.splitlines()
 
 
 @pytest.mark.parametrize("verb", ["serve", "demo"])
