@@ -106,14 +106,14 @@ def eval_questions(config: Config, pool: Sequence[str]) -> list[TeamQuestion]:
         SettingsError: the source is a file without a second one of held-out questions; or they overlap.
     """
     rng = random.Random(f"{config.seed} held out")
-    questions: Sequence[Question | TeamQuestion] = _unseen_questions(config) if config.held_out else ()
+    questions: Sequence[Question | TeamQuestion] = _held_out_questions(config) if config.held_out else ()
     return [
         each if isinstance(each, TeamQuestion) else TeamQuestion(each, _team(config, pool, each, rng, None))
         for each in questions
     ]
 
 
-def _unseen_questions(config: Config) -> Sequence[Question | TeamQuestion]:
+def _held_out_questions(config: Config) -> Sequence[Question | TeamQuestion]:
     """Questions that training never sees; half of the synthetic ones composite, where training has such."""
     own, count = config.questions, config.held_out
     if own.path and not own.held_out_path:

@@ -148,12 +148,12 @@ def plan_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None
     chosen = (tokens[:, 0] != IGNORED).nonzero().squeeze(1)
     if len(chosen):
         losses = losses.index_copy(
-            0, chosen, _expected_losses(logits[chosen], tokens[chosen], worths[chosen])
+            0, chosen, _expectation_losses(logits[chosen], tokens[chosen], worths[chosen])
         )
     return (losses * weights).sum() / weights.sum()
 
 
-def _expected_losses(logits: torch.Tensor, tokens: torch.Tensor, worths: torch.Tensor) -> torch.Tensor:
+def _expectation_losses(logits: torch.Tensor, tokens: torch.Tensor, worths: torch.Tensor) -> torch.Tensor:
     """What is lost, in the mean, by choosing as the policy does; 0 where it always asks the best."""
     there = tokens != IGNORED
     scores = logits.gather(1, tokens.clamp(min=0)).masked_fill(~there, float("-inf"))

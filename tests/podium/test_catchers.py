@@ -5,19 +5,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from podium.cli import OURS
 from tests.conftest import ROOT
 
-PACKAGES = (
-    "conductor",
-    "serving",
-    "cluster",
-    "loadtest",
-    "bench",
-    "capacity",
-    "evaluation",
-    "training",
-    "podium",
-)
 EVERYTHING = {"Exception", "BaseException"}
 
 
@@ -42,7 +32,7 @@ def test_whoever_catches_everything_is_named_under_errors() -> None:
     (errors,) = re.findall(r"^\* \*\*Errors\.\*\*.*?(?=^\* )", page, re.MULTILINE | re.DOTALL)
     found = {
         str(path.relative_to(ROOT))
-        for package in PACKAGES
+        for package in sorted(OURS)
         for path in (ROOT / package).rglob("*.py")
         if any(catchers(path))
     }

@@ -51,7 +51,7 @@ class PartWorker:
     def answer(self, shown: Assignment) -> str:
         """A line with a code for each part that it was asked for; the last one again, as the answer."""
         known = {int(number): code for output in shown.outputs for number, code in _RESULT.findall(output)}
-        asked = self._named_parts(shown)
+        asked = self._parts_of_task(shown)
         for number in asked:
             known[number] = self._code(number, known)
         if not asked:
@@ -59,7 +59,7 @@ class PartWorker:
         lines = [f"{number}: {code}" for number, code in sorted(known.items())]
         return "\n".join([*lines, f"<answer>{known[asked[-1]]}</answer>"])
 
-    def _named_parts(self, shown: Assignment) -> Sequence[int]:
+    def _parts_of_task(self, shown: Assignment) -> Sequence[int]:
         """The parts that the task is about; the whole request where there is no task."""
         parts = self._request.parts
         if not shown.task or len(parts) == 1:

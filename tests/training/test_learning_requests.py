@@ -1,0 +1,35 @@
+"""A run over requests of the curriculum: warm start, expected reward, GRPO; each request with its own team."""
+
+from pathlib import Path
+
+from tests.training.test_curriculum import POOL
+from tests.training.tiny_models import config
+from training.run import TrainingRun
+from training.run_dir import RunDir
+
+
+def test_a_run_over_requests_goes_through_all_three_stages(tmp_path: Path):
+    made = config(
+        tmp_path,
+        POOL,
+        questions={"source": "requests", "families": None, "requests_per_team": 4},
+        warm_start={"examples": 32, "batch": 2},
+        expected_reward={"examples": 16, "batch": 2},
+        grpo={"steps": 1},
+        held_out=4,
+    )
+    run_dir = RunDir.begin(tmp_path / "run", made, resume=False)
+    report = TrainingRun(made, run_dir).run()
+    assert report["steps"] == 1
+    for when in ("warm_started", "before", "after"):
+        assert report[when]["requests"]["questions"] == 4
+    warm, expected = (
+        TrainingRun(made, run_dir).examples("warm"),
+        TrainingRun(made, run_dir).examples("expected"),
+    )
+    assert (len(warm), len(expected)) == (32, 16)
+    assert not {each.prompt[-1]["content"] for each in warm} & {
+        each.prompt[-1]["content"] for each in expected
+    }
+    assert all(each.rewards for each in expected)
+    assert (tmp_path / "run" / "expected" / "weights.pt").exists()
