@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from conductor.plan.prompts import Prompts
+from program.options import count as count_of
 from serving.settings.settings import SettingsError
 from serving.settings.settings import load as load_settings
 from training.curriculum.questions import RequestQuestion, lesson, request_questions
@@ -48,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
     shown = verbs.add_parser("show", help="print requests, each with its team and its best plan")
     measured = verbs.add_parser("measure", help="judge a conductor's plans for held-out requests")
     for verb, count, side in ((shown, 5, "train"), (measured, 400, "held_out")):
-        verb.add_argument("--count", type=int, default=count, help="requests (%(default)s)")
+        verb.add_argument("--count", type=count_of, default=count, help="requests (%(default)s)")
         verb.add_argument("--seed", default="measured", help="others with another seed (%(default)s)")
         verb.add_argument("--side", choices=("train", "held_out"), default=side, help="(%(default)s)")
     add = measured.add_argument
@@ -105,12 +106,14 @@ def measure(options: argparse.Namespace, console: Console, questions: list[Reque
 
 
 def _table(group: str, results: dict[str, Any]) -> Table:
-    shown = Table("conductor", "kind", *COLUMNS, title=f"SYNTHETIC requests: {group}")
+    shown = Table(
+        "model", "kind", *(name.replace("_", " ") for name in COLUMNS), title=f"SYNTHETIC requests: {group}"
+    )
     for name, figures in results.items():
         for kind, row in figures.get(group, {}).items():
             shares = [
                 f"{row[column]:.3f}" if column != "requests" else f"{row[column]:.0f}" for column in COLUMNS
             ]
-            shown.add_row(name, kind, *shares)
+            shown.add_row(name, kind.replace("_", " "), *shares)
         shown.add_section()
     return shown
