@@ -72,6 +72,11 @@ class ModelConfig(Frozen):
     path: str | None = None
     scratch: ScratchConfig | None = None
     dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the weights."""
+    mixed_precision: bool = False
+    """Multiply matrices in bfloat16 whatever the weights are. On a CPU with AVX-512 BF16 or AMX a step takes
+    half to a third of the time.
+    """
     lora: LoraConfig | None = None
     """None: all weights are trained."""
 
@@ -126,6 +131,8 @@ class QuestionsConfig(Frozen):
     """Of `requests` (`training.curriculum`): requests to each drawn team, one after the other. Examples of
     one team are learned from together, and its cards are read once.
     """
+    longest_request: int | None = Field(default=None, ge=40)
+    """In characters, of `requests`: what is longer is drawn again."""
     also: tuple[AlsoConfig, ...] = ()
 
     @model_validator(mode="after")
@@ -186,8 +193,11 @@ class WarmStartConfig(Frozen):
     """Plans write a worker's name instead of its number. The engine reads both; looking up a number's card is
     the one thing that a model from scratch does not learn in minutes.
     """
-    fields: tuple[str, str, str] = ("worker", "subtask", "access")
-    """Their order in a step. Constrained decoding takes `worker` or `subtask` first, and `access` last."""
+    fields: tuple[str, ...] = ("worker", "subtask", "access")
+    """Their order in a step. Constrained decoding takes `worker` or `subtask` first, and `access` last. `needs`
+    before them says what the step needs, in a few words: a thought that makes the choice of the worker one
+    look-up, not two.
+    """
 
     @field_validator("worker_shares")
     @classmethod
@@ -205,10 +215,11 @@ class WarmStartConfig(Frozen):
 
     @field_validator("fields")
     @classmethod
-    def _check_fields(cls, fields: tuple[str, str, str]) -> tuple[str, str, str]:
-        if sorted(fields) != ["access", "subtask", "worker"]:
+    def _check_fields(cls, fields: tuple[str, ...]) -> tuple[str, ...]:
+        if sorted(fields[1:] if fields[:1] == ("needs",) else fields) != ["access", "subtask", "worker"]:
             raise ValueError(
-                f"{', '.join(fields)}: write worker, subtask and access, each once, in any order"
+                f"{', '.join(fields)}: write worker, subtask and access, each once, in any order; before them "
+                "needs, or not"
             )
         return fields
 

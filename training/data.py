@@ -61,7 +61,8 @@ def _check_ids(questions: Sequence[Question]) -> None:
 def _own_questions(config: QuestionsConfig, count: int, stage: str) -> Sequence[Question | TeamQuestion]:
     """Of `source`, without `also`."""
     if config.source == "requests":
-        return request_questions(f"{config.seed} {stage}", count, "train", config.requests_per_team)
+        per_team, longest = config.requests_per_team, config.longest_request
+        return request_questions(f"{config.seed} {stage}", count, "train", per_team, longest=longest)
     distinct = min(config.distinct or count, count)
     found = read_questions(config.path) if config.path else _synthetic(config, distinct)
     found = found[:distinct] if config.distinct else found

@@ -188,11 +188,13 @@ async def _draw_plans(
     team = runner.members(question)
     parts = list(question.question.facts.get("parts", ()))
     max_steps, format = runner.limits.max_steps, runner.conductor.format
+    needs = str(question.question.facts.get("dataset", question.question.family)).replace("_", " ")
     if rng.random() >= config.rewarded_share:
-        return [DrawnPlan(random_plan(rng, config, team, max_steps, format, parts, config.worker_shares))]
+        shares = config.worker_shares
+        return [DrawnPlan(random_plan(rng, config, team, max_steps, format, parts, shares, needs))]
     plans: dict[str, DrawnPlan] = {}
     for _ in range(config.best_of):
-        if (text := random_plan(rng, config, team, max_steps, format, parts)) in plans:
+        if (text := random_plan(rng, config, team, max_steps, format, parts, needs=needs)) in plans:
             continue
         score = await score_plan(runner, question, text)
         workers, cost = tuple(step.worker for step in score.newest.steps), score.record.cost_usd
@@ -210,6 +212,7 @@ def random_plan(
     format: Format,
     parts: Sequence[str] = (),
     shares: Mapping[str, float] | None = None,
+    needs: str = "",
 ) -> str:
     """A plan that can run, for `team` in its order.
 
@@ -221,6 +224,7 @@ def random_plan(
         format: of the text.
         parts: of the question, in short, where its source has them.
         shares: of the steps, by worker; the rest is divided equally among all.
+        needs: what each step needs, in a few words, where plans say so.
     """
     lengths, shares = config.step_shares[:max_steps], shares or {}
     (count,) = rng.choices(range(1, len(lengths) + 1), lengths)
@@ -236,7 +240,9 @@ def random_plan(
         part = (parts[index] if count == len(parts) else rng.choice(parts)) if parts else ""
         name, card = team[worker].name, team[worker].card
         task = subtask(config, card, part)
-        steps.append({"worker": name if config.names else worker, "subtask": task, "access": reads})
+        steps.append(
+            {"needs": needs, "worker": name if config.names else worker, "subtask": task, "access": reads}
+        )
     return format_plan(steps, format, config.fields)
 
 

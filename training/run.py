@@ -179,6 +179,7 @@ class TrainingRun:
         arguments = {
             "output_dir": str(self.run_dir.path / f"{stage}_checkpoints"),
             "seed": self.config.seed,
+            "bf16": self.config.model.mixed_precision,
             "use_cpu": not torch.cuda.is_available(),
             "save_steps": CHECKPOINT_EVERY,
             "save_total_limit": 1,

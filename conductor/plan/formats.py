@@ -18,7 +18,8 @@ three Python lists (arXiv 2512.04388, section 3.1 and figure 13); three empty on
     subtasks = ["Work out ...", "Check it."]
     access_list = [[], ["all"]]
 
-In both, a worker is its number in the order it was shown in, or its name, `"all"` is short for every
+Before its worker a step may say what it `needs` ("translation into German"): a thought of the conductor,
+in its text and nowhere else. In both, a worker is its number in the order it was shown in, or its name, `"all"` is short for every
 earlier step, and an empty subtask asks the user's own words. Nothing is repaired: what cannot run is an
 `InvalidPlan` with its `Reason`. The grammars that make a model write only what is accepted here are in
 `grammars.py`.

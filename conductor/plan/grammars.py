@@ -27,10 +27,11 @@ _STRING = (
     'letter ::= [^"\\\\\\x00-\\x20] | "\\\\" ["\\\\nrt]\n'
 )
 _FIELDS = (
-    'fields ::= "{\\"worker\\": " worker ", \\"subtask\\": " string'
-    ' | "{\\"subtask\\": " string ", \\"worker\\": " worker\n'
+    'fields ::= "{" ("\\"needs\\": " string ", ")? both\n'
+    'both ::= "\\"worker\\": " worker ", \\"subtask\\": " string'
+    ' | "\\"subtask\\": " string ", \\"worker\\": " worker\n'
 )
-"""Either may come first: a small conductor does better if it says what is to be done before it looks up who
+"""A small conductor does better if it says what a step needs, or what is to be done, before it looks up who
 does such things."""
 
 

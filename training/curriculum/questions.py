@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from conductor.model.pool_member import PoolMember
 from evaluation.questions import Question
 from training.curriculum.materials import HELD_OUT_DOMAINS, Side, load
-from training.curriculum.requests import Request, best_plan, draw_request, part_rewards
-from training.curriculum.teams import DrawnTeam, draw_team
+from training.curriculum.requests import Request, best_plan, draw_request, needs, part_rewards
+from training.curriculum.teams import TRIES, DrawnTeam, draw_team
 from training.curriculum.worker import PartWorker, result
 from training.team_question import TeamQuestion
 
@@ -29,7 +29,12 @@ class RequestQuestion(TeamQuestion):
 
 
 def request_questions(
-    seed: object, count: int, side: Side = "train", per_team: int = 1, size: int | None = None
+    seed: object,
+    count: int,
+    side: Side = "train",
+    per_team: int = 1,
+    size: int | None = None,
+    longest: int | None = None,
 ) -> list[RequestQuestion]:
     """`count` requests.
 
@@ -40,19 +45,25 @@ def request_questions(
         per_team: requests to each team, one after the other: whoever learns from all of them at once reads
             the team once.
         size: workers in each team; None: 2 to 9.
+        longest: characters in a request; None: as they come.
     """
-    drawn = _draw(random.Random(f"requests {side} {seed}"), f"{SOURCE}/{side}/{seed}", side, per_team, size)
+    rng, prefix = random.Random(f"requests {side} {seed}"), f"{SOURCE}/{side}/{seed}"
+    drawn = _draw(rng, prefix, side, per_team, size, longest)
     return [next(drawn) for _ in range(count)]
 
 
 def _draw(
-    rng: random.Random, prefix: str, side: Side, per_team: int, size: int | None
+    rng: random.Random, prefix: str, side: Side, per_team: int, size: int | None, longest: int | None
 ) -> Iterator[RequestQuestion]:
     materials, number = load(side), 0
     while True:
         team = draw_team(rng, materials, size)
         for _ in range(per_team):
-            yield question_of(draw_request(rng, materials, team), team, f"{prefix}/{number}")
+            for _ in range(TRIES):
+                request = draw_request(rng, materials, team)
+                if not longest or sum(map(len, request.turns)) <= longest:
+                    break
+            yield question_of(request, team, f"{prefix}/{number}")
             number += 1
 
 
@@ -90,7 +101,13 @@ def lesson(question: RequestQuestion) -> tuple[list[dict[str, object]], list[tup
     rng = random.Random(f"plan {question.question.id}")
     steps = best_plan(rng, question.request, question.team)
     plan: list[dict[str, object]] = [
-        {"subtask": step.subtask, "worker": int(step.worker), "access": list(step.access)} for step in steps
+        {
+            "needs": needs(part),
+            "worker": int(step.worker),
+            "subtask": step.subtask,
+            "access": list(step.access),
+        }
+        for step, part in zip(steps, question.request.parts, strict=True)
     ]
     rewards = [
         part_rewards(part, question.team, [int(step.worker) for step in steps[:number]])
