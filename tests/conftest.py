@@ -14,12 +14,15 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import settings
 
 from cluster.local.environment import serve_environment
 from cluster.local.processes import free_port
 from tests.otlp import Receiver, receiving
 
 os.environ.update(serve_environment())  # before anything imports Ray, which reads some of it at import
+settings.register_profile("podium", deadline=None)  # a busy machine is no fault of the code
+settings.load_profile("podium")
 ROOT = Path(__file__).parent.parent
 PODIUM = str(Path(sys.executable).with_name("podium"))
 """The installed command."""

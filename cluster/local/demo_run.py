@@ -92,9 +92,10 @@ def show_progress(answer: Answer, event: Json) -> None:
         case "step_planned":
             answer.planned.append(event)
             reads = ", ".join(f"step {read + 1}" for read in event["access"])
+            needs = f" [dim]({escape(event['needs'])})[/]" if event.get("needs") else ""
             console.print(
                 f"{at}  {step} [cyan]{event['worker']}[/]{f' reads {reads}' if reads else ''}: "
-                f"{escape(event['subtask'] or 'answer the question')}"
+                f"{escape(event['subtask'] or 'answer the question')}{needs}"
             )
         case "plan_ended":
             console.print(

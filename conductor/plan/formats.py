@@ -18,8 +18,7 @@ three Python lists (arXiv 2512.04388, section 3.1 and figure 13); three empty on
     subtasks = ["Work out ...", "Check it."]
     access_list = [[], ["all"]]
 
-Before its worker a step may say what it `needs` ("translation into German"): a thought of the conductor,
-in its text and nowhere else. In both, a worker is its number in the order it was shown in, or its name, `"all"` is short for every
+A step may say first what it `needs` ("translation into German"): why its worker was chosen. In both, a worker is its number in the order it was shown in, or its name, `"all"` is short for every
 earlier step, and an empty subtask asks the user's own words. Nothing is repaired: what cannot run is an
 `InvalidPlan` with its `Reason`. The grammars that make a model write only what is accepted here are in
 `grammars.py`.
@@ -29,7 +28,7 @@ import ast
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, cast
 
 from conductor.errors import InvalidPlan, Reason, quote
@@ -173,7 +172,8 @@ class StepsParser:
             if name not in fields:
                 raise InvalidPlan(f"Step {index} has no {name!r}.", reason=Reason.MISSING_FIELD, step=index)
         step = _step(index, fields["worker"], fields["subtask"], fields["access"], self._workers)
-        return [self._draft.add(step)]
+        needs = _text(index, "needs", fields.get("needs", ""))
+        return [self._draft.add(replace(step, needs=needs))]
 
 
 @dataclass(slots=True)
@@ -317,11 +317,7 @@ def _step(index: int, worker: Any, subtask: Any, access: Any, workers: Sequence[
     """
     if isinstance(worker, bool) or not isinstance(worker, int | str):
         raise _wrong_type(index, "worker", "a number or a name")
-    if not isinstance(subtask, str):
-        raise _wrong_type(index, "subtask", "a text")
-    if any("\ud800" <= char <= "\udfff" for char in subtask):
-        message = f"Step {index}'s subtask has half of a character, which no model can be sent."
-        raise InvalidPlan(message, reason=Reason.MALFORMED, step=index)
+    task = _text(index, "subtask", subtask)
     if isinstance(worker, int) and not 0 <= worker < len(workers):
         raise InvalidPlan(
             f"Step {index} names worker {quote(worker)}; the pool of this request has 0 to {len(workers) - 1}.",
@@ -329,7 +325,16 @@ def _step(index: int, worker: Any, subtask: Any, access: Any, workers: Sequence[
             step=index,
         )
     name = workers[worker] if isinstance(worker, int) else worker
-    return Step(name, subtask.strip(), _access(index, access))
+    return Step(name, task, _access(index, access))
+
+
+def _text(index: int, name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise _wrong_type(index, name, "a text")
+    if any("\ud800" <= char <= "\udfff" for char in value):
+        message = f"Step {index}'s {name} has half of a character, which no model can be sent."
+        raise InvalidPlan(message, reason=Reason.MALFORMED, step=index)
+    return value.strip()
 
 
 def _access(index: int, access: Any) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ Source: arXiv 2512.04388, section 3.1; `access` as lists of positions is its app
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from conductor.errors import InvalidPlan, Reason, quote
 
@@ -20,11 +20,14 @@ class Step:
         worker: a name from the request's pool.
         subtask: what it is asked to do. Empty: answer the user's question as it stands.
         access: indices of the earlier steps whose outputs it may see, ascending, none twice.
+        needs: why this worker: what the step takes, in the conductor's words ("translation into German");
+            empty where it did not say. No worker is shown it, and steps that differ in it alone are equal.
     """
 
     worker: str
     subtask: str
     access: tuple[int, ...] = ()
+    needs: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,7 @@ class PlanBuilder:
                 reason=Reason.READS_FORWARD,
                 step=index,
             )
-        self.steps.append(Step(step.worker, step.subtask, tuple(sorted(set(step.access)))))
+        self.steps.append(replace(step, access=tuple(sorted(set(step.access)))))
         return self.steps[-1]
 
     def finish(self) -> Plan:

@@ -88,7 +88,9 @@ def _plan_after(record: Record, plan: PlanRecord, event: PlanEvent) -> PlanRecor
                 stopped=event.stopped,
             )
         case StepPlanned(planned=step):
-            written = StepRecord(event.step, step.worker, step.subtask, step.access, event.at_s)
+            written = StepRecord(
+                event.step, step.worker, step.subtask, step.access, event.at_s, needs=step.needs
+            )
             return replace(plan, steps=(*plan.steps, written))
         case _:
             steps = list(plan.steps)

@@ -48,11 +48,13 @@ class StepRecord:
     `cut`), and the attempts that had failed before them."""
     reused_from: int | None = None
     """The plan whose equal step gave the result; the call is counted there."""
+    needs: str = ""
+    """What it takes, in the conductor's words; empty where it did not say."""
 
     @property
     def step(self) -> Step:
         """As its plan has it."""
-        return Step(self.worker, self.subtask, self.access)
+        return Step(self.worker, self.subtask, self.access, self.needs)
 
     @property
     def unmetered_cuts(self) -> list[Attempt]:

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from conductor.model.pool_member import PoolMember
 from conductor.model.usage import total
 from conductor.model.worker import Call
-from conductor.plan.plan import Plan, Step
+from conductor.plan.plan import Plan
 from conductor.run.estimate import worst_case
 from conductor.run.record import Record, RunRecords
 from conductor.run.team_worker import TEAM, TeamWorker
@@ -64,7 +64,7 @@ class PlanResponse(RunResponse):
 def _plan_json(record: Record, resolved: ResolvedTask) -> record_json.Json:
     written = record.answering_plan
     assert written is not None, "a run that finished has a plan"
-    plan = Plan(tuple(Step(step.worker, step.subtask, step.access) for step in written.steps))
+    plan = Plan(tuple(step.step for step in written.steps))
     tokens, costs = worst_case(plan, _pool(resolved), resolved.task.conversation, resolved.task.sampling)
     steps = [
         record_json.step_json(step)

@@ -132,8 +132,9 @@ def steps(record: Record, inner: Inner = NONE, *, for_operator: bool = False) ->
 
 
 def step_json(step: StepRecord | Step) -> Json:
-    """A step as `podium.plan` takes it."""
-    return {"worker": step.worker, "subtask": step.subtask, "access": list(step.access)}
+    """A step as `podium.plan` takes it; `needs` where the conductor said it."""
+    written: Json = {"worker": step.worker, "subtask": step.subtask, "access": list(step.access)}
+    return written | ({"needs": step.needs} if step.needs else {})
 
 
 def dollars(amount: Decimal | None) -> float | None:

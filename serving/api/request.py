@@ -39,6 +39,8 @@ class PlannedStep(_Strict):
     access: Annotated[list[StrictInt], Field(fail_fast=True)] | Literal["all"] = Field(
         default_factory=list[int]
     )
+    needs: str = ""
+    """Why this worker; for the record alone. A plan of `POST /v1/plans` has it and can be sent back as it is."""
 
 
 class Podium(_Strict):
@@ -88,5 +90,5 @@ class ApiRequest:
     def text_chars(self) -> int:
         """How much text its messages and its plan hold."""
         parts = (part for message in self.conversation for part in message.parts)
-        plan = sum(len(step.subtask) for step in self.podium.plan or ())
+        plan = sum(len(step.subtask) + len(step.needs) for step in self.podium.plan or ())
         return plan + sum(len(part.text) for part in parts if isinstance(part, Text))

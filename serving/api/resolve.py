@@ -158,7 +158,10 @@ def _own_steps(podium: Podium, model: ModelSettings) -> int:
 
 
 def _own_plan(given: list[PlannedStep], team: Team, task: Task, limit: int) -> Plan:
-    steps = [Step(step.worker, step.subtask, _access(step.access, index)) for index, step in enumerate(given)]
+    steps = [
+        Step(step.worker, step.subtask, _access(step.access, index), step.needs)
+        for index, step in enumerate(given)
+    ]
     try:
         return Plan.of(steps, team.members_for(task), limit)
     except InvalidPlan as exc:

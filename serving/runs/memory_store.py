@@ -64,6 +64,7 @@ def _texts(record: Record) -> Iterator[str]:
         yield from _of(plan.prompt)
         for step in plan.steps:
             yield step.subtask
+            yield step.needs
             yield from _of(step.prompt)
 
 

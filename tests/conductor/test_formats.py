@@ -271,6 +271,16 @@ def test_an_empty_subtask_asks_the_user_s_own_words(empty: str) -> None:
     assert read("lists", list(both_empty))[0] == [Step("alpha", ""), Step("beta", "", (0,))]
 
 
+def test_a_step_may_say_what_it_needs() -> None:
+    (step,), plan = read("steps", [one(needs=" chess and board games\n")])
+    assert step.needs == "chess and board games"
+    assert plan is not None
+    assert plan.steps[0].needs == "chess and board games"
+    assert step == Step("alpha", "a"), "no worker is shown it, so it makes no other call"
+    assert refusal("steps", one(needs=3)).reason is Reason.WRONG_TYPE
+    assert refusal("steps", '{"worker": 0, "subtask": "a", "access": [], "needs": "\\ud83d"}').reason is Reason.MALFORMED
+
+
 def test_a_writer_that_ran_out_of_tokens_has_not_finished_its_plan() -> None:
     assert refusal("steps", ONE, cut_off=True).reason is Reason.TRUNCATED
     assert refusal("steps", "Let me think", cut_off=True).reason is Reason.TRUNCATED

@@ -155,6 +155,13 @@ def test_a_subtask_ends(format: Format) -> None:
     assert accepts(ebnf(format, subtask_chars=1), spelled("a"))
 
 
+def test_a_step_may_say_first_what_it_needs() -> None:
+    step = rendered(Plan((Step("alpha", "Do it."),)), NAMES, "steps")
+    for said in ('{"needs": "chess", ', '{"needs": "chess and board games", '):
+        assert accepts(ebnf("steps"), said + step.removeprefix("{"))
+    assert not accepts(ebnf("steps"), step.removesuffix("}") + ', "needs": "chess"}'), "it comes too late"
+
+
 def written(matcher: xgrammar.GrammarMatcher, vocabulary: list[str], chance: random.Random) -> str:
     """What a model without any sense writes under the grammar."""
     mask, text = xgrammar.allocate_token_bitmask(1, len(vocabulary) + 1), ""

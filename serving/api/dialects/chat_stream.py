@@ -99,7 +99,8 @@ def in_words(event: Event) -> str:
             reads = (
                 f" (reads {', '.join(str(read + 1) for read in planned.access)})" if planned.access else ""
             )
-            return f"Step {step + 1}, {planned.worker}{reads}: {planned.subtask or 'answer the question'}\n"
+            needs = f" ({planned.needs})" if planned.needs else ""
+            return f"Step {step + 1}, {planned.worker}{reads}: {planned.subtask or 'answer the question'}{needs}\n"
         case PlanEnded(rejection=rejection, why=why) if rejection or why:
             return f"{why}\n"
         case CallQueued(worker=worker, why=why):

@@ -1,6 +1,7 @@
 """`POST /v1/chat/completions`, as the official SDK and bare HTTP see it."""
 
 import asyncio
+import json
 
 import openai
 import pytest
@@ -298,6 +299,25 @@ async def test_progress_as_events():
         (0, "a", "Find a reason.", []), (1, "b", "Conclude.", [0]),
     ]  # fmt: skip
     assert said(events) == ANSWER
+
+
+async def test_what_a_step_needs_is_told_wherever_the_step_is():
+    thoughtful = plan({"needs": "optics"} | step("a", ""))
+    async with served(team(thoughtful)) as api:
+        events = await api.events(progress="events")
+        (told,) = [e["podium"] for e in events[:-1] if e.get("podium", {}).get("type") == "step_planned"]
+        lines = json.dumps(await api.events(progress="reasoning"))
+        planned = (await api.ok(path="/v1/plans"))["steps"][0]
+        again = {name: planned[name] for name in ("worker", "subtask", "access", "needs")}
+        given = await api.ok(plan=[again])
+        record = await api.record(given["podium"]["workflow_id"])
+        without = await api.ok(plan=[step("a", "")])
+        plain = await api.record(without["podium"]["workflow_id"])
+    assert told["needs"] == again["needs"] == record["steps"][0]["needs"] == "optics"
+    assert "Step 1, a: answer the question (optics)" in lines
+    assert "needs" not in plain["steps"][0]
+    shown = json.dumps([message["content"] for message in record["steps"][0]["prompt"]])
+    assert "optics" not in shown, "no worker is shown it"
 
 
 async def test_progress_as_reasoning_is_read_by_any_client():
