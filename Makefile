@@ -10,12 +10,14 @@ FAST     ?=
 SCENARIO ?= mixed
 DURATION ?=
 EVAL     ?= --help
+DATA     ?=
+LEARNED  := $(if $(DATA),requests_and_recorded,requests)
 BIN      := .venv/bin
 CHOSEN   := --settings $(SETTINGS) $(if $(MODEL),--model $(MODEL)) $(if $(CONDUCTOR),--conductor '$(CONDUCTOR)')
 SERVER   := $(CHOSEN) --port $(PORT)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-base setup-dev setup-learning serve demo stop test check fix bench load siege capacity eval check-cluster train-tiny docs lock clean
+.PHONY: help setup setup-base setup-dev setup-learning serve demo stop test check fix bench load siege capacity eval check-cluster train-tiny train-conductor docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -78,6 +80,10 @@ check-cluster: setup-base ## do pool, Serve config and machines agree, and what 
 
 train-tiny: setup-learning ## a tiny conductor learns by reward, three seeds, minutes; figures in build/train-tiny.json
 	@$(BIN)/python -m training.tiny
+
+train-conductor: setup-learning ## train the conductor that ships, an hour on two cores; DATA=FILE: on a recorded pool too; again: goes on
+	@$(if $(DATA),mkdir -p build && cp "$(DATA)" build/recorded.jsonl.gz)
+	@$(BIN)/podium train --config training/configs/$(LEARNED).yaml $(if $(wildcard build/training/$(LEARNED)),--resume)
 
 docs: setup-base ## write docs/settings.md and docs/conductor.md again, from the settings' classes and the prompts
 	@$(BIN)/python -m serving.settings.page > build/settings.md && mv build/settings.md docs/settings.md

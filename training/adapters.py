@@ -18,7 +18,7 @@ from rich.console import Console
 
 from serving.lora import adapters
 from serving.settings.settings import SettingsError
-from training.config import LORA_RANKS, Config, load
+from training.config import LORA_RANKS, Config, WarmStartConfig, load
 from training.report import stands_for, tables
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -111,7 +111,7 @@ A LoRA adapter (rank {rank}, bfloat16) that makes {base} write plans for Podium.
 * **Pool**: {Path(config.pool.settings).name} (pool.yaml here), model {config.pool.model}; \
 the workers' order is drawn anew for each question.
 * **Workers**: {"; ".join(kinds) or "not said"}.
-* **Training**: {_warm_start(config)}GRPO, {config.grpo.steps} steps of {config.grpo.questions} questions x \
+* **Training**: {_warm_start(config)}{_expected_reward(config)}GRPO, {config.grpo.steps} steps of {config.grpo.questions} questions x \
 {config.grpo.completions} completions; all of it in config.yaml. {report.get("minutes", "?")} minutes.
 * **Measured**: {measured} questions held out, plans unconstrained, nothing repaired, \
 greedy where not said otherwise.
@@ -123,11 +123,11 @@ greedy where not said otherwise.
 def _questions(config: Config) -> str:
     """Every source, with its share."""
     also = config.questions.also
-    own = (
-        "SYNTHETIC questions about small skills (evaluation/synthetic)"
-        if config.questions.source == "skills"
-        else f"questions from {Path(str(config.questions.path)).name}"
-    )
+    own = {
+        "skills": "SYNTHETIC questions about small skills (evaluation/synthetic)",
+        "requests": "SYNTHETIC requests, each to a team of its own (training/curriculum)",
+        "jsonl": f"questions from {Path(str(config.questions.path)).name}",
+    }[config.questions.source]
     shares = [f"{1 - sum(each.share for each in also):.0%} {own}"]
     for each in also:
         limit = f" of at most {each.max_chars} characters" if each.max_chars else ""
@@ -140,12 +140,24 @@ def _warm_start(config: Config) -> str:
     warm = config.warm_start
     if warm is None:
         return ""
+    if config.questions.source == "requests":
+        others = f"; of the others, {_drawn(warm)}" if config.questions.also else ""
+        best = "the best plan of each request, known to the program that drew its team"
+        return f"a warm start on {warm.examples} plans ({best}{others}), then "
+    return f"a warm start on {warm.examples} plans ({_drawn(warm)}), then "
+
+
+def _drawn(warm: WarmStartConfig) -> str:
     kinds = {
         f"the {warm.choose} right one of at most {warm.best_of} that were drawn and run": warm.rewarded_share,
         "drawn and never run": 1 - warm.rewarded_share,
     }
-    shares = ", ".join(f"{share:.0%} {what}" for what, share in kinds.items() if share)
-    return f"a warm start on {warm.examples} plans ({shares}), then "
+    return ", ".join(f"{share:.0%} {what}" for what, share in kinds.items() if share)
+
+
+def _expected_reward(config: Config) -> str:
+    expected = config.expected_reward
+    return f"the exact expected reward of each choice on {expected.examples} more, then " if expected else ""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -153,7 +165,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m training.adapters", description="Publish a run's adapter."
     )
-    parser.add_argument("run", type=Path, help="the run's folder, such as build/training/cpu")
+    parser.add_argument("run", type=Path, help="the run's folder, such as build/training/requests")
     parser.add_argument(
         "--into", type=Path, required=True, help="the folder that the server loads adapters from"
     )

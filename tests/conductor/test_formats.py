@@ -278,7 +278,10 @@ def test_a_step_may_say_what_it_needs() -> None:
     assert plan.steps[0].needs == "chess and board games"
     assert step == Step("alpha", "a"), "no worker is shown it, so it makes no other call"
     assert refusal("steps", one(needs=3)).reason is Reason.WRONG_TYPE
-    assert refusal("steps", '{"worker": 0, "subtask": "a", "access": [], "needs": "\\ud83d"}').reason is Reason.MALFORMED
+    assert (
+        refusal("steps", '{"worker": 0, "subtask": "a", "access": [], "needs": "\\ud83d"}').reason
+        is Reason.MALFORMED
+    )
 
 
 def test_a_writer_that_ran_out_of_tokens_has_not_finished_its_plan() -> None:

@@ -59,10 +59,11 @@ def _draw(
     while True:
         team = draw_team(rng, materials, size)
         for _ in range(per_team):
+            request = draw_request(rng, materials, team)
             for _ in range(TRIES):
-                request = draw_request(rng, materials, team)
-                if not longest or sum(map(len, request.turns)) <= longest:
+                if longest is None or sum(map(len, request.turns)) <= longest:
                     break
+                request = draw_request(rng, materials, team)
             yield question_of(request, team, f"{prefix}/{number}")
             number += 1
 
