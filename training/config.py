@@ -254,7 +254,8 @@ class RecursionConfig(Frozen):
 class GrpoConfig(Frozen):
     """Group-relative policy optimization (arXiv 2402.03300) without KL, as in arXiv 2512.04388, A.1."""
 
-    steps: int = Field(default=200, ge=1)
+    steps: int = Field(default=200, ge=0)
+    """0: none; the run ends with what it learned from examples."""
     questions: int = Field(default=4, ge=1)
     """A step."""
     completions: int = Field(default=64, ge=2)

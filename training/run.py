@@ -138,8 +138,10 @@ class TrainingRun:
             self._measure("warm_started", model, tokenizer, held_out)
             self._learn("expected", model, tokenizer, self.examples("expected"))
         before = self._measure("before", model, tokenizer, held_out)
-        trainer = self._train(model, tokenizer, prompts, callbacks)
-        trainer.save_model(str(self.run_dir.final))
+        if config.grpo.steps:
+            self._train(model, tokenizer, prompts, callbacks).save_model(str(self.run_dir.final))
+        elif self.run_dir.is_main:
+            model.save_pretrained(str(self.run_dir.final))
         after = self._measure("after", model, tokenizer, held_out)
 
         def solo() -> dict[str, Any]:
@@ -154,7 +156,7 @@ class TrainingRun:
             "before": before,
             "after": after,
             "alone": self._once("alone", solo),
-            "steps": trainer.state.global_step,
+            "steps": config.grpo.steps,
             "parameters": sum(p.numel() for p in model.parameters()),
             "trained_parameters": sum(p.numel() for p in model.parameters() if p.requires_grad),
         }
