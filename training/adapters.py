@@ -111,8 +111,7 @@ A LoRA adapter (rank {rank}, bfloat16) that makes {base} write plans for Podium.
 * **Pool**: {Path(config.pool.settings).name} (pool.yaml here), model {config.pool.model}; \
 the workers' order is drawn anew for each question.
 * **Workers**: {"; ".join(kinds) or "not said"}.
-* **Training**: {_warm_start(config)}{_expected_reward(config)}GRPO, {config.grpo.steps} steps of {config.grpo.questions} questions x \
-{config.grpo.completions} completions; all of it in config.yaml. {report.get("minutes", "?")} minutes.
+* **Training**: {_warm_start(config)}{_expected_reward(config)}{_grpo(config)}; all of it in config.yaml. {report.get("minutes", "?")} minutes.
 * **Measured**: {measured} questions held out, plans unconstrained, nothing repaired, \
 greedy where not said otherwise.
 
@@ -153,6 +152,13 @@ def _drawn(warm: WarmStartConfig) -> str:
         "drawn and never run": 1 - warm.rewarded_share,
     }
     return ", ".join(f"{share:.0%} {what}" for what, share in kinds.items() if share)
+
+
+def _grpo(config: Config) -> str:
+    grpo = config.grpo
+    if not grpo.steps:
+        return "no GRPO"
+    return f"GRPO, {grpo.steps} steps of {grpo.questions} questions x {grpo.completions} completions"
 
 
 def _expected_reward(config: Config) -> str:

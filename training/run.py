@@ -127,7 +127,10 @@ class TrainingRun:
         self._wait_for_all()  # the main process has begun the folder
         set_seed(config.seed)
         prompts, held_out, shown = self.prompts(), self.eval_questions(), self.examples()
-        provenance = self._once("provenance", lambda: self._provenance([*held_out, *prompts]))
+        some = prompts or assign_teams(
+            config, self.runner().workers, training_questions(config.questions, 1), "pools"
+        )
+        provenance = self._once("provenance", lambda: self._provenance([*held_out, *some]))
         texts = [
             text for each in shown[:2000] for text in (*(turn["content"] for turn in each.prompt), each.plan)
         ]
@@ -142,6 +145,7 @@ class TrainingRun:
             self._train(model, tokenizer, prompts, callbacks).save_model(str(self.run_dir.final))
         elif self.run_dir.is_main:
             model.save_pretrained(str(self.run_dir.final))
+            tokenizer.save_pretrained(str(self.run_dir.final))
         after = self._measure("after", model, tokenizer, held_out)
 
         def solo() -> dict[str, Any]:
@@ -166,8 +170,9 @@ class TrainingRun:
         kinds = self.runner().pool.provenance
         workers: dict[str, set[str]] = {source: set() for source in sources(questions)}
         for each in questions:
-            workers[each.question.source].update(each.workers)
-        return {source: sorted({kinds.get(n, "model") for n in names}) for source, names in workers.items()}
+            found = {"synthetic"} if each.members else {kinds.get(name, "model") for name in each.workers}
+            workers[each.question.source].update(found)
+        return {source: sorted(found) for source, found in workers.items()}
 
     def _learn(self, stage: Stage, model: Any, tokenizer: Any, examples: list[Example]) -> None:
         """Train `model` on the examples, or load the weights of the stage that was done before."""
