@@ -294,13 +294,13 @@ def test_the_local_conductor_is_shown_exactly_what_its_adapter_learned_with() ->
     system, question = engine.prompts.plan(engine.conductor.layout, list(engine.pool.values()), 2, asked)
     assert system.text == (
         "You lead a team. Write a plan of at most 2 steps.\n\n"
-        "One JSON object a line: the task, the number of who does it, the earlier steps it reads, such as\n"
-        '{"subtask": "Do the logic part.", "worker": 2, "access": []}\n'
-        '{"subtask": "Do the strings part.", "worker": 0, "access": [0]}\n\n'
+        "One JSON object a line: what is needed, the number of who does it, the task (empty: the user's own words), "
+        "the earlier steps it reads, such as\n"
+        '{"needs": "cooking", "worker": 2, "subtask": "", "access": []}\n\n'
         "The team:\n"
-        "0: writing: clear, friendly prose; explaining, summarising, and putting the final answer together\n"
-        "1: solving: step by step; facts, arithmetic, logic and short code\n"
-        "2: checking: reads the work of others and finds mistakes; not for first drafts"
+        "writing: clear, friendly prose; explaining, summarising, and putting the final answer together = 0\n"
+        "solving: step by step; facts, arithmetic, logic and short code = 1\n"
+        "checking: reads the work of others and finds mistakes; not for first drafts = 2"
     )
     assert question.text == "The user's question:\nWhy is the sky blue?"
 
