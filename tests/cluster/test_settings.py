@@ -298,9 +298,12 @@ def test_the_local_conductor_is_shown_exactly_what_its_adapter_learned_with() ->
         "the earlier steps it reads, such as\n"
         '{"needs": "cooking", "worker": 2, "subtask": "", "access": []}\n\n'
         "The team:\n"
-        "writing: clear, friendly prose; explaining, summarising, and putting the final answer together = 0\n"
-        "solving: step by step; facts, arithmetic, logic and short code = 1\n"
-        "checking: reads the work of others and finds mistakes; not for first drafts = 2"
+        "writing: clear, friendly prose; explaining, summarising, and putting the final answer together\n"
+        "   (costs nothing; context of 4,096 tokens) = 0\n"
+        "solving: step by step; facts, arithmetic, logic and short code\n"
+        "   (costs nothing; context of 4,096 tokens) = 1\n"
+        "checking: reads the work of others and finds mistakes; not for first drafts\n"
+        "   (costs nothing; context of 4,096 tokens) = 2"
     )
     assert question.text == "The user's question:\nWhy is the sky blue?"
 
