@@ -111,7 +111,7 @@ A LoRA adapter (rank {rank}, bfloat16) that makes {base} write plans for Podium.
 * **Pool**: {Path(config.pool.settings).name} (pool.yaml here), model {config.pool.model}; \
 the workers' order is drawn anew for each question.
 * **Workers**: {"; ".join(kinds) or "not said"}.
-* **Training**: {_warm_start(config)}{_expected_reward(config)}{_grpo(config)}; all of it in config.yaml. {report.get("minutes", "?")} minutes.
+* **Training**: {_stages(config)}; all of it in config.yaml. {report.get("minutes", "?")} minutes.
 * **Measured**: {measured} questions held out, plans unconstrained, nothing repaired, \
 greedy where not said otherwise.
 
@@ -134,36 +134,32 @@ def _questions(config: Config) -> str:
     return "; ".join(shares)
 
 
-def _warm_start(config: Config) -> str:
-    """Where the examples of the warm start came from."""
-    warm = config.warm_start
-    if warm is None:
-        return ""
-    if config.questions.source == "requests":
-        others = f"; of the others, {_drawn(warm)}" if config.questions.also else ""
-        best = "the best plan of each request, known to the program that drew its team"
-        return f"a warm start on {warm.examples} plans ({best}{others}), then "
-    return f"a warm start on {warm.examples} plans ({_drawn(warm)}), then "
+def _stages(config: Config) -> str:
+    """What it learned from, in the order of the stages."""
+    warm, expected, grpo = config.warm_start, config.expected_reward, config.grpo
+    stages: list[str] = []
+    if warm:
+        origin = _drawn(warm)
+        if config.questions.source == "requests":
+            best = "the best plan of each request, known to the program that drew its team"
+            origin = f"{best}; of the others, {origin}" if config.questions.also else best
+        stages.append(f"a warm start on {warm.examples} plans ({origin})")
+    if expected:
+        stages.append(f"the exact expected reward of each choice on {expected.examples} more")
+    if grpo.steps:
+        stages.append(
+            f"GRPO, {grpo.steps} steps of {grpo.questions} questions x {grpo.completions} completions"
+        )
+    return ", then ".join(stages)
 
 
 def _drawn(warm: WarmStartConfig) -> str:
+    """Where plans that were drawn at random came from."""
     kinds = {
         f"the {warm.choose} right one of at most {warm.best_of} that were drawn and run": warm.rewarded_share,
         "drawn and never run": 1 - warm.rewarded_share,
     }
     return ", ".join(f"{share:.0%} {what}" for what, share in kinds.items() if share)
-
-
-def _grpo(config: Config) -> str:
-    grpo = config.grpo
-    if not grpo.steps:
-        return "no GRPO"
-    return f"GRPO, {grpo.steps} steps of {grpo.questions} questions x {grpo.completions} completions"
-
-
-def _expected_reward(config: Config) -> str:
-    expected = config.expected_reward
-    return f"the exact expected reward of each choice on {expected.examples} more, then " if expected else ""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -128,7 +128,7 @@ class TrainingRun:
         set_seed(config.seed)
         prompts, held_out, shown = self.prompts(), self.eval_questions(), self.examples()
         some = prompts or assign_teams(
-            config, self.runner().workers, training_questions(config.questions, 1), "pools"
+            config, self.runner().workers, training_questions(config.questions, 100), "pools"
         )
         provenance = self._once("provenance", lambda: self._provenance([*held_out, *some]))
         texts = [

@@ -18,7 +18,8 @@ three Python lists (arXiv 2512.04388, section 3.1 and figure 13); three empty on
     subtasks = ["Work out ...", "Check it."]
     access_list = [[], ["all"]]
 
-A step may say first what it `needs` ("translation into German"): why its worker was chosen. In both, a worker is its number in the order it was shown in, or its name, `"all"` is short for every
+A step may say first what it `needs` ("translation into German"): why its worker was chosen. In both, a
+worker is its number in the order it was shown in, or its name, `"all"` is short for every
 earlier step, and an empty subtask asks the user's own words. Nothing is repaired: what cannot run is an
 `InvalidPlan` with its `Reason`. The grammars that make a model write only what is accepted here are in
 `grammars.py`.
@@ -28,7 +29,7 @@ import ast
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, cast
 
 from conductor.errors import InvalidPlan, Reason, quote
@@ -171,9 +172,9 @@ class StepsParser:
         for name in ("worker", "subtask", "access"):
             if name not in fields:
                 raise InvalidPlan(f"Step {index} has no {name!r}.", reason=Reason.MISSING_FIELD, step=index)
-        step = _step(index, fields["worker"], fields["subtask"], fields["access"], self._workers)
-        needs = _text(index, "needs", fields.get("needs", ""))
-        return [self._draft.add(replace(step, needs=needs))]
+        worker, subtask, access = (fields[name] for name in ("worker", "subtask", "access"))
+        step = _step(index, worker, subtask, access, self._workers, fields.get("needs", ""))
+        return [self._draft.add(step)]
 
 
 @dataclass(slots=True)
@@ -309,7 +310,9 @@ class ListsParser:
         return []
 
 
-def _step(index: int, worker: Any, subtask: Any, access: Any, workers: Sequence[str]) -> Step:
+def _step(
+    index: int, worker: Any, subtask: Any, access: Any, workers: Sequence[str], needs: Any = ""
+) -> Step:
     """The fields of step `index` as a `Step`, in the types and names of the pool.
 
     Raises:
@@ -325,7 +328,7 @@ def _step(index: int, worker: Any, subtask: Any, access: Any, workers: Sequence[
             step=index,
         )
     name = workers[worker] if isinstance(worker, int) else worker
-    return Step(name, task, _access(index, access))
+    return Step(name, task, _access(index, access), _text(index, "needs", needs))
 
 
 def _text(index: int, name: str, value: Any) -> str:

@@ -125,6 +125,11 @@ class Materials:
         return [domain for domain in self.domains.values() if domain.domain != SMALL_TALK]
 
 
+def field_of(domain: str) -> str:
+    """What a domain of either side is about, in a few words."""
+    return load("held_out").domains[domain].what  # that side has all of them
+
+
 def side_of(text: str) -> Side:
     """On which side a phrasing or a card is; follows from its words."""
     digest = hashlib.sha256(text.encode()).digest()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from conductor.model.pool_member import PoolMember
 from evaluation.questions import Question
 from training.curriculum.materials import HELD_OUT_DOMAINS, Side, load
-from training.curriculum.requests import Request, best_plan, draw_request, needs, part_rewards
+from training.curriculum.requests import Request, best_plan, draw_request, part_rewards
 from training.curriculum.teams import TRIES, DrawnTeam, draw_team
 from training.curriculum.worker import PartWorker, result
 from training.team_question import TeamQuestion
@@ -103,12 +103,12 @@ def lesson(question: RequestQuestion) -> tuple[list[dict[str, object]], list[tup
     steps = best_plan(rng, question.request, question.team)
     plan: list[dict[str, object]] = [
         {
-            "needs": needs(part),
+            "needs": step.needs,
             "worker": int(step.worker),
             "subtask": step.subtask,
             "access": list(step.access),
         }
-        for step, part in zip(steps, question.request.parts, strict=True)
+        for step in steps
     ]
     rewards = [
         part_rewards(part, question.team, [int(step.worker) for step in steps[:number]])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from conductor.plan.plan import Step
-from training.curriculum.materials import SMALL_TALK, Materials, load
+from training.curriculum.materials import SMALL_TALK, Materials, field_of
 from training.curriculum.teams import DrawnTeam
 
 Kind = Literal["one", "small_talk", "chain", "join", "check"]
@@ -174,14 +174,10 @@ def best_plan(rng: random.Random, request: Request, team: DrawnTeam) -> list[Ste
     steps: list[Step] = []
     for part in request.parts:
         worker = rng.choice(best_workers(part, team, [int(step.worker) for step in steps]))
-        steps.append(Step(str(worker), part.clause if len(request.parts) > 1 else "", part.reads))
+        subtask = part.clause if len(request.parts) > 1 else ""
+        needs = f"checking {field_of(part.domain)}" if part.checks else field_of(part.domain)
+        steps.append(Step(str(worker), subtask, part.reads, needs))
     return steps
-
-
-def needs(part: Part) -> str:
-    """What a part needs of its worker, in a few words."""
-    what = load("held_out").domains[part.domain].what
-    return f"checking {what}" if part.checks else what
 
 
 def best_workers(part: Part, team: DrawnTeam, before: Sequence[int] = ()) -> list[int]:
