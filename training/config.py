@@ -149,6 +149,22 @@ class QuestionsConfig(Frozen):
         return self
 
 
+class LookUpConfig(Frozen):
+    """A first lesson for `requests`: whose card fits a few words (`training.curriculum.look_ups`). Without it
+    a small model learns to write plans, and asks anybody.
+    """
+
+    examples: int = Field(default=12_000, ge=1)
+    per_team: int = Field(default=20, ge=1)
+    """Look-ups that are learned from together; they share the team's cards."""
+    batch: int = Field(default=1, ge=1)
+    """Rows a step, a team each."""
+    epochs: float = Field(default=1.0, gt=0)
+    learning_rate: float = Field(default=1e-3, gt=0)
+    made_up_share: Share = 0.8
+    """Of the teams at first, those whose specialities are words drawn at random."""
+
+
 class WarmStartConfig(Frozen):
     """Supervised learning of plans (`training.examples`): the best one of a request, whose team is known to
     the program that drew it; of all other questions, plans that can run, drawn at random.
@@ -163,6 +179,8 @@ class WarmStartConfig(Frozen):
     """Weight of a prompt's token relative to a plan's. At 0 the policy may not learn to read the question,
     unless each subtask restates its part of it (`subtask`).
     """
+    worker_weight: float = Field(default=1.0, gt=0)
+    """The same for a token that chooses a worker, one of some forty in a step."""
     rewarded_share: float = Field(default=0.0, ge=0, le=1)
     """The share of examples that were drawn, run and found right; the others are drawn and not run."""
     best_of: int = Field(default=16, ge=1)
@@ -308,6 +326,7 @@ class Config(Frozen):
     model: ModelConfig
     pool: PoolConfig
     questions: QuestionsConfig = QuestionsConfig()
+    look_up: LookUpConfig | None = None
     warm_start: WarmStartConfig | None = None
     expected_reward: ExpectedRewardConfig | None = None
     grpo: GrpoConfig = GrpoConfig()
@@ -315,6 +334,15 @@ class Config(Frozen):
     """Questions that measure the conductor before and after, half of them composite; 0: none."""
     checkpoint_every: int = Field(default=20, ge=1)
     keep_checkpoints: int = Field(default=2, ge=1)
+
+    @model_validator(mode="after")
+    def _check_look_up(self) -> Self:
+        if self.look_up and not (self.warm_start and self.warm_start.fields[0] == "needs"):
+            raise ValueError(
+                "look_up teaches to find the worker whose card fits what a step needs: "
+                "put needs first in warm_start.fields, or leave look_up out"
+            )
+        return self
 
 
 def load(path: str | Path) -> Config:

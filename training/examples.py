@@ -21,7 +21,9 @@ from conductor.plan.formats import Format
 from evaluation.graders import grade
 from serving.settings.settings import SettingsError
 from training.config import Config, WarmStartConfig
+from training.curriculum.look_ups import look_ups
 from training.curriculum.questions import RequestQuestion, lesson
+from training.curriculum.requests import best_workers
 from training.data import assign_teams, training_questions
 from training.plan_runner import Chat, PlanRunner
 from training.policy_eval import score_plan
@@ -114,6 +116,25 @@ def examples(
         ]
 
     return asyncio.run(draw_all())
+
+
+def look_up_examples(config: Config, runner: PlanRunner) -> list[Example]:
+    """The examples of the first lesson: the cards as the server shows them, and the beginning of a plan up to
+    the worker's number. No user says anything, which keeps an example short.
+    """
+    chosen = config.look_up
+    assert chosen is not None, "the caller sees to it"
+    drawn = look_ups(config.seed, chosen.examples, chosen.per_team, chosen.made_up_share)
+    return [_look_up_example(runner, each) for each in drawn]
+
+
+def _look_up_example(runner: PlanRunner, question: RequestQuestion) -> Example:
+    rng, (part,) = random.Random(question.question.id), question.request.parts
+    worker = rng.choice(best_workers(part, question.team))
+    cards = [turn for turn in runner.prompt(question) if turn["role"] == "system"]
+    return Example(
+        cards, f'{{"needs": {json.dumps(question.request.text, ensure_ascii=False)}, "worker": {worker}'
+    )
 
 
 def _best_example(runner: PlanRunner, config: WarmStartConfig, question: RequestQuestion) -> Example:

@@ -35,13 +35,26 @@ class Collator:
 
     Args:
         tokenizer: of the policy.
-        prompt_weight: of a prompt's token, relative to a plan's.
+        prompt_weight: of a prompt's token.
+        plan_weight: of a plan's token.
+        worker_weight: of a token that chooses a worker.
         with_rewards: whether a worker's token is judged by what each worker is worth, where an example says
             so.
     """
 
-    def __init__(self, tokenizer: Any, prompt_weight: float = 0.0, *, with_rewards: bool = False) -> None:
-        self._tokenizer, self._prompt_weight, self._with_rewards = tokenizer, prompt_weight, with_rewards
+    def __init__(
+        self,
+        tokenizer: Any,
+        prompt_weight: float = 0.0,
+        plan_weight: float = 1.0,
+        worker_weight: float = 1.0,
+        *,
+        with_rewards: bool = False,
+    ) -> None:
+        self._tokenizer, self._with_rewards = tokenizer, with_rewards
+        self._prompt_weight, self._plan_weight, self._worker_weight = (
+            round(THOUSAND * weight) for weight in (prompt_weight, plan_weight, worker_weight)
+        )
         numbers = [tokenizer(f"{n}", add_special_tokens=False)["input_ids"] for n in range(MOST_WORKERS)]
         self._numbers = [ids[-1] for ids in numbers]
 
@@ -67,15 +80,16 @@ class Collator:
             example["plan"] + self._tokenizer.eos_token, add_special_tokens=False, return_offsets_mapping=True
         )
         after = written["input_ids"]
-        weights = [round(THOUSAND * self._prompt_weight)] * len(before) + [THOUSAND] * len(after)
+        starts = [start for start, _ in written["offset_mapping"]]
+        workers = [len(before) + starts.index(found.start(1)) for found in _WORKER.finditer(example["plan"])]
         ids = [*before, *after]
+        weights = [self._prompt_weight] * len(before) + [self._plan_weight] * len(after)
+        for place in workers:
+            weights[place] = self._worker_weight
         labels = [_label(token, weight) for token, weight in zip(ids[1:], weights[1:], strict=True)]
         if self._with_rewards and example["rewards"]:
-            starts = [start for start, _ in written["offset_mapping"]]
-            found = _WORKER.finditer(example["plan"])
-            for match, worths in zip(found, example["rewards"], strict=True):
-                token = len(before) + starts.index(match.start(1))
-                labels[token - 1] = _label(ids[token], THOUSAND, self._numbers, worths)
+            for place, worths in zip(workers, example["rewards"], strict=True):
+                labels[place - 1] = _label(ids[place], self._worker_weight, self._numbers, worths)
         return ids, [*labels, _label(IGNORED, 0)]
 
 

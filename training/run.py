@@ -1,5 +1,5 @@
-"""One training run: warm start, expected reward, GRPO; measured between them. Can be stopped at any time and
-resumed.
+"""One training run: look-ups, warm start, expected reward, GRPO; measured between them. Can be stopped at any
+time and resumed.
 """
 # The types of accelerate and torch are partial.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -20,21 +20,22 @@ from serving.settings.settings import load as load_settings
 from training import grpo
 from training.caching_worker import CallCache
 from training.callbacks import CurveLog, ProgressBar, StopSignal, tensorboard
-from training.config import Config, ExpectedRewardConfig, WarmStartConfig
+from training.config import Config, LookUpConfig
 from training.data import assign_teams, eval_questions, training_questions
-from training.examples import Example, examples
+from training.examples import Example, examples, look_up_examples
 from training.models import model_for, tokenizer_for
 from training.plan_runner import PlanRunner, training_pool
 from training.policy_eval import evaluate_policy, solo_accuracy, sources
 from training.reward import PlanReward
 from training.run_dir import RunDir
-from training.supervised import learn
+from training.supervised import StageConfig, learn
 from training.team_question import TeamQuestion
 
 CHECKPOINT_EVERY = 50
 """Steps of a supervised stage between two checkpoints."""
-Stage = Literal["warm", "expected"]
-"""The supervised stages: the warm start, and learning what each worker's answer is worth."""
+Stage = Literal["look_up", "warm", "expected"]
+BARS: dict[Stage, str] = {"look_up": "look-ups", "warm": "warm start", "expected": "expected reward"}
+"""The supervised stages in their order, and what a progress bar calls each."""
 
 
 @dataclass(slots=True)
@@ -82,16 +83,25 @@ class TrainingRun:
             return []
 
         def draw() -> list[dict[str, Any]]:
-            is_warm = stage == "warm"
-            salt = "warm start" if is_warm else stage
-            drawn = examples(self.config, self.runner(), chosen.examples, salt, with_rewards=not is_warm)
+            if stage == "look_up":
+                drawn = look_up_examples(self.config, self.runner())
+            else:
+                is_warm = stage == "warm"
+                salt = "warm start" if is_warm else stage
+                drawn = examples(self.config, self.runner(), chosen.examples, salt, with_rewards=not is_warm)
             return [asdict(each) for each in drawn]
 
         name = "examples" if stage == "warm" else f"{stage}_examples"
         return [Example(**each) for each in self._once(name, draw)]
 
-    def _stage(self, stage: Stage) -> WarmStartConfig | ExpectedRewardConfig | None:
-        return self.config.warm_start if stage == "warm" else self.config.expected_reward
+    def _stage(self, stage: Stage) -> StageConfig | None:
+        config = self.config
+        stages: dict[Stage, StageConfig | None] = {
+            "look_up": config.look_up,
+            "warm": config.warm_start,
+            "expected": config.expected_reward,
+        }
+        return stages[stage]
 
     def check(self) -> None:
         """Check all that can be checked before hours of work, or machines, are spent.
@@ -136,6 +146,7 @@ class TrainingRun:
         ]
         tokenizer = tokenizer_for(config.model, texts)
         model = model_for(config.model, tokenizer, config.seed)
+        self._learn("look_up", model, tokenizer, self.examples("look_up"))
         self._learn("warm", model, tokenizer, shown)
         if config.expected_reward:
             self._measure("warm_started", model, tokenizer, held_out)
@@ -182,7 +193,7 @@ class TrainingRun:
         if weights.exists():
             model.load_state_dict(torch.load(weights, weights_only=True), strict=False)
             return
-        bar = ProgressBar({"warm": "warm start", "expected": "expected reward"}[stage])
+        bar = ProgressBar(BARS[stage])
         arguments = {
             "output_dir": str(self.run_dir.path / f"{stage}_checkpoints"),
             "seed": self.config.seed,
@@ -203,7 +214,9 @@ class TrainingRun:
                     config,
                     arguments,
                     [bar, stop, *logs],
-                    per_row=self.config.questions.requests_per_team,
+                    per_row=config.per_team
+                    if isinstance(config, LookUpConfig)
+                    else self.config.questions.requests_per_team,
                     resume=lambda: self.run_dir.checkpoint(f"{stage}_checkpoints"),
                 )
             finally:

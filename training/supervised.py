@@ -1,4 +1,4 @@
-"""Learning from examples: the warm start, and after it what each worker's answer is worth.
+"""Learning from examples: to look up a worker, to write plans, and what each worker's answer is worth.
 
 A policy that never had to predict or restate a question does not read it, and then learns only to collect the
 format's half point; so the loss can count the prompt's tokens too.
@@ -13,9 +13,12 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 
-from training.config import ExpectedRewardConfig, WarmStartConfig
+from training.config import ExpectedRewardConfig, LookUpConfig, WarmStartConfig
 from training.examples import Example
 from training.packing import Collator, plan_loss
+
+StageConfig = LookUpConfig | WarmStartConfig | ExpectedRewardConfig
+"""Of the supervised stages, in their order."""
 
 
 def rows(examples: Sequence[Example], most: int) -> list[list[Example]]:
@@ -33,7 +36,7 @@ def learn(
     model: PreTrainedModel,
     tokenizer: Any,
     examples: Sequence[Example],
-    config: WarmStartConfig | ExpectedRewardConfig,
+    config: StageConfig,
     arguments: dict[str, Any],
     callbacks: list[TrainerCallback],
     *,
@@ -46,9 +49,9 @@ def learn(
         model: changed in place.
         tokenizer: of it.
         examples: what to learn, in any order.
-        config: how; the second kind judges a worker's token by what each worker is worth.
-        callbacks: of the Trainer.
+        config: how; its kind says which tokens count, and what for.
         arguments: of `TrainingArguments`: folder, seed, device, checkpoints.
+        callbacks: of the Trainer.
         per_row: examples of one team that are learned from together.
         resume: returns the checkpoint to resume from.
     """
@@ -57,8 +60,6 @@ def learn(
     data = Dataset.from_list(
         [{"examples": [asdict(each) for each in row]} for row in rows(examples, per_row)]
     )
-    is_warm = isinstance(config, WarmStartConfig)
-    collator = Collator(tokenizer, config.prompt_weight if is_warm else 0.0, with_rewards=not is_warm)
     trainer = Trainer(
         model=model,
         args=TrainingArguments(
@@ -75,9 +76,19 @@ def learn(
             **arguments,
         ),
         train_dataset=data,
-        data_collator=collator,
+        data_collator=_collator(tokenizer, config),
         compute_loss_func=plan_loss,
         callbacks=callbacks,
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train(resume_from_checkpoint=resume())
+
+
+def _collator(tokenizer: Any, config: StageConfig) -> Collator:
+    match config:
+        case LookUpConfig():
+            return Collator(tokenizer, plan_weight=0.0)
+        case WarmStartConfig():
+            return Collator(tokenizer, config.prompt_weight, worker_weight=config.worker_weight)
+        case ExpectedRewardConfig():
+            return Collator(tokenizer, with_rewards=True)

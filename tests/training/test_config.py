@@ -87,6 +87,7 @@ def test_every_config_that_ships_is_read_and_is_the_same_when_written_out_and_re
             "model.scratch: heads 5 does not divide hidden 64 into parts",
         ),
         ({"model": {"scratch": {"hidden": 18, "heads": 6}}}, "take a hidden that is a multiple of 12"),
+        ({"look_up": {"examples": 20}}, "look_up teaches to find the worker whose card fits"),
         (
             {"questions": {"also": [{"train": "a", "held_out": "b", "share": 0.6}] * 2}},
             "must be less than 1 together",

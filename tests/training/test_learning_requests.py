@@ -1,5 +1,6 @@
-"""A run over requests of the curriculum: warm start, expected reward, GRPO; each request with its own team."""
+"""A run over requests of the curriculum: look-ups, warm start, expected reward, GRPO; each with its own team."""
 
+import re
 from pathlib import Path
 
 from tests.training.test_curriculum import POOL
@@ -8,12 +9,13 @@ from training.run import TrainingRun
 from training.run_dir import RunDir
 
 
-def test_a_run_over_requests_goes_through_all_three_stages(tmp_path: Path):
+def test_a_run_over_requests_goes_through_all_its_stages(tmp_path: Path):
     made = config(
         tmp_path,
         POOL,
         questions={"source": "requests", "families": None, "requests_per_team": 4},
-        warm_start={"examples": 32, "batch": 2},
+        look_up={"examples": 24, "per_team": 8},
+        warm_start={"examples": 32, "batch": 2, "fields": ["needs", "worker", "subtask", "access"]},
         expected_reward={"examples": 16, "batch": 2},
         grpo={"steps": 1},
         held_out=4,
@@ -33,3 +35,8 @@ def test_a_run_over_requests_goes_through_all_three_stages(tmp_path: Path):
     }
     assert all(each.rewards for each in expected)
     assert (tmp_path / "run" / "expected" / "weights.pt").exists()
+    assert (tmp_path / "run" / "look_up" / "weights.pt").exists()
+    for each in TrainingRun(made, run_dir).examples("look_up"):
+        (cards,) = each.prompt
+        assert cards["role"] == "system"
+        assert re.fullmatch(r'\{"needs": ".+", "worker": \d', each.plan)

@@ -139,6 +139,22 @@ def test_every_worker_of_a_plan_is_a_choice_among_the_numbers_of_its_team(tmp_pa
         assert len(set(tokens)) == len(question.team.mates)
 
 
+def test_only_the_tokens_that_choose_a_worker_count_where_the_rest_of_a_plan_has_no_weight(tmp_path: Path):
+    run = TrainingRun(config(tmp_path), RunDir(tmp_path))
+    question = next(each for each in request_questions(3, 50) if len(each.request.parts) == 2)
+    steps, worths = lesson(question)
+    plan = format_plan(steps, "steps", ("needs", "worker", "subtask", "access"))
+    example = Example(run.runner().prompt(question), plan, worths)
+    tokenizer = tokenizer_for(run.config.model, [turn["content"] for turn in example.prompt] + [plan])
+    labels = Collator(tokenizer, plan_weight=0, worker_weight=2)([{"examples": [asdict(example)]}])["labels"][
+        0
+    ]
+    assert labels[:, WEIGHT].tolist() == [2 * THOUSAND] * 2
+    assert [tokenizer.decode([token]) for token in labels[:, TARGET]] == [
+        str(step["worker"]) for step in steps
+    ]
+
+
 def test_a_pool_without_drawn_teams_has_a_row_for_each_example(tmp_path: Path):
     run = TrainingRun(config(tmp_path, POOL), RunDir(tmp_path))
     assert {len(row) for row in rows(run.examples()[:50], run.config.questions.requests_per_team)} == {1}

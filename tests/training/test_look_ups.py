@@ -1,0 +1,52 @@
+"""Look-ups: a few words, and whose card fits them."""
+
+from collections import Counter
+
+from training.curriculum.look_ups import LONGEST, look_ups
+from training.curriculum.materials import HELD_OUT_DOMAINS, load
+from training.curriculum.questions import RequestQuestion
+from training.curriculum.requests import best_workers
+
+MATERIALS = load("train")
+
+
+def is_made_up(question: RequestQuestion) -> bool:
+    return question.request.parts[0].domain not in MATERIALS.domains
+
+
+def test_somebody_is_the_best_for_every_look_up_and_in_a_made_up_team_has_the_very_word():
+    for question in look_ups(0, 2000, 20, 0.8):
+        (part,) = question.request.parts
+        best = best_workers(part, question.team)
+        assert best
+        assert 0 < len(question.request.text) <= LONGEST
+        if is_made_up(question):
+            (worker,) = best
+            assert question.request.text in question.team.mates[worker].card
+
+
+def test_look_ups_to_one_team_stand_together_and_made_up_teams_become_rare():
+    found = look_ups(1, 4000, 20, 0.8)
+    teams = [found[start].team for start in range(0, 4000, 20)]
+    assert all(each.team is teams[number // 20] for number, each in enumerate(found))
+    made_up = [is_made_up(each) for each in found[::20]]
+    assert sum(made_up[:60]) > 30 > 20 > sum(made_up[-60:]) > 0
+    requests = [each.request for each in found]
+    assert requests == [each.request for each in look_ups(1, 4000, 20, 0.8)]
+    assert requests != [each.request for each in look_ups(2, 4000, 20, 0.8)]
+
+
+def test_fields_are_asked_for_by_name_by_card_and_by_request_and_none_is_held_out():
+    ways: Counter[str] = Counter()
+    for question in look_ups(2, 4000, 20, 0.0):
+        (part,), words = question.request.parts, question.request.text
+        domain = MATERIALS.domains[part.domain]
+        assert part.domain not in HELD_OUT_DOMAINS
+        assert words not in {mate.card[:LONGEST] for mate in question.team.mates}
+        if part.checks:
+            ways["check"] += 1
+        elif words == domain.what:
+            ways["name"] += 1
+        else:
+            ways["card" if any(card.startswith(words) for card in domain.cards) else "request"] += 1
+    assert min(ways[way] for way in ("name", "card", "request", "check")) > 40
