@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from serving.settings.settings import SettingsError
 from serving.settings.workers import Frozen
 
+Choice = Literal["first", "cheapest", "surest"]
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM 0.29 serves (`max_lora_rank`)."""
 Schedule = Literal[
@@ -98,6 +99,10 @@ class PoolConfig(Frozen):
     """Workers drawn for each question (the paper's k of n); None: all, in a new order."""
     teams: dict[str, Annotated[tuple[str, ...], Field(min_length=1)]] = Field(default_factory=dict)
     """By a question's source (`Question.source`), the workers that may be used for it; else all of them."""
+    cards: dict[str, str] = Field(default_factory=dict)
+    """By a question's source, the recorded set by which its workers' cards are written, such as
+    `recorded:FILE?part=train`: in training in words drawn for each team, in measuring as `podium cards` does.
+    """
 
 
 class AlsoConfig(Frozen):
@@ -128,8 +133,8 @@ class QuestionsConfig(Frozen):
     """The share grows linearly from this one; None: it is constant."""
     families: tuple[str, ...] | None = None
     requests_per_team: int = Field(default=1, ge=1)
-    """Of `requests` (`training.curriculum`): requests to each drawn team, one after the other. Examples of
-    one team are learned from together, and its cards are read once.
+    """Questions to each drawn team, one after the other. Examples of one team are learned from together, and
+    its cards are read once.
     """
     longest_request: int | None = Field(default=None, ge=40)
     """In characters, of `requests`: what is longer is drawn again."""
@@ -185,10 +190,10 @@ class WarmStartConfig(Frozen):
     """The share of examples that were drawn, run and found right; the others are drawn and not run."""
     best_of: int = Field(default=16, ge=1)
     """Plans drawn for a rewarded example."""
-    choose: Literal["first", "cheapest"] = "first"
+    choose: Choice = "first"
     """A rewarded example is the first right one; or, after all were run, the cheapest, and where costs are
-    equal or unknown the one whose workers are right most often. `first` keeps lucky guesses of a worker that
-    does a little of everything.
+    equal or unknown the one whose workers are right most often; or the latter whatever it costs. `first`
+    keeps lucky guesses of a worker that does a little of everything.
     """
     worker_shares: dict[str, Share] = Field(default_factory=dict)
     """Of the steps of unrewarded plans, by worker; the rest is divided equally. A habit to unlearn."""

@@ -3,6 +3,7 @@
 A run sees every row once: rows are in the order of the steps, so that a resumed run continues where it stood.
 """
 
+import math
 import random
 from collections.abc import Sequence
 
@@ -15,6 +16,7 @@ from serving.settings.settings import SettingsError
 from training.config import AlsoConfig, Config, QuestionsConfig
 from training.curriculum.questions import request_questions
 from training.jsonl_questions import read_questions
+from training.team_cards import measure_teams, write_team_cards
 from training.team_question import TeamQuestion
 
 STAGES = 20
@@ -39,12 +41,22 @@ def training_questions(
     rng = random.Random(f"mix {config.seed}")
     sets = [(round(each.share * count), _load_set(each.train, each)) for each in config.also]
     others = [question for size, found in sets for question in _draw(found, size, rng)]
-    mix: list[Question | TeamQuestion] = [*_own_questions(config, count - len(others), stage)]
-    positions = sorted(rng.sample(range(count), len(others)))
-    for position, question in zip(positions, rng.sample(others, len(others)), strict=True):
-        mix.insert(position, question)
+    groups = _groups(_own_questions(config, count - len(others), stage), config.requests_per_team)
+    number = len(groups) + math.ceil(len(others) / config.requests_per_team)
+    positions = sorted(rng.sample(range(number), number - len(groups)))
+    shuffled = rng.sample(others, len(others))
+    for position, group in zip(positions, _groups(shuffled, config.requests_per_team), strict=True):
+        groups.insert(position, group)
+    mix = [question for group in groups for question in group]
     _check_ids([each.question if isinstance(each, TeamQuestion) else each for each in mix])
     return mix
+
+
+def _groups(
+    questions: Sequence[Question | TeamQuestion], size: int
+) -> list[Sequence[Question | TeamQuestion]]:
+    """Those of one team together."""
+    return [questions[start : start + size] for start in range(0, len(questions), size)]
 
 
 def _check_ids(questions: Sequence[Question]) -> None:
@@ -77,16 +89,31 @@ def assign_teams(
     config: Config, pool: Sequence[str], questions: Sequence[Question | TeamQuestion], salt: str
 ) -> list[TeamQuestion]:
     """A team for each question that has none: that of its source, or as many of it as the config says, in a
-    random order.
+    random order, with cards in words of its own where the config says by what. Questions of one source that
+    follow each other share a team, as many as `requests_per_team`.
 
     Raises:
-        SettingsError: a team has a worker that the pool does not have.
+        SettingsError: a team has a worker that the pool does not have, or its cards cannot be written.
     """
     rng, size = random.Random(f"{config.seed} {salt}"), config.pool.workers_per_question
-    return [
-        each if isinstance(each, TeamQuestion) else TeamQuestion(each, _team(config, pool, each, rng, size))
-        for each in questions
-    ]
+    words = random.Random(f"{config.seed} {salt} cards")
+    measured = measure_teams(config)
+    assigned: list[TeamQuestion] = []
+    room = 0
+    for each in questions:
+        if isinstance(each, TeamQuestion):
+            assigned.append(each)
+            room = 0
+            continue
+        if not room or assigned[-1].question.source != each.source:
+            workers = _team(config, pool, each, rng, size)
+            cards = write_team_cards(measured.get(each.source, {}), workers, words)
+            room = config.questions.requests_per_team
+        else:
+            workers, cards = assigned[-1].workers, assigned[-1].cards
+        assigned.append(TeamQuestion(each, workers, cards=cards))
+        room -= 1
+    return assigned
 
 
 def _team(
@@ -104,14 +131,17 @@ def eval_questions(config: Config, pool: Sequence[str]) -> list[TeamQuestion]:
     """The held-out questions, each with its whole team in a random order.
 
     Raises:
-        SettingsError: the source is a file without a second one of held-out questions; or they overlap.
+        SettingsError: the source is a file without a second one of held-out questions; they overlap; or a
+            team's cards cannot be written.
     """
-    rng = random.Random(f"{config.seed} held out")
-    questions: Sequence[Question | TeamQuestion] = _held_out_questions(config) if config.held_out else ()
-    return [
-        each if isinstance(each, TeamQuestion) else TeamQuestion(each, _team(config, pool, each, rng, None))
-        for each in questions
-    ]
+    rng, measured = random.Random(f"{config.seed} held out"), measure_teams(config)
+    asked: list[TeamQuestion] = []
+    for each in _held_out_questions(config) if config.held_out else ():
+        if not isinstance(each, TeamQuestion):
+            workers = _team(config, pool, each, rng, None)
+            each = TeamQuestion(each, workers, cards=write_team_cards(measured.get(each.source, {}), workers))
+        asked.append(each)
+    return asked
 
 
 def _held_out_questions(config: Config) -> Sequence[Question | TeamQuestion]:

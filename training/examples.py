@@ -18,9 +18,10 @@ from typing import Any
 
 from conductor.model.pool_member import PoolMember
 from conductor.plan.formats import Format
+from evaluation.cards.families import kind_of
 from evaluation.graders import grade
 from serving.settings.settings import SettingsError
-from training.config import Config, WarmStartConfig
+from training.config import Choice, Config, WarmStartConfig
 from training.curriculum.look_ups import look_ups
 from training.curriculum.questions import RequestQuestion, lesson
 from training.curriculum.requests import best_workers
@@ -105,8 +106,7 @@ def examples(
         async with aclosing(runner):
             draws = await asyncio.gather(*(draw(number, each) for number, each in enumerate(questions)))
             rates = success_rates([plan for plans in draws for plan in plans])
-            first = warm.choose == "first"
-            chosen = [best(plans, rates, first=first).plan if plans else "" for plans in draws]
+            chosen = [best(plans, rates, warm.choose).plan if plans else "" for plans in draws]
             rewards = await asyncio.gather(*map(worths, questions, chosen))
         return [
             _best_example(runner, warm, each)
@@ -163,21 +163,24 @@ def success_rates(plans: Sequence[DrawnPlan]) -> dict[tuple[str, ...], float]:
     return {workers: mean(flags) for workers, flags in rights.items()}
 
 
-def best(plans: Sequence[DrawnPlan], rates: Mapping[tuple[str, ...], float], *, first: bool) -> DrawnPlan:
+def best(plans: Sequence[DrawnPlan], rates: Mapping[tuple[str, ...], float], choose: Choice) -> DrawnPlan:
     """Which plan is shown for a question; the last one where none is right.
 
     Args:
         plans: at least one, in the order in which they were drawn.
         rates: by workers, how often such plans are right on all questions.
-        first: the first right plan; else the cheapest, and where costs are equal or unknown the one with the
-            best rate.
+        choose: of the right ones (`WarmStartConfig.choose`).
     """
     right = [plan for plan in plans if plan.right]
     if not right:
         return plans[-1]
-    if first:
-        return right[0]
-    return min(right, key=lambda plan: (plan.usd is None, plan.usd or 0.0, -rates[plan.workers]))
+    match choose:
+        case "first":
+            return right[0]
+        case "cheapest":
+            return min(right, key=lambda plan: (plan.usd is None, plan.usd or 0.0, -rates[plan.workers]))
+        case "surest":
+            return max(right, key=lambda plan: rates[plan.workers])
 
 
 def check(config: WarmStartConfig, workers: Sequence[str], max_steps: int) -> None:
@@ -209,7 +212,7 @@ async def _draw_plans(
     team = runner.members(question)
     parts = list(question.question.facts.get("parts", ()))
     max_steps, format = runner.limits.max_steps, runner.conductor.format
-    needs = str(question.question.facts.get("dataset", question.question.family)).replace("_", " ")
+    needs = kind_of(str(question.question.facts.get("dataset", question.question.family)))
     if rng.random() >= config.rewarded_share:
         shares = config.worker_shares
         return [DrawnPlan(random_plan(rng, config, team, max_steps, format, parts, shares, needs))]

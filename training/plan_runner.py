@@ -112,7 +112,8 @@ class PlanRunner:
     def members(self, asked: TeamQuestion) -> list[PoolMember]:
         """The workers of a question, in its order."""
         pool = asked.members or self._engine.pool
-        return [pool[name] for name in asked.workers]
+        members = [pool[name] for name in asked.workers]
+        return [replace(each, card=asked.cards.get(each.name, each.card)) for each in members]
 
     def _prompt(self, asked: TeamQuestion) -> list[Message]:
         max_steps, layout = self.limits.max_steps, self.conductor.layout

@@ -16,6 +16,8 @@ class TeamQuestion:
     workers: tuple[str, ...]
     members: Mapping[str, PoolMember] = field(default_factory=dict[str, PoolMember])
     """The workers themselves, where they are not the pool's."""
+    cards: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Of workers by name, what the conductor reads in place of their own cards."""
 
     @property
     def conversation(self) -> tuple[Message, ...]:

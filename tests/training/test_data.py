@@ -64,6 +64,39 @@ def test_a_question_is_asked_of_its_own_team(tmp_path: Path, recorded: Path):
     assert teams == {("skills", ("adder", "speller")), ("recorded", ("a", "b"))}
 
 
+def test_questions_that_follow_each_other_share_a_team_and_its_cards_which_are_measured(
+    tmp_path: Path, recorded: Path
+):
+    made = mixed(tmp_path, recorded)
+    settings = Path(made.pool.settings).read_text("utf-8")
+    pool = tmp_path / "pool.yaml"
+    pool.write_text(settings.replace("workers:\n", "workers:\n  - {name: a, kind: scripted, replies: [x]}\n"))
+    cards = {"recorded": f"recorded:{recorded}?part=train"}
+    made = made.model_copy(
+        update={
+            "pool": made.pool.model_copy(update={"cards": cards, "settings": str(pool)}),
+            "questions": made.questions.model_copy(update={"requests_per_team": 4}),
+        }
+    )
+    asked = assign_teams(made, POOL, training_questions(made.questions, 48), "x")
+    for start in range(0, 48, 4):
+        first, *others = asked[start : start + 4]
+        assert all((each.workers, each.cards) == (first.workers, first.cards) for each in others)
+        assert len({each.question.source for each in asked[start : start + 4]}) == 1
+    drawn = [each.cards["a"] for each in asked[::4] if each.question.source == "recorded"]
+    assert len(set(drawn)) > 1
+    assert all(card.startswith("a: ") for card in drawn)
+    (measured,) = {
+        each.cards["a"] for each in eval_questions(made, POOL) if each.question.source == "recorded"
+    }
+    assert "100 % of" in measured
+    wrong = made.model_copy(
+        update={"pool": made.pool.model_copy(update={"cards": {"recorded": f"recorded:{recorded}"}})}
+    )
+    with pytest.raises(SettingsError, match=r"pool\.cards\.recorded: .* add part=train"):
+        assign_teams(wrong, POOL, [], "x")
+
+
 def test_what_is_held_out_was_not_taught_and_nothing_is_too_long(tmp_path: Path, recorded: Path):
     made = mixed(tmp_path, recorded, max_chars=200)
     taught = {question.text for question in training_questions(made.questions, 120)}

@@ -58,20 +58,21 @@ def test_rewarded_examples_are_right_and_the_others_are_left_to_chance(tmp_path:
     assert 0.5 < share_right(drawn_examples(tmp_path, rewarded_share=0.5)) < 1.0
 
 
-def test_of_the_right_plans_the_first_or_the_cheapest_is_shown_and_else_that_of_the_workers_who_are_right_most_often():
+def test_of_the_right_plans_the_first_or_the_cheapest_is_shown_or_that_of_the_workers_who_are_right_most_often():
     lucky, dear, cheap = (
         DrawnPlan("lucky", ("any",), True, 0.5),
         DrawnPlan("dear", ("one",), True, 0.2),
         DrawnPlan("cheap", ("two",), True, 0.1),
     )
     wrong = DrawnPlan("wrong", ("two",), False, 0.01)
-    assert best([wrong, lucky, dear, cheap], {}, first=True) is lucky
+    assert best([wrong, lucky, dear, cheap], {}, "first") is lucky
     known = success_rates([wrong, lucky, dear, cheap])
     assert known == {("two",): 0.5, ("any",): 1, ("one",): 1}
-    assert best([wrong, lucky, dear, cheap], known, first=False) is cheap
-    assert best([wrong, wrong], known, first=False) is wrong
+    assert best([wrong, lucky, dear, cheap], known, "cheapest") is cheap
+    assert best([wrong, lucky, dear, cheap], {("any",): 0.3, ("one",): 0.9, ("two",): 0.5}, "surest") is dear
+    assert best([wrong, wrong], known, "cheapest") is wrong
     unpriced = [DrawnPlan("a", ("two",), True), DrawnPlan("b", ("one",), True)]
-    assert best(unpriced, known, first=False).plan == "b"
+    assert best(unpriced, known, "cheapest").plan == "b"
 
 
 def test_the_cheapest_of_all_draws_asks_the_specialist_also_where_another_guesses_rightly(tmp_path: Path):

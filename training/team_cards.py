@@ -1,0 +1,45 @@
+"""Cards of a pool's workers by what was measured of them, so that a conductor learns to read such cards too."""
+
+import random
+from collections.abc import Mapping, Sequence
+
+from evaluation.cards import Measurement, can_write, measure_recorded, vary_card, write_card
+from evaluation.cards.settings_cards import match_workers
+from evaluation.errors import EvaluationError
+from serving.settings.settings import SettingsError
+from serving.settings.settings import load as load_settings
+from training.config import Config
+
+
+def measure_teams(config: Config) -> dict[str, Mapping[str, Measurement]]:
+    """By source, what its recorded set (`pool.cards`) says of each worker.
+
+    Raises:
+        SettingsError: a set cannot be read, takes in held-out questions, or is about other workers.
+    """
+    settings = load_settings(config.pool.settings) if config.pool.cards else None
+    measured: dict[str, Mapping[str, Measurement]] = {}
+    for source, name in config.pool.cards.items():
+        assert settings is not None
+        try:
+            measured[source], _ = match_workers(measure_recorded(name), settings, {})
+        except EvaluationError as exc:
+            raise SettingsError(f"pool.cards.{source}: {exc.message}") from exc
+    return measured
+
+
+def write_team_cards(
+    measured: Mapping[str, Measurement], workers: Sequence[str], words: random.Random | None = None
+) -> dict[str, str]:
+    """The card of each worker of whom enough is known: its name, and what it is best and worst at.
+
+    Args:
+        measured: by worker.
+        workers: of the team.
+        words: draws each card's wording; None: as `podium cards` writes them.
+    """
+    known = {name: measured[name] for name in workers if name in measured and can_write(measured[name])}
+    return {
+        name: f"{name}: {vary_card(each, words) if words else write_card(each)}"
+        for name, each in known.items()
+    }
