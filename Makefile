@@ -81,7 +81,7 @@ check-cluster: setup-base ## do pool, Serve config and machines agree, and what 
 train-tiny: setup-learning ## a tiny conductor learns by reward, three seeds, minutes; figures in build/train-tiny.json
 	@$(BIN)/python -m training.tiny
 
-train-conductor: setup-learning ## train the conductor that ships, an hour on two cores; DATA=FILE: on a recorded pool too; again: goes on
+train-conductor: setup-learning ## train the conductor that ships, an hour and a half on two cores; DATA=FILE: on a recorded pool too; again: goes on
 	@$(if $(DATA),mkdir -p build && cp "$(DATA)" build/recorded.jsonl.gz)
 	@$(BIN)/podium train --config training/configs/$(LEARNED).yaml $(if $(wildcard build/training/$(LEARNED)),--resume)
 

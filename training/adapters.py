@@ -24,7 +24,7 @@ from training.report import stands_for, tables
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 COPIES = (
     *("config.yaml", "pool.yaml", "inputs.json", "report.json", "versions.json"),
-    *("curves.jsonl", "warm_curves.jsonl", "expected_curves.jsonl"),
+    *("curves.jsonl", "look_up_curves.jsonl", "warm_curves.jsonl", "expected_curves.jsonl"),
 )
 """Files of the run that go with the adapter."""
 LABEL = "conductor"
@@ -138,12 +138,14 @@ def _stages(config: Config) -> str:
     """What it learned from, in the order of the stages."""
     warm, expected, grpo = config.warm_start, config.expected_reward, config.grpo
     stages: list[str] = []
+    if config.look_up:
+        stages.append(f"{config.look_up.examples:,} look-ups of a card by a few words")
     if warm:
         origin = _drawn(warm)
         if config.questions.source == "requests":
             best = "the best plan of each request, known to the program that drew its team"
             origin = f"{best}; of the others, {origin}" if config.questions.also else best
-        stages.append(f"a warm start on {warm.examples} plans ({origin})")
+        stages.append(f"a warm start on {warm.examples:,} plans ({origin})")
     if expected:
         stages.append(f"the exact expected reward of each choice on {expected.examples} more")
     if grpo.steps:
