@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from conductor.model.pool_member import PoolMember
 from evaluation.questions import Question
 from training.curriculum.materials import HELD_OUT_DOMAINS, Side, load
-from training.curriculum.requests import Request, best_plan, draw_request, part_rewards
+from training.curriculum.requests import (
+    LEARNED_SHARES,
+    SHARES,
+    Request,
+    best_plan,
+    draw_request,
+    part_rewards,
+)
 from training.curriculum.teams import TRIES, DrawnTeam, draw_team
 from training.curriculum.worker import PartWorker, result
 from training.team_question import TeamQuestion
@@ -56,14 +63,15 @@ def _draw(
     rng: random.Random, prefix: str, side: Side, per_team: int, size: int | None, longest: int | None
 ) -> Iterator[RequestQuestion]:
     materials, number = load(side), 0
+    shares = LEARNED_SHARES if side == "train" else SHARES
     while True:
         team = draw_team(rng, materials, size)
         for _ in range(per_team):
-            request = draw_request(rng, materials, team)
+            request = draw_request(rng, materials, team, shares)
             for _ in range(TRIES):
                 if longest is None or sum(map(len, request.turns)) <= longest:
                     break
-                request = draw_request(rng, materials, team)
+                request = draw_request(rng, materials, team, shares)
             yield question_of(request, team, f"{prefix}/{number}")
             number += 1
 

@@ -18,6 +18,14 @@ from training.curriculum.teams import DrawnTeam
 Kind = Literal["one", "small_talk", "chain", "join", "check"]
 SHARES: dict[Kind, float] = {"one": 0.6, "small_talk": 0.08, "chain": 0.14, "join": 0.08, "check": 0.1}
 """How often each is drawn, where the team can do it."""
+LEARNED_SHARES: dict[Kind, float] = {
+    "one": 0.42,
+    "small_talk": 0.06,
+    "chain": 0.2,
+    "join": 0.16,
+    "check": 0.16,
+}
+"""The same for what a conductor learns from: plans of several steps take more examples than they are common."""
 CONVERSATIONS = 0.12
 """Of the requests of one step, those of several turns."""
 WITHOUT_SPECIALIST = 0.15
@@ -151,8 +159,10 @@ def is_about(subtask: str, clause: str) -> bool:
     return 3 * len(words & own_words(subtask)) >= max(len(words), 1)
 
 
-def draw_request(rng: random.Random, materials: Materials, team: DrawnTeam) -> Request:
-    """A request that somebody in `team` can answer."""
+def draw_request(
+    rng: random.Random, materials: Materials, team: DrawnTeam, shares: Mapping[Kind, float] = SHARES
+) -> Request:
+    """A request that somebody in `team` can answer, of a kind drawn by `shares`."""
     kinds: dict[Kind, Callable[[], Request | None]] = {
         "one": lambda: _one(rng, materials, team),
         "small_talk": lambda: _small_talk(rng, materials),
@@ -160,7 +170,7 @@ def draw_request(rng: random.Random, materials: Materials, team: DrawnTeam) -> R
         "join": lambda: _join(rng, materials, team),
         "check": lambda: _check(rng, materials, team),
     }
-    (kind,) = rng.choices(list(SHARES), list(SHARES.values()))
+    (kind,) = rng.choices(list(shares), list(shares.values()))
     request = kinds[kind]() or _one(rng, materials, team)
     assert request is not None, "a team without a specialist has a generalist"
     return request
