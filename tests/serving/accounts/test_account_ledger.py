@@ -152,6 +152,18 @@ async def test_a_wait_that_is_left_holds_nothing(ledgers: Ledgers) -> None:
     assert await settled(ledgers) == (0, 0)
 
 
+async def test_a_call_that_is_left_while_the_store_writes_its_hold_gives_it_back(ledgers: Ledgers) -> None:
+    ledger = drawn_on(ledgers)
+    await ledgers.store.hold(ledgers.request(0))
+    async with ledgers.windows_locked():
+        left = asyncio.create_task(ledger.hold(A_CENT_A_TOKEN, 0, 100, "dear").__aenter__())
+        await asyncio.sleep(0.1)
+        left.cancel()
+        await asyncio.wait([left])
+    assert await settled(ledgers) == (0, 0)
+    assert await ledgers.states() == ["open", "voided", "voided"]
+
+
 async def test_no_price_is_refused_under_a_budget_and_entered_as_unknown_without(ledgers: Ledgers) -> None:
     ledger = drawn_on(ledgers)
     async with ledger.hold(None, 100, 200, "odd") as hold:
