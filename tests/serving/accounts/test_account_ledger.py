@@ -46,7 +46,9 @@ async def ledgers(store_address: Address) -> AsyncGenerator[Ledgers]:
 
 
 def drawn_on(ledgers: Ledgers, wait_s: float = 0.3) -> AccountLedger:
-    return AccountLedger(ledgers.store, ledgers.key_id, ledgers.team_id, f"wf_{uuid.uuid4().hex}", wait_s)
+    return AccountLedger(
+        ledgers.store, ledgers.key_id, ledgers.team_id, f"wf_{uuid.uuid4().hex}", wait_s=wait_s
+    )
 
 
 async def settled(ledgers: Ledgers) -> tuple[int, int]:
@@ -186,6 +188,20 @@ async def test_a_call_that_costs_nothing_does_not_ask_the_store() -> None:
     with pytest.raises(StoreUnavailable):
         async with ledger.hold(A_CENT_A_TOKEN, 100, 200, "dear"):
             raise AssertionError("its spending would be known to nobody")
+
+
+async def test_while_the_store_is_away_calls_can_go_on_and_are_entered_when_it_is_back(
+    ledgers: Ledgers, store_address: Address
+) -> None:
+    await ledgers.set_caps(50)
+    without_lease = LedgerStore(store_address)
+    ledger = AccountLedger(without_lease, ledgers.key_id, ledgers.team_id, "wf", refuses_when_away=False)
+    for cost_usd in (70 * CENT, None):
+        async with ledger.hold(A_CENT_A_TOKEN, 0, 100, "dear") as hold:
+            await ledger.settle(hold, cost_usd, None)
+    await without_lease.__aexit__()
+    assert await settled(ledgers) == (170, 0)
+    assert await ledgers.entries() == [("call", 70, 1, 0), ("call", 100, 0, 0)]
 
 
 async def test_a_run_draws_on_its_own_budget_and_on_its_accounts(ledgers: Ledgers) -> None:

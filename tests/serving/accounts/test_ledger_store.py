@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from conductor.errors import StoreUnavailable
+from serving.accounts.hold import Entry
 from serving.accounts.ledger_store import LedgerStore
 from serving.accounts.money import to_pico
 from serving.accounts.postgresql import ASKED
@@ -146,6 +147,15 @@ async def test_holds_of_a_dead_replica_are_posted_in_full_and_corrected_if_it_wa
     for each in frozen[:2]:
         await ledgers.store.settle(bill(each, 1))
     assert await ledgers.cents() == (75, 0), "corrected once"
+
+
+async def test_a_call_that_was_made_without_a_hold_is_entered_once_whatever_the_cap(ledgers: Ledgers) -> None:
+    await ledgers.set_caps(1)
+    request = ledgers.request(30)
+    for _ in range(2):
+        await ledgers.store.enter(Entry(request, bill(request, 12)))
+    assert await ledgers.cents() == (12, 0)
+    assert await ledgers.entries() == [("call", 12, 1, 0)]
 
 
 async def _end_lease(ledgers: Ledgers) -> None:
