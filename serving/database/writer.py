@@ -13,19 +13,18 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import asyncpg
 
 from serving.database.address import Address
-from serving.database.database import BUSY_MS, CONNECT_S, PRAGMAS
+from serving.database.database import BUSY_MS, PRAGMAS, PostgresConnection, connect_postgresql
 from serving.database.outages import REFUSED, is_away, unavailable
 
 logger = logging.getLogger("podium")
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-PostgresConnection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
 MAX_BATCH = 256
 COMMAND_S = 10.0
@@ -242,9 +241,7 @@ class PostgresBackend:
     async def execute(self, operation: Operation[Item, Result], items: Sequence[Item]) -> Sequence[Result]:
         """See `Backend.execute`."""
         if self._connection is None or self._connection.is_closed():
-            self._connection = await asyncpg.connect(
-                self._address.dsn, timeout=CONNECT_S, command_timeout=COMMAND_S
-            )
+            self._connection = await connect_postgresql(self._address, COMMAND_S)
         return await operation.postgresql(self._connection, items)
 
     async def aclose(self) -> None:

@@ -10,9 +10,9 @@ from sqlalchemy import text
 
 from conductor.errors import StoreUnavailable
 from serving.database.address import Address
-from serving.database.database import Database
+from serving.database.database import Database, PostgresConnection
 from serving.database.migrate import open_database
-from serving.database.writer import Operation, PostgresConnection, Writer
+from serving.database.writer import Operation, Writer
 from tests.databases import Postgres, running_postgres
 
 batches: list[int] = []
