@@ -98,6 +98,7 @@ class Writer:
         self._wake, self._idle = asyncio.Event(), asyncio.Event()
         self._idle.set()
         self._pause_s = 0.0
+        self._is_closed = False
         self._worker: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -118,7 +119,11 @@ class Writer:
     def post(self, operation: Operation[Item, Result], item: Item) -> "asyncio.Future[Result]":
         """Write `item` soon; gives what becomes its result, for which nobody need wait."""
         result: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._jobs.append(Job(operation, item, result))
+        job = Job(operation, item, result)
+        if self._is_closed:
+            _fail(job, unavailable(self.address, RuntimeError("this router is stopping")))
+            return result
+        self._jobs.append(job)
         self._wake.set()
         self._idle.clear()
         if self._worker is None:
@@ -135,6 +140,7 @@ class Writer:
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_S):
                 await self._idle.wait()
+        self._is_closed = True
         if self._worker is not None:
             self._worker.cancel()
             with suppress(asyncio.CancelledError):

@@ -84,6 +84,17 @@ async def test_what_is_kept_is_written_before_it_closes(store_address: Address) 
     assert await names(store_address) == ["a"]
 
 
+async def test_what_comes_too_late_is_told_so(
+    store_address: Address, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Writer(store_address) as writer:
+        pass
+    for operation in (ADD, ADD_LATER):
+        with pytest.raises(StoreUnavailable):
+            await asyncio.wait_for(writer.do(operation, "late"), 5)
+    assert [record.message.split(":")[0] for record in caplog.records] == ["the store took no team"]
+
+
 async def test_a_server_that_starts_again_is_found_again_without_an_error(
     postgres_of_its_own: Postgres,
 ) -> None:
