@@ -32,6 +32,8 @@ VERBS = {
     "stop": Verb("cluster.local.serve:stop", "end what a crashed or forgotten `podium serve` left running"),
     "demo": Verb("cluster.local.demo", "start a server, ask it one question, show plan, answer and cost"),
     "check": Verb("cluster.check.cli", "do pool, Serve config and machines agree, and what do they cost"),
+    "store": Verb("podium.store_cli", "make, migrate or check the store of keys, budgets and the ledger"),
+    "ledger": Verb("podium.ledger_cli", "prove that the ledger adds up"),
     "load": Verb("loadtest.cli", "load a running server and write a report", "setup-dev"),
     "siege": Verb("loadtest.siege.cli", "attack a server and watch its ordinary clients", "setup-dev"),
     "capacity": Verb("capacity.cli", "replicas, GPUs and dollars for a rate, simulated", "setup-dev"),

@@ -1,0 +1,1 @@
+"""Whose request it is, and whose money: teams, keys, budgets, holds and the ledger."""
