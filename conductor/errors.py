@@ -9,6 +9,7 @@
     │   ├── TooSlow              it was not whole in time
     │   └── WrongContentType     its body is not JSON, or does not say so
     ├── NotAllowed           the caller may not ask for it
+    │   └── Unauthenticated      nobody knows who the caller is
     ├── NoPlan               neither a plan nor a fallback could be made
     │   └── InvalidPlan      a plan was written, and it cannot run; `reason` is one of `Reason`
     ├── WorkerError          a model failed; says which worker, and which step where one is known
@@ -19,6 +20,7 @@
     ├── BudgetExceeded       the next call could cost more than is left; says spent, held, limit
     ├── DeadlineExceeded     the caller's time is over
     ├── Overloaded           Podium itself has no room; says when to come back
+    ├── AccountsUnavailable  whether the caller may ask cannot be looked up now
     └── Interrupted          the process that did it ended
 
 Every error takes one positional argument, its message, and its facts by keyword, so that it crosses a
@@ -109,6 +111,10 @@ class NotAllowed(PodiumError):
     """The caller may not ask for it. Nothing was run or paid."""
 
 
+class Unauthenticated(NotAllowed):
+    """The request holds no key, or none that is in force."""
+
+
 class NoPlan(PodiumError):
     """Neither a plan nor a fallback could be made."""
 
@@ -182,6 +188,13 @@ class Overloaded(PodiumError):
 
     retryable = True
     retry_after_s: float = 1.0
+
+
+class AccountsUnavailable(PodiumError):
+    """Who the caller is, or what is left of its budget, cannot be looked up now. Nothing was run or paid."""
+
+    retryable = True
+    retry_after_s: float = 5.0
 
 
 class Interrupted(PodiumError):

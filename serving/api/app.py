@@ -8,7 +8,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from conductor.errors import BadTask, PodiumError, UnknownName
+from serving.accounts.authenticator import Authenticator
 from serving.api import completions, health, models, workflows
+from serving.api.authentication import Authentication
 from serving.api.dialect import Dialects
 from serving.api.dialects.table import DIALECTS
 from serving.api.respond import failure
@@ -20,12 +22,15 @@ from serving.runs.service import Service
 logger = logging.getLogger("podium")
 
 
-def build_api(service: Service, dialects: Dialects = DIALECTS) -> FastAPI:
+def build_api(
+    service: Service, dialects: Dialects = DIALECTS, authenticator: Authenticator | None = None
+) -> FastAPI:
     """The HTTP API over `service`.
 
     Args:
         service: who runs and keeps records.
         dialects: what clients speak, each at its path.
+        authenticator: who knows the keys; None: there are none, and whoever is on this machine may call.
     """
     # FastAPI's own pages for its schema load scripts from a CDN, and the schema knows no bodies: both are
     # read by hand.
@@ -39,6 +44,7 @@ def build_api(service: Service, dialects: Dialects = DIALECTS) -> FastAPI:
     app.add_exception_handler(Exception, _render_internal_error)
     policy = Policy.of(service.pool.settings)
     room = WaitingRoom(policy.max_waiting, policy.max_unfinished_bytes)
+    app.add_middleware(Authentication, authenticator=authenticator or Authenticator())
     app.add_middleware(Edge, policy=policy, room=room, error_body=dialects.error_body)
     return app
 

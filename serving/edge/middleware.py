@@ -27,7 +27,7 @@ HEALTH = {"/healthz", "/-/healthz"}
 lives."""
 PREFLIGHT = (
     (b"access-control-allow-methods", b"GET, POST"),
-    (b"access-control-allow-headers", b"authorization, content-type, traceparent, tracestate"),
+    (b"access-control-allow-headers", b"authorization, content-type, traceparent, tracestate, x-api-key"),
     (b"access-control-max-age", b"600"),
 )
 LOG_EVERY_S = 10.0
