@@ -20,7 +20,7 @@
     ├── BudgetExceeded       the next call could cost more than is left; says spent, held, limit
     ├── DeadlineExceeded     the caller's time is over
     ├── Overloaded           Podium itself has no room; says when to come back
-    ├── AccountsUnavailable  whether the caller may ask cannot be looked up now
+    ├── StoreUnavailable     what must be written down before a call cannot be; says when to come back
     └── Interrupted          the process that did it ended
 
 Every error takes one positional argument, its message, and its facts by keyword, so that it crosses a
@@ -190,11 +190,13 @@ class Overloaded(PodiumError):
     retry_after_s: float = 1.0
 
 
-class AccountsUnavailable(PodiumError):
-    """Who the caller is, or what is left of its budget, cannot be looked up now. Nothing was run or paid."""
+class StoreUnavailable(PodiumError):
+    """The store of keys and budgets cannot be reached, so nothing new is paid for. What was spent before is
+    in the record.
+    """
 
     retryable = True
-    retry_after_s: float = 5.0
+    retry_after_s: float = 2.0
 
 
 class Interrupted(PodiumError):

@@ -40,7 +40,7 @@ TABLE: Mapping[type[errors.PodiumError], Row] = {
     errors.BudgetExceeded: Row(402, "budget_error", "budget_exceeded"),
     errors.DeadlineExceeded: Row(504, "timeout_error", "deadline_exceeded"),
     errors.Interrupted: Row(503, "server_error", "interrupted"),
-    errors.AccountsUnavailable: Row(503, "server_error", "accounts_unavailable"),
+    errors.StoreUnavailable: Row(503, "server_error", "store_unavailable"),
     errors.Overloaded: Row(429, "rate_limit_error", "overloaded"),
 }
 

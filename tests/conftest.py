@@ -18,6 +18,8 @@ from hypothesis import settings
 
 from cluster.local.environment import serve_environment
 from cluster.local.processes import free_port
+from serving.database.address import Address
+from tests.databases import Postgres, make_address, running_postgres
 from tests.otlp import Receiver, receiving
 
 os.environ.update(serve_environment())  # before anything imports Ray, which reads some of it at import
@@ -97,3 +99,16 @@ def scripted_server() -> Iterator[str]:
 def server_url(scripted_server: str) -> str:
     """For the examples."""
     return scripted_server
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    with running_postgres() as running:
+        yield running
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store_address(request: pytest.FixtureRequest, tmp_path: Path) -> Address:
+    """An empty database of each kind."""
+    postgres = request.getfixturevalue("postgres") if request.param == "postgresql" else None
+    return make_address(tmp_path, postgres)

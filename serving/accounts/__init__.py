@@ -1,1 +1,1 @@
-"""Who may call, and on whose account: API keys, teams, and what they may do."""
+"""Whose request it is, and whose money: teams, keys, budgets, holds and the ledger."""

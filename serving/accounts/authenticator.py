@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
-from conductor.errors import AccountsUnavailable, Unauthenticated
+from conductor.errors import StoreUnavailable, Unauthenticated
 from serving.accounts.caller import Caller
 from serving.accounts.key_info import US, KeyInfo, iso
 from serving.accounts.keys import ApiKey, KeyFormError
@@ -37,7 +37,7 @@ class KeyFinder(Protocol):
         """The key of that hash.
 
         Raises:
-            AccountsUnavailable: the database does not answer.
+            StoreUnavailable: the database does not answer.
         """
         ...
 
@@ -45,7 +45,7 @@ class KeyFinder(Protocol):
         """Whether a key was ever made, in force or not. It stays true.
 
         Raises:
-            AccountsUnavailable: the database does not answer.
+            StoreUnavailable: the database does not answer.
         """
         ...
 
@@ -75,7 +75,7 @@ class Authenticator:
         """Whether no key has ever been made, so that none is asked for.
 
         Raises:
-            AccountsUnavailable: nobody can say.
+            StoreUnavailable: nobody can say.
         """
         if self._has_keys or self._finder is None:
             return not self._has_keys
@@ -88,7 +88,7 @@ class Authenticator:
 
         Raises:
             Unauthenticated: it is no key, or none that is in force. The message does not show it.
-            AccountsUnavailable: nobody can say.
+            StoreUnavailable: nobody can say.
         """
         try:
             key = ApiKey(credential)
@@ -120,7 +120,7 @@ class Authenticator:
         finder = self._finder
         try:
             asked_s, found = await self._once(hash, lambda: finder.find(hash))
-        except AccountsUnavailable:
+        except StoreUnavailable:
             if self._clock() - asked_s < KEPT_S:
                 return known
             raise
@@ -157,7 +157,7 @@ class Authenticator:
             async with asyncio.timeout(LOOKUP_S):
                 return asked_s, await look_up()
         except TimeoutError:
-            raise AccountsUnavailable(
+            raise StoreUnavailable(
                 "The server cannot look keys up at the moment. Try again soon.",
                 detail=f"the database did not answer within {LOOKUP_S:g} s",
             ) from None

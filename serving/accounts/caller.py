@@ -72,7 +72,7 @@ class Caller:
         return bool(mine.key_id) and mine.key_id == account.key_id
 
 
-OPEN = Caller(NOBODY, frozenset(Scope))
+ANYBODY = Caller(NOBODY, frozenset(Scope))
 """Whoever calls while no key has ever been made: from this machine only."""
 
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from conductor.errors import AccountsUnavailable, NotAllowed
+from conductor.errors import NotAllowed, StoreUnavailable
 from serving.accounts.authenticator import Authenticator, unauthenticated
-from serving.accounts.caller import OPEN, Caller
+from serving.accounts.caller import ANYBODY, Caller
 from serving.api.respond import failure
 from serving.edge.caller import is_loopback
 
@@ -50,7 +50,7 @@ class Authentication:
         if path != ALIVE:
             try:
                 scope[CALLER] = await self._caller(scope, headers)
-            except (NotAllowed, AccountsUnavailable) as exc:
+            except (NotAllowed, StoreUnavailable) as exc:
                 if path != READY:
                     return await failure(Request(scope), exc)(scope, receive, send)
         return await self._app(scope, receive, send)
@@ -59,7 +59,7 @@ class Authentication:
         if await self._authenticator.is_open():
             if not _is_local(scope, headers):
                 raise NotAllowed(FIRST_KEY, param="Authorization")
-            return OPEN
+            return ANYBODY
         credential = read_credential(headers)
         if credential is None:
             raise unauthenticated("This server asks for a key.")

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable
 from enum import Enum
 from itertools import pairwise
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
@@ -48,6 +49,7 @@ SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("limits", sections.LimitSettings),
     ("http", sections.HttpSettings),
     ("router", sections.RouterSettings),
+    ("store", sections.StoreSettings),
     ("telemetry", sections.TelemetrySettings),
 )
 """In the order of the page. Workers' common fields are shown once, those of `Scaling` where they are used."""
@@ -56,6 +58,7 @@ WORDS: dict[Any, str] = {
     int: "whole number",
     float: "number",
     str: "text",
+    Path: "a file's path",
     Any: "anything",
     NoneType: "`null`",
 }

@@ -3,6 +3,7 @@ docs/settings.md.
 """
 
 from decimal import Decimal
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
@@ -150,6 +151,19 @@ class RouterSettings(Scaling):
     """Target concurrent calls to models per replica, those that wait for a slot included."""
     num_cpus: float = Field(default=0.5, ge=0)
     """Logical CPUs of one replica, as Ray counts them."""
+
+
+class StoreSettings(Frozen):
+    """Where keys, budgets and the ledger are kept. The first thing that is to be kept makes the store; read
+    when the server starts.
+    """
+
+    url_env: str = Field(default="PODIUM_STORE_URL", min_length=1)
+    """The environment variable that holds the database's address, `postgresql://USER:PASSWORD@HOST/DATABASE`;
+    where it is not set, a SQLite file is used. Routers on several nodes need PostgreSQL."""
+    path: Path | None = None
+    """The SQLite file, on a disk of the machine itself. null: `podium/podium.db` in `$XDG_DATA_HOME`, or in
+    `~/.local/share`."""
 
 
 class TelemetrySettings(Frozen):

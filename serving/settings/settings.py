@@ -24,6 +24,7 @@ from serving.settings.sections import (
     PromptSettings,
     RouterSettings,
     StepSettings,
+    StoreSettings,
     TelemetrySettings,
 )
 from serving.settings.workers import API_SETTINGS, Frozen, VllmSettings, WorkerSettings
@@ -52,6 +53,8 @@ class Settings(Frozen):
     """Who may call, and how slowly."""
     router: RouterSettings = RouterSettings()
     """How many router replicas there are, and how large they are."""
+    store: StoreSettings = StoreSettings()
+    """Where keys, budgets and the ledger are kept."""
     telemetry: TelemetrySettings = TelemetrySettings()
     """What is traced."""
 

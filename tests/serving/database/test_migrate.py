@@ -1,0 +1,186 @@
+"""The schema is made once, whoever asks, and only the version that this Podium knows is used."""
+
+import asyncio
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Connection, insert, inspect, select, text
+from sqlalchemy.exc import DatabaseError
+
+from conductor.errors import StoreUnavailable
+from serving.database.address import Address, StoreError, parse_address, sqlite_address
+from serving.database.database import Database
+from serving.database.migrate import VERSION_TABLE, check_version, migrate, newest_version, open_database
+from serving.database.schema import ledger, metadata, team
+from tests.databases import Postgres
+
+MIGRATE = """
+import asyncio, sys
+from serving.database.address import parse_address
+from serving.database.migrate import migrate
+{before}
+print(asyncio.run(migrate(parse_address(sys.stdin.readline().strip()), only_empty=True)))
+"""
+KILLED = """
+import os, signal
+from alembic.runtime.migration import MigrationContext
+run = MigrationContext.run_migrations
+def killed(*arguments, **options):
+    run(*arguments, **options)
+    os.kill(os.getpid(), signal.SIGKILL)
+MigrationContext.run_migrations = killed
+"""
+
+
+def start(address: Address, before: str = "") -> subprocess.Popen[str]:
+    """Another process that makes the schema."""
+    code = MIGRATE.format(before=before)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen([sys.executable, "-c", code], text=True, **pipes)
+    assert process.stdin
+    process.stdin.write((address.dsn or f"sqlite:///{address.path}") + "\n")
+    process.stdin.flush()
+    return process
+
+
+async def test_an_empty_database_gets_the_schema_that_the_code_knows(store_address: Address) -> None:
+    def differences(connection: Connection) -> list[object]:
+        with_defaults = (
+            connection.dialect.name != "sqlite"
+        )  # which has no identities, and is said to lack one
+        options = {"version_table": VERSION_TABLE, "compare_server_default": with_defaults}
+        context = MigrationContext.configure(connection, opts=options)
+        return compare_metadata(context, metadata)
+
+    def constraints(connection: Connection) -> set[str]:
+        seen = inspect(connection)
+        return {str(each["name"]) for table in metadata.tables for each in seen.get_check_constraints(table)}
+
+    async with await open_database(store_address) as database, database.reading() as connection:
+        assert await connection.run_sync(differences) == []
+        known = {
+            str(c.name)
+            for t in metadata.tables.values()
+            for c in t.constraints
+            if "CHECK" in type(c).__name__.upper()
+        }
+        assert await connection.run_sync(constraints) == known
+    assert await check_version(store_address) == newest_version()
+
+
+async def test_rows_of_the_ledger_stay_as_they_are(store_address: Address) -> None:
+    async with await open_database(store_address) as database:
+        row = {
+            "kind": "adjust",
+            "key_id": "k",
+            "day": 1,
+            "month": 1,
+            "amount": 5,
+            "exact": 1,
+            "above_hold": 0,
+            "at_us": 1,
+        }
+        async with database.writing() as connection:
+            await connection.execute(insert(ledger).values(row))
+        for statement in ("UPDATE ledger SET amount = 0", "DELETE FROM ledger"):
+            with pytest.raises(DatabaseError, match="rows of the ledger stay"):
+                async with database.writing() as connection:
+                    await connection.execute(text(statement))
+        async with database.reading() as connection:
+            assert (await connection.execute(select(ledger.c.amount))).scalars().all() == [5]
+
+
+def test_processes_that_start_together_make_the_schema_once(store_address: Address) -> None:
+    processes = [start(store_address) for _ in range(3)]
+    ended = [process.communicate(timeout=60) for process in processes]
+    assert [out for out, _ in ended] == [f"{newest_version()}\n"] * 3, ended
+
+
+def test_a_migration_that_is_killed_leaves_nothing_and_the_next_one_works(store_address: Address) -> None:
+    killed = start(store_address, KILLED)
+    killed.communicate(timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    assert asyncio.run(_tables(store_address)) == []
+    assert asyncio.run(migrate(store_address)) == newest_version()
+
+
+async def _tables(address: Address) -> list[str]:
+    async with Database(address) as database, database.reading() as connection:
+        return await connection.run_sync(lambda sync: inspect(sync).get_table_names())
+
+
+async def test_another_version_is_refused_with_what_helps(
+    store_address: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with await open_database(store_address) as database:
+        async with database.writing() as connection:
+            await connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
+        for refused in (open_database, migrate, check_version):
+            with pytest.raises(StoreError, match="a newer one wrote it"):
+                await refused(store_address)
+        async with database.writing() as connection:
+            await connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '0001'"))
+    monkeypatch.setattr("serving.database.migrate.newest_version", lambda: "0002")
+    for refused in (open_database, check_version):
+        with pytest.raises(StoreError, match="`podium store migrate`"):
+            await refused(store_address)
+
+
+async def test_another_programs_tables_are_left_alone(store_address: Address) -> None:
+    if store_address.kind == "sqlite":
+        store_address.path.parent.mkdir()
+    async with Database(store_address) as database, database.writing() as connection:
+        await connection.execute(text("CREATE TABLE team (id INTEGER)"))
+    with pytest.raises(StoreError, match="table 'team' that is not Podium's"):
+        await open_database(store_address)
+    assert await _tables(store_address) == ["team"]
+
+
+async def test_a_writer_waits_for_another_and_a_broken_constraint_is_no_outage(
+    store_address: Address,
+) -> None:
+    async with await open_database(store_address) as database:
+
+        async def add(name: str) -> None:
+            async with database.writing() as connection:
+                found = (await connection.execute(select(team))).all()
+                await connection.execute(insert(team).values(id=f"{name}{len(found)}", name=name, made_us=1))
+
+        await asyncio.gather(*(add(name) for name in "abcd"))
+        with pytest.raises(DatabaseError):
+            await add("a")
+
+
+async def test_only_this_account_can_read_the_file(tmp_path: Path) -> None:
+    address = sqlite_address(tmp_path / "data" / "podium.db")
+    with pytest.raises(StoreError, match="`podium store migrate` makes it"):
+        await check_version(address)
+    assert not address.path.parent.exists()
+    async with await open_database(address) as database, database.writing() as connection:
+        await connection.execute(insert(team).values(id="a", name="a", made_us=1))
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in address.path.parent.iterdir()}
+    assert set(modes.values()) == {0o600}, modes
+    assert stat.S_IMODE(address.path.parent.stat().st_mode) == 0o700
+
+
+async def test_a_file_that_cannot_be_made_is_named() -> None:
+    with pytest.raises(StoreError, match=r"cannot be written: .*store\.path"):
+        await open_database(sqlite_address(Path(__file__) / "podium.db"))
+
+
+async def test_a_database_that_is_away_or_absent_is_said_without_its_password(postgres: Postgres) -> None:
+    away = parse_address("postgresql://podium:hunter2@127.0.0.1:1/x")
+    with pytest.raises(StoreUnavailable) as unavailable:
+        await open_database(away)
+    assert "127.0.0.1:1/x" in unavailable.value.detail
+    assert "127.0.0.1" not in unavailable.value.message
+    absent = parse_address(f"postgresql://podium:hunter2@127.0.0.1:{postgres.port}/absent")
+    with pytest.raises(StoreError, match="does not exist; make it with `createdb`") as refused:
+        await open_database(absent)
+    assert "hunter2" not in repr(unavailable.value) + unavailable.value.detail + repr(refused.value)
