@@ -15,6 +15,7 @@ from conductor.errors import StoreUnavailable, Unauthenticated
 from serving.accounts.caller import Caller
 from serving.accounts.key_info import US, KeyInfo, iso
 from serving.accounts.keys import ApiKey, KeyFormError
+from serving.database.address import StoreError
 
 logger = logging.getLogger("podium")
 
@@ -157,10 +158,13 @@ class Authenticator:
             async with asyncio.timeout(LOOKUP_S):
                 return asked_s, await look_up()
         except TimeoutError:
-            raise StoreUnavailable(
-                "The server cannot look keys up at the moment. Try again soon.",
-                detail=f"the database did not answer within {LOOKUP_S:g} s",
-            ) from None
+            raise _unavailable(f"the database did not answer within {LOOKUP_S:g} s") from None
+        except StoreError as exc:  # the operator's to put right
+            raise _unavailable(exc.message) from None
+
+
+def _unavailable(detail: str) -> StoreUnavailable:
+    return StoreUnavailable("The server cannot look keys up at the moment. Try again soon.", detail=detail)
 
 
 HOW = "Send one as `Authorization: Bearer pk_…` or as `x-api-key: pk_…`."

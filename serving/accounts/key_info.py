@@ -20,12 +20,14 @@ class TeamInfo:
 
     Args:
         id: never changes.
-        name: nobody else has it.
+        name: no other team has it.
+        made_us: when it was made.
         off_us: since when its keys are refused; None: they are not.
     """
 
     id: str
     name: str
+    made_us: int
     off_us: int | None = None
 
 

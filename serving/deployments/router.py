@@ -8,9 +8,11 @@ from typing import Any
 from fastapi import FastAPI
 from ray import serve
 
-from conductor.errors import WorkerUnavailable
+from conductor.errors import StoreUnavailable, WorkerUnavailable
 from conductor.model.failure import Failure
+from serving.accounts.directory import Directory
 from serving.api.app import build_api
+from serving.database.address import find_address
 from serving.deployments.autoscaling import LOAD
 from serving.deployments.handle import EngineHandle
 from serving.deployments.loopback import listen_on_loopback
@@ -45,6 +47,7 @@ class Router:
         self._health = Health()
         pool = build_pool(self._settings, os.environ, self._engines, self._health)
         self._service = Service(pool, meter=meter, replicas=replicas.counts)
+        self._directory = Directory(find_address(self._settings.store, os.environ))
         self._changing, self._up = asyncio.Lock(), False
         sample(meter, self._service.levels)
 
@@ -78,8 +81,15 @@ class Router:
 
     async def check_health(self) -> None:
         """Serve first calls this after construction and configuration. Earlier errors end the replica and
-        appear in Serve's status.
+        appear in Serve's status; so does a store that cannot be used, and not one that is away.
         """
+        if not self._up:
+            try:
+                await self._directory.check()
+            except StoreUnavailable as exc:
+                logger.error(
+                    "The store of keys is away, and nobody is let in until it is back: %s", exc.detail
+                )
         self._up = True
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
@@ -89,4 +99,4 @@ class Router:
         return {LOAD: self._service.calls / self._service.pool.settings.router.target_calls}
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        return build_api(self._service)
+        return build_api(self._service, directory=self._directory)

@@ -14,7 +14,7 @@ import openai
 import uvicorn
 
 from conductor.run.ledger import BudgetLedger
-from serving.accounts.authenticator import Authenticator
+from serving.accounts.directory import Directory
 from serving.api.app import build_api
 from serving.pool import Engines, build_pool
 from serving.runs.service import Service
@@ -169,14 +169,14 @@ async def served(
     settings: Settings | Json,
     environ: Mapping[str, str] | None = None,
     engines: Engines | None = None,
-    authenticator: Authenticator | None = None,
+    directory: Directory | None = None,
 ) -> AsyncGenerator[Served]:
     """Serve `settings` on a free port of the loopback; at the end nothing may be left of any run."""
     checked = settings if isinstance(settings, Settings) else parse(settings)
     service = Service(build_pool(checked, environ or {}, engines or {}))
     SPANS.clear()
     config = uvicorn.Config(
-        build_api(service, authenticator=authenticator), log_level="error", lifespan="off", ws="none"
+        build_api(service, directory=directory), log_level="error", lifespan="off", ws="none"
     )
     config.load()
     server = uvicorn.Server(config)
