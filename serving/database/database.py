@@ -4,35 +4,26 @@ goes through `writer.py`.
 
 import contextlib
 import sqlite3
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Self, cast
 
 import asyncpg
 from sqlalchemy import Connection, event
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from conductor.errors import StoreUnavailable
 from serving.database.address import Address, StoreError
+from serving.database.outages import mapped_errors
 
 BUSY_MS = 5_000
 """How long a SQLite writer waits for another process to commit."""
+PRAGMAS = (f"busy_timeout={BUSY_MS}", "foreign_keys=ON", "synchronous=FULL")
+"""Of every SQLite connection; FULL: what is committed survives a power cut."""
 CONNECT_S = 10.0
 POOL_SIZE = 4
 """PostgreSQL connections of one replica, beside its writer's one."""
 WRITES = "podium_writes"
-AWAY = (OSError, TimeoutError, asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.CannotConnectNowError,
-        asyncpg.AdminShutdownError, asyncpg.CrashShutdownError, asyncpg.TooManyConnectionsError)  # fmt: skip
-"""How a database says that it is away for now."""
-REFUSED = {
-    asyncpg.InvalidPasswordError: "refuses the password",
-    asyncpg.InvalidAuthorizationSpecificationError: "refuses the user",
-    asyncpg.InvalidCatalogNameError: "does not exist; make it with `createdb`",
-    asyncpg.InsufficientPrivilegeError: "lets this user make no tables; grant it CREATE on the schema",
-}
-"""What only the operator can put right."""
 
 
 class Database:
@@ -82,63 +73,12 @@ class Database:
                     yield connection
 
 
-@contextlib.contextmanager
-def mapped_errors(address: Address) -> Iterator[None]:
-    """Errors of drivers as ours; they name no password. A broken constraint is the caller's, and passes.
-
-    Raises:
-        StoreUnavailable: the database is away.
-        StoreError: it refuses us, and will until the operator changes something.
-    """
-    try:
-        yield
-    except DBAPIError as exc:
-        _raise_mapped(address, driver_error(exc))
-        raise
-    except (*AWAY, *REFUSED, sqlite3.OperationalError) as exc:
-        _raise_mapped(address, exc)
-        raise
-
-
-def driver_error(exc: DBAPIError) -> BaseException:
-    """The driver's own error, under the two that SQLAlchemy wraps around it."""
-    found: BaseException | None = exc.orig
-    while found is not None and found.__cause__ is not None:
-        found = found.__cause__
-    return found or exc
-
-
-def _raise_mapped(address: Address, error: BaseException) -> None:
-    for kind, why in REFUSED.items():
-        if isinstance(error, kind):
-            raise StoreError(f"The store {address.name} {why}.") from None
-    # asyncpg says InterfaceError of a connection that is closed, and of arguments that do not fit
-    if isinstance(error, AWAY) or (isinstance(error, sqlite3.OperationalError) and _is_away(error)):
-        raise StoreUnavailable(
-            "The store of keys and budgets cannot be reached. Nothing was called; try again.",
-            detail=f"{address.name}: {type(error).__name__}: {error}",
-        ) from None
-
-
-def _is_away(error: sqlite3.OperationalError) -> bool:
-    """Whether a SQLite file is locked, full, or cannot be opened or written; else a statement is wrong."""
-    code: int = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    return code in (
-        sqlite3.SQLITE_BUSY,
-        sqlite3.SQLITE_LOCKED,
-        sqlite3.SQLITE_FULL,
-        sqlite3.SQLITE_IOERR,
-        sqlite3.SQLITE_CANTOPEN,
-        sqlite3.SQLITE_READONLY,
-    )
-
-
 def make_engine(address: Address) -> AsyncEngine:
     """An engine for `address`. The address's password is in no URL of it."""
     if address.kind == "postgresql":
 
         async def connect() -> Any:
-            return await asyncpg.connect(address.dsn, timeout=CONNECT_S)  # pyright: ignore[reportUnknownMemberType]
+            return await asyncpg.connect(address.dsn, timeout=CONNECT_S)
 
         return create_async_engine(
             "postgresql+asyncpg://",
@@ -181,7 +121,7 @@ def make_file(path: Path) -> None:
 def _prepare_sqlite(connection: Any, _: object) -> None:
     connection.isolation_level = None  # or Python's sqlite3 begins transactions by rules of its own
     cursor = connection.cursor()
-    for pragma in (f"busy_timeout={BUSY_MS}", "foreign_keys=ON", "synchronous=FULL"):
+    for pragma in PRAGMAS:
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 

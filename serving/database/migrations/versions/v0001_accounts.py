@@ -137,7 +137,6 @@ def make_ledger() -> None:
         sa.Column("day", sa.Integer, nullable=False),
         sa.Column("month", sa.Integer, nullable=False),
         sa.Column("worker", sa.Text),
-        sa.Column("model", sa.Text),
         sa.Column("amount", BIG, nullable=False),
         sa.Column(
             "exact", sa.Integer, nullable=False, comment="0: an upper bound, what it truly cost is unknown"
@@ -147,7 +146,6 @@ def make_ledger() -> None:
         sa.Column("output_tokens", BIG),
         sa.Column("cached_tokens", BIG),
         sa.Column("price", sa.Text, comment="by which it was counted"),
-        sa.Column("note", sa.Text, comment="why it was adjusted"),
         sa.Column("at_us", BIG, nullable=False),
         sa.PrimaryKeyConstraint("id", name="ledger_pk"),
         sa.CheckConstraint(

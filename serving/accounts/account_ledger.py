@@ -1,0 +1,225 @@
+"""The ledger of whoever pays for a run: the parent of the run's own ledger (`conductor/run/ledger.py`).
+
+A call is held in the windows of its key and of the key's team, in the store that all routers share, before
+it is opened.
+"""
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from decimal import Decimal
+
+from conductor.errors import BudgetExceeded
+from conductor.model.usage import FREE, MILLION, Price, Usage
+from conductor.run.ledger import LEAST_ANSWER_TOKENS, Hold
+from serving.accounts.hold import Bill, HoldRequest, Refusal
+from serving.accounts.ledger_store import LedgerStore
+from serving.accounts.money import MAX_PICO, to_pico, to_usd
+from serving.accounts.windows import days_and_months
+
+WAIT_S = 2.0
+"""How long a call waits for others to settle, which mostly takes far less than they hold."""
+POLL_S = 0.1
+MAX_TOKENS = 2**63 - 1
+
+
+@dataclass(slots=True, eq=False)
+class AccountHold(Hold):
+    """A hold that the store knows, too.
+
+    Args:
+        request: what it is there; None: the call costs nothing, and the store is not asked.
+        price: of the worker.
+    """
+
+    request: HoldRequest | None = None
+    price: Price | None = None
+
+
+class AccountLedger:
+    """What one run draws from its key and its team: a `conductor.run.ledger.Ledger`.
+
+    Args:
+        store: of this replica.
+        key_id, team_id: who pays.
+        run_id: for the ledger's entries.
+        wait_s: how long a call waits where others hold what is left.
+    """
+
+    def __init__(
+        self, store: LedgerStore, key_id: str, team_id: str | None, run_id: str, wait_s: float = WAIT_S
+    ) -> None:
+        self._store, self._wait_s = store, wait_s
+        self._key_id, self._team_id, self._run_id = key_id, team_id, run_id
+        self._calls = 0
+
+    @asynccontextmanager
+    async def hold(
+        self, price: Price | None, input_tokens: int, max_output_tokens: int, what: str
+    ) -> AsyncGenerator[AccountHold]:
+        """See `Ledger.hold`.
+
+        Where others hold too much of what is left, this waits a moment for them to settle; then, and where
+        nobody else holds anything, the answer is shortened to what is left. A call whose price is not known
+        is refused where there is a budget, and else entered with nothing.
+
+        Raises:
+            BudgetExceeded: not even a short answer fits; `retryable` where it would without what others hold.
+            StoreUnavailable: the store cannot be reached. Nothing was held.
+        """
+        self._calls += 1
+        if price is not None and not price.of(Usage(input_tokens, max_output_tokens)):
+            yield AccountHold(Decimal(0), input_tokens + max_output_tokens, max_output_tokens)
+            return
+        hold = await self._reserve(price, input_tokens, max_output_tokens, what)
+        try:
+            yield hold
+        finally:
+            if not hold.settled:
+                await self.settle(hold, None, None)
+
+    async def settle(self, hold: Hold, cost_usd: Decimal | None, usage: Usage | None) -> None:
+        """See `Ledger.settle`. It is written soon, not now."""
+        hold.settled = True
+        if not isinstance(hold, AccountHold) or hold.request is None:
+            return
+        known = usage if usage is not None and _is_possible(usage) else None
+        self._store.settle(
+            Bill(
+                hold.request.id,
+                _pico(cost_usd),
+                time.time_ns() // 1000,
+                known and known.input_tokens,
+                known and known.output_tokens,
+                known and known.cached_input_tokens,
+                _in_words(hold.price),
+            )
+        )
+
+    async def _reserve(
+        self, price: Price | None, input_tokens: int, max_output_tokens: int, what: str
+    ) -> AccountHold:
+        until_s = time.monotonic() + self._wait_s
+        tokens = max_output_tokens
+        least = min(LEAST_ANSWER_TOKENS, max_output_tokens)
+        while True:
+            worst_usd = (price or FREE).of(Usage(input_tokens, tokens))
+            request = self._request(price, worst_usd, what)
+            refusal = await self._hold(request)
+            if refusal is None:
+                return AccountHold(worst_usd, input_tokens + tokens, tokens, request=request, price=price)
+            if price is None:
+                raise _unpriced(refusal, what)
+            window = refusal.window
+            can_wait = _tokens_for(price, input_tokens, window.room + window.held) >= least
+            if window.held and can_wait and time.monotonic() < until_s:
+                await asyncio.sleep(POLL_S)
+                tokens = max_output_tokens
+                continue
+            tokens = min(tokens - 1, _tokens_for(price, input_tokens, window.room))
+            if tokens < least:
+                raise _too_much(refusal, what, others_hold=can_wait)
+
+    async def _hold(self, request: HoldRequest) -> Refusal | None:
+        try:
+            return await self._store.hold(request)
+        except BaseException:  # also while it waits: whether it is held is not known
+            self._store.void(request)
+            raise
+
+    def _request(self, price: Price | None, worst_usd: Decimal, what: str) -> HoldRequest:
+        made_us = time.time_ns() // 1000
+        try:
+            amount = to_pico(worst_usd)
+        except ValueError as exc:
+            raise BudgetExceeded(
+                f"A call to {what} could cost {worst_usd:.0f} dollars, which {exc}."
+            ) from exc
+        return HoldRequest(
+            uuid.uuid4().hex,
+            self._run_id,
+            self._calls,
+            self._key_id,
+            self._team_id,
+            *days_and_months(made_us),
+            what,
+            amount,
+            self._store.owner,
+            made_us,
+            is_unpriced=price is None,
+        )
+
+
+def _tokens_for(price: Price, input_tokens: int, room: int) -> int:
+    """How many tokens an answer may be long for `room` pico-dollars; below 0: the prompt alone is too
+    much.
+    """
+    left_usd = to_usd(room) - price.of(Usage(input_tokens))
+    if left_usd < 0 or not price.output_usd_per_mtok:
+        return -1 if left_usd < 0 else MAX_TOKENS
+    return int(left_usd * MILLION / price.output_usd_per_mtok)
+
+
+def _pico(cost_usd: Decimal | None) -> int | None:
+    """The cost, where it is one: nothing a provider says lowers a bill or breaks the ledger."""
+    try:
+        return None if cost_usd is None else to_pico(cost_usd)
+    except ValueError:
+        return None
+
+
+def _is_possible(usage: Usage) -> bool:
+    counts = (usage.input_tokens, usage.output_tokens, usage.cached_input_tokens)
+    return all(0 <= count <= MAX_TOKENS for count in counts)
+
+
+def _in_words(price: Price | None) -> str | None:
+    """Dollars a million tokens: input, output, and cached input where that has a price of its own."""
+    if price is None:
+        return None
+    rates = (price.input_usd_per_mtok, price.output_usd_per_mtok, price.cached_input_usd_per_mtok)
+    return "/".join(f"{rate:f}" for rate in rates if rate is not None)
+
+
+def _unpriced(refusal: Refusal, what: str) -> BudgetExceeded:
+    whose, span = _whose(refusal)
+    return BudgetExceeded(
+        f"A call to {what} has no price, so its cost cannot be kept under the {whose}'s budget for {span}. Set `price` of the worker.",
+        **_amounts(refusal),
+    )
+
+
+def _too_much(refusal: Refusal, what: str, *, others_hold: bool) -> BudgetExceeded:
+    """Not even a short answer fits; it would without what others hold, or it would not."""
+    whose, span = _whose(refusal)
+    amounts = _amounts(refusal)
+    remedy = (
+        "Others will settle for less: try again soon."
+        if others_hold
+        else f"Raise the {whose}'s budget, or wait for the next {refusal.id.period} (UTC)."
+    )
+    told = ", ".join(f"{name} {amount}" for name, amount in amounts.items())
+    return BudgetExceeded(
+        f"A call to {what} could cost more than is left of the {whose}'s budget for {span}: {told}. {remedy}",
+        retryable=others_hold,
+        **({"retry_after_s": WAIT_S} if others_hold else {}),
+        **amounts,
+    )
+
+
+def _whose(refusal: Refusal) -> tuple[str, str]:
+    """`key` or `team`, without its id, and for when."""
+    return refusal.id.subject.partition(":")[0], {"day": "today", "month": "this month"}[refusal.id.period]
+
+
+def _amounts(refusal: Refusal) -> dict[str, str]:
+    window = refusal.window
+    known = {
+        "spent": window.spent,
+        "held": window.held,
+        "limit": MAX_PICO if window.cap is None else window.cap,
+    }
+    return {name: f"${to_usd(amount):f}" for name, amount in known.items()}

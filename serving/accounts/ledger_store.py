@@ -1,0 +1,96 @@
+"""Holds and bills of one router replica in the store, and the replica's lease on what it holds.
+
+Holding waits for the database; settling does not, and is written even if the database was away for a while.
+"""
+
+import asyncio
+import logging
+import time
+import uuid
+from contextlib import suppress
+from typing import Self
+
+from conductor.errors import StoreUnavailable
+from serving.accounts.hold import Bill, HoldRequest, Refusal
+from serving.accounts.leases import LEASE_S, RENEW_S, SWEEP_LIMIT
+from serving.accounts.operations import HOLD, RELEASE, RENEW, SETTLE, SWEEP, VOID
+from serving.database.address import Address
+from serving.database.writer import Writer
+
+logger = logging.getLogger("podium")
+
+
+class LedgerStore:
+    """Used from one event loop, as a context.
+
+    Args:
+        address: of a database whose schema is there.
+        renew_s: between two renewals of the lease, each with a sweep.
+    """
+
+    def __init__(self, address: Address, renew_s: float = RENEW_S) -> None:
+        self.owner = f"replica_{uuid.uuid4().hex}"
+        self._writer = Writer(address)
+        self._renew_s = renew_s
+        self._lease_until_s = 0.0
+        self._heart: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Take the lease. Where the database is away this goes on without one, until it is back."""
+        with suppress(StoreUnavailable):
+            await self.beat()
+        self._heart = asyncio.create_task(self._beat_on(), name="lease of the store")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Write what is waiting, for a few seconds at most, and give the lease back."""
+        if self._heart is not None:
+            self._heart.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._heart
+        self._writer.post(RELEASE, self.owner)
+        await self._writer.aclose()
+
+    async def hold(self, request: HoldRequest) -> Refusal | None:
+        """Reserve, in the store; None where that is done, else what is in the way.
+
+        Raises:
+            StoreUnavailable: the database is away, or this replica's lease has run out. Whether it was
+                reserved is not known: `void` it.
+        """
+        if time.monotonic() > self._lease_until_s:
+            raise StoreUnavailable(
+                "The store of keys and budgets cannot be reached. Nothing was called; try again.",
+                detail="This replica could not renew its lease.",
+            )
+        return await self._writer.do(HOLD, request)
+
+    def settle(self, bill: Bill) -> "asyncio.Future[None]":
+        """Replace a hold by its bill, soon; nobody need wait for it."""
+        return self._writer.post(SETTLE, bill)
+
+    def void(self, request: HoldRequest) -> "asyncio.Future[None]":
+        """Give back what was held for a call that was not made, soon; also where it is held only later."""
+        return self._writer.post(VOID, request)
+
+    async def beat(self) -> int:
+        """Renew the lease, and post what dead replicas hold; gives how many calls that were.
+
+        Raises:
+            StoreUnavailable: the database is away.
+        """
+        began_s = time.monotonic()
+        await self._writer.do(RENEW, self.owner)
+        self._lease_until_s = began_s + LEASE_S
+        swept = 0
+        while found := await self._writer.do(SWEEP, SWEEP_LIMIT):
+            swept += found
+        if swept:
+            logger.warning("posted %d calls of routers that ended, at the most they can have cost", swept)
+        return swept
+
+    async def _beat_on(self) -> None:
+        while True:
+            await asyncio.sleep(self._renew_s)
+            with suppress(StoreUnavailable):  # the writer has logged it
+                await self.beat()

@@ -1,0 +1,198 @@
+"""The ledger's statements for PostgreSQL. A batch is one round trip where everything fits.
+
+Windows are locked in one order, always after holds, so that replicas wait for one another and never in a
+circle. A condition on a window's own columns is read again after that wait; one in a subquery is not, and
+would let two replicas spend the same cent (READ COMMITTED).
+"""
+
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from serving.accounts.hold import Bill, HoldRequest, Refusal, decide, sums
+from serving.accounts.leases import FORGET_US, LEASE_US
+from serving.accounts.money import MAX_PICO
+from serving.accounts.windows import Window, WindowId
+
+if TYPE_CHECKING:
+    from serving.database.writer import PostgresConnection
+
+NOW_US = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
+WINDOWS = """(VALUES ('key:' || key_id, 'day', day), ('key:' || key_id, 'month', month),
+    ('team:' || team_id, 'day', day), ('team:' || team_id, 'month', month)) AS w (subject, period, starts)"""
+"""The windows of a hold, for LATERAL; without a team, two of them have no subject."""
+ASKED = """SELECT * FROM unnest($1::text[], $2::text[], $3::int[], $4::text[], $5::text[], $6::int[], $7::int[], $8::text[],
+    $9::bigint[], $10::text[], $11::bigint[]) WITH ORDINALITY
+    AS a (id, run_id, call_no, key_id, team_id, day, month, worker, amount, owner, made_us, turn)"""
+COLUMNS = "id, run_id, call_no, key_id, team_id, day, month, worker, amount, owner, made_us"
+
+FITTING = f"""
+WITH known AS (SELECT id FROM hold WHERE id = ANY ($1::text[])),
+asked AS ({ASKED} WHERE id NOT IN (SELECT id FROM known)),
+needs AS (SELECT id, amount, turn, w.* FROM asked, LATERAL {WINDOWS} WHERE w.subject IS NOT NULL),
+locked AS MATERIALIZED (SELECT b.subject, b.period, b.starts, b.spent, b.held FROM spend_window b
+    WHERE (b.subject, b.period, b.starts) IN (SELECT subject, period, starts FROM needs) ORDER BY 1, 2, 3 FOR UPDATE OF b),
+tried AS (SELECT n.id, coalesce(l.spent::numeric + l.held + sum(n.amount)
+        OVER (PARTITION BY n.subject, n.period, n.starts ORDER BY n.turn) <= coalesce(c.cap, {MAX_PICO}), false) AS fits
+    FROM needs n LEFT JOIN locked l USING (subject, period, starts) LEFT JOIN budget c USING (subject, period)),
+good AS (SELECT id FROM tried GROUP BY id HAVING bool_and(fits)),
+taken AS (UPDATE spend_window b SET held = b.held + s.amount
+    FROM (SELECT subject, period, starts, sum(amount) AS amount FROM needs JOIN good USING (id) GROUP BY 1, 2, 3) s
+    WHERE (b.subject, b.period, b.starts) = (s.subject, s.period, s.starts)),
+made AS (INSERT INTO hold ({COLUMNS}) SELECT {COLUMNS} FROM asked JOIN good USING (id) RETURNING id)
+SELECT id FROM known UNION ALL SELECT id FROM made"""
+"""Hold what surely fits: the sums count neighbours that are refused, so that the others are asked about
+again, one by one, in the next transaction. A window that is not there yet refuses too.
+"""
+MAKE_WINDOWS = """INSERT INTO spend_window (subject, period, starts)
+SELECT * FROM unnest($1::text[], $2::text[], $3::int[]) ORDER BY 1, 2, 3 ON CONFLICT DO NOTHING"""
+LOCK_WINDOWS = """SELECT b.subject, b.period, b.starts, b.spent, b.held, c.cap
+FROM spend_window b LEFT JOIN budget c USING (subject, period)
+WHERE (b.subject, b.period, b.starts) IN (SELECT * FROM unnest($1::text[], $2::text[], $3::int[])) ORDER BY 1, 2, 3 FOR UPDATE OF b"""
+TAKE = f"""WITH asked AS ({ASKED}),
+taken AS (UPDATE spend_window b SET held = b.held + s.amount
+    FROM (SELECT w.subject, w.period, w.starts, sum(amount) AS amount FROM asked, LATERAL {WINDOWS}
+        WHERE w.subject IS NOT NULL GROUP BY 1, 2, 3) s
+    WHERE (b.subject, b.period, b.starts) = (s.subject, s.period, s.starts))
+INSERT INTO hold ({COLUMNS}) SELECT {COLUMNS} FROM asked"""
+
+TOLD = """SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[], $7::bigint[])
+    AS t (id, cost, input_tokens, output_tokens, cached_tokens, price, at_us)"""
+TELLS = "t.cost, t.input_tokens, t.output_tokens, t.cached_tokens, t.price, t.at_us"
+MOVED = f"""moves AS (SELECT w.subject, w.period, w.starts, sum(freed) AS freed, sum(posted) AS posted FROM mine, LATERAL {WINDOWS}
+    WHERE w.subject IS NOT NULL GROUP BY 1, 2, 3),
+locked AS MATERIALIZED (SELECT b.subject, b.period, b.starts FROM spend_window b
+    WHERE (b.subject, b.period, b.starts) IN (SELECT subject, period, starts FROM moves) ORDER BY 1, 2, 3 FOR UPDATE OF b),
+moved AS (UPDATE spend_window b SET held = b.held - m.freed, spent = b.spent + m.posted
+    FROM moves m JOIN locked USING (subject, period, starts)
+    WHERE (b.subject, b.period, b.starts) = (m.subject, m.period, m.starts))"""
+"""Change the windows of `mine`, whose rows say how much of each hold is freed and how much is spent."""
+ENTER = """INSERT INTO ledger (hold_id, kind, run_id, call_no, key_id, team_id, day, month, worker, amount, exact, above_hold,
+    input_tokens, output_tokens, cached_tokens, price, at_us)
+SELECT id, {kind}, run_id, call_no, key_id, team_id, day, month, worker, posted, {exact}, {above_hold},
+    {tokens}, {at} FROM mine"""
+BILLED = {
+    "above_hold": "(coalesce(cost, 0) > amount)::int",
+    "tokens": "input_tokens, output_tokens, cached_tokens, price",
+}
+
+SETTLE = f"""WITH told AS ({TOLD}),
+mine AS (UPDATE hold h SET state = 'posted', ended_us = t.at_us FROM told t WHERE h.id = t.id AND h.state = 'open'
+    RETURNING h.*, h.amount AS freed, coalesce(t.cost, h.amount) AS posted, {TELLS}),
+{MOVED}
+{ENTER.format(kind="'call'", exact="(cost IS NOT NULL)::int", at="at_us", **BILLED)} RETURNING hold_id"""
+SETTLE_LATE = f"""WITH told AS ({TOLD}),
+mine AS (UPDATE hold h SET state = 'posted', ended_us = t.at_us FROM told t WHERE h.id = t.id AND h.state = 'lost' AND t.cost IS NOT NULL
+    RETURNING h.*, 0 AS freed, t.cost - h.amount AS posted, {TELLS}),
+{MOVED}
+{ENTER.format(kind="'correction'", exact="1", at="at_us", **BILLED)}"""
+"""The replica was only frozen, and its holds are posted already: the difference, if the cost is known."""
+VOID = f"""WITH
+mine AS (UPDATE hold h SET state = 'voided', ended_us = {NOW_US} WHERE h.id = ANY ($1::text[]) AND h.state = 'open'
+    RETURNING h.*, h.amount AS freed, 0 AS posted),
+{MOVED}
+SELECT 1"""
+BAR = f"""INSERT INTO hold ({COLUMNS}, state, ended_us) SELECT {COLUMNS}, 'voided', made_us FROM ({ASKED}) AS asked ON CONFLICT DO NOTHING"""
+"""Make a hold impossible that may be on its way in a broken connection still."""
+SWEEP = f"""WITH dead AS MATERIALIZED (SELECT h.id FROM hold h LEFT JOIN replica r ON r.id = h.owner
+    WHERE h.state = 'open' AND (r.id IS NULL OR r.lease_until_us < {NOW_US}) ORDER BY h.made_us LIMIT $1 FOR UPDATE OF h SKIP LOCKED),
+mine AS (UPDATE hold h SET state = 'lost', ended_us = {NOW_US} FROM dead WHERE h.id = dead.id
+    RETURNING h.*, h.amount AS freed, h.amount AS posted),
+{MOVED}
+{ENTER.format(kind="'lost'", exact="0", above_hold="0", tokens="NULL, NULL, NULL, NULL", at="ended_us")} RETURNING hold_id"""
+FORGET = f"DELETE FROM replica WHERE lease_until_us < {NOW_US} - $1::bigint"
+RENEW = f"""INSERT INTO replica (id, lease_until_us, began_us) SELECT id, {NOW_US} + $2, {NOW_US} FROM unnest($1::text[]) AS r (id)
+ON CONFLICT (id) DO UPDATE SET lease_until_us = excluded.lease_until_us"""
+
+FIELDS = [attrgetter(name) for name in COLUMNS.split(", ")]
+BILL_FIELDS = [
+    attrgetter(name)
+    for name in ("hold_id", "cost", "input_tokens", "output_tokens", "cached_tokens", "price", "at_us")
+]
+
+
+async def hold(connection: "PostgresConnection", requests: Sequence[HoldRequest]) -> list[Refusal | None]:
+    """See `operations.HOLD`."""
+    in_turn = sorted((each for each in requests if not each.is_unpriced), key=lambda each: each.amount)
+    held = (
+        {row["id"] for row in await connection.fetch(FITTING, *_columns(FIELDS, in_turn))}
+        if in_turn
+        else set[str]()
+    )
+    others = [each for each in requests if each.id not in held]
+    refusals = (
+        dict(zip((each.id for each in others), await _hold_exactly(connection, others), strict=True))
+        if others
+        else {}
+    )
+    return [refusals.get(each.id) for each in requests]
+
+
+async def _hold_exactly(
+    connection: "PostgresConnection", requests: list[HoldRequest]
+) -> list[Refusal | None]:
+    """Hold one after the other, in the order of asking, whatever others are refused."""
+    windows = _columns(
+        [attrgetter("subject"), attrgetter("period"), attrgetter("starts")], list(sums(requests))
+    )
+    await connection.execute(MAKE_WINDOWS, *windows)
+    async with connection.transaction():
+        rows = await connection.fetch(LOCK_WINDOWS, *windows)
+        now = {
+            WindowId(row["subject"], row["period"], row["starts"]): Window(
+                row["cap"], row["spent"], row["held"]
+            )
+            for row in rows
+        }
+        ids = [each.id for each in requests]
+        known = {
+            row["id"]
+            for row in await connection.fetch("SELECT id FROM hold WHERE id = ANY ($1::text[])", ids)
+        }
+        new = [each for each in requests if each.id not in known]
+        refusals = {each.id: refusal for each, refusal in zip(new, decide(new, now), strict=True)}
+        if fitting := [each for each in new if refusals[each.id] is None]:
+            await connection.execute(TAKE, *_columns(FIELDS, fitting))
+    return [refusals.get(each.id) for each in requests]
+
+
+async def settle(connection: "PostgresConnection", bills: Sequence[Bill]) -> list[None]:
+    """See `operations.SETTLE`."""
+    rows = await connection.fetch(SETTLE, *_columns(BILL_FIELDS, bills))
+    moved = {row["hold_id"] for row in rows}
+    if late := [bill for bill in bills if bill.hold_id not in moved]:
+        await connection.execute(SETTLE_LATE, *_columns(BILL_FIELDS, late))
+    return [None] * len(bills)
+
+
+async def void(connection: "PostgresConnection", requests: Sequence[HoldRequest]) -> list[None]:
+    """See `operations.VOID`."""
+    await connection.execute(BAR, *_columns(FIELDS, requests))
+    await connection.execute(VOID, [each.id for each in requests])
+    late = [Bill(each.id, 0, each.made_us) for each in requests]
+    await connection.execute(SETTLE_LATE, *_columns(BILL_FIELDS, late))
+    return [None] * len(requests)
+
+
+async def sweep(connection: "PostgresConnection", limits: Sequence[int]) -> list[int]:
+    """See `operations.SWEEP`."""
+    swept = [len(await connection.fetch(SWEEP, limit)) for limit in limits]
+    await connection.execute(FORGET, FORGET_US)
+    return swept
+
+
+async def renew(connection: "PostgresConnection", replicas: Sequence[str]) -> list[None]:
+    """See `operations.RENEW`."""
+    await connection.execute(RENEW, sorted(set(replicas)), LEASE_US)
+    return [None] * len(replicas)
+
+
+async def release(connection: "PostgresConnection", replicas: Sequence[str]) -> list[None]:
+    """See `operations.RELEASE`."""
+    await connection.execute("DELETE FROM replica WHERE id = ANY ($1::text[])", replicas)
+    return [None] * len(replicas)
+
+
+def _columns(fields: Sequence[Any], rows: Sequence[object]) -> list[list[Any]]:
+    """Rows as the columns that `unnest` takes."""
+    return [[field(row) for row in rows] for field in fields]

@@ -1,0 +1,152 @@
+"""The ledger's statements for SQLite, in the transaction of one batch. One writer at a time makes them exact.
+
+The database's clock is the machine's: every process that uses the file is on it.
+"""
+
+import sqlite3
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from serving.accounts.hold import Bill, HoldRequest, Refusal, decide, sums
+from serving.accounts.leases import FORGET_US, LEASE_US
+from serving.accounts.windows import Window
+
+COLUMNS = "id, run_id, call_no, key_id, team_id, day, month, worker, amount, owner, made_us"
+MAKE_WINDOW = "INSERT INTO spend_window (subject, period, starts) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+READ_WINDOW = """SELECT b.cap, w.spent, w.held FROM spend_window w LEFT JOIN budget b USING (subject, period)
+WHERE w.subject = ? AND w.period = ? AND w.starts = ?"""
+MOVE_WINDOW = "UPDATE spend_window SET held = held + ?, spent = spent + ? WHERE subject = ? AND period = ? AND starts = ?"
+MAKE_HOLD = f"INSERT INTO hold ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+BAR = f"INSERT INTO hold ({COLUMNS}, state, ended_us) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'voided', ?) ON CONFLICT DO NOTHING"
+END_HOLD = f"UPDATE hold SET state = ?, ended_us = ? WHERE id = ? AND state = ? RETURNING {COLUMNS}"
+DEAD = """SELECT h.id FROM hold h LEFT JOIN replica r ON r.id = h.owner
+WHERE h.state = 'open' AND (r.id IS NULL OR r.lease_until_us < ?) ORDER BY h.made_us LIMIT ?"""
+ENTER = """INSERT INTO ledger (hold_id, kind, run_id, call_no, key_id, team_id, day, month, worker, amount, exact, above_hold,
+    input_tokens, output_tokens, cached_tokens, price, at_us) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+RENEW = """INSERT INTO replica (id, lease_until_us, began_us) VALUES (?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET lease_until_us = excluded.lease_until_us"""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What an ended hold does to its windows and to the ledger.
+
+    Args:
+        kind: of the ledger's row.
+        freed: of what was held.
+        posted: more is spent, or less.
+    """
+
+    kind: str
+    freed: int
+    posted: int
+
+
+def hold(connection: sqlite3.Connection, requests: Sequence[HoldRequest]) -> list[Refusal | None]:
+    """See `operations.HOLD`."""
+    new = [
+        each
+        for each in requests
+        if not connection.execute("SELECT 1 FROM hold WHERE id = ?", (each.id,)).fetchone()
+    ]
+    asked = sums(new)
+    connection.executemany(MAKE_WINDOW, asked)
+    windows = {id: Window(*connection.execute(READ_WINDOW, id).fetchone()) for id in asked}
+    refusals = {each.id: refusal for each, refusal in zip(new, decide(new, windows), strict=True)}
+    fitting = [each for each in new if refusals[each.id] is None]
+    connection.executemany(MOVE_WINDOW, [(amount, 0, *id) for id, amount in sums(fitting).items()])
+    connection.executemany(MAKE_HOLD, map(_values, fitting))
+    return [refusals.get(each.id) for each in requests]
+
+
+def settle(connection: sqlite3.Connection, bills: Sequence[Bill]) -> list[None]:
+    """See `operations.SETTLE`."""
+    for bill in bills:
+        if ended := _end(connection, bill.hold_id, "open", "posted", bill.at_us):
+            _post(
+                connection,
+                ended,
+                Move("call", ended.amount, ended.amount if bill.cost is None else bill.cost),
+                bill,
+            )
+        else:
+            _settle_late(connection, bill)
+    return [None] * len(bills)
+
+
+def _settle_late(connection: sqlite3.Connection, bill: Bill) -> None:
+    """The replica was only frozen, and its hold is posted already: the difference, if the cost is known."""
+    if bill.cost is not None and (ended := _end(connection, bill.hold_id, "lost", "posted", bill.at_us)):
+        _post(connection, ended, Move("correction", 0, bill.cost - ended.amount), bill)
+
+
+def void(connection: sqlite3.Connection, requests: Sequence[HoldRequest]) -> list[None]:
+    """See `operations.VOID`."""
+    for request in requests:
+        connection.execute(BAR, (*_values(request), request.made_us))
+        if ended := _end(connection, request.id, "open", "voided", _now_us()):
+            _move(connection, ended, -ended.amount, 0)
+        else:
+            _settle_late(connection, Bill(request.id, 0, request.made_us))
+    return [None] * len(requests)
+
+
+def sweep(connection: sqlite3.Connection, limits: Sequence[int]) -> list[int]:
+    """See `operations.SWEEP`."""
+    swept: list[int] = []
+    for limit in limits:
+        now_us = _now_us()
+        dead = connection.execute(DEAD, (now_us, limit)).fetchall()
+        for (id,) in dead:
+            ended = _end(connection, id, "open", "lost", now_us)
+            assert ended is not None, "nobody else writes"
+            _post(connection, ended, Move("lost", ended.amount, ended.amount), Bill(id, None, now_us))
+        connection.execute("DELETE FROM replica WHERE lease_until_us < ?", (now_us - FORGET_US,))
+        swept.append(len(dead))
+    return swept
+
+
+def renew(connection: sqlite3.Connection, replicas: Sequence[str]) -> list[None]:
+    """See `operations.RENEW`."""
+    now_us = _now_us()
+    connection.executemany(RENEW, [(id, now_us + LEASE_US, now_us) for id in replicas])
+    return [None] * len(replicas)
+
+
+def release(connection: sqlite3.Connection, replicas: Sequence[str]) -> list[None]:
+    """See `operations.RELEASE`."""
+    connection.executemany("DELETE FROM replica WHERE id = ?", [(id,) for id in replicas])
+    return [None] * len(replicas)
+
+
+def _end(connection: sqlite3.Connection, id: str, state: str, to: str, at_us: int) -> HoldRequest | None:
+    """The hold, moved from `state`; None where it is in another."""
+    row = connection.execute(END_HOLD, (to, at_us, id, state)).fetchone()
+    return None if row is None else HoldRequest(*row)
+
+
+def _post(connection: sqlite3.Connection, ended: HoldRequest, move: Move, bill: Bill) -> None:
+    """Change the windows, and enter it into the ledger."""
+    _move(connection, ended, -move.freed, move.posted)
+    cost = bill.cost or 0
+    tokens = (bill.input_tokens, bill.output_tokens, bill.cached_tokens)
+    flags = (int(bill.cost is not None), int(cost > ended.amount))
+    call = (ended.run_id, ended.call_no, ended.key_id, ended.team_id, ended.day, ended.month, ended.worker)
+    connection.execute(
+        ENTER, (ended.id, move.kind, *call, move.posted, *flags, *tokens, bill.price, bill.at_us)
+    )
+
+
+def _move(connection: sqlite3.Connection, ended: HoldRequest, held: int, spent: int) -> None:
+    connection.executemany(MOVE_WINDOW, [(held, spent, *id) for id in ended.windows])
+
+
+def _values(request: HoldRequest) -> Iterable[Any]:
+    return (request.id, request.run_id, request.call_no, request.key_id, request.team_id, request.day, request.month,
+            request.worker, request.amount, request.owner, request.made_us)  # fmt: skip
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000

@@ -1,0 +1,300 @@
+"""The hot path: one writer for each replica, which commits what all its requests ask for together.
+
+While one batch is being committed the next one gathers, so a busy replica makes a few large transactions
+instead of many small ones, and replicas do not fight for the same rows with a connection for each request.
+Knows neither tables nor money: what is written is an `Operation`.
+"""
+
+import asyncio
+import logging
+import sqlite3
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
+
+import asyncpg
+
+from serving.database.address import Address
+from serving.database.database import BUSY_MS, CONNECT_S, PRAGMAS
+from serving.database.outages import REFUSED, is_away, unavailable
+
+logger = logging.getLogger("podium")
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+PostgresConnection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+
+MAX_BATCH = 256
+COMMAND_S = 10.0
+"""A statement that takes longer is given up, its connection with it."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
+"""Between two attempts to reach a database that is away."""
+FLUSH_S = 5.0
+"""How long a writer that is closed tries to write what it still has."""
+RETRIES = 3
+TRY_AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.UniqueViolationError)
+"""What the same batch can pass the next time: operations find what an earlier attempt has written."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Operation(Generic[Item, Result]):
+    """What is done with items of one kind, in one transaction. Doing the same item twice must be doing it
+    once: where a connection breaks in a commit, nobody knows whether it was made, and it is done again.
+
+    Args:
+        name: for logs.
+        postgresql: does it, and gives one result for each item.
+        sqlite: likewise, in a transaction that is open already, in a thread.
+        is_kept: whether an item waits for a database that is away, instead of failing.
+    """
+
+    name: str
+    postgresql: Callable[[PostgresConnection, Sequence[Item]], Awaitable[Sequence[Result]]]
+    sqlite: Callable[[sqlite3.Connection, Sequence[Item]], Sequence[Result]]
+    is_kept: bool = False
+
+
+class Backend(Protocol):
+    """A connection that opens itself."""
+
+    async def execute(self, operation: Operation[Item, Result], items: Sequence[Item]) -> Sequence[Result]:
+        """Do it in one transaction. The driver's errors pass."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close the connection, if there is one; `execute` opens another."""
+        ...
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a connection."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Job:
+    """An item, and who waits for its result."""
+
+    operation: Operation[Any, Any]
+    item: Any
+    result: "asyncio.Future[Any]"
+
+
+class Writer:
+    """Writes to the database at `address` from one event loop. Close it.
+
+    Args:
+        address: of a database whose schema is there.
+    """
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._backend: Backend = (
+            SqliteBackend(address) if address.kind == "sqlite" else PostgresBackend(address)
+        )
+        self._jobs = deque[Job]()
+        self._wake, self._idle = asyncio.Event(), asyncio.Event()
+        self._idle.set()
+        self._pause_s = 0.0
+        self._worker: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def do(self, operation: Operation[Item, Result], item: Item) -> Result:
+        """Write `item` and give the result, committed. Whoever is cancelled before it was begun has written
+        nothing; later it is not known.
+
+        Raises:
+            StoreUnavailable: the database is away. An item of an operation that is kept waits instead.
+        """
+        return await self.post(operation, item)
+
+    def post(self, operation: Operation[Item, Result], item: Item) -> "asyncio.Future[Result]":
+        """Write `item` soon; gives what becomes its result, for which nobody need wait."""
+        result: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._jobs.append(Job(operation, item, result))
+        self._wake.set()
+        self._idle.clear()
+        if self._worker is None:
+            self._worker = asyncio.create_task(self._work(), name="store writer")
+        return result
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the database could not be reached when it was last tried."""
+        return self._pause_s > 0
+
+    async def aclose(self) -> None:
+        """Write what is waiting, for a few seconds at most, and close the connection."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_S):
+                await self._idle.wait()
+        if self._worker is not None:
+            self._worker.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._worker
+        if left := [job for job in self._jobs if job.operation.is_kept]:
+            logger.error("the store was away to the end: %d entries were not written", len(left))
+        while self._jobs:
+            self._jobs.popleft().result.cancel()
+        await self._backend.aclose()
+
+    async def _work(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while jobs := self._take():
+                await self._write(jobs)
+                if self._pause_s:
+                    await asyncio.sleep(self._pause_s)
+            self._idle.set()
+
+    def _take(self) -> list[Job]:
+        """The next jobs, all of one operation, without those that nobody wants any more."""
+        jobs: list[Job] = []
+        others = deque[Job]()
+        while self._jobs and len(jobs) < MAX_BATCH:
+            job = self._jobs.popleft()
+            if job.result.cancelled() and not job.operation.is_kept:
+                continue
+            (others if jobs and job.operation is not jobs[0].operation else jobs).append(job)
+        self._jobs.extendleft(reversed(others))
+        return jobs
+
+    async def _write(self, jobs: list[Job]) -> None:
+        operation = jobs[0].operation
+        try:
+            results = await self._execute(operation, [job.item for job in jobs])
+        except asyncio.CancelledError:
+            self._jobs.extendleft(reversed(jobs))
+            raise
+        except Exception as exc:  # noqa: BLE001 (whoever waits is told, and the writer goes on)
+            if is_away(exc) or isinstance(exc, tuple(REFUSED)):
+                await self._step_back(jobs, exc)
+            elif len(jobs) > 1:  # one of them is at fault, and the others are not to suffer for it
+                for job in jobs:
+                    await self._write([job])
+            else:
+                _fail(jobs[0], exc)
+            return
+        if self._pause_s:
+            self._pause_s = 0.0
+            logger.warning("the store %s is back", self.address.name)
+        for job, result in zip(jobs, results, strict=True):
+            if not job.result.done():
+                job.result.set_result(result)
+
+    async def _execute(self, operation: Operation[Item, Result], items: Sequence[Item]) -> Sequence[Result]:
+        for _ in range(RETRIES):
+            was_open = self._backend.is_open
+            try:
+                return await self._backend.execute(operation, items)
+            except TRY_AGAIN:
+                continue
+            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError) as exc:
+                if not (was_open and is_away(exc)):
+                    raise
+                await self._backend.aclose()  # the server may have started again since: once, with a new one
+        return await self._backend.execute(operation, items)
+
+    async def _step_back(self, jobs: list[Job], exc: Exception) -> None:
+        """The database is away: those who cannot wait are told, the others come first the next time."""
+        if not self._pause_s:
+            logger.error("the store %s is away: %s: %s", self.address.name, type(exc).__name__, exc)
+        self._pause_s = min(LONGEST_PAUSE_S, 2 * self._pause_s or FIRST_PAUSE_S)
+        await self._backend.aclose()
+        self._jobs.extendleft(job for job in reversed(jobs) if job.operation.is_kept)
+        for job in jobs:
+            if not job.operation.is_kept:
+                _fail(job, unavailable(self.address, exc))
+
+
+def _fail(job: Job, error: Exception) -> None:
+    if job.operation.is_kept:  # nobody need be waiting for it
+        logger.error("the store took no %s: %s: %s", job.operation.name, type(error).__name__, error)
+    if not job.result.done():
+        job.result.set_exception(error)
+        job.result.exception()  # it is told here, or to whoever waits
+
+
+class PostgresBackend:
+    """One connection of asyncpg."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._connection: PostgresConnection | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """See `Backend.is_open`."""
+        return self._connection is not None
+
+    async def execute(self, operation: Operation[Item, Result], items: Sequence[Item]) -> Sequence[Result]:
+        """See `Backend.execute`."""
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await asyncpg.connect(
+                self._address.dsn, timeout=CONNECT_S, command_timeout=COMMAND_S
+            )
+        return await operation.postgresql(self._connection, items)
+
+    async def aclose(self) -> None:
+        """See `Backend.aclose`."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.terminate()
+
+
+class SqliteBackend:
+    """One connection of sqlite3, in a thread of its own."""
+
+    def __init__(self, address: Address) -> None:
+        self._path = address.path
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store writer")
+        self._connection: sqlite3.Connection | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """See `Backend.is_open`."""
+        return self._connection is not None
+
+    async def execute(self, operation: Operation[Item, Result], items: Sequence[Item]) -> Sequence[Result]:
+        """See `Backend.execute`."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, self._execute, operation, items)
+
+    async def aclose(self) -> None:
+        """See `Backend.aclose`."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._close)
+
+    def _execute(self, operation: Operation[Item, Result], items: Sequence[Item]) -> Sequence[Result]:
+        if self._connection is None:
+            self._connection = self._connect()
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            results = operation.sqlite(self._connection, items)
+            self._connection.execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
+        return results
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            f"{self._path.as_uri()}?mode=rw", uri=True, timeout=BUSY_MS / 1000, isolation_level=None
+        )
+        for pragma in PRAGMAS:
+            connection.execute(f"PRAGMA {pragma}")
+        return connection
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

@@ -1,0 +1,146 @@
+"""Holds, bills and the sweep, on both databases."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+from sqlalchemy import text
+
+from conductor.errors import StoreUnavailable
+from serving.accounts.ledger_store import LedgerStore
+from serving.database.address import Address
+from tests.serving.accounts.ledgers import Ledgers, bill, open_ledgers
+
+
+@pytest.fixture
+async def ledgers(store_address: Address) -> AsyncGenerator[Ledgers]:
+    async with open_ledgers(store_address) as opened:
+        yield opened
+        await opened.see_no_fault()
+
+
+async def test_a_hold_is_replaced_by_its_bill_once(ledgers: Ledgers) -> None:
+    request = ledgers.request(30)
+    assert await ledgers.store.hold(request) is None
+    assert await ledgers.store.hold(request) is None, "the same hold again is the same hold"
+    assert await ledgers.cents() == (0, 30)
+    for _ in range(2):
+        await ledgers.store.settle(bill(request, 12))
+    assert await ledgers.cents() == (12, 0)
+    assert await ledgers.entries() == [("call", 12, 1, 0)]
+
+
+async def test_an_unknown_cost_is_all_that_was_held_and_a_higher_one_is_posted_in_full(
+    ledgers: Ledgers,
+) -> None:
+    requests = [ledgers.request(30) for _ in range(2)]
+    await asyncio.gather(*map(ledgers.store.hold, requests))
+    await ledgers.store.settle(bill(requests[0], None))
+    await ledgers.store.settle(bill(requests[1], 40))
+    assert await ledgers.entries() == [("call", 30, 0, 0), ("call", 40, 1, 1)]
+    assert await ledgers.cents() == (70, 0)
+
+
+async def test_a_batch_holds_all_that_fits_in_its_turn_whoever_else_is_refused(ledgers: Ledgers) -> None:
+    await ledgers.set_caps(100)
+    cents = [90, 60, 30, 20, 10]
+    refusals = await asyncio.gather(*(ledgers.store.hold(ledgers.request(each)) for each in cents))
+    fitting = [each for each, refusal in zip(cents, refusals, strict=True) if refusal is None]
+    assert sum(fitting) <= 100 < sum(fitting) + min(set(cents) - set(fitting))
+    assert await ledgers.cents() == (0, sum(fitting))
+    refusal = next(refusal for refusal in refusals if refusal)
+    assert (refusal.id.subject, refusal.id.period) == (f"key:{ledgers.key_id}", "day")
+
+
+async def test_every_window_limits_and_a_cap_holds_from_the_moment_that_it_is_set(ledgers: Ledgers) -> None:
+    first = ledgers.request(50)
+    assert await ledgers.store.hold(first) is None
+    await ledgers.set_caps(None, 60)
+    refusal = await ledgers.store.hold(ledgers.request(11))
+    assert refusal is not None
+    assert refusal.id.subject == f"team:{ledgers.team_id}"
+    assert await ledgers.store.hold(ledgers.request(10)) is None
+    await ledgers.set_caps(None, None)
+    assert await ledgers.store.hold(ledgers.request(1000)) is None
+
+
+async def test_what_has_no_price_is_refused_under_a_cap_only(ledgers: Ledgers) -> None:
+    assert await ledgers.store.hold(ledgers.request(0, is_unpriced=True)) is None
+    await ledgers.set_caps(1)
+    assert await ledgers.store.hold(ledgers.request(0, is_unpriced=True)) is not None
+    assert await ledgers.store.hold(ledgers.request(1)) is None
+
+
+async def test_a_void_gives_back_and_bars_a_hold_that_is_on_its_way(ledgers: Ledgers) -> None:
+    held, late = ledgers.request(5), ledgers.request(7)
+    await ledgers.store.hold(held)
+    await asyncio.gather(ledgers.store.void(held), ledgers.store.void(late))
+    assert await ledgers.cents() == (0, 0)
+    await ledgers.store.hold(late)
+    assert await ledgers.cents() == (0, 0), "it can never be held any more"
+    assert await ledgers.states() == ["voided", "voided"]
+    assert await ledgers.entries() == []
+
+
+async def test_holds_of_a_dead_replica_are_posted_in_full_and_corrected_if_it_was_only_frozen(
+    ledgers: Ledgers, store_address: Address
+) -> None:
+    frozen = [ledgers.request(30) for _ in range(4)]
+    await asyncio.gather(*map(ledgers.store.hold, frozen))
+    async with LedgerStore(store_address, 60) as other:
+        assert await other.beat() == 0, "its lease holds"
+        await _end_lease(ledgers)
+        assert (await other.beat(), await other.beat()) == (4, 0)
+    assert await ledgers.cents() == (120, 0)
+    assert await ledgers.entries() == [("lost", 30, 0, 0)] * 4
+    await ledgers.see_no_fault()
+    await asyncio.gather(
+        ledgers.store.settle(bill(frozen[0], 10)), ledgers.store.settle(bill(frozen[1], 35)),
+        ledgers.store.settle(bill(frozen[2], None)), ledgers.store.void(frozen[3]),
+    )  # fmt: skip
+    assert await ledgers.cents() == (75, 0)
+    corrections = sorted((await ledgers.entries())[4:])
+    assert corrections == [("correction", -30, 1, 0), ("correction", -20, 1, 0), ("correction", 5, 1, 1)]
+    for each in frozen[:2]:
+        await ledgers.store.settle(bill(each, 1))
+    assert await ledgers.cents() == (75, 0), "corrected once"
+
+
+async def _end_lease(ledgers: Ledgers) -> None:
+    async with ledgers.database.writing() as connection:
+        await connection.execute(
+            text("UPDATE replica SET lease_until_us = 1 WHERE id = :id"), {"id": ledgers.store.owner}
+        )
+
+
+async def test_a_replica_that_closes_gives_its_lease_back_and_writes_what_waits(
+    store_address: Address,
+) -> None:
+    async with open_ledgers(store_address) as ledgers:
+        request = ledgers.request(3)
+        async with LedgerStore(store_address, 60) as closing:
+            await closing.hold(request)
+            closing.settle(bill(request, 2))
+        assert await ledgers.cents() == (2, 0)
+        async with ledgers.database.reading() as connection:
+            left = (await connection.execute(text("SELECT id FROM replica"))).scalars().all()
+        assert left == [ledgers.store.owner]
+
+
+async def test_a_replica_without_a_lease_holds_nothing(store_address: Address) -> None:
+    store = LedgerStore(store_address)
+    async with open_ledgers(store_address) as ledgers:
+        with pytest.raises(StoreUnavailable):
+            await store.hold(ledgers.request(1))
+
+
+async def test_a_cancelled_hold_leaves_nothing_once_it_is_voided(ledgers: Ledgers) -> None:
+    requests = [ledgers.request(1) for _ in range(8)]
+    for turns, request in enumerate(requests):
+        task = asyncio.create_task(ledgers.store.hold(request))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        await ledgers.store.void(request)
+    assert await ledgers.cents() == (0, 0)

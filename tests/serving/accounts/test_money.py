@@ -1,0 +1,44 @@
+"""Money is whole pico-dollars, and never too little."""
+
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conductor.model.usage import Price, Usage
+from serving.accounts.money import MAX_PICO, MAX_USD, to_pico, to_usd
+
+RATES = st.decimals(0, 1000, places=6, allow_nan=False)
+TOKENS = st.integers(0, 2_000_000)
+
+
+@given(st.integers(0, MAX_PICO))
+def test_every_amount_of_the_store_comes_back(pico: int) -> None:
+    assert to_pico(to_usd(pico)) == pico
+
+
+@given(st.decimals(0, 1_000_000, allow_nan=False, allow_infinity=False))
+def test_a_fraction_counts_as_a_whole_one(usd: Decimal) -> None:
+    pico = to_pico(usd)
+    assert to_usd(pico) >= usd
+    assert pico == 0 or to_usd(pico - 1) < usd
+
+
+@given(RATES, RATES, TOKENS, TOKENS)
+def test_what_a_call_costs_by_a_list_price_is_exact(
+    fresh: Decimal, out: Decimal, read: int, written: int
+) -> None:
+    cost_usd = Price(fresh, out).of(Usage(read, written))
+    assert to_usd(to_pico(cost_usd)) == cost_usd
+
+
+@pytest.mark.parametrize("text", ["-0.01", "NaN", "Infinity", "1e30", str(MAX_USD + 1)])
+def test_what_is_no_amount_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no amount"):
+        to_pico(Decimal(text))
+
+
+def test_a_number_of_a_million_digits_takes_no_time() -> None:
+    assert to_pico(Decimal("1e-999999")) == 1
+    assert to_pico(Decimal("0e-999999")) == to_pico(Decimal("0e999999")) == 0
