@@ -31,6 +31,8 @@ VERBS = {
     "serve": Verb("cluster.local.serve", "serve on this machine until Ctrl-C"),
     "stop": Verb("cluster.local.serve:stop", "end what a crashed or forgotten `podium serve` left running"),
     "demo": Verb("cluster.local.demo", "start a server, ask it one question, show plan, answer and cost"),
+    "keys": Verb("cluster.accounts.cli:keys", "API keys: create, list, revoke, rotate"),
+    "teams": Verb("cluster.accounts.cli:teams", "teams of people, whose keys see each other's runs"),
     "check": Verb("cluster.check.cli", "do pool, Serve config and machines agree, and what do they cost"),
     "load": Verb("loadtest.cli", "load a running server and write a report", "setup-dev"),
     "siege": Verb("loadtest.siege.cli", "attack a server and watch its ordinary clients", "setup-dev"),

@@ -1,0 +1,1 @@
+"""`podium keys` and `podium teams`: who may call, from the command line."""
