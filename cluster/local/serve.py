@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -57,20 +58,23 @@ def follow(server: Server) -> None:
             time.sleep(0.3)
 
 
-def _credential(server: Server) -> dict[str, str]:
-    """What the examples send: a key where one is asked for."""
-    if server.answers("/v1/models"):
-        return {"key": "none", "header": ""}
-    return {"key": "YOUR_KEY", "header": "-H 'authorization: Bearer YOUR_KEY' "}
+def ready_text(server: Server, log: Path) -> str:
+    """What is printed once it answers. The examples send a key where one is asked for."""
+    is_open = server.answers("/v1/models")
+    return READY.format(
+        url=server.url,
+        log=log,
+        metrics=f"http://{HOST}:{server.metrics_port}/metrics",
+        key="none" if is_open else "YOUR_KEY",
+        header="" if is_open else "-H 'authorization: Bearer YOUR_KEY' ",
+    )
 
 
 def serve_until_interrupted(server: Server) -> int:
     """Run in the foreground; 0 when it was stopped and left nothing running."""
     try:
         with server:
-            metrics = f"http://{HOST}:{server.metrics_port}/metrics"
-            log = server.log.relative_to(ROOT)
-            print(READY.format(url=server.url, log=log, metrics=metrics, **_credential(server)), flush=True)
+            print(ready_text(server, server.log.relative_to(ROOT)), flush=True)
             follow(server)
             print(f"\nThe server ended unexpectedly.\n{server.log_tail()}", file=sys.stderr)
             return 1
