@@ -12,15 +12,18 @@ import re
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from conductor.errors import PodiumError
-from program.options import option
+from program.options import option, usd
+from serving.accounts.budgets import Spending
 from serving.accounts.caller import DEFAULT_SCOPES, join, parse_scopes
 from serving.accounts.directory import Directory
 from serving.accounts.key_info import US, KeyInfo, TeamInfo, iso
 from serving.accounts.keys import ApiKey
+from serving.accounts.windows import Period, key_subject, team_subject
 from serving.database.address import Address, find_address
 from serving.paths import resolve_path
 from serving.settings.sections import StoreSettings
@@ -38,6 +41,15 @@ def duration_s(text: str) -> float:
     if match is None or int(match[1]) == 0:
         raise ValueError(f"{text!r} is no duration: a number and one of {', '.join(UNITS_S)}, as in 90d")
     return float(int(match[1]) * UNITS_S[match[2]])
+
+
+LIFTED = Decimal(-1)
+"""What `none` is read as: argparse keeps None for what was not said."""
+
+
+def limit_usd(text: str) -> Decimal:
+    """An amount of dollars, or `none`."""
+    return LIFTED if text == "none" else usd(text)
 
 
 def keys(arguments: Sequence[str] | None = None) -> int:
@@ -70,6 +82,7 @@ def keys(arguments: Sequence[str] | None = None) -> int:
     rotate.add_argument(
         "--overlap", type=duration_s, default=0.0, metavar="TIME", help="let the secret before work too, for 1h ... (not at all)"
     )  # fmt: skip
+    _budget_command(commands, "key", key_budget)
     return _run(parser.parse_args(arguments))
 
 
@@ -90,6 +103,7 @@ def teams(arguments: Sequence[str] | None = None) -> int:
         switch = _command(commands, name, switch_team, help)
         switch.add_argument("team", help="its name or id")
         switch.set_defaults(on=on)
+    _budget_command(commands, "team", team_budget)
     return _run(parser.parse_args(arguments))
 
 
@@ -144,6 +158,25 @@ async def switch_team(directory: Directory, options: argparse.Namespace) -> None
     print(f"The team {team.name!r} is {'enabled' if options.on else 'disabled'}. Servers follow within 10 s.")
 
 
+async def key_budget(directory: Directory, options: argparse.Namespace) -> None:
+    """Set or show the budget of a key."""
+    await _budget(directory, options, key_subject((await directory.key(options.key)).id))
+
+
+async def team_budget(directory: Directory, options: argparse.Namespace) -> None:
+    """Set or show the budget of a team."""
+    await _budget(directory, options, team_subject((await directory.team(options.team)).id))
+
+
+async def _budget(directory: Directory, options: argparse.Namespace, subject: str) -> None:
+    given: dict[Period, Decimal | None] = {"day": options.per_day, "month": options.per_month}
+    named = {period: limit for period, limit in given.items() if limit is not None}
+    lifted: dict[Period, Decimal | None] = {period: None for period, limit in named.items() if limit < 0}
+    await directory.set_budget(subject, named | lifted)
+    rows = [_budget_row(each) for each in await directory.budget(subject)]
+    _show(rows, "", options)
+
+
 def store_address(settings: str | None) -> Address:
     """Where the store of a settings file is; of the default one where none is named.
 
@@ -154,6 +187,16 @@ def store_address(settings: str | None) -> Address:
     if settings is None and not path.exists():  # installed without a checkout
         return find_address(StoreSettings(), os.environ)
     return find_address(load(path).store, os.environ)
+
+
+def _budget_command(commands: Any, whose: str, run: Command) -> None:
+    budget = _command(commands, "budget", run, f"set what a {whose} may spend, and show what is spent")
+    budget.add_argument(whose, help="its name or id")
+    for period in ("day", "month"):
+        budget.add_argument(
+            f"--per-{period}", type=limit_usd, metavar="USD", help=f"in each {period} (UTC), or `none`"
+        )
+    budget.add_argument("--json", action="store_true", help="one JSON object a line")
 
 
 def _command(commands: Any, name: str, run: Command, help: str) -> argparse.ArgumentParser:
@@ -212,6 +255,16 @@ def _row(key: KeyInfo, now_us: int) -> dict[str, str]:
 def _team_row(team: TeamInfo) -> dict[str, str]:
     state = "enabled" if team.off_us is None else "disabled"
     return {"id": team.id, "name": team.name, "state": state, "made": iso(team.made_us) or ""}
+
+
+def _budget_row(window: Spending) -> dict[str, str]:
+    limit = "none" if window.limit_usd is None else f"{window.limit_usd:f}"
+    return {
+        "period": window.period,
+        "limit_usd": limit,
+        "spent_usd": f"{window.spent_usd:f}",
+        "held_usd": f"{window.held_usd:f}",
+    }
 
 
 def _show(rows: list[dict[str, str]], none: str, options: argparse.Namespace) -> None:

@@ -7,16 +7,19 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from decimal import Decimal
 from typing import Any
 
 from sqlalchemy import Row, Select, insert, literal, or_, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 
 from conductor.errors import BadTask, UnknownName, quote
+from serving.accounts.budgets import Spending, read_spending, set_budget
 from serving.accounts.caller import DEFAULT_SCOPES, Scope
 from serving.accounts.key_info import US, KeyInfo, TeamInfo
 from serving.accounts.keys import ApiKey
+from serving.accounts.windows import Period
 from serving.database.address import Address
 from serving.database.database import Database
 from serving.database.migrate import open_database
@@ -53,6 +56,37 @@ class Directory:
         if self._database is not None:
             await self._database.aclose()
 
+    async def open(self) -> Database:
+        """The store itself, made where there was none.
+
+        Raises:
+            StoreError, StoreUnavailable: see `check`.
+        """
+        async with self._opening:
+            if self._database is None:
+                self._database = await open_database(self._address)
+        return self._database
+
+    async def budget(self, subject: str) -> list[Spending]:
+        """What a key or a team may spend in the day and the month under way, and what is spent.
+
+        Args:
+            subject: see `serving.accounts.windows`.
+        """
+        return await read_spending(await self.open(), subject)
+
+    async def set_budget(self, subject: str, limits_usd: Mapping[Period, Decimal | None]) -> None:
+        """Limit what a key or a team may spend in each day or month; None lifts a limit.
+
+        Raises:
+            BadTask: a limit is no amount that can be counted.
+        """
+        for period, limit_usd in limits_usd.items():
+            try:
+                await set_budget(await self.open(), subject, period, limit_usd)
+            except ValueError as exc:
+                raise BadTask(f"The limit of a {period} {exc}.", param=period) from exc
+
     async def check(self) -> None:
         """See that the store can be used, where there is one.
 
@@ -61,7 +95,7 @@ class Directory:
             StoreUnavailable: it is away.
         """
         if self._address.may_hold_something:
-            await self._open()
+            await self.open()
 
     async def find(self, hash: str) -> KeyInfo | None:
         """See `serving.accounts.authenticator.KeyFinder`."""
@@ -81,7 +115,7 @@ class Directory:
         made = TeamInfo(_new_id("team"), _checked_name(name), self._now_us)
         values = {"id": made.id, "name": made.name, "made_us": made.made_us}
         try:
-            async with (await self._open()).writing() as connection:
+            async with (await self.open()).writing() as connection:
                 await connection.execute(insert(team).values(values))
         except IntegrityError:
             raise BadTask(f"A team is called {quote(name)} already.", param="name") from None
@@ -112,7 +146,7 @@ class Directory:
         found = await self.team(reference)
         change = update(team).where(team.c.id == found.id)
         change = change.values(off_us=None) if on else change.where(team.c.off_us.is_(None)).values(off_us=self._now_us)  # fmt: skip
-        async with (await self._open()).writing() as connection:
+        async with (await self.open()).writing() as connection:
             await connection.execute(change)
         return await self.team(found.id)
 
@@ -157,7 +191,7 @@ class Directory:
             "made_us": made.made_us,
             "expires_us": expires_us,
         }
-        async with (await self._open()).writing() as connection:
+        async with (await self.open()).writing() as connection:
             await connection.execute(insert(api_key).values(values))
         return key, made
 
@@ -207,7 +241,7 @@ class Directory:
         """
         found = await self.key(reference)
         change = update(api_key).where(api_key.c.id == found.id, api_key.c.revoked_us.is_(None))
-        async with (await self._open()).writing() as connection:
+        async with (await self.open()).writing() as connection:
             await connection.execute(change.values(revoked_us=self._now_us, old_hash=None, old_until_us=None))
         return await self.key(found.id)
 
@@ -232,7 +266,7 @@ class Directory:
             old_hash=api_key.c.hash if overlap_s > 0 else None,
             old_until_us=self._now_us + int(overlap_s * US) if overlap_s > 0 else None,
         )  # fmt: skip
-        async with (await self._open()).writing() as connection:
+        async with (await self.open()).writing() as connection:
             await connection.execute(change)
         return key, await self.key(found.id)
 
@@ -247,14 +281,8 @@ class Directory:
         """What the store says; nothing where there is none yet."""
         if self._database is None and not self._address.may_hold_something:
             return []
-        async with (await self._open()).reading() as connection:
+        async with (await self.open()).reading() as connection:
             return list((await connection.execute(asked)).all())
-
-    async def _open(self) -> Database:
-        async with self._opening:
-            if self._database is None:
-                self._database = await open_database(self._address)
-        return self._database
 
 
 def _new_id(kind: str) -> str:

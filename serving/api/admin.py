@@ -14,7 +14,10 @@ from conductor.errors import NotAllowed
 from serving.accounts.authenticator import Authenticator
 from serving.accounts.caller import Caller, Scope
 from serving.accounts.directory import MOST_LISTED, Directory
+from serving.accounts.windows import key_subject, team_subject
 from serving.api.admin_schema import (
+    Budget,
+    BudgetChange,
     Error,
     Key,
     Keys,
@@ -122,6 +125,38 @@ async def rotate_key(request: Request, caller: Admin, id: str, body: Rotation) -
     key, rotated = await _directory(request).rotate(id, body.overlap_s)
     _note(request, caller, "key rotated", rotated_key_id=rotated.id, overlap_s=body.overlap_s)
     return KeyWithSecret.made(rotated, key.reveal())
+
+
+@router.get("/teams/{id}/budget", responses={404: ABSENT})
+async def get_team_budget(request: Request, id: str) -> Budget:
+    """What all keys of a team together may spend, and what is spent."""
+    team = await _directory(request).team(id)
+    return Budget.of(team.id, await _directory(request).budget(team_subject(team.id)))
+
+
+@router.post("/teams/{id}/budget", responses={404: ABSENT})
+async def set_team_budget(request: Request, caller: Admin, id: str, body: BudgetChange) -> Budget:
+    """Limit what all keys of a team together may spend. A call is refused that could cost more than is left."""
+    team = await _directory(request).team(id)
+    await _directory(request).set_budget(team_subject(team.id), body.limits_usd)
+    _note(request, caller, "team budget set", team_id=team.id, **body.limits_usd)
+    return await get_team_budget(request, team.id)
+
+
+@router.get("/keys/{id}/budget", responses={404: ABSENT})
+async def get_key_budget(request: Request, id: str) -> Budget:
+    """What a key may spend, and what is spent."""
+    key = await _directory(request).key(id)
+    return Budget.of(key.id, await _directory(request).budget(key_subject(key.id)))
+
+
+@router.post("/keys/{id}/budget", responses={404: ABSENT})
+async def set_key_budget(request: Request, caller: Admin, id: str, body: BudgetChange) -> Budget:
+    """Limit what a key may spend, beside what its team may. Rotating the key changes nothing about it."""
+    key = await _directory(request).key(id)
+    await _directory(request).set_budget(key_subject(key.id), body.limits_usd)
+    _note(request, caller, "key budget set", set_key_id=key.id, **body.limits_usd)
+    return await get_key_budget(request, key.id)
 
 
 @router.get(OPENAPI, include_in_schema=False)

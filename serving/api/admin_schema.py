@@ -1,15 +1,21 @@
 """What the admin API takes and gives. A field's description is its meaning in the OpenAPI document."""
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Annotated, Literal, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
+from serving.accounts.budgets import Spending
 from serving.accounts.caller import DEFAULT_SCOPES, Scope
 from serving.accounts.directory import NAME_CHARS
 from serving.accounts.key_info import US, KeyInfo, KeyState, TeamInfo
+from serving.accounts.money import MAX_USD
+from serving.accounts.windows import Period
 
 MOST_OVERLAP_S = 30 * 24 * 3600
+Limit = Annotated[Decimal | None, Field(ge=0, le=MAX_USD)]
 Name = Annotated[str, Field(min_length=1, max_length=NAME_CHARS)]
 
 
@@ -107,6 +113,47 @@ class KeyWithSecret(Key):
     def made(cls, key: KeyInfo, secret: str) -> Self:
         """`key` for whom it was made for."""
         return cls(**_fields(key), secret=secret)
+
+
+class Window(_Body):
+    """A day or a month under way, UTC. Dollars are texts, exact."""
+
+    limit_usd: Decimal | None = Field(description="What may be spent in it. null: no limit.")
+    spent_usd: Decimal
+    held_usd: Decimal = Field(description="Held for calls under way, at the most that they can cost.")
+
+
+class Budget(_Body):
+    """What a key or a team may spend, and what is spent."""
+
+    object: Literal["budget"] = "budget"
+    id: str = Field(description="The key's, or the team's.")
+    day: Window
+    month: Window
+
+    @classmethod
+    def of(cls, id: str, windows: Iterable[Spending]) -> Self:
+        """The windows under way of the key or team of that id."""
+        by_period = {
+            each.period: Window(limit_usd=each.limit_usd, spent_usd=each.spent_usd, held_usd=each.held_usd)
+            for each in windows
+        }
+        return cls(id=id, day=by_period["day"], month=by_period["month"])
+
+
+class BudgetChange(_Body):
+    """New limits. One that is not named stays, null lifts it. They hold at once, for the day and the month
+    under way too.
+    """
+
+    day_usd: Limit = Field(default=None, description="What may be spent in each day, UTC.")
+    month_usd: Limit = Field(default=None, description="What may be spent in each month, UTC.")
+
+    @property
+    def limits_usd(self) -> dict[Period, Decimal | None]:
+        """Those that are named."""
+        given: dict[Period, Decimal | None] = {"day": self.day_usd, "month": self.month_usd}
+        return {period: limit for period, limit in given.items() if f"{period}_usd" in self.model_fields_set}
 
 
 class Teams(_Body):

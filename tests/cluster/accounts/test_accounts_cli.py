@@ -68,6 +68,15 @@ def test_a_day_in_the_life_of_a_key(podium: Podium) -> None:
     assert '"state": "disabled"' in podium("teams", "list", "--json").out
 
 
+def test_a_budget_is_set_shown_and_lifted(podium: Podium) -> None:
+    podium("teams", "create", "search")
+    podium("keys", "create", "app", "--team", "search")
+    for verb, name in (("teams", "search"), ("keys", "app")):
+        podium(verb, "budget", name, "--per-day", "2.50", "--per-month", "40")
+        shown = podium(verb, "budget", name, "--per-day", "none", "--json").out.splitlines()
+        assert [(row["period"], row["limit_usd"]) for row in map(json.loads, shown)] == [("day", "none"), ("month", "40")]  # fmt: skip
+
+
 def test_before_anything_is_made_lists_say_how_to_begin_and_make_no_file(
     podium: Podium, tmp_path: Path
 ) -> None:

@@ -49,10 +49,14 @@ TABLE = (
     Asked("GET", "/v1/admin/teams", ADMINS),
     Asked("POST", "/v1/admin/teams", CREATES, {"name": "new"}),
     Asked("POST", "/v1/admin/teams/{team}", ADMINS, {"enabled": True}),
+    Asked("GET", "/v1/admin/teams/{team}/budget", ADMINS),
+    Asked("POST", "/v1/admin/teams/{team}/budget", ADMINS, {"day_usd": 9}),
     Asked("GET", "/v1/admin/keys", ADMINS),
     Asked("POST", "/v1/admin/keys", CREATES, {"name": "new"}),
     Asked("GET", "/v1/admin/keys/{key}", ADMINS),
     Asked("POST", "/v1/admin/keys/{key}/rotate", ADMINS, {}),
+    Asked("GET", "/v1/admin/keys/{key}/budget", ADMINS),
+    Asked("POST", "/v1/admin/keys/{key}/budget", ADMINS, {}),
     Asked("DELETE", "/v1/admin/keys/{key}", ADMINS),
     Asked("GET", "/v1/admin/openapi.json", ADMINS),
     Asked("GET", "/v1/nothing", (401, 401, 404, 404, 404, 404, 404)),
@@ -89,8 +93,10 @@ async def test_every_route_gives_every_sort_of_key_what_it_may_have_and_nothing_
 def test_the_table_has_every_route() -> None:
     api: Any = build_api(Service(build_pool(parse(team()), {}, engines={})))
     served = {(method, route.path) for route in api.routes for method in route.methods - {"HEAD"}}
-    same = {"/v1/admin/teams/{id}": "/v1/admin/teams/{team}"}
-    same |= {f"/v1/admin/keys/{{id}}{end}": f"/v1/admin/keys/{{key}}{end}" for end in ("", "/rotate")}
+    ends = {"team": ("", "/budget"), "key": ("", "/budget", "/rotate")}
+    same = {
+        f"/v1/admin/{of}s/{{id}}{end}": f"/v1/admin/{of}s/{{{of}}}{end}" for of in ends for end in ends[of]
+    }
     asked = {(each.method, each.path) for each in TABLE}
     assert {(method, same.get(path, path)) for method, path in served} <= asked
     assert {path for _, path in asked - served} == {"/v1/nothing", "/openapi.json", "//v1/workflows", *same.values()}  # fmt: skip
