@@ -34,6 +34,8 @@ VERBS = {
     "keys": Verb("cluster.accounts.cli:keys", "API keys: create, list, revoke, rotate"),
     "teams": Verb("cluster.accounts.cli:teams", "teams of people, whose keys see each other's runs"),
     "check": Verb("cluster.check.cli", "do pool, Serve config and machines agree, and what do they cost"),
+    "store": Verb("podium.store_cli", "make, migrate or check the store of keys, budgets and the ledger"),
+    "ledger": Verb("podium.ledger_cli", "prove that the ledger adds up"),
     "load": Verb("loadtest.cli", "load a running server and write a report", "setup-dev"),
     "siege": Verb("loadtest.siege.cli", "attack a server and watch its ordinary clients", "setup-dev"),
     "capacity": Verb("capacity.cli", "replicas, GPUs and dollars for a rate, simulated", "setup-dev"),

@@ -5,6 +5,7 @@ Each check is one statement, so it sees one moment of a database that is in use.
 
 from sqlalchemy import text
 
+from serving.accounts.money import to_usd
 from serving.database.database import Database
 
 WINDOWS_OF = """SELECT 'key:' || key_id AS subject, 'day' AS period, day AS starts, amount FROM {rows}
@@ -49,7 +50,8 @@ async def find_faults(database: Database) -> list[str]:
     """
     faults: list[str] = []
     async with database.reading() as connection:
-        for subject, period, starts, held, holds, spent, entries in await connection.execute(text(WINDOWS)):
+        for subject, period, starts, *sums in await connection.execute(text(WINDOWS)):
+            held, holds, spent, entries = (f"${to_usd(int(amount)):f}" for amount in sums)
             faults.append(
                 f"{subject} in {period} {starts}: held {held}, its open holds {holds}; spent {spent}, its entries {entries}"
             )

@@ -205,13 +205,16 @@ class Writer:
         return await self._backend.execute(operation, items)
 
     async def _step_back(self, jobs: list[Job], exc: Exception) -> None:
-        """The database is away: those who cannot wait are told, the others come first the next time."""
+        """The database is away: all who cannot wait are told, the others come in their turn when it is
+        back.
+        """
         if not self._pause_s:
             logger.error("the store %s is away: %s: %s", self.address.name, type(exc).__name__, exc)
         self._pause_s = min(LONGEST_PAUSE_S, 2 * self._pause_s or FIRST_PAUSE_S)
         await self._backend.aclose()
-        self._jobs.extendleft(job for job in reversed(jobs) if job.operation.is_kept)
-        for job in jobs:
+        waiting = [*jobs, *self._jobs]
+        self._jobs = deque(job for job in waiting if job.operation.is_kept)
+        for job in waiting:
             if not job.operation.is_kept:
                 _fail(job, unavailable(self.address, exc))
 

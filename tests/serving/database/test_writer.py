@@ -1,0 +1,141 @@
+"""The writer commits what is asked for together, tells one fault from another, and outlives its database."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from conductor.errors import StoreUnavailable
+from serving.database.address import Address
+from serving.database.database import Database
+from serving.database.migrate import open_database
+from serving.database.writer import Operation, PostgresConnection, Writer
+from tests.databases import Postgres, running_postgres
+
+batches: list[int] = []
+INSERT = "INSERT INTO team (id, name, made_us) VALUES"
+
+
+async def insert_in_postgresql(connection: PostgresConnection, names: Sequence[str]) -> list[str]:
+    batches.append(len(names))
+    await connection.execute(
+        f"{INSERT} " + "(unnest($1::text[]), unnest($1::text[]), 1) ON CONFLICT (id) DO NOTHING", names
+    )
+    return list(names)
+
+
+def insert_in_sqlite(connection: sqlite3.Connection, names: Sequence[str]) -> list[str]:
+    batches.append(len(names))
+    for name in names:
+        if "\0" in name:
+            raise ValueError("no text")
+        connection.execute(f"{INSERT} (?, ?, 1) ON CONFLICT (id) DO NOTHING", (name, name))
+    return list(names)
+
+
+ADD: Operation[str, str] = Operation("team", insert_in_postgresql, insert_in_sqlite)
+ADD_LATER: Operation[str, str] = Operation("team", insert_in_postgresql, insert_in_sqlite, is_kept=True)
+
+
+@pytest.fixture
+async def writer(store_address: Address) -> AsyncGenerator[Writer]:
+    batches.clear()
+    await (await open_database(store_address)).aclose()
+    async with Writer(store_address) as opened:
+        yield opened
+
+
+async def names(address: Address) -> list[str]:
+    async with Database(address) as database, database.reading() as connection:
+        return list((await connection.execute(text("SELECT name FROM team ORDER BY name"))).scalars())
+
+
+async def test_what_is_asked_for_at_once_is_committed_together(writer: Writer) -> None:
+    asked = [f"{number:03}" for number in range(300)]
+    assert await asyncio.gather(*(writer.do(ADD, name) for name in asked)) == asked
+    assert await names(writer.address) == asked
+    assert batches == [256, 44]
+
+
+async def test_a_faulty_item_fails_alone(writer: Writer) -> None:
+    results = await asyncio.gather(
+        *(writer.do(ADD, name) for name in ("a", "b\0", "c")), return_exceptions=True
+    )
+    assert [isinstance(each, Exception) for each in results] == [False, True, False]
+    assert not isinstance(results[1], StoreUnavailable)
+    assert await names(writer.address) == ["a", "c"]
+    assert not writer.is_away
+
+
+async def test_who_gives_up_before_it_is_begun_has_written_nothing(writer: Writer) -> None:
+    given_up = writer.post(ADD, "a")
+    given_up.cancel()
+    await writer.do(ADD, "b")
+    assert await names(writer.address) == ["b"]
+
+
+async def test_what_is_kept_is_written_before_it_closes(store_address: Address) -> None:
+    await (await open_database(store_address)).aclose()
+    async with Writer(store_address) as writer:
+        writer.post(ADD_LATER, "a")
+    assert await names(store_address) == ["a"]
+
+
+async def test_a_server_that_starts_again_is_found_again_without_an_error(
+    postgres_of_its_own: Postgres,
+) -> None:
+    address = await asyncio.to_thread(postgres_of_its_own.make_database)
+    await (await open_database(address)).aclose()
+    async with Writer(address) as writer:
+        await writer.do(ADD, "before")
+        await asyncio.to_thread(postgres_of_its_own.stop)
+        await asyncio.to_thread(postgres_of_its_own.start)
+        await writer.do(ADD, "after")
+    assert await names(address) == ["after", "before"]
+
+
+async def test_while_the_server_is_away_some_fail_and_others_are_kept(postgres_of_its_own: Postgres) -> None:
+    address = await asyncio.to_thread(postgres_of_its_own.make_database)
+    await (await open_database(address)).aclose()
+    async with Writer(address) as writer:
+        await writer.do(ADD, "before")
+        await asyncio.to_thread(postgres_of_its_own.stop)
+        kept = writer.post(ADD_LATER, "kept")
+        with pytest.raises(StoreUnavailable) as caught:
+            await writer.do(ADD, "lost")
+        assert "127.0.0.1" in caught.value.detail
+        assert writer.is_away
+        await asyncio.to_thread(postgres_of_its_own.start)
+        assert await kept == "kept"
+        assert not writer.is_away
+    assert await names(address) == ["before", "kept"]
+
+
+async def test_a_file_that_another_process_has_locked_for_long_is_a_store_that_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serving.database.writer.BUSY_MS", 50)
+    monkeypatch.setattr("serving.database.writer.PRAGMAS", ())
+    address = Address("sqlite", str(tmp_path / "podium.db"))
+    await (await open_database(address)).aclose()
+    other = sqlite3.connect(address.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    async with Writer(address) as writer:
+        kept = writer.post(ADD_LATER, "kept")
+        with pytest.raises(StoreUnavailable):
+            await writer.do(ADD, "lost")
+        other.close()
+        assert await kept == "kept"
+    assert await names(address) == ["kept"]
+
+
+@pytest.fixture
+async def postgres_of_its_own() -> AsyncGenerator[Postgres]:
+    """One that a test may stop."""
+    context = running_postgres()
+    running = await asyncio.to_thread(context.__enter__)
+    yield running
+    await asyncio.to_thread(context.__exit__, None, None, None)
