@@ -65,7 +65,7 @@ def run_child(
     from ray.serve.scripts import run as serve_run
 
     import serving.app  # sets the tracing variables that Ray's processes inherit
-    from cluster.accounts.exposure import require_key
+    from cluster.local.exposure import require_key
     from conductor.errors import StoreUnavailable
     from serving.database.address import StoreError
     from serving.edge.open_files import raise_file_limit

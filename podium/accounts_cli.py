@@ -1,5 +1,7 @@
 """`podium keys` and `podium teams`: they change the store itself, so they work before the first key is made
 and while no server runs. A server sees what they change within 10 s.
+
+What reads settings and databases is imported after the options are read.
 """
 
 from __future__ import annotations
@@ -7,31 +9,26 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import re
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from decimal import Decimal
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from conductor.errors import PodiumError
+from podium.store_cli import add_settings, address_of
 from program.options import option, usd
-from serving.accounts.budgets import Spending
 from serving.accounts.caller import DEFAULT_SCOPES, join, parse_scopes
-from serving.accounts.directory import Directory
 from serving.accounts.key_info import US, KeyInfo, TeamInfo, iso
 from serving.accounts.keys import ApiKey
 from serving.accounts.windows import Period, key_subject, team_subject
-from serving.database.address import Address, find_address
-from serving.paths import resolve_path
-from serving.settings.sections import StoreSettings
-from serving.settings.settings import SettingsError, load
 
-SETTINGS = "cluster/local.yaml"
+if TYPE_CHECKING:
+    from serving.accounts.budgets import Spending
+    from serving.accounts.directory import Directory
+
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-Command = Callable[[Directory, argparse.Namespace], Awaitable[None]]
+Command = Callable[["Directory", argparse.Namespace], Awaitable[None]]
 
 
 @option
@@ -177,18 +174,6 @@ async def _budget(directory: Directory, options: argparse.Namespace, subject: st
     _show(rows, "", options)
 
 
-def store_address(settings: str | None) -> Address:
-    """Where the store of a settings file is; of the default one where none is named.
-
-    Raises:
-        PodiumError: the file, or the variable that it names, cannot be used.
-    """
-    path = resolve_path(Path(settings or SETTINGS))
-    if settings is None and not path.exists():  # installed without a checkout
-        return find_address(StoreSettings(), os.environ)
-    return find_address(load(path).store, os.environ)
-
-
 def _budget_command(commands: Any, whose: str, run: Command) -> None:
     budget = _command(commands, "budget", run, f"set what a {whose} may spend, and show what is spent")
     budget.add_argument(whose, help="its name or id")
@@ -201,19 +186,16 @@ def _budget_command(commands: Any, whose: str, run: Command) -> None:
 
 def _command(commands: Any, name: str, run: Command, help: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")  # fmt: skip
-    parser.add_argument(
-        "--settings", metavar="FILE", help=f"whose `store` says where keys are kept ({SETTINGS})"
-    )
+    add_settings(parser)
     parser.set_defaults(run=run)
     return parser
 
 
 def _run(options: argparse.Namespace) -> int:
+    from conductor.errors import PodiumError
+
     try:
         asyncio.run(_with_directory(options))
-    except SettingsError as error:
-        print(error.message, file=sys.stderr)
-        return 2
     except PodiumError as error:
         print(f"{error.message} {error.detail}".rstrip(), file=sys.stderr)
         return 1
@@ -221,7 +203,9 @@ def _run(options: argparse.Namespace) -> int:
 
 
 async def _with_directory(options: argparse.Namespace) -> None:
-    directory = Directory(store_address(options.settings))
+    from serving.accounts.directory import Directory
+
+    directory = Directory(address_of(options.settings))
     try:
         await options.run(directory, options)
     finally:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 import yaml
 
-from cluster.accounts import cli
+from podium import accounts_cli
 from serving.accounts.keys import ApiKey
 from tests.conftest import PODIUM, ROOT
 
@@ -31,7 +31,7 @@ def podium(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
     monkeypatch.setenv("PODIUM_STORE_URL", f"sqlite:///{tmp_path / 'data' / 'podium.db'}")
 
     def call(verb: str, *arguments: str) -> Said:
-        code = {"keys": cli.keys, "teams": cli.teams}[verb](arguments)
+        code = {"keys": accounts_cli.keys, "teams": accounts_cli.teams}[verb](arguments)
         said = capsys.readouterr()
         return Said(code, said.out, said.err)
 

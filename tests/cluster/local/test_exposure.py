@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from cluster.accounts.cli import keys
-from cluster.accounts.exposure import require_key
+from cluster.local.exposure import require_key
+from podium.accounts_cli import keys
 from program.options import address
 from serving.settings.settings import SettingsError
 

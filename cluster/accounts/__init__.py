@@ -1,1 +1,0 @@
-"""`podium keys` and `podium teams`: who may call, from the command line."""
