@@ -13,12 +13,12 @@ from conductor.model.failure import Failure
 from serving.accounts.account_ledgers import AccountLedgers
 from serving.accounts.directory import Directory
 from serving.api.app import build_api
-from serving.database.address import find_address
 from serving.deployments.autoscaling import LOAD
 from serving.deployments.handle import EngineHandle
 from serving.deployments.loopback import listen_on_loopback
 from serving.deployments.ray_meter import RayMeter, sample
 from serving.deployments.replicas import Replicas
+from serving.deployments.store_reach import find_shared_address
 from serving.health import Health
 from serving.lora.adapters import AdapterError
 from serving.pool import build_pool
@@ -47,7 +47,7 @@ class Router:
         meter = RayMeter()
         self._health = Health()
         pool = build_pool(self._settings, os.environ, self._engines, self._health)
-        address = find_address(self._settings.store, os.environ)
+        address = find_shared_address(self._settings.store, os.environ)
         self._directory, self._ledgers = Directory(address), AccountLedgers(address)
         self._service = Service(pool, meter=meter, replicas=replicas.counts, ledgers=self._ledgers)
         self._changing, self._up = asyncio.Lock(), False
