@@ -12,19 +12,20 @@ Nodes = Callable[[], list[dict[str, Any]]]
 
 
 def find_shared_address(
-    settings: StoreSettings, environment: Mapping[str, str], nodes: Nodes = cast(Nodes, ray.nodes)
+    settings: StoreSettings, environment: Mapping[str, str], nodes: Nodes | None = None
 ) -> Address:
     """The store of a router in this cluster.
 
     Args:
         settings: which variable or file names it.
         environment: of the router.
-        nodes: Ray's, as `ray.nodes` tells them.
+        nodes: tells Ray's nodes; `ray.nodes` where None.
 
     Raises:
         StoreError: it cannot be used, or only from one of the machines.
     """
     address = find_address(settings, environment)
-    if len({node["NodeManagerAddress"] for node in nodes() if node["Alive"]}) > 1:
+    alive = [node for node in (nodes or cast(Nodes, ray.nodes))() if node["Alive"]]
+    if len({node["NodeManagerAddress"] for node in alive}) > 1:
         require_shared(address)
     return address

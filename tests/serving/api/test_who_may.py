@@ -211,6 +211,17 @@ async def test_a_probe_learns_whether_the_server_is_ready_and_only_a_key_learns_
     assert (await it.ask("mine", "GET", "/readyz")).json()["workers"] == ["a", "b", "c"]
 
 
+async def test_a_websocket_is_closed_before_anybody_looks_at_it(it: Keyed) -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    api: Any = build_api(it.api.service, directory=it.directory)
+    await api({"type": "websocket", "path": "/v1/models", "headers": []}, None, send)
+    assert sent == [{"type": "websocket.close", "code": 1008}]
+
+
 async def test_without_any_key_this_machine_is_served_whatever_credential_it_sends() -> None:
     async with served(team()) as api:
         for headers in ({}, {"authorization": "Bearer none"}, {"x-api-key": "a"}, {"authorization": "?"}):
