@@ -75,7 +75,12 @@ def read_credential(headers: Headers) -> str | None:
     Raises:
         Unauthenticated: it has two that differ, or a credential of another kind.
     """
-    found = {_bearer(value) if name == AUTHORIZATION else _text(value) for name, value in headers if name in (AUTHORIZATION, API_KEY)}  # fmt: skip
+    found: set[str] = set()
+    for name, value in headers:
+        if name == AUTHORIZATION:
+            found.add(_bearer(value))
+        elif name == API_KEY:
+            found.add(_text(value))
     if len(found) > 1:
         raise unauthenticated("The request holds two different keys, and which one is meant is not clear.")
     return next(iter(found), None)
