@@ -56,6 +56,7 @@ async def keyed(place: Path | Address, settings: Json | None = None, **environ: 
             secrets[who], ids[who] = key.reveal(), made.id
         async with served(settings or team(), environ, directory=directory, ledgers=ledgers) as api:
             yield Keyed(api, directory, secrets, ids)
+            await api.service.pool.aclose()
     finally:
         await ledgers.aclose()
         await directory.aclose()
