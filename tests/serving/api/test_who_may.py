@@ -9,9 +9,10 @@ import anthropic
 import openai
 import pytest
 
+from serving.accounts.authenticator import Authenticator
 from serving.accounts.keys import ApiKey
 from serving.api.app import build_api
-from serving.api.authentication import read_credential
+from serving.api.authentication import Authentication, read_credential
 from serving.pool import build_pool
 from serving.runs.service import Service
 from serving.settings.settings import parse
@@ -147,6 +148,21 @@ async def test_both_headers_are_read_and_two_different_keys_are_none(it: Keyed) 
     assert (await it.api.http.get("/v1/models", headers=twice)).status_code == 401
     assert (await it.api.http.get(f"/v1/models?api_key={mine}&key={mine}")).status_code == 401
     assert read_credential([(b"x-api-key", b" k "), (b"authorization", b"BEARER k")]) == "k"
+
+
+async def test_nothing_behind_authentication_sees_the_key(it: Keyed) -> None:
+    seen: list[list[bytes]] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append([name for name, _ in scope["headers"]])
+
+    mine = it.secrets["mine"].encode()
+    headers = [(b"host", b"x"), (b"authorization", b"Bearer " + mine), (b"x-api-key", mine)]
+    guarded = Authentication(app, Authenticator(it.directory))
+    for path in ("/v1/models", "/healthz", "/readyz"):
+        scope = {"type": "http", "path": path, "headers": headers, "server": ("127.0.0.1", 1)}
+        await guarded(scope, None, None)  # type: ignore[arg-type]
+    assert seen == [[b"host"]] * 3
 
 
 async def test_openais_and_anthropics_clients_send_keys_that_are_read(it: Keyed) -> None:
