@@ -9,6 +9,7 @@
     │   ├── TooSlow              it was not whole in time
     │   └── WrongContentType     its body is not JSON, or does not say so
     ├── NotAllowed           the caller may not ask for it
+    │   └── Unauthenticated      nobody knows who the caller is
     ├── NoPlan               neither a plan nor a fallback could be made
     │   └── InvalidPlan      a plan was written, and it cannot run; `reason` is one of `Reason`
     ├── WorkerError          a model failed; says which worker, and which step where one is known
@@ -108,6 +109,10 @@ class WrongContentType(BadTask):
 
 class NotAllowed(PodiumError):
     """The caller may not ask for it. Nothing was run or paid."""
+
+
+class Unauthenticated(NotAllowed):
+    """The request holds no key, or none that is in force."""
 
 
 class NoPlan(PodiumError):

@@ -31,6 +31,8 @@ VERBS = {
     "serve": Verb("cluster.local.serve", "serve on this machine until Ctrl-C"),
     "stop": Verb("cluster.local.serve:stop", "end what a crashed or forgotten `podium serve` left running"),
     "demo": Verb("cluster.local.demo", "start a server, ask it one question, show plan, answer and cost"),
+    "keys": Verb("podium.accounts_cli:keys", "API keys: create, list, revoke, rotate"),
+    "teams": Verb("podium.accounts_cli:teams", "teams of people, whose keys see each other's runs"),
     "check": Verb("cluster.check.cli", "do pool, Serve config and machines agree, and what do they cost"),
     "store": Verb("podium.store_cli", "make, migrate or check the store of keys, budgets and the ledger"),
     "ledger": Verb("podium.ledger_cli", "prove that the ledger adds up"),

@@ -6,6 +6,7 @@ import argparse
 import math
 from collections.abc import Callable
 from decimal import Decimal
+from ipaddress import ip_address
 from typing import TypeVar
 
 Value = TypeVar("Value")
@@ -55,6 +56,15 @@ usd = number(Decimal, "a number of dollars above 0", lambda value: value.is_fini
 def rates(text: str) -> list[float]:
     """Rates with commas between them."""
     return [rate(part) for part in text.split(",")]
+
+
+@option
+def address(text: str) -> str:
+    """An IP address to listen on, not a name: what a name means can change."""
+    try:
+        return str(ip_address(text))
+    except ValueError:
+        raise ValueError(f"{text!r} is no IP address, such as 127.0.0.1 or 0.0.0.0") from None
 
 
 @option

@@ -10,6 +10,8 @@ from typing import NamedTuple
 from conductor import errors
 from conductor.model.failure import Failure
 
+UNAUTHORIZED = 401
+
 
 class Row(NamedTuple):
     """How an error is reported: HTTP status, OpenAI's `type`, our `code`."""
@@ -27,6 +29,7 @@ TABLE: Mapping[type[errors.PodiumError], Row] = {
     errors.TooSlow: Row(408, "invalid_request_error", "request_timeout"),
     errors.WrongContentType: Row(415, "invalid_request_error", "wrong_content_type"),
     errors.NotAllowed: Row(403, "permission_error", "not_allowed"),
+    errors.Unauthenticated: Row(401, "authentication_error", "invalid_api_key"),
     errors.NoPlan: Row(502, "upstream_error", "no_plan"),
     errors.InvalidPlan: Row(502, "upstream_error", "invalid_plan"),
     errors.WorkerError: Row(502, "upstream_error", "worker_failed"),
@@ -49,7 +52,7 @@ def row(error: errors.PodiumError | Failure) -> Row:
 
 
 def headers(error: errors.PodiumError | Failure) -> dict[str, str]:
-    """Whether asking again may help, and from when on.
+    """Whether asking again may help, and from when on; for who sent no key, how one is sent.
 
     `x-should-retry` is what OpenAI's and Anthropic's SDKs obey before they look at the status: a refusal is
     a 502 like an outage, and what was paid for is not to be paid for three times. `Retry-After` is in whole
@@ -60,4 +63,6 @@ def headers(error: errors.PodiumError | Failure) -> dict[str, str]:
     fields = {"x-should-retry": "true" if failure.retryable else "false"}
     if isinstance(retry_after_s, int | float):
         fields["retry-after"] = str(max(1, math.ceil(retry_after_s)))
+    if row(failure).status == UNAUTHORIZED:
+        fields["www-authenticate"] = "Bearer"
     return fields

@@ -49,9 +49,14 @@ def app_arguments(target: list[str]) -> Iterator[dict[str, str]]:
 
 
 def run_child(
-    port: int, metrics_port: int, cpus: int, target: list[str], dashboard_port: int | None = None
+    port: int,
+    metrics_port: int,
+    cpus: int,
+    target: list[str],
+    dashboard_port: int | None = None,
+    host: str = HOST,
 ) -> int:
-    """`serve run TARGET` on a fresh Ray, its HTTP port on loopback set first."""
+    """`serve run TARGET` on a fresh Ray, its HTTP address set first."""
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job starts with SIGINT ignored
         signal.signal(number, signal.default_int_handler)
     watch_parent(os.getppid())
@@ -60,14 +65,18 @@ def run_child(
     from ray.serve.scripts import run as serve_run
 
     import serving.app  # sets the tracing variables that Ray's processes inherit
+    from cluster.local.exposure import require_key
+    from conductor.errors import StoreUnavailable
+    from serving.database.address import StoreError
     from serving.edge.open_files import raise_file_limit
     from serving.settings.settings import SettingsError
 
     try:
         for arguments in app_arguments(target):
             serving.app.build_app(arguments)
-    except SettingsError as error:
-        print(error.message)  # before Ray is started, which takes a while
+            require_key(host, arguments["settings"], os.environ)
+    except (SettingsError, StoreError, StoreUnavailable) as error:
+        print(f"{error.message} {error.detail}".rstrip())  # before Ray is started, which takes a while
         return 1
     raise_file_limit()  # a connection is a file, and all of Ray's processes inherit the limit
     cast(Any, ray).init(
@@ -81,7 +90,7 @@ def run_child(
         _node_ip_address=HOST,
         _metrics_export_port=metrics_port,
     )
-    cast(Any, serve).start(proxy_location="HeadOnly", http_options={"host": HOST, "port": port})
+    cast(Any, serve).start(proxy_location="HeadOnly", http_options={"host": host, "port": port})
     # It catches Ctrl-C, shuts Serve down, and exits 0 also after an error: whether it was ready is the
     # parent's to see.
     serve_run.main(args=["--app-dir", str(ROOT), *target], standalone_mode=False)
@@ -92,12 +101,20 @@ def main() -> int:
     """Command line, written by `Server`."""
     parser = argparse.ArgumentParser(description="Started by cluster.local.server.")
     parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--host", default=HOST)
     parser.add_argument("--metrics-port", type=int, required=True)
     parser.add_argument("--cpus", type=int, required=True)
     parser.add_argument("--dashboard-port", type=int, default=None)
     parser.add_argument("target", nargs="+")
     options = parser.parse_args()
-    return run_child(options.port, options.metrics_port, options.cpus, options.target, options.dashboard_port)
+    return run_child(
+        options.port,
+        options.metrics_port,
+        options.cpus,
+        options.target,
+        options.dashboard_port,
+        options.host,
+    )
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -27,16 +28,16 @@ from cluster.local.processes import (
     processes_of,
 )
 from cluster.local.server import SETTINGS, STOP_WITHIN_S, Server
-from program.options import port
+from program.options import address, port
 
 READY = """
 Podium answers on {url}  (Ctrl-C stops it; log: {log}; metrics: {metrics})
 
-  curl {url}/v1/chat/completions -H 'content-type: application/json' \\
+  curl {url}/v1/chat/completions -H 'content-type: application/json' {header}\\
     -d '{{"model": "podium-mini", "messages": [{{"role": "user", "content": "What is the capital of France?"}}]}}'
 
   from openai import OpenAI
-  client = OpenAI(base_url="{url}/v1", api_key="none")
+  client = OpenAI(base_url="{url}/v1", api_key="{key}")
   stream = client.chat.completions.create(
       model="podium-mini",
       messages=[{{"role": "user", "content": "What is the capital of France?"}}],
@@ -57,13 +58,23 @@ def follow(server: Server) -> None:
             time.sleep(0.3)
 
 
+def ready_text(server: Server, log: Path) -> str:
+    """What is printed once it answers. The examples send a key where one is asked for."""
+    is_open = server.answers("/v1/models")
+    return READY.format(
+        url=server.url,
+        log=log,
+        metrics=f"http://{HOST}:{server.metrics_port}/metrics",
+        key="none" if is_open else "YOUR_KEY",
+        header="" if is_open else "-H 'authorization: Bearer YOUR_KEY' ",
+    )
+
+
 def serve_until_interrupted(server: Server) -> int:
     """Run in the foreground; 0 when it was stopped and left nothing running."""
     try:
         with server:
-            metrics = f"http://{HOST}:{server.metrics_port}/metrics"
-            log = server.log.relative_to(ROOT)
-            print(READY.format(url=server.url, log=log, metrics=metrics), flush=True)
+            print(ready_text(server, server.log.relative_to(ROOT)), flush=True)
             follow(server)
             print(f"\nThe server ended unexpectedly.\n{server.log_tail()}", file=sys.stderr)
             return 1
@@ -141,10 +152,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """`podium serve`."""
     parser = argparse.ArgumentParser(
         prog="podium serve",
-        description="Serve Podium on this machine until Ctrl-C, on loopback only.",
+        description="Serve Podium on this machine until Ctrl-C, on loopback unless --host says otherwise.",
         epilog="example: podium serve --settings cluster/api.yaml --port 8080",
     )
     parser.add_argument("--settings", default=SETTINGS, metavar="FILE", help="what is served (%(default)s)")
+    parser.add_argument(
+        "--host",
+        type=address,
+        default=HOST,
+        help="0.0.0.0 serves other machines too, once a key has been made (%(default)s)",
+    )
     parser.add_argument("--port", type=port, default=8000, help="0 takes a free one (%(default)s)")
     parser.add_argument("--metrics-port", type=port, default=0, help="for Prometheus (a free one)")
     add_overrides(parser)
@@ -158,12 +175,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stop_on_signals()
     server = Server(
         settings=options.settings,
+        host=options.host,
         port=options.port,
         metrics_port=options.metrics_port,
         model=options.model,
         conductor=options.conductor,
         cpus=options.cpus,
         env=fast_environment() if options.fast else None,
+        own_store=False,
         progress=True,
     )
     return serve_until_interrupted(server)

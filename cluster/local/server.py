@@ -3,7 +3,8 @@
     with Server(port=0) as server:            # tests and the demo: a free port, ready when entered
         httpx2.get(f"{server.url}/v1/models")
 
-The child (`child.py`) is `serve run` on a Ray of its own; its HTTP is loopback only. Whatever it leads to
+The child (`child.py`) is `serve run` on a Ray of its own; its HTTP is loopback only, unless another address
+is named and a key has been made. Whatever it leads to
 (Ray, replicas, vLLM's engine cores, HAProxy) is found again by its tag: see `processes.py`.
 
 Knows how a server begins and ends; knows nothing of plans, workers or settings files.
@@ -53,6 +54,16 @@ STOP_WITHIN_S = 45.0
 LAST_PROCESSES_S = 8.0
 
 
+STORE = "PODIUM_STORE_URL"
+"""The variable that says where keys, budgets and the ledger are kept, unless settings name another."""
+EVERYWHERE = {"0.0.0.0": HOST, "::": "[::1]"}  # noqa: S104
+"""Addresses to listen on, and where this machine reaches who does."""
+
+
+def _reachable(host: str) -> str:
+    return EVERYWHERE.get(host, f"[{host}]" if ":" in host else host)
+
+
 class Server:
     """One local Podium as a context manager: entered once `/readyz` answers 200, left once nothing of it
     runs.
@@ -60,7 +71,8 @@ class Server:
     Args:
         settings: the YAML that says what is served.
         config: a Serve config file to run instead; it says for itself on which port.
-        port: HTTP port on loopback; 0 takes a free one.
+        host: HTTP address; one beyond loopback is refused until a key has been made.
+        port: HTTP port; 0 takes a free one.
         model: a hub's name or a folder, passed on as `model=` (the local workers' model).
         conductor: a worker's name, passed on as `conductor=` (who leads, in place of the file's conductor).
         dashboard_port: of Ray's dashboard, to which `serve deploy` and `serve status` speak; None: there is
@@ -68,6 +80,7 @@ class Server:
         metrics_port: where Prometheus finds this node's metrics; 0 takes a free one.
         ready: the paths that answer 200 once all is up.
         env: more environment for every process of it; wins over `serve_environment()`.
+        own_store: whether it has an empty store of its own, gone with it, in place of this account's.
         log: file that gets all output, for this account only; `build/serve-<port>.log` by default. Where
             the server fails, Ray's own logs are kept in a folder beside it, `.ray` in place of `.log`.
         cpus: logical CPUs that Ray may hand out. Deployments ask for fractions of one.
@@ -80,6 +93,7 @@ class Server:
         *,
         settings: str | Path = SETTINGS,
         config: Path | None = None,
+        host: str = HOST,
         port: int = 8000,
         model: str | None = None,
         conductor: str | None = None,
@@ -87,13 +101,15 @@ class Server:
         dashboard_port: int | None = None,
         ready: Sequence[str] = ("/readyz",),
         env: Mapping[str, str] | None = None,
+        own_store: bool = True,
         log: Path | None = None,
         cpus: int = 2,
         ready_within_s: float = READY_WITHIN_S,
         progress: bool = False,
     ) -> None:
         self.port = port or free_port()
-        self.url = f"http://{HOST}:{self.port}"
+        self.host = host
+        self.url = f"http://{_reachable(host)}:{self.port}"
         self.metrics_port = metrics_port or free_port()
         self.dashboard_port = free_port() if dashboard_port == 0 else dashboard_port
         self.targets = ROOT / "build" / "prometheus" / f"{self.port}.json"
@@ -105,6 +121,7 @@ class Server:
         app = [APP, *(f"{name}={value}" for name, value in given.items() if value)]
         self._target = [str(config)] if config else app
         self._ready = ready
+        self._own_store = own_store and STORE not in (env or {})
         self._cpus = cpus
         self._ready_within_s = ready_within_s
         self._progress = progress
@@ -120,6 +137,8 @@ class Server:
         self._claim.enter_context(claim(self.port))
         self.folder = make_folder(self.tag)
         self.environment |= self.folder.environment
+        if self._own_store:
+            self.environment[STORE] = f"sqlite:///{self.folder.path / 'podium.db'}"
         try:
             self._start()
             self._wait_until_ready()
@@ -133,7 +152,7 @@ class Server:
 
     def _start(self) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        ports = ["--port", str(self.port), "--metrics-port", str(self.metrics_port)]
+        ports = ["--host", self.host, "--port", str(self.port), "--metrics-port", str(self.metrics_port)]
         if self.dashboard_port is not None:
             ports += ["--dashboard-port", str(self.dashboard_port)]
         child = ["-m", CHILD, *ports, "--cpus", str(self._cpus)]
@@ -183,9 +202,10 @@ class Server:
 
     def is_ready(self) -> bool:
         """Whether every path of `ready` says 200 now. Any other answer, or none, is a no."""
-        return all(map(self._answers, self._ready))
+        return all(map(self.answers, self._ready))
 
-    def _answers(self, path: str) -> bool:
+    def answers(self, path: str) -> bool:
+        """Whether `path` says 200 now to who sends no key."""
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with direct.open(f"{self.url}{path}", timeout=5) as answer:

@@ -21,7 +21,7 @@ from conductor.run.event_log import EventLog, Journal
 from conductor.run.events import RunCancelled, RunDetached, RunResumed
 from conductor.run.ledger import BudgetLedger, Ledger
 from conductor.run.plan_run import wait_until_done
-from conductor.run.record import Record, RunRecords, UnmeteredCall
+from conductor.run.record import NOBODY, Account, Record, RunRecords, UnmeteredCall
 from conductor.run.rounds import RoundLoop
 from conductor.run.run import Run
 from conductor.run.task import Task
@@ -37,7 +37,8 @@ class Family:
         team: who plans, and who may answer.
         ledger: the spending of all of them.
         refusals: what workers have refused so far.
-        owner: who runs them.
+        owner: the process that runs them.
+        account: who asked for them.
         journal: told of every event of each.
         earlier: the records of runs inside it to continue from, by id.
         taken: those of them that are continued.
@@ -47,6 +48,7 @@ class Family:
     ledger: Ledger
     refusals: Refusals = field(default_factory=Refusals)
     owner: str = ""
+    account: Account = NOBODY
     journal: Journal | None = None
     earlier: Mapping[str, Record] = field(default_factory=dict[str, Record])
     taken: set[str] = field(default_factory=set[str])
@@ -61,6 +63,7 @@ async def open_run(
     ledger: Ledger | None = None,
     trace_id: str | None = None,
     owner: str = "",
+    account: Account = NOBODY,
     journal: Journal | None = None,
 ) -> AsyncGenerator[Run]:
     """Run `task` over `team` for as long as the block lasts.
@@ -71,7 +74,8 @@ async def open_run(
         id: the run's name; made up where None.
         ledger: what its budget draws on, such as an account's.
         trace_id: of the trace it belongs to.
-        owner: who runs it, for the record.
+        owner: the process that runs it, for the record.
+        account: who asked for it, for the record.
         journal: told of every event of the run and of the runs inside it, before any reader.
 
     A run that has not ended with its block is cancelled; `Run.detach` leaves it to another process.
@@ -79,8 +83,9 @@ async def open_run(
     Raises:
         BadTask: before anything is called. Whatever happens later is the run's terminal event.
     """
-    record = _begin(team, task, id or f"wf_{uuid.uuid4().hex}", owner, trace_id=trace_id)
-    family = Family(team, BudgetLedger(task.budget, parent=ledger), owner=owner, journal=journal)
+    ledger = BudgetLedger(task.budget, parent=ledger)
+    family = Family(team, ledger, owner=owner, account=account, journal=journal)
+    record = _begin(family, task, id or f"wf_{uuid.uuid4().hex}", trace_id=trace_id)
     async with _running(family, EventLog(record, journal)) as run:
         yield run
 
@@ -104,7 +109,7 @@ async def resume_run(
         team: as `open_run`; it must have the workers that the record's plans name.
         records: of the run and of the runs inside it, as far as they had got.
         ledger: what the run's budget draws on from now on.
-        owner: who continues it, for the record.
+        owner: the process that continues it, for the record.
         journal: as for `open_run`.
 
     Raises:
@@ -114,7 +119,7 @@ async def resume_run(
     budget = BudgetLedger(record.task.budget, parent=ledger)
     for each in records:
         budget.spend(*_spent(each, team, records.inner))
-    family = Family(team, budget, owner=owner, journal=journal, earlier=records.inner)
+    family = Family(team, budget, owner=owner, account=record.account, journal=journal, earlier=records.inner)
     async with _running(family, EventLog(record, journal), is_continued=True) as run:
         yield run
 
@@ -151,21 +156,21 @@ async def _running(
 
 
 def _begin(
-    team: Team,
+    family: Family,
     task: Task,
     id: str,
-    owner: str,
     *,
     parent: CallSite | None = None,
     trace_id: str | None = None,
 ) -> Record:
     """The record of a run that has not begun, with the order in which the conductor will see its workers."""
+    team = family.team
     names = list(team.members_for(task))
     if task.depth > 0 and task.plan is None:
         names.append(TEAM)
     if team.conductor is not None and team.conductor.shuffle:
         random.shuffle(names)
-    return Record(id, task, time.time(), tuple(names), parent, owner, trace_id)
+    return Record(id, task, time.time(), tuple(names), parent, family.owner, trace_id, account=family.account)
 
 
 def _members(family: Family, run: Run) -> dict[str, PoolMember]:
@@ -209,10 +214,9 @@ async def _inner(family: Family, outer: Run, call: Call) -> AsyncGenerator[Run]:
     )
     earlier = _take_earlier(family, task, outer.record, site)
     record = earlier or _begin(
-        family.team,
+        family,
         task,
         _new_id(family, site),
-        family.owner,
         parent=site,
         trace_id=outer.record.trace_id,
     )

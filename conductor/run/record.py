@@ -129,6 +129,19 @@ class PlanRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class Account:
+    """Who asked for a run: the API key, and the team of people that it belongs to, each by id. Empty where
+    no key was asked for, or the key belongs to no team.
+    """
+
+    key_id: str = ""
+    team_id: str = ""
+
+
+NOBODY = Account()
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """All of a run."""
 
@@ -141,7 +154,7 @@ class Record:
     parent: CallSite | None = None
     """The step of another run whose answer this run is."""
     owner: str = ""
-    """Who runs it."""
+    """The process that runs it."""
     trace_id: str | None = None
     version: int = field(default=VERSION, metadata={"always_written": True})
     """Of the record's form."""
@@ -157,6 +170,8 @@ class Record:
     """When its newest event happened; while the answer streams, when a piece of it came, to 0.1 s."""
     answer_began_s: float | None = None
     """When the answer's first piece was there for the reader; seconds since the run began."""
+    account: Account = NOBODY
+    """Who asked for it, and may see it."""
 
     @property
     def model(self) -> str:

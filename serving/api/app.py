@@ -8,7 +8,10 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from conductor.errors import BadTask, PodiumError, UnknownName
-from serving.api import completions, health, models, workflows
+from serving.accounts.authenticator import Authenticator
+from serving.accounts.directory import Directory
+from serving.api import admin, completions, health, models, workflows
+from serving.api.authentication import Authentication
 from serving.api.dialect import Dialects
 from serving.api.dialects.table import DIALECTS
 from serving.api.respond import failure
@@ -20,18 +23,22 @@ from serving.runs.service import Service
 logger = logging.getLogger("podium")
 
 
-def build_api(service: Service, dialects: Dialects = DIALECTS) -> FastAPI:
+def build_api(service: Service, dialects: Dialects = DIALECTS, directory: Directory | None = None) -> FastAPI:
     """The HTTP API over `service`.
 
     Args:
         service: who runs and keeps records.
         dialects: what clients speak, each at its path.
+        directory: of teams and keys; None: there are none, and whoever is on this machine may call.
     """
     # FastAPI's own pages for its schema load scripts from a CDN, and the schema knows no bodies: both are
     # read by hand.
     app = FastAPI(title="Podium", openapi_url=None)
+    authenticator = Authenticator(directory)
     app.state.service, app.state.dialects = service, dialects
-    for router in (completions.build_router(dialects), models.router, workflows.router, health.router):
+    app.state.directory, app.state.authenticator = directory, authenticator
+    fixed = (models.router, workflows.router, health.router, admin.router)
+    for router in (completions.build_router(dialects), *fixed):
         app.include_router(router)
     app.add_exception_handler(PodiumError, _render_error)
     app.add_exception_handler(HTTPException, _render_http_error)
@@ -39,6 +46,7 @@ def build_api(service: Service, dialects: Dialects = DIALECTS) -> FastAPI:
     app.add_exception_handler(Exception, _render_internal_error)
     policy = Policy.of(service.pool.settings)
     room = WaitingRoom(policy.max_waiting, policy.max_unfinished_bytes)
+    app.add_middleware(Authentication, authenticator=authenticator)
     app.add_middleware(Edge, policy=policy, room=room, error_body=dialects.error_body)
     return app
 

@@ -12,7 +12,9 @@ from conductor.plan.plan import Plan
 from conductor.run.estimate import worst_case
 from conductor.run.record import Record, RunRecords
 from conductor.run.team_worker import TEAM, TeamWorker
+from serving.accounts.caller import Scope
 from serving.api import record_json
+from serving.api.authentication import caller_of
 from serving.api.dialect import Dialect, Dialects
 from serving.api.request import ApiRequest
 from serving.api.resolve import ResolvedTask
@@ -47,8 +49,10 @@ async def plans(request: Request) -> Response:
 async def _respond(request: Request, response: type[RunResponse]) -> Response:
     service: Service = request.app.state.service
     dialects: Dialects = request.app.state.dialects
-    dialect = dialects.of(request.scope["path"])
-    return response(service, dialect, await _parse(request, service, dialect), dict(request.headers))
+    dialect, caller = dialects.of(request.scope["path"]), caller_of(request)
+    caller.require(Scope.RUN)
+    parsed = await _parse(request, service, dialect)
+    return response(service, dialect, parsed, dict(request.headers), caller)
 
 
 class PlanResponse(RunResponse):

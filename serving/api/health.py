@@ -3,6 +3,8 @@
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from serving.accounts.caller import Scope
+from serving.api.authentication import CALLER, caller_of
 from serving.api.respond import success
 from serving.runs.service import Service
 
@@ -18,15 +20,20 @@ async def healthz() -> Response:
 @router.get("/v1/replicas")
 async def replicas(request: Request) -> Response:
     """How many replicas each deployment has, by state."""
+    caller_of(request).require(Scope.ADMIN)
     service: Service = request.app.state.service
     return success({"object": "replicas", "replicas": await service.replicas()})
 
 
 @router.get("/readyz")
 async def readyz(request: Request) -> Response:
-    """Able to answer, and how well: see `serving.runs.readiness`."""
+    """Able to answer, and how well: see `serving.runs.readiness`. Who sends no key learns the status alone:
+    probes have none.
+    """
     service: Service = request.app.state.service
     status, said = await service.readiness.state(service.pool, service.conductor_health)
+    if CALLER not in request.scope:
+        return success({"status": said["status"]}, status=status)
     said |= {"workers": service.pool.settings.pool, "running": service.running}
     if service.refused:
         said["refused_user_config"] = service.refused

@@ -25,7 +25,7 @@ from conductor.run.events import (
     StepReused,
     StepStarted,
 )
-from conductor.run.record import PlanRecord, Record, StepRecord
+from conductor.run.record import Account, PlanRecord, Record, StepRecord
 from serving.api.error_json import attempt_json, error_json, operator_json
 
 Json = dict[str, Any]
@@ -81,9 +81,9 @@ LISTED_CHARS = 500
 """No text in a list of records is longer; the whole of it is in the record."""
 
 
-def shorten_workflow(record: Record, inner: Inner = NONE) -> Json:
+def shorten_workflow(record: Record, inner: Inner = NONE, *, for_operator: bool = True) -> Json:
     """A record in a list: the whole of it, but for long texts, which end in `… [N characters]`."""
-    return cast(Json, _shorten(workflow(record, inner)))
+    return cast(Json, _shorten(workflow(record, inner, for_operator=for_operator)))
 
 
 def _shorten(value: object) -> object:
@@ -106,6 +106,7 @@ def workflow(record: Record, inner: Inner = NONE, *, for_operator: bool = True) 
         "object": "workflow",
         "model": record.model,
         "status": record.status,
+        "account": _account(record.account),
         "created": int(record.created),
         "trace_id": record.trace_id,
         "rounds": record.rounds,
@@ -235,6 +236,11 @@ def _plan(plan: PlanRecord, *, for_operator: bool) -> Json:
         "started_s": _seconds(plan.started_s),
         "ended_s": _seconds(plan.ended_s),
     }
+
+
+def _account(account: Account) -> Json | None:
+    """Whom the run is for, by ids; None where no key was asked for."""
+    return {"key_id": account.key_id, "team_id": account.team_id or None} if account.key_id else None
 
 
 def _error(failure: Failure | None, *, for_operator: bool) -> Json | None:

@@ -23,6 +23,7 @@ from conductor.run.events import (
 from conductor.run.record import RunRecords
 from conductor.run.run import Run
 from serving import errors
+from serving.accounts.caller import Caller
 from serving.api.dialect import Dialect
 from serving.api.encode import dumps
 from serving.api.request import ApiRequest
@@ -43,10 +44,10 @@ class RunResponse(Response):
     plan_only = False
 
     def __init__(
-        self, service: Service, dialect: Dialect, request: ApiRequest, headers: dict[str, str]
+        self, service: Service, dialect: Dialect, request: ApiRequest, headers: dict[str, str], caller: Caller
     ) -> None:
         super().__init__()
-        self._service, self._dialect = service, dialect
+        self._service, self._dialect, self._caller = service, dialect, caller
         self._request, self._incoming = request, headers
         self._id = f"wf_{uuid.uuid4().hex}"
 
@@ -68,7 +69,9 @@ class RunResponse(Response):
         try:
             # In one turn of the loop, so that no `user_config` replaces the pool between the two.
             resolved = resolve(self._request, self._service.pool, plan_only=self.plan_only)
-            async with self._service.run(resolved.task, resolved.team, self._id, self._incoming) as run:
+            async with self._service.run(
+                resolved.task, resolved.team, self._id, self._incoming, self._caller
+            ) as run:
                 wire.workflow_id = self._id
                 if self._request.stream and not self.plan_only:
                     await self._stream(run, wire)

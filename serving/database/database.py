@@ -3,6 +3,7 @@ goes through `writer.py`.
 """
 
 import contextlib
+import logging
 import sqlite3
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -121,8 +122,10 @@ def make_engine(address: Address) -> AsyncEngine:
             max_overflow=0,
             pool_timeout=CONNECT_S,
             pool_pre_ping=True,
+            hide_parameters=True,  # of statements in logs and errors: hashes of keys
         )
-    engine = create_async_engine(f"sqlite+aiosqlite:///{address.path}")
+    logging.getLogger("aiosqlite").setLevel(logging.WARNING)  # it tells every statement's parameters
+    engine = create_async_engine(f"sqlite+aiosqlite:///{address.path}", hide_parameters=True)
     event.listen(engine.sync_engine, "connect", _prepare_sqlite)
     event.listen(engine.sync_engine, "begin", _begin_sqlite)
     return engine

@@ -51,6 +51,8 @@ api_key = Table(
         unique=True,
         comment="SHA-256 of the key; the key itself is kept nowhere",
     ),
+    Column("old_hash", Text, unique=True, comment="of the key before it was rotated"),
+    Column("old_until_us", BigInteger, comment="how long that one works too"),
     Column("hint", Text, nullable=False, comment="its last characters, to tell keys apart"),
     Column("name", Text, nullable=False),
     Column("team_id", Text, ForeignKey("team.id"), index=True),

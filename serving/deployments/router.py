@@ -8,14 +8,17 @@ from typing import Any
 from fastapi import FastAPI
 from ray import serve
 
-from conductor.errors import WorkerUnavailable
+from conductor.errors import StoreUnavailable, WorkerUnavailable
 from conductor.model.failure import Failure
+from serving.accounts.account_ledgers import AccountLedgers
+from serving.accounts.directory import Directory
 from serving.api.app import build_api
 from serving.deployments.autoscaling import LOAD
 from serving.deployments.handle import EngineHandle
 from serving.deployments.loopback import listen_on_loopback
 from serving.deployments.ray_meter import RayMeter, sample
 from serving.deployments.replicas import Replicas
+from serving.deployments.store_reach import find_shared_address
 from serving.health import Health
 from serving.lora.adapters import AdapterError
 from serving.pool import build_pool
@@ -44,7 +47,9 @@ class Router:
         meter = RayMeter()
         self._health = Health()
         pool = build_pool(self._settings, os.environ, self._engines, self._health)
-        self._service = Service(pool, meter=meter, replicas=replicas.counts)
+        address = find_shared_address(self._settings.store, os.environ)
+        self._directory, self._ledgers = Directory(address), AccountLedgers(address)
+        self._service = Service(pool, meter=meter, replicas=replicas.counts, ledgers=self._ledgers)
         self._changing, self._up = asyncio.Lock(), False
         sample(meter, self._service.levels)
 
@@ -78,9 +83,21 @@ class Router:
 
     async def check_health(self) -> None:
         """Serve first calls this after construction and configuration. Earlier errors end the replica and
-        appear in Serve's status.
+        appear in Serve's status; so does a store that cannot be used, and not one that is away.
         """
+        if not self._up:
+            try:
+                await self._directory.check()
+            except StoreUnavailable as exc:
+                logger.error(
+                    "The store of keys is away, and nobody is let in until it is back: %s", exc.detail
+                )
         self._up = True
+
+    async def __del__(self) -> None:
+        """Serve awaits this before it ends the replica, once no request is under way."""
+        await self._ledgers.aclose()
+        await self._directory.aclose()
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """For `autoscaling.by_load`: calls to models, under way or waiting for a slot, over what one replica
@@ -89,4 +106,4 @@ class Router:
         return {LOAD: self._service.calls / self._service.pool.settings.router.target_calls}
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        return build_api(self._service)
+        return build_api(self._service, directory=self._directory)

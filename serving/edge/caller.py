@@ -27,12 +27,12 @@ def check_host(headers: Headers, policy: Policy, server: str) -> None:
     Raises:
         NotAllowed: a foreign name.
     """
-    if policy.hosts is None and not _is_loopback(server):
+    if policy.hosts is None and not is_loopback(server):
         return
     served = {*(policy.hosts or ()), server}
     for host in _values(headers, b"host"):
         name = _host_name(host)
-        if not (_is_loopback(name) or name in served or ANY in served):
+        if not (is_loopback(name) or name in served or ANY in served):
             raise NotAllowed(
                 f"The Host header names {quote(host)}, which is not served here. Add the name to `http.hosts` of the settings.",
                 param="Host",
@@ -53,7 +53,7 @@ def check_origin(headers: Headers, policy: Policy, server: str) -> str | None:
         page = urlsplit(origin) if origin.count("://") == 1 else urlsplit("")
         if page.netloc and page.netloc in hosts:
             continue  # the same origin; what `hosts` may be was checked before
-        if not (page.netloc and _is_loopback(server) and _is_loopback(_host_name(page.netloc))):
+        if not (page.netloc and is_loopback(server) and is_loopback(_host_name(page.netloc))):
             raise NotAllowed(
                 f"Web pages of {quote(origin)} may not call this server. Add the origin to `http.origins` of the settings.",
                 param="Origin",
@@ -90,7 +90,8 @@ def _host_name(host: str) -> str:
     return (name if name and port.isdigit() else host).rstrip(".").lower()
 
 
-def _is_loopback(name: str) -> bool:
+def is_loopback(name: str) -> bool:
+    """Whether a host's name or address is this machine's loopback."""
     if name == "localhost" or name.endswith(".localhost"):
         return True
     try:

@@ -26,8 +26,8 @@ HEALTH = {"/healthz", "/-/healthz"}
 """Answered whoever asks by whatever name: probes use addresses. They tell nothing but that the process
 lives."""
 PREFLIGHT = (
-    (b"access-control-allow-methods", b"GET, POST"),
-    (b"access-control-allow-headers", b"authorization, content-type, traceparent, tracestate"),
+    (b"access-control-allow-methods", b"GET, POST, DELETE"),
+    (b"access-control-allow-headers", b"authorization, content-type, traceparent, tracestate, x-api-key"),
     (b"access-control-max-age", b"600"),
 )
 LOG_EVERY_S = 10.0

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 from conductor.model.messages import Message, Text
 from conductor.run.record import Record, RunRecords
+from serving.accounts.caller import Caller
 from serving.settings.sections import LimitSettings
 
 
@@ -38,9 +39,10 @@ class MemoryStore:
         """See `RecordStore.get`."""
         return self._runs.get(id)
 
-    async def newest(self, limit: int) -> list[RunRecords]:
+    async def newest(self, limit: int, caller: Caller) -> list[RunRecords]:
         """See `RecordStore.newest`."""
-        return heapq.nlargest(limit, self._runs.values(), key=lambda run: run.record.created)
+        visible = (run for run in self._runs.values() if caller.sees(run.record.account))
+        return heapq.nlargest(limit, visible, key=lambda run: run.record.created)
 
 
 BYTES_BESIDE_TEXT = 4_000

@@ -11,6 +11,8 @@ from conductor.run.record import Record, RunRecords
 from conductor.run.run import Run
 from conductor.run.task import Task
 from conductor.run.team import Team
+from serving.accounts.account_ledgers import AccountLedgers
+from serving.accounts.caller import Caller
 from serving.health import WorkerHealth
 from serving.pool import Pool
 from serving.runs.conductor_health import ConductorHealth
@@ -41,11 +43,13 @@ class Service:
         store: RecordStore | None = None,
         meter: Meter | None = None,
         replicas: ReplicaCount | None = None,
+        ledgers: AccountLedgers | None = None,
     ) -> None:
         self.pool = pool
         self.meter = meter
         self.replicas: ReplicaCount = replicas or _no_replicas
         self.store: RecordStore = store or MemoryStore(lambda: self.pool.settings.limits)
+        self._ledgers = ledgers
         self.conductor_health, self.readiness = ConductorHealth(), Readiness()
         self.refused: str | None = None
         """Why the latest settings were rejected; None if they are in use."""
@@ -94,8 +98,10 @@ class Service:
             yield from of_health(name, self.pool.health.get(name) or WorkerHealth())
 
     @asynccontextmanager
-    async def run(self, task: Task, team: Team, id: str, headers: dict[str, str]) -> AsyncGenerator[Run]:
-        """Run `task` inside its span, and keep its record, whatever happens.
+    async def run(
+        self, task: Task, team: Team, id: str, headers: dict[str, str], caller: Caller
+    ) -> AsyncGenerator[Run]:
+        """Run `task` for `caller` inside its span, and keep its record, whatever happens.
 
         Raises:
             Overloaded: there is no room; nothing was run.
@@ -110,7 +116,11 @@ class Service:
         try:
             with spans.workflow(task.model, id, headers) as span:
                 try:
-                    async with open_run(team, task, id, trace_id=spans.trace_id(span)) as run:
+                    account = caller.account
+                    ledger = await self._ledgers.of(account, id) if self._ledgers else None
+                    async with open_run(
+                        team, task, id, ledger=ledger, trace_id=spans.trace_id(span), account=account
+                    ) as run:
                         self._running[id] = run
                         yield run
                 finally:
@@ -127,15 +137,16 @@ class Service:
                 report(self.meter, of_run(run.records, pool.providers))
             await self._close_unused()
 
-    async def records(self, id: str) -> RunRecords | None:
-        """A run, also while it goes on."""
+    async def records(self, id: str, caller: Caller) -> RunRecords | None:
+        """A run, also while it goes on; None where it is not kept, or not for `caller` to see."""
         run = self._running.get(id)
-        return run.records if run else await self.store.get(id)
+        records = run.records if run else await self.store.get(id)
+        return records if records is not None and caller.sees(records.record.account) else None
 
-    async def newest(self, limit: int) -> list[RunRecords]:
-        """The runs that began last, also those under way."""
-        under_way = [run.records for run in self._running.values()]
-        both = [*under_way, *await self.store.newest(limit)]
+    async def newest(self, limit: int, caller: Caller) -> list[RunRecords]:
+        """The runs that began last among those that `caller` may see, also those under way."""
+        visible = [run.records for run in self._running.values() if caller.sees(run.record.account)]
+        both = [*visible, *await self.store.newest(limit, caller)]
         return heapq.nlargest(limit, both, key=lambda run: run.record.created)
 
     async def _close_unused(self) -> None:
@@ -193,5 +204,7 @@ def _log(records: RunRecords) -> None:
         "error_type": record.failure.code if record.failure else None,
         "errors": faults(records),
         "trace_id": record.trace_id,
+        "key_id": record.account.key_id or None,
+        "team_id": record.account.team_id or None,
     }
     logger.info("workflow %s", record.status, extra={FIELDS: fields})

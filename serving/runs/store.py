@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from conductor.run.record import RunRecords
+from serving.accounts.caller import Caller
 
 
 class RecordStore(Protocol):
@@ -16,6 +17,6 @@ class RecordStore(Protocol):
         """The run of that id, if it is still kept."""
         ...
 
-    async def newest(self, limit: int) -> list[RunRecords]:
-        """Up to `limit` runs, the one that began last first."""
+    async def newest(self, limit: int, caller: Caller) -> list[RunRecords]:
+        """Up to `limit` runs that `caller` may see, the one that began last first."""
         ...

@@ -9,6 +9,7 @@ import pytest
 from conductor.model.messages import Message
 from conductor.model.usage import FREE, Price
 from conductor.model.worker import Call
+from serving.accounts.caller import ANYBODY
 from serving.api.dialects.chat import ChatDialect
 from serving.api.resolve import resolve
 from serving.layers.failing_over import FailingOver
@@ -240,7 +241,7 @@ async def test_runs_under_way_keep_the_old_pool_until_the_last_of_them_has_ended
     async def run() -> None:
         one = ordered(service.pool)
         async with service.run(
-            one.task, one.team, f"wf_{len(worker.calls)}{service.running}", {}
+            one.task, one.team, f"wf_{len(worker.calls)}{service.running}", {}, ANYBODY
         ) as under_way:
             async for _ in under_way.events():
                 pass
@@ -278,7 +279,7 @@ async def test_calls_of_a_replaced_pool_still_count_and_a_worker_that_is_gone_en
 
     async def run() -> None:
         one = ordered(old)
-        async with service.run(one.task, one.team, "wf_1", {}) as under_way:
+        async with service.run(one.task, one.team, "wf_1", {}, ANYBODY) as under_way:
             async for _ in under_way.events():
                 pass
 

@@ -4,26 +4,47 @@ import json
 import re
 import shlex
 import textwrap
+from pathlib import Path
 
 import pytest
 
-from cluster.local.serve import READY, main
+from cluster.local.serve import main, ready_text
+from cluster.local.server import Server
 
 URL = "http://127.0.0.1:8000"
-PRINTED = READY.format(url=URL, log="build/serve.log", metrics=f"{URL}/metrics")
 
 
-def test_the_program_it_prints_compiles() -> None:
-    program = textwrap.dedent(PRINTED[PRINTED.index("  from openai") :])
+class Ready(Server):
+    """A server that answers without being started; `asks` for a key."""
+
+    def __init__(self, *, asks: bool) -> None:
+        super().__init__(port=8000)
+        self.asks = asks
+
+    def answers(self, path: str) -> bool:
+        return not self.asks
+
+
+def printed(*, asks: bool) -> str:
+    return ready_text(Ready(asks=asks), Path("build/serve.log"))
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_the_program_it_prints_compiles(asks: bool) -> None:
+    text = printed(asks=asks)
+    program = textwrap.dedent(text[text.index("  from openai") :])
+    assert ("YOUR_KEY" in program) == asks
     names = compile(program, "printed", "exec").co_names
     assert {"OpenAI", "client", "stream"} <= set(names)
 
 
-def test_the_command_it_prints_sends_json() -> None:
-    command = re.search(r"  curl .*?\n.*?\n", PRINTED)
+@pytest.mark.parametrize("asks", [False, True])
+def test_the_command_it_prints_sends_json_and_a_key_where_one_is_asked_for(asks: bool) -> None:
+    command = re.search(r"  curl .*?\n.*?\n", printed(asks=asks))
     assert command
     words = shlex.split(command.group().replace("\\\n", ""))
     assert words[1] == f"{URL}/v1/chat/completions"
+    assert ("authorization: Bearer YOUR_KEY" in words) == asks
     assert json.loads(words[-1])["model"] == "podium-mini"
 
 

@@ -14,6 +14,8 @@ import openai
 import uvicorn
 
 from conductor.run.ledger import BudgetLedger
+from serving.accounts.account_ledgers import AccountLedgers
+from serving.accounts.directory import Directory
 from serving.api.app import build_api
 from serving.pool import Engines, build_pool
 from serving.runs.service import Service
@@ -165,13 +167,19 @@ def said(events: list[Any]) -> str:
 
 @asynccontextmanager
 async def served(
-    settings: Settings | Json, environ: Mapping[str, str] | None = None, engines: Engines | None = None
+    settings: Settings | Json,
+    environ: Mapping[str, str] | None = None,
+    engines: Engines | None = None,
+    directory: Directory | None = None,
+    ledgers: AccountLedgers | None = None,
 ) -> AsyncGenerator[Served]:
     """Serve `settings` on a free port of the loopback; at the end nothing may be left of any run."""
     checked = settings if isinstance(settings, Settings) else parse(settings)
-    service = Service(build_pool(checked, environ or {}, engines or {}))
+    service = Service(build_pool(checked, environ or {}, engines or {}), ledgers=ledgers)
     SPANS.clear()
-    config = uvicorn.Config(build_api(service), log_level="error", lifespan="off", ws="none")
+    config = uvicorn.Config(
+        build_api(service, directory=directory), log_level="error", lifespan="off", ws="none"
+    )
     config.load()
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)

@@ -7,6 +7,7 @@ from conductor.model.usage import Usage
 from conductor.model.worker import CallResult
 from conductor.run.record import PlanRecord, Record, RunRecords, StepRecord
 from conductor.run.task import Task
+from serving.accounts.caller import ANYBODY
 from serving.runs.memory_store import MemoryStore, weight
 from serving.settings.sections import LimitSettings
 from tests.serving.api.served import scripted, served, team
@@ -17,7 +18,7 @@ def record(id: str, *, created: float = 0, answer: str = "") -> Record:
 
 
 async def kept(store: MemoryStore) -> list[str]:
-    return [run.record.id for run in await store.newest(100)]
+    return [run.record.id for run in await store.newest(100, ANYBODY)]
 
 
 async def test_the_newest_are_kept_up_to_a_number_and_the_run_that_began_last_is_first() -> None:
@@ -26,7 +27,7 @@ async def test_the_newest_are_kept_up_to_a_number_and_the_run_that_began_last_is
         await store.put(RunRecords(record(id, created=began)))
     assert await kept(store) == ["d", "c", "b"]
     assert await store.get("a") is None
-    assert await store.newest(1) == [RunRecords(record("d", created=4))]
+    assert await store.newest(1, ANYBODY) == [RunRecords(record("d", created=4))]
 
 
 async def test_the_newest_are_kept_up_to_a_weight_and_one_always_is() -> None:

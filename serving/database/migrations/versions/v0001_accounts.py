@@ -50,6 +50,8 @@ def make_accounts() -> None:
         sa.Column(
             "hash", sa.Text, nullable=False, comment="SHA-256 of the key; the key itself is kept nowhere"
         ),
+        sa.Column("old_hash", sa.Text, comment="of the key before it was rotated"),
+        sa.Column("old_until_us", BIG, comment="how long that one works too"),
         sa.Column("hint", sa.Text, nullable=False, comment="its last characters, to tell keys apart"),
         sa.Column("name", sa.Text, nullable=False),
         sa.Column("team_id", sa.Text),
@@ -59,6 +61,7 @@ def make_accounts() -> None:
         sa.Column("revoked_us", BIG),
         sa.PrimaryKeyConstraint("id", name="api_key_pk"),
         sa.UniqueConstraint("hash", name="api_key_hash_unique"),
+        sa.UniqueConstraint("old_hash", name="api_key_old_hash_unique"),
         sa.ForeignKeyConstraint(["team_id"], ["team.id"], name="api_key_team_id_of_team"),
     )
     op.create_index("api_key_team_id", "api_key", ["team_id"])

@@ -1,0 +1,266 @@
+"""`podium keys` and `podium teams`: they change the store itself, so they work before the first key is made
+and while no server runs. A server sees what they change within 10 s.
+
+What reads settings and databases is imported after the options are read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import re
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from podium.store_cli import add_settings, address_of
+from program.options import option, usd
+from serving.accounts.caller import DEFAULT_SCOPES, join, parse_scopes
+from serving.accounts.key_info import US, KeyInfo, TeamInfo, iso
+from serving.accounts.keys import ApiKey
+from serving.accounts.windows import Period, key_subject, team_subject
+
+if TYPE_CHECKING:
+    from serving.accounts.budgets import Spending
+    from serving.accounts.directory import Directory
+
+UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+Command = Callable[["Directory", argparse.Namespace], Awaitable[None]]
+
+
+@option
+def duration_s(text: str) -> float:
+    """A time such as `90d` or `36h`."""
+    match = re.fullmatch(r"(\d+)([smhdw])", text)
+    if match is None or int(match[1]) == 0:
+        raise ValueError(f"{text!r} is no duration: a number and one of {', '.join(UNITS_S)}, as in 90d")
+    return float(int(match[1]) * UNITS_S[match[2]])
+
+
+LIFTED = Decimal(-1)
+"""What `none` is read as: argparse keeps None for what was not said."""
+
+
+def limit_usd(text: str) -> Decimal:
+    """An amount of dollars, or `none`."""
+    return LIFTED if text == "none" else usd(text)
+
+
+def keys(arguments: Sequence[str] | None = None) -> int:
+    """`podium keys`."""
+    parser = argparse.ArgumentParser(
+        prog="podium keys",
+        description="API keys: make, list, revoke and rotate them.",
+        epilog="example: podium keys create search-app --team search --expires 90d",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    create = _command(commands, "create", create_key, "make a key and print it, this once")
+    create.add_argument("name", help="what it is for")
+    create.add_argument("--team", help="whose runs it sees, by name or id (without: its own)")
+    create.add_argument(
+        "--scopes",
+        type=option(parse_scopes),
+        default=DEFAULT_SCOPES,
+        metavar="SCOPES",
+        help="of run (ask models), read (see the team's runs) and admin (everything), with commas (run,read)",
+    )
+    create.add_argument("--expires", type=duration_s, metavar="TIME", help="after 90d, 36h ... (never)")
+    listed = _command(commands, "list", list_keys, "show keys, the newest first")
+    listed.add_argument("--team", help="of this team alone, by name or id")
+    listed.add_argument("--all", action="store_true", help="also those that are revoked or expired")
+    listed.add_argument("--json", action="store_true", help="one JSON object a line")
+    revoke = _command(commands, "revoke", revoke_key, "refuse a key from now on, everywhere within 10 s")
+    revoke.add_argument("key", help="its id, or its name")
+    rotate = _command(commands, "rotate", rotate_key, "give a key a new secret and print it, this once")
+    rotate.add_argument("key", help="its id, or its name")
+    rotate.add_argument(
+        "--overlap", type=duration_s, default=0.0, metavar="TIME", help="let the secret before work too, for 1h ... (not at all)"
+    )  # fmt: skip
+    _budget_command(commands, "key", key_budget)
+    return _run(parser.parse_args(arguments))
+
+
+def teams(arguments: Sequence[str] | None = None) -> int:
+    """`podium teams`."""
+    parser = argparse.ArgumentParser(
+        prog="podium teams",
+        description="Teams of people: the keys of one see each other's runs, and nobody else's.",
+        epilog="example: podium teams create search",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    create = _command(commands, "create", create_team, "make a team")
+    create.add_argument("name", help="no other team has it")
+    listed = _command(commands, "list", list_teams, "show teams, the oldest first")
+    listed.add_argument("--json", action="store_true", help="one JSON object a line")
+    for name, on in (("disable", False), ("enable", True)):
+        help = "let its keys in again" if on else "refuse all of its keys, everywhere within 10 s"
+        switch = _command(commands, name, switch_team, help)
+        switch.add_argument("team", help="its name or id")
+        switch.set_defaults(on=on)
+    _budget_command(commands, "team", team_budget)
+    return _run(parser.parse_args(arguments))
+
+
+async def create_key(directory: Directory, options: argparse.Namespace) -> None:
+    """Make a key."""
+    expires_us = None if options.expires is None else int((time.time() + options.expires) * US)
+    key, made = await directory.create_key(options.name, options.team, options.scopes, expires_us)
+    _show_secret(key, f"Made the key {_describe(made)}.")
+
+
+async def list_keys(directory: Directory, options: argparse.Namespace) -> None:
+    """Show keys."""
+    now_us = int(time.time() * US)
+    found = await directory.keys(options.team)
+    shown = [key for key in found if options.all or key.state(now_us) not in ("revoked", "expired")]
+    rows = [_row(key, now_us) for key in shown]
+    _show(rows, "There is no key." if not found else "No key is in force; `--all` shows the others.", options)
+
+
+async def revoke_key(directory: Directory, options: argparse.Namespace) -> None:
+    """Revoke a key."""
+    revoked = await directory.revoke(options.key)
+    print(f"Revoked the key {_describe(revoked)}. Servers refuse it within 10 s.")
+
+
+async def rotate_key(directory: Directory, options: argparse.Namespace) -> None:
+    """Rotate a key."""
+    key, rotated = await directory.rotate(options.key, options.overlap)
+    until = (
+        f"works until {iso(int((time.time() + options.overlap) * US))}"
+        if options.overlap
+        else "is refused within 10 s"
+    )
+    _show_secret(key, f"A new secret for the key {_describe(rotated)}; the one before {until}.")
+
+
+async def create_team(directory: Directory, options: argparse.Namespace) -> None:
+    """Make a team."""
+    made = await directory.create_team(options.name)
+    print(f"Made the team {made.name!r} ({made.id}). Next: podium keys create NAME --team {made.name!r}")
+
+
+async def list_teams(directory: Directory, options: argparse.Namespace) -> None:
+    """Show teams."""
+    rows = [_team_row(team) for team in await directory.teams()]
+    _show(rows, "There is no team; `podium teams create NAME` makes one.", options)
+
+
+async def switch_team(directory: Directory, options: argparse.Namespace) -> None:
+    """Let a team's keys in, or no longer."""
+    team = await directory.switch_team(options.team, on=options.on)
+    print(f"The team {team.name!r} is {'enabled' if options.on else 'disabled'}. Servers follow within 10 s.")
+
+
+async def key_budget(directory: Directory, options: argparse.Namespace) -> None:
+    """Set or show the budget of a key."""
+    await _budget(directory, options, key_subject((await directory.key(options.key)).id))
+
+
+async def team_budget(directory: Directory, options: argparse.Namespace) -> None:
+    """Set or show the budget of a team."""
+    await _budget(directory, options, team_subject((await directory.team(options.team)).id))
+
+
+async def _budget(directory: Directory, options: argparse.Namespace, subject: str) -> None:
+    given: dict[Period, Decimal | None] = {"day": options.per_day, "month": options.per_month}
+    limits: dict[Period, Decimal | None] = {}
+    for period, limit in given.items():
+        if limit is not None:
+            limits[period] = None if limit == LIFTED else limit
+    await directory.set_budget(subject, limits)
+    rows = [_budget_row(each) for each in await directory.budget(subject)]
+    _show(rows, "", options)
+
+
+def _budget_command(commands: Any, whose: str, run: Command) -> None:
+    budget = _command(commands, "budget", run, f"set what a {whose} may spend, and show what is spent")
+    budget.add_argument(whose, help="its name or id")
+    for period in ("day", "month"):
+        budget.add_argument(
+            f"--per-{period}", type=limit_usd, metavar="USD", help=f"in each {period} (UTC), or `none`"
+        )
+    budget.add_argument("--json", action="store_true", help="one JSON object a line")
+
+
+def _command(commands: Any, name: str, run: Command, help: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")  # fmt: skip
+    add_settings(parser)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _run(options: argparse.Namespace) -> int:
+    from conductor.errors import PodiumError
+
+    try:
+        asyncio.run(_with_directory(options))
+    except PodiumError as error:
+        print(f"{error.message} {error.detail}".rstrip(), file=sys.stderr)
+        return 1
+    return 0
+
+
+async def _with_directory(options: argparse.Namespace) -> None:
+    from serving.accounts.directory import Directory
+
+    directory = Directory(address_of(options.settings))
+    try:
+        await options.run(directory, options)
+    finally:
+        await directory.aclose()
+
+
+def _show_secret(key: ApiKey, about: str) -> None:
+    """The secret alone on standard output, for `KEY=$(podium keys create ...)`."""
+    print(f"{about} It is shown this once; the store keeps its hash:", file=sys.stderr)
+    print(key.reveal())
+
+
+def _describe(key: KeyInfo) -> str:
+    owner = f"of the team {key.team.name!r}" if key.team else "of no team"
+    return f"{key.name!r} ({key.id}, …{key.hint}), {owner}, for {join(key.scopes)}"
+
+
+def _row(key: KeyInfo, now_us: int) -> dict[str, str]:
+    return {
+        "id": key.id,
+        "name": key.name,
+        "hint": f"…{key.hint}",
+        "team": key.team.name if key.team else "",
+        "scopes": join(key.scopes),
+        "state": key.state(now_us),
+        "made": iso(key.made_us) or "",
+        "expires": iso(key.expires_us) or "never",
+    }
+
+
+def _team_row(team: TeamInfo) -> dict[str, str]:
+    state = "enabled" if team.off_us is None else "disabled"
+    return {"id": team.id, "name": team.name, "state": state, "made": iso(team.made_us) or ""}
+
+
+def _budget_row(window: Spending) -> dict[str, str]:
+    limit = "none" if window.limit_usd is None else f"{window.limit_usd:f}"
+    return {
+        "period": window.period,
+        "limit_usd": limit,
+        "spent_usd": f"{window.spent_usd:f}",
+        "held_usd": f"{window.held_usd:f}",
+    }
+
+
+def _show(rows: list[dict[str, str]], none: str, options: argparse.Namespace) -> None:
+    if options.json:
+        for row in rows:
+            print(json.dumps(row, ensure_ascii=False))
+    elif not rows:
+        print(none)
+    else:
+        lines = [list(rows[0]), *(list(row.values()) for row in rows)]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        for line in lines:
+            print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())

@@ -1,0 +1,175 @@
+"""From the credential of a request to its caller: looked up in the database, and remembered for seconds.
+
+What is remembered is the delay of a revocation: at most `FRESH_S`, and `KEPT_S` while the database does not
+answer. Without any answer nobody is let in.
+"""
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+from conductor.errors import StoreUnavailable, Unauthenticated
+from serving.accounts.caller import Caller
+from serving.accounts.key_info import US, KeyInfo, iso
+from serving.accounts.keys import ApiKey, KeyFormError
+from serving.database.address import StoreError
+
+logger = logging.getLogger("podium")
+
+FRESH_S = 4.0
+"""What was looked up is believed so long."""
+KEPT_S = 9.0
+"""And so long where the database does not answer: less than the 10 s in which a revocation must hold."""
+LOOKUP_S = 3.0
+"""A database that takes longer does not answer."""
+MOST_KEYS = 10_000
+"""Remembered at once, keys that do not exist included."""
+LOG_EVERY_S = 10.0
+Found = TypeVar("Found")
+
+
+class KeyFinder(Protocol):
+    """Where keys are looked up."""
+
+    async def find(self, hash: str) -> KeyInfo | None:
+        """The key of that hash.
+
+        Raises:
+            StoreUnavailable: the database does not answer.
+        """
+        ...
+
+    async def has_keys(self) -> bool:
+        """Whether a key was ever made, in force or not. It stays true.
+
+        Raises:
+            StoreUnavailable: the database does not answer.
+        """
+        ...
+
+
+class Authenticator:
+    """Tells who calls.
+
+    Args:
+        finder: where keys are looked up; None: there is no place for keys, and no key.
+        clock: seconds, for what is remembered.
+        now_s: the time of day, for keys that expire.
+    """
+
+    def __init__(
+        self,
+        finder: KeyFinder | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._finder, self._clock, self._now_s = finder, clock, now_s
+        self._keys = OrderedDict[str, tuple[float, KeyInfo | None]]()
+        self._has_keys, self._asked_s = False, float("-inf")
+        self._lookups = dict[str, asyncio.Task[object]]()
+        self._forgot_s = self._logged_s = float("-inf")
+
+    async def is_open(self) -> bool:
+        """Whether no key has ever been made, so that none is asked for.
+
+        Raises:
+            StoreUnavailable: nobody can say.
+        """
+        if self._has_keys or self._finder is None:
+            return not self._has_keys
+        if self._clock() - self._asked_s >= FRESH_S:
+            self._asked_s, self._has_keys = await self._once("", self._finder.has_keys)
+        return not self._has_keys
+
+    async def caller(self, credential: str) -> Caller:
+        """Who sent `credential`.
+
+        Raises:
+            Unauthenticated: it is no key, or none that is in force. The message does not show it.
+            StoreUnavailable: nobody can say.
+        """
+        try:
+            key = ApiKey(credential)
+        except KeyFormError as exc:
+            raise unauthenticated(f"The key that was sent is none. {exc}") from None
+        found = await self._find(key.hash)
+        if found is None:
+            raise unauthenticated("The key is not known here: it is another server's, or has been replaced.")
+        match found.state(int(self._now_s() * US)):
+            case "active":
+                return found.caller
+            case "expired":
+                raise unauthenticated(f"The key expired at {iso(found.expires_us)}.")
+            case "revoked":
+                raise unauthenticated("The key has been revoked.")
+            case "team off":
+                raise unauthenticated("The team of the key is switched off.")
+
+    def forget(self) -> None:
+        """Look everything up again: something has changed, and this replica knows it."""
+        self._keys.clear()
+        self._lookups.clear()  # whoever waits for one gets its answer; it is not remembered
+        self._asked_s, self._forgot_s = float("-inf"), self._clock()
+
+    async def _find(self, hash: str) -> KeyInfo | None:
+        asked_s, known = self._keys.get(hash, (float("-inf"), None))
+        if self._clock() - asked_s < FRESH_S or self._finder is None:
+            return known
+        finder = self._finder
+        try:
+            asked_s, found = await self._once(hash, lambda: finder.find(hash))
+        except StoreUnavailable:
+            if self._clock() - asked_s < KEPT_S:
+                return known
+            raise
+        if asked_s > self._forgot_s:
+            self._keys[hash] = (asked_s, found)
+            self._keys.move_to_end(hash)
+            while len(self._keys) > MOST_KEYS:
+                self._keys.popitem(last=False)
+        return found
+
+    async def _once(self, name: str, look_up: Callable[[], Awaitable[Found]]) -> tuple[float, Found]:
+        """When it was asked, and what `look_up` gives; those who ask the same at once share one question,
+        and none of them ends it by leaving.
+        """
+        task = self._lookups.get(name)
+        if task is None:
+            task = asyncio.create_task(self._bounded(look_up), name="look up a key")
+            self._lookups[name] = task
+            task.add_done_callback(lambda done: self._end(name, done))
+        return await asyncio.shield(task)  # pyright: ignore[reportReturnType]
+
+    def _end(self, name: str, done: "asyncio.Task[object]") -> None:
+        if self._lookups.get(name) is done:
+            del self._lookups[name]
+        error = None if done.cancelled() else done.exception()
+        if error is not None and self._clock() - self._logged_s > LOG_EVERY_S:
+            self._logged_s = self._clock()
+            detail = getattr(error, "detail", "") or type(error).__name__
+            logger.error("Keys cannot be looked up, and nobody new is let in: %s", detail)
+
+    async def _bounded(self, look_up: Callable[[], Awaitable[Found]]) -> tuple[float, Found]:
+        asked_s = self._clock()
+        try:
+            async with asyncio.timeout(LOOKUP_S):
+                return asked_s, await look_up()
+        except TimeoutError:
+            raise _unavailable(f"the database did not answer within {LOOKUP_S:g} s") from None
+        except StoreError as exc:  # the operator's to put right
+            raise _unavailable(exc.message) from None
+
+
+def _unavailable(detail: str) -> StoreUnavailable:
+    return StoreUnavailable("The server cannot look keys up at the moment. Try again soon.", detail=detail)
+
+
+HOW = "Send one as `Authorization: Bearer pk_…` or as `x-api-key: pk_…`."
+
+
+def unauthenticated(why: str) -> Unauthenticated:
+    """The error for a request whose key is missing or not in force."""
+    return Unauthenticated(f"{why} {HOW}", param="Authorization")

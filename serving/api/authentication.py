@@ -1,0 +1,119 @@
+"""The one place that reads a credential.
+
+Stands between the edge and the routes. It tells who calls, takes the key out of the request, so that
+nothing behind it can log it or pass it on, and leaves a `Caller` in the scope. Which scope a route takes is
+said by the route: `caller_of(request).require(...)`.
+"""
+
+from collections.abc import Iterable
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from conductor.errors import NotAllowed, StoreUnavailable
+from serving.accounts.authenticator import Authenticator, unauthenticated
+from serving.accounts.caller import ANYBODY, Caller
+from serving.api.respond import failure
+from serving.edge.caller import is_loopback
+
+CALLER = "podium.caller"
+"""In a scope: the `Caller`."""
+ALIVE = "/healthz"
+"""Told to everybody."""
+READY = "/readyz"
+"""Its status is told to everybody, and no more than that: see `health.readyz`."""
+Headers = Iterable[tuple[bytes, bytes]]
+AUTHORIZATION, API_KEY, FORWARDED_FOR = b"authorization", b"x-api-key", b"x-forwarded-for"
+POLICY_VIOLATION = 1008
+FIRST_KEY = (
+    "No key has been made for this server, so it serves its own machine only. Make the first one there, with "
+    "`podium keys create NAME --scopes admin`, and send it as `Authorization: Bearer pk_…`."
+)
+
+
+class Authentication:
+    """Guards `app`.
+
+    Args:
+        app: the routes.
+        authenticator: who knows the keys.
+    """
+
+    def __init__(self, app: ASGIApp, authenticator: Authenticator) -> None:
+        self._app, self._authenticator = app, authenticator
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] == "lifespan":
+            return await self._app(scope, receive, send)
+        if scope["type"] != "http":  # nothing else is served, and nobody has looked at its key
+            return await send({"type": "websocket.close", "code": POLICY_VIOLATION})
+        headers, path = scope["headers"], scope["path"]
+        scope["headers"] = [each for each in headers if each[0] not in (AUTHORIZATION, API_KEY)]
+        if path != ALIVE:
+            try:
+                scope[CALLER] = await self._caller(scope, headers)
+            except (NotAllowed, StoreUnavailable) as exc:
+                if path != READY:
+                    return await failure(Request(scope), exc)(scope, receive, send)
+        return await self._app(scope, receive, send)
+
+    async def _caller(self, scope: Scope, headers: Headers) -> Caller:
+        if await self._authenticator.is_open():
+            if not _is_local(scope, headers):
+                raise NotAllowed(FIRST_KEY, param="Authorization")
+            return ANYBODY
+        credential = read_credential(headers)
+        if credential is None:
+            raise unauthenticated("This server asks for a key.")
+        return await self._authenticator.caller(credential)
+
+
+def read_credential(headers: Headers) -> str | None:
+    """The key that a request was sent with, in `Authorization: Bearer` or `x-api-key`; None: it has none.
+
+    Raises:
+        Unauthenticated: it has two that differ, or a credential of another kind.
+    """
+    found: set[str] = set()
+    for name, value in headers:
+        if name == AUTHORIZATION:
+            found.add(_bearer(value))
+        elif name == API_KEY:
+            found.add(_text(value))
+    if len(found) > 1:
+        raise unauthenticated("The request holds two different keys, and which one is meant is not clear.")
+    return next(iter(found), None)
+
+
+def caller_of(request: Request) -> Caller:
+    """Who sent `request`.
+
+    Raises:
+        Unauthenticated: nobody knows. It happens on `READY` alone.
+    """
+    caller: Caller | None = request.scope.get(CALLER)
+    if caller is None:
+        raise unauthenticated("This server asks for a key.")
+    return caller
+
+
+def _bearer(value: bytes) -> str:
+    scheme, _, credential = _text(value).partition(" ")
+    if scheme.lower() != "bearer":
+        raise unauthenticated("The Authorization header is not of the kind `Bearer`.")
+    return credential.strip()
+
+
+def _text(value: bytes) -> str:
+    return value.decode("latin-1").strip()
+
+
+def _is_local(scope: Scope, headers: Headers) -> bool:
+    """Whether the request was sent on this machine, to its loopback address; a proxy on this machine says
+    for whom it asks.
+    """
+    server = (scope.get("server") or ("",))[0]
+    forwarded = [_text(value) for name, value in headers if name == FORWARDED_FOR]
+    clients = [client.strip() for value in forwarded for client in value.split(",")]
+    return all(map(is_loopback, (server, *clients)))

@@ -1,0 +1,41 @@
+"""Beyond this machine nobody is served before a key has been made."""
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from cluster.local.exposure import require_key
+from podium.accounts_cli import keys
+from program.options import address
+from serving.settings.settings import SettingsError
+
+SCRIPTED = "cluster/scripted.yaml"
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3"])
+def test_an_address_beyond_loopback_takes_a_key_and_the_message_says_how_one_is_made(
+    host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite:///{tmp_path / 'podium.db'}"
+    monkeypatch.setenv("PODIUM_STORE_URL", url)
+    with pytest.raises(SettingsError) as refused:
+        require_key(host, SCRIPTED, {"PODIUM_STORE_URL": url})
+    assert f"podium keys create NAME --scopes admin --settings {SCRIPTED}" in refused.value.message
+    assert list(tmp_path.iterdir()) == []
+    assert keys(["create", "boss", "--scopes", "admin", "--settings", SCRIPTED]) == 0
+    require_key(host, SCRIPTED, {"PODIUM_STORE_URL": url})
+    assert keys(["revoke", "boss"]) == 0
+    require_key(host, SCRIPTED, {"PODIUM_STORE_URL": url})
+    assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "127.0.0.2"])
+def test_loopback_takes_none(host: str, tmp_path: Path) -> None:
+    require_key(host, SCRIPTED, {"PODIUM_STORE_URL": f"sqlite:///{tmp_path / 'podium.db'}"})
+
+
+@pytest.mark.parametrize("text", ["localhost", "example.com", "10.1.2", "0"])
+def test_names_are_no_addresses(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="no IP address"):
+        address(text)

@@ -1,0 +1,136 @@
+"""`podium keys` and `podium teams`, on a real store."""
+
+import json
+import os
+import stat
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import yaml
+
+from podium import accounts_cli
+from serving.accounts.keys import ApiKey
+from tests.conftest import PODIUM, ROOT
+
+
+class Said(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Podium = Callable[..., Said]
+
+
+@pytest.fixture
+def podium(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Podium:
+    """Calls a verb over a store of its own."""
+    monkeypatch.setenv("PODIUM_STORE_URL", f"sqlite:///{tmp_path / 'data' / 'podium.db'}")
+
+    def call(verb: str, *arguments: str) -> Said:
+        code = {"keys": accounts_cli.keys, "teams": accounts_cli.teams}[verb](arguments)
+        said = capsys.readouterr()
+        return Said(code, said.out, said.err)
+
+    return call
+
+
+def listed(podium: Podium, *options: str) -> list[dict[str, str]]:
+    return [json.loads(line) for line in podium("keys", "list", "--json", *options).out.splitlines()]
+
+
+def test_a_key_is_alone_on_standard_output_once_and_never_again(podium: Podium, tmp_path: Path) -> None:
+    made = podium("keys", "create", "app")
+    key = ApiKey(made.out.strip())
+    assert made.code == 0
+    for said in (made.err, *podium("keys", "list")[1:], *podium("keys", "revoke", "app")[1:]):
+        assert key.reveal() not in said
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and key.reveal().encode() in path.read_bytes()]  # fmt: skip
+
+
+def test_a_day_in_the_life_of_a_key(podium: Podium) -> None:
+    assert podium("teams", "create", "search").code == 0
+    first = podium("keys", "create", "app", "--team", "search", "--scopes", "run", "--expires", "90d").out
+    (row,) = listed(podium)
+    assert (row["team"], row["scopes"], row["state"]) == ("search", "run", "active")
+    assert row["hint"] == f"…{first.strip()[-4:]}"
+    second = podium("keys", "rotate", "app", "--overlap", "1h")
+    assert second.out != first
+    assert "works until" in second.err
+    assert listed(podium)[0]["id"] == row["id"]
+    assert "Servers refuse it within 10 s" in podium("keys", "revoke", row["id"]).out
+    assert listed(podium) == []
+    assert listed(podium, "--all")[0]["state"] == "revoked"
+    podium("teams", "disable", "search")
+    assert '"state": "disabled"' in podium("teams", "list", "--json").out
+
+
+def test_a_budget_is_set_shown_and_lifted(podium: Podium) -> None:
+    podium("teams", "create", "search")
+    podium("keys", "create", "app", "--team", "search")
+    for verb, name in (("teams", "search"), ("keys", "app")):
+        podium(verb, "budget", name, "--per-day", "2.50", "--per-month", "40")
+        shown = podium(verb, "budget", name, "--per-day", "none", "--json").out.splitlines()
+        assert [(row["period"], row["limit_usd"]) for row in map(json.loads, shown)] == [("day", "none"), ("month", "40")]  # fmt: skip
+
+
+def test_before_anything_is_made_lists_say_how_to_begin_and_make_no_file(
+    podium: Podium, tmp_path: Path
+) -> None:
+    assert podium("keys", "list").out == "There is no key.\n"
+    assert "podium teams create NAME" in podium("teams", "list").out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_store_of_a_settings_file_is_used_and_only_its_owner_can_read_it(
+    podium: Podium, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PODIUM_STORE_URL")
+    settings = tmp_path / "settings.yaml"
+    path = tmp_path / "elsewhere" / "keys.db"
+    worker = {"name": "a", "kind": "scripted"}
+    settings.write_text(yaml.safe_dump({"workers": [worker], "store": {"path": str(path)}}))
+    assert podium("keys", "create", "app", "--settings", str(settings)).code == 0
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert "app" in podium("keys", "list", "--settings", str(settings)).out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["revoke", "nobody"], "no key 'nobody'"),
+        (["create", "app", "--team", "nobody"], "no team 'nobody'"),
+        (["create", " "], "A name has"),
+        (["list", "--settings", "nowhere.yaml"], "nowhere.yaml cannot be read"),
+    ],
+)
+def test_what_cannot_be_done_is_said_with_no_traceback(
+    podium: Podium, arguments: list[str], said: str
+) -> None:
+    failed = podium("keys", *arguments)
+    assert failed.code in (1, 2)
+    assert said in failed.err
+    assert failed.out == ""
+
+
+@pytest.mark.parametrize("given", ["--scopes=fly", "--expires=soon", "--expires=0d"])
+def test_options_that_mean_nothing_are_named(podium: Podium, given: str) -> None:
+    with pytest.raises(SystemExit):
+        podium("keys", "create", "app", given)
+
+
+def test_an_address_with_a_password_is_in_no_message(tmp_path: Path) -> None:
+    """A database that is not there, one of an unknown kind, and one without a name."""
+    for url in ("postgresql://u:planted-5f2@127.0.0.1:1/d", "mysql://u:planted-5f2@h/d", "postgresql://u:planted-5f2@"):  # fmt: skip
+        ended = subprocess.run(
+            [PODIUM, "keys", "create", "app"],
+            env=os.environ | {"PODIUM_STORE_URL": url},
+            cwd=ROOT, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert ended.returncode == 1
+        assert "planted-5f2" not in ended.stdout + ended.stderr
+        assert "Traceback" not in ended.stderr
+        assert ended.stderr.count("\n") == 1

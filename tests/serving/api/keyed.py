@@ -1,0 +1,62 @@
+"""The API with keys in a real store, over a real socket."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from serving.accounts.account_ledgers import AccountLedgers
+from serving.accounts.caller import DEFAULT_SCOPES, Scope
+from serving.accounts.directory import Directory
+from serving.accounts.keys import ApiKey
+from serving.database.address import Address, sqlite_address
+from tests.serving.api.served import Json, Served, served, team
+
+KEYS: dict[str, tuple[str | None, set[Scope]]] = {
+    "mine": ("search", {*DEFAULT_SCOPES}),
+    "other team": ("sales", {*DEFAULT_SCOPES}),
+    "only run": ("search", {Scope.RUN}),
+    "only read": ("search", {Scope.READ}),
+    "alone": (None, {*DEFAULT_SCOPES}),
+    "admin": (None, {Scope.ADMIN}),
+}
+"""Keys by what they are in tests: their team, their scopes."""
+
+
+@dataclass
+class Keyed:
+    """A running API, and the secrets of its keys."""
+
+    api: Served
+    directory: Directory
+    secrets: dict[str, str]
+    ids: dict[str, str]
+
+    def headers(self, who: str | None) -> dict[str, str]:
+        return {} if who is None else {"authorization": f"Bearer {self.secrets[who]}"}
+
+    async def ask(self, who: str | None, method: str, path: str, body: Json | None = None) -> httpx2.Response:
+        return await self.api.http.request(method, path, json=body, headers=self.headers(who))
+
+
+@asynccontextmanager
+async def keyed(place: Path | Address, settings: Json | None = None, **environ: Any) -> AsyncGenerator[Keyed]:
+    """Serve with `KEYS`, in a store at `place` or in that folder."""
+    address = sqlite_address(place / "podium.db") if isinstance(place, Path) else place
+    directory, ledgers = Directory(address), AccountLedgers(address)
+    try:
+        secrets, ids = {"wrong": ApiKey.make().reveal()}, {}
+        for name in ("search", "sales"):
+            ids[name] = (await directory.create_team(name)).id
+        for who, (owner, scopes) in KEYS.items():
+            key, made = await directory.create_key(who, owner, scopes)
+            secrets[who], ids[who] = key.reveal(), made.id
+        async with served(settings or team(), environ, directory=directory, ledgers=ledgers) as api:
+            yield Keyed(api, directory, secrets, ids)
+            await api.service.pool.aclose()
+    finally:
+        await ledgers.aclose()
+        await directory.aclose()

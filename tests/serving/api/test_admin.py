@@ -1,0 +1,209 @@
+"""The admin API: what it changes holds at once here and soon everywhere, and its description is whole."""
+
+import asyncio
+import json
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import jsonschema
+import pytest
+
+from serving.accounts.directory import Directory
+from serving.api.app import build_api
+from serving.database.address import Address, sqlite_address
+from serving.pool import build_pool
+from serving.runs.service import Service
+from serving.settings.settings import parse
+from tests.serving.api.keyed import Keyed, keyed
+from tests.serving.api.served import served, team
+
+KEYS = "/v1/admin/keys"
+
+
+async def models(it: Keyed, secret: str) -> int:
+    answer = await it.api.http.get("/v1/models", headers={"authorization": f"Bearer {secret}"})
+    return answer.status_code
+
+
+async def test_a_key_is_made_used_rotated_and_revoked_and_each_step_holds_at_once(
+    store_address: Address,
+) -> None:
+    async with keyed(store_address) as it:
+        answer = await it.ask("admin", "POST", KEYS, {"name": "app", "team": "search", "scopes": ["run"]})
+        assert answer.headers["cache-control"] == "no-store"
+        made = answer.json()
+        assert await models(it, made["secret"]) == 200
+        rotated = (await it.ask("admin", "POST", f"{KEYS}/{made['id']}/rotate", {})).json()
+        assert (rotated["id"], rotated["team"]) == (made["id"], made["team"])
+        assert [await models(it, each["secret"]) for each in (made, rotated)] == [401, 200]
+        revoked = (await it.ask("admin", "DELETE", f"{KEYS}/{made['id']}")).json()
+        assert revoked["state"] == "revoked"
+        assert await models(it, rotated["secret"]) == 401
+        assert (await it.ask("admin", "GET", f"{KEYS}/{made['id']}")).json() == revoked
+        assert (await it.ask("admin", "POST", f"{KEYS}/{made['id']}/rotate", {})).status_code == 400
+
+
+async def test_what_one_replica_revokes_every_other_refuses_within_ten_seconds(
+    store_address: Address,
+) -> None:
+    directory = Directory(store_address)
+    async with keyed(store_address) as it, served(team(), directory=directory) as other:
+        used = {"authorization": f"Bearer {it.secrets['mine']}"}
+        statuses = [(await other.http.get("/v1/models", headers=used)).status_code]
+        await it.ask("admin", "DELETE", f"{KEYS}/{it.ids['mine']}")
+        revoked_s = time.monotonic()
+        while statuses[-1] == 200:
+            await asyncio.sleep(0.1)
+            statuses.append((await other.http.get("/v1/models", headers=used)).status_code)
+            assert time.monotonic() - revoked_s < 10
+        assert statuses[-1] == 401
+    await directory.aclose()
+
+
+async def test_the_first_key_closes_a_server_that_was_open(tmp_path: Path) -> None:
+    directory = Directory(sqlite_address(tmp_path / "podium.db"))
+    async with served(team(), directory=directory) as api:
+        assert (await api.http.get("/v1/models")).status_code == 200
+        operator = Directory(sqlite_address(tmp_path / "podium.db"))
+        key, _ = await operator.create_key("app")
+        await operator.aclose()
+        made_s = time.monotonic()
+        while (await api.http.get("/v1/models")).status_code == 200:
+            await asyncio.sleep(0.1)
+            assert time.monotonic() - made_s < 10
+        assert (await api.http.get("/v1/models")).status_code == 401
+        headers = {"authorization": f"Bearer {key.reveal()}"}
+        assert (await api.http.get("/v1/models", headers=headers)).status_code == 200
+    await directory.aclose()
+
+
+async def test_lists_go_on_where_they_ended_and_hold_no_secret(tmp_path: Path) -> None:
+    async with keyed(tmp_path) as it:
+        first = (await it.ask("admin", "GET", f"{KEYS}?limit=4")).json()
+        rest = (await it.ask("admin", "GET", f"{KEYS}?limit=4&after={first['data'][-1]['id']}")).json()
+        assert [first["has_more"], rest["has_more"]] == [True, False]
+        names = [key["name"] for key in first["data"] + rest["data"]]
+        assert sorted(names) == sorted(it.ids.keys() - {"search", "sales"})
+        only = (await it.ask("admin", "GET", f"{KEYS}?team=sales")).json()["data"]
+        assert [key["name"] for key in only] == ["other team"]
+        assert not any("secret" in key for key in first["data"])
+        teams = (await it.ask("admin", "GET", "/v1/admin/teams")).json()["data"]
+        assert [each["name"] for each in teams] == ["search", "sales"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "param"),
+    [
+        (KEYS, {"name": ""}, 400, "name"),
+        (KEYS, {"name": " x"}, 400, "name"),
+        (KEYS, {"name": "x", "scopes": []}, 400, "scopes"),
+        (KEYS, {"name": "x", "scopes": ["admin"], "team": "search"}, 400, "team"),
+        (KEYS, {"name": "x", "team": "nobody"}, 404, "team"),
+        (KEYS, {"name": "x", "expires_at": "2020-01-01T00:00:00Z"}, 400, "expires"),
+        (KEYS, {"name": "x", "expires_at": "2099-01-01T00:00:00"}, 400, "expires_at"),
+        (KEYS, {"name": "x", "colour": "red"}, 400, "colour"),
+        ("/v1/admin/teams", {"name": "search"}, 400, "name"),
+        ("/v1/admin/teams/nobody", {"enabled": True}, 404, "team"),
+        (f"{KEYS}/key_0/rotate", {}, 404, "key"),
+    ],
+)  # fmt: skip
+async def test_a_field_that_cannot_be_is_named(
+    tmp_path: Path, path: str, body: Any, status: int, param: str
+) -> None:
+    async with keyed(tmp_path) as it:
+        answer = await it.ask("admin", "POST", path, body)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (status, param)
+
+
+async def test_a_budget_holds_from_when_it_is_set_and_what_is_not_named_stays(store_address: Address) -> None:
+    async with keyed(store_address) as it:
+        for whose, id in (("teams", it.ids["search"]), ("keys", it.ids["mine"])):
+            path = f"/v1/admin/{whose}/{id}/budget"
+            nothing = {"limit_usd": None, "spent_usd": "0", "held_usd": "0"}
+            empty = {"object": "budget", "id": id, "day": nothing, "month": nothing}
+            assert (await it.ask("admin", "GET", path)).json() == empty
+            await it.ask("admin", "POST", path, {"day_usd": "12.000000000001", "month_usd": 100})
+            changed = (await it.ask("admin", "POST", path, {"month_usd": None})).json()
+            assert changed == empty | {"day": nothing | {"limit_usd": "12.000000000001"}}
+            for wrong in ({"day_usd": -1}, {"day_usd": "NaN"}, {"day_usd": "1e9"}, {"year_usd": 1}):
+                assert (await it.ask("admin", "POST", path, wrong)).status_code == 400
+
+
+async def test_a_team_that_is_switched_off_is_let_in_no_more_until_it_is_switched_on(tmp_path: Path) -> None:
+    async with keyed(tmp_path) as it:
+        for enabled, status in ((False, 401), (True, 200)):
+            changed = await it.ask(
+                "admin", "POST", f"/v1/admin/teams/{it.ids['search']}", {"enabled": enabled}
+            )
+            assert changed.json()["enabled"] is enabled
+            assert await models(it, it.secrets["mine"]) == status
+            assert await models(it, it.secrets["other team"]) == 200
+
+
+async def test_every_change_is_a_line_in_the_log_that_says_who_by_ids(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "podium")
+    async with keyed(tmp_path) as it:
+        made = (await it.ask("admin", "POST", KEYS, {"name": "app"})).json()
+        await it.ask("admin", "DELETE", f"{KEYS}/{made['id']}")
+        lines = [
+            (record.message, record.__dict__["fields"])
+            for record in caplog.records
+            if record.name == "podium"
+        ]
+        assert lines == [
+            (
+                "key made",
+                {"by_key_id": it.ids["admin"], "made_key_id": made["id"], "scopes": ["read", "run"]},
+            ),
+            ("key revoked", {"by_key_id": it.ids["admin"], "revoked_key_id": made["id"]}),
+        ]
+
+
+async def test_the_description_has_every_route_of_it_with_its_errors_and_its_answers_fit(
+    tmp_path: Path,
+) -> None:
+    api: Any = build_api(Service(build_pool(parse(team()), {}, engines={})))
+    routes = {
+        (method.lower(), route.path)
+        for route in api.routes
+        for method in route.methods - {"HEAD"}
+        if route.path.startswith("/v1/admin") and not route.path.endswith("openapi.json")
+    }
+    async with keyed(tmp_path) as it:
+        document = (await it.ask("admin", "GET", "/v1/admin/openapi.json")).json()
+        described = {(method, path) for path, methods in document["paths"].items() for method in methods}
+        assert described == routes
+        assert document["security"] == [{"key": []}]
+        for path, methods in document["paths"].items():
+            for method, operation in methods.items():
+                assert operation["description"], (method, path)
+                assert {"401", "403", "503"} <= operation["responses"].keys()
+        made = (await it.ask("admin", "POST", KEYS, {"name": "app", "team": "search"})).json()
+        for name, value in (("KeyWithSecret", made), ("Keys", (await it.ask("admin", "GET", KEYS)).json())):
+            schema = {"$ref": f"#/components/schemas/{name}", "components": document["components"]}
+            jsonschema.validate(value, json.loads(json.dumps(schema)))
+
+
+@pytest.mark.parametrize("server", ["http://10.1.2.3:8000", "http://podium.example.com", "http://[::2]:8000"])
+async def test_beyond_loopback_nobody_is_served_before_a_key_has_been_made(
+    tmp_path: Path, server: str
+) -> None:
+    directory = Directory(sqlite_address(tmp_path / "podium.db"))
+    api = build_api(Service(build_pool(parse(team()), {}, engines={})), directory=directory)
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(api), base_url=server) as http:
+        for path in ("/v1/models", "/v1/workflows", KEYS):
+            refused = await http.get(path, headers={"authorization": "Bearer none"})
+            assert refused.status_code == 403
+            assert "podium keys create NAME --scopes admin" in refused.json()["error"]["message"]
+        assert [(await http.get(path)).status_code for path in ("/healthz", "/readyz")] == [200, 200]
+        key, _ = await directory.create_key("app")
+        headers = {"authorization": f"Bearer {key.reveal()}"}
+        api.state.authenticator.forget()
+        assert (await http.get("/v1/models", headers=headers)).status_code == 200
+        assert (await http.get("/v1/models")).status_code == 401
+    await directory.aclose()

@@ -1,0 +1,264 @@
+"""Who may ask what: every route by every sort of key, over a real socket."""
+
+import re
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import anthropic
+import openai
+import pytest
+
+from serving.accounts.authenticator import Authenticator
+from serving.accounts.keys import ApiKey
+from serving.api.app import build_api
+from serving.api.authentication import Authentication, read_credential
+from serving.pool import build_pool
+from serving.runs.service import Service
+from serving.settings.settings import parse
+from tests.serving.api.keyed import KEYS, Keyed, keyed
+from tests.serving.api.served import ASK, scripted, served, team
+
+WHO = (None, "wrong", "other team", "only run", "only read", "mine", "admin")
+CHAT = "/v1/chat/completions"
+
+
+class Asked(NamedTuple):
+    """A request, and the status that each of `WHO` gets."""
+
+    method: str
+    path: str
+    statuses: tuple[int, ...]
+    body: Any = None
+
+
+RUNS, READS, ADMINS = (401, 401, 200, 200, 403, 200, 200), (401, 401, 200, 403, 200, 200, 200), (401, 401, 403, 403, 403, 403, 200)  # fmt: skip
+CREATES = (*ADMINS[:-1], 201)
+EVERYBODY, ANY_KEY = (200,) * 7, (401, 401, 200, 200, 200, 200, 200)
+OF_MY_TEAM = (401, 401, 404, 403, 200, 200, 200)
+TABLE = (
+    Asked("GET", "/healthz", EVERYBODY),
+    Asked("GET", "/readyz", EVERYBODY),
+    Asked("GET", "/v1/models", ANY_KEY),
+    Asked("GET", "/v1/models/{name:path}", ANY_KEY),
+    Asked("POST", CHAT, RUNS, ASK),
+    Asked("POST", CHAT, RUNS, ASK | {"stream": True}),
+    Asked("POST", "/v1/plans", RUNS, ASK),
+    Asked("GET", "/v1/workflows", READS),
+    Asked("GET", "/v1/workflows/{id}", OF_MY_TEAM),
+    Asked("GET", "/v1/replicas", ADMINS),
+    Asked("GET", "/v1/admin/teams", ADMINS),
+    Asked("POST", "/v1/admin/teams", CREATES, {"name": "new"}),
+    Asked("POST", "/v1/admin/teams/{team}", ADMINS, {"enabled": True}),
+    Asked("GET", "/v1/admin/teams/{team}/budget", ADMINS),
+    Asked("POST", "/v1/admin/teams/{team}/budget", ADMINS, {"day_usd": 9}),
+    Asked("GET", "/v1/admin/keys", ADMINS),
+    Asked("POST", "/v1/admin/keys", CREATES, {"name": "new"}),
+    Asked("GET", "/v1/admin/keys/{key}", ADMINS),
+    Asked("POST", "/v1/admin/keys/{key}/rotate", ADMINS, {}),
+    Asked("GET", "/v1/admin/keys/{key}/budget", ADMINS),
+    Asked("POST", "/v1/admin/keys/{key}/budget", ADMINS, {}),
+    Asked("DELETE", "/v1/admin/keys/{key}", ADMINS),
+    Asked("GET", "/v1/admin/openapi.json", ADMINS),
+    Asked("GET", "/v1/nothing", (401, 401, 404, 404, 404, 404, 404)),
+    Asked("GET", "/openapi.json", (401, 401, 404, 404, 404, 404, 404)),
+    Asked("GET", "//v1/workflows", (401, 401, 404, 404, 404, 404, 404)),
+)
+
+
+@pytest.fixture
+async def it(tmp_path: Path) -> AsyncGenerator[Keyed]:
+    async with keyed(tmp_path) as running:
+        yield running
+
+
+async def run_of(it: Keyed, who: str) -> str:
+    answer = await it.ask(who, "POST", CHAT, ASK)
+    assert answer.status_code == 200, answer.text
+    return answer.headers["x-podium-workflow-id"]
+
+
+async def test_every_route_gives_every_sort_of_key_what_it_may_have_and_nothing_else(it: Keyed) -> None:
+    id = await run_of(it, "mine")
+    spare = (await it.directory.create_key("spare"))[1].id
+    names = {"name:path": "mini", "id": id, "team": it.ids["search"], "key": spare}
+    seen: dict[tuple[str, str], tuple[int, ...]] = {}
+    for asked in TABLE:
+        path = re.sub(r"\{([^}]+)\}", lambda place: names[place[1]], asked.path)
+        answers = [await it.ask(who, asked.method, path, asked.body) for who in WHO]
+        seen[asked.method, asked.path] = tuple(answer.status_code for answer in answers)
+        assert seen[asked.method, asked.path] == asked.statuses, asked
+        assert all(answer.status_code < 400 or "error" in answer.json() for answer in answers)
+
+
+def test_the_table_has_every_route() -> None:
+    api: Any = build_api(Service(build_pool(parse(team()), {}, engines={})))
+    served = {(method, route.path) for route in api.routes for method in route.methods - {"HEAD"}}
+    ends = {"team": ("", "/budget"), "key": ("", "/budget", "/rotate")}
+    same = {
+        f"/v1/admin/{of}s/{{id}}{end}": f"/v1/admin/{of}s/{{{of}}}{end}" for of in ends for end in ends[of]
+    }
+    asked = {(each.method, each.path) for each in TABLE}
+    assert {(method, same.get(path, path)) for method, path in served} <= asked
+    assert {path for _, path in asked - served} == {"/v1/nothing", "/openapi.json", "//v1/workflows", *same.values()}  # fmt: skip
+
+
+async def test_a_request_without_a_key_runs_nothing_and_says_how_one_is_sent(it: Keyed) -> None:
+    for who in (None, "wrong"):
+        answer = await it.ask(who, "POST", CHAT, ASK)
+        error = answer.json()["error"]
+        assert (error["code"], error["param"]) == ("invalid_api_key", "Authorization")
+        assert "Authorization: Bearer" in error["message"]
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert answer.headers["x-should-retry"] == "false"
+    assert not it.api.worker("conductor").calls
+
+
+@pytest.mark.parametrize(
+    ("headers", "said"),
+    [
+        ({"authorization": "Bearer none"}, "form of a Podium key"),
+        ({"authorization": "Bearer " + ApiKey.of(bytes(32)).reveal()[:-1] + "C"}, "checksum"),
+        ({"authorization": "Basic dXNlcjpwYXNz"}, "not of the kind `Bearer`"),
+        ({"authorization": ""}, "not of the kind `Bearer`"),
+        ({"x-api-key": ""}, "form of a Podium key"),
+        ({"x-api-key": b"pk_\xff\xfe"}, "form of a Podium key"),
+    ],
+)
+async def test_what_is_no_key_is_told_why_and_not_shown(it: Keyed, headers: Any, said: str) -> None:
+    answer = await it.api.http.get("/v1/models", headers=headers)
+    assert answer.status_code == 401
+    assert said in answer.json()["error"]["message"]
+    assert not [value for value in headers.values() if value and str(value) in answer.text]
+
+
+async def test_both_headers_are_read_and_two_different_keys_are_none(it: Keyed) -> None:
+    mine, other = it.secrets["mine"], it.secrets["other team"]
+    sent = [
+        ({"x-api-key": mine}, 200),
+        ({"authorization": f"bearer  {mine}"}, 200),
+        ({"authorization": f"Bearer {mine}", "x-api-key": mine}, 200),
+        ({"authorization": f"Bearer {mine}", "x-api-key": other}, 401),
+        ({"authorization": f"Bearer {mine}", "x-api-key": ""}, 401),
+        ({"authorization": "Bearer none", "x-api-key": mine}, 401),
+    ]
+    for headers, status in sent:
+        assert (await it.api.http.get("/v1/models", headers=headers)).status_code == status, headers
+    twice = [("x-api-key", mine), ("x-api-key", other)]
+    assert (await it.api.http.get("/v1/models", headers=twice)).status_code == 401
+    assert (await it.api.http.get(f"/v1/models?api_key={mine}&key={mine}")).status_code == 401
+    assert read_credential([(b"x-api-key", b" k "), (b"authorization", b"BEARER k")]) == "k"
+
+
+async def test_nothing_behind_authentication_sees_the_key(it: Keyed) -> None:
+    seen: list[list[bytes]] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append([name for name, _ in scope["headers"]])
+
+    mine = it.secrets["mine"].encode()
+    headers = [(b"host", b"x"), (b"authorization", b"Bearer " + mine), (b"x-api-key", mine)]
+    guarded = Authentication(app, Authenticator(it.directory))
+    for path in ("/v1/models", "/healthz", "/readyz"):
+        scope = {"type": "http", "path": path, "headers": headers, "server": ("127.0.0.1", 1)}
+        await guarded(scope, None, None)  # type: ignore[arg-type]
+    assert seen == [[b"host"]] * 3
+
+
+async def test_openais_and_anthropics_clients_send_keys_that_are_read(it: Keyed) -> None:
+    mine = it.secrets["mine"]
+    client = openai.AsyncOpenAI(base_url=f"{it.api.url}/v1", api_key=mine, max_retries=0)
+    answer = await client.chat.completions.create(**ASK)
+    assert answer.choices[0].message.content
+    with pytest.raises(openai.AuthenticationError):
+        await client.with_options(api_key="none").models.list()
+    async with anthropic.AsyncAnthropic(base_url=it.api.url, api_key=mine, max_retries=0) as other:
+        assert (await other.get("/v1/models", cast_to=dict[str, Any]))["object"] == "list"
+
+
+async def test_a_run_is_seen_by_its_team_whatever_key_asked_and_by_administrators(it: Keyed) -> None:
+    mine, others, alone = [await run_of(it, who) for who in ("only run", "other team", "alone")]
+
+    async def visible(who: str) -> set[str]:
+        listed = (await it.ask(who, "GET", "/v1/workflows?limit=100")).json()["data"]
+        found = {id for id in (mine, others, alone) if (await it.ask(who, "GET", f"/v1/workflows/{id}")).status_code == 200}  # fmt: skip
+        assert {each["id"] for each in listed} == found
+        return found
+
+    assert await visible("mine") == await visible("only read") == {mine}
+    assert await visible("other team") == {others}
+    assert await visible("alone") == {alone}
+    assert await visible("admin") == {mine, others, alone}
+    record = (await it.ask("mine", "GET", f"/v1/workflows/{mine}")).json()
+    assert record["account"] == {"key_id": it.ids["only run"], "team_id": it.ids["search"]}
+
+
+async def test_a_run_of_another_team_is_as_one_that_never_was_also_while_it_runs(tmp_path: Path) -> None:
+    slow = scripted("a", {"text": "x y", "stall_after_tokens": 1})
+    async with keyed(tmp_path, team(workers=[slow], workflows={})) as it:
+        ask = ASK | {"model": "a", "stream": True}
+        async with it.api.http.stream("POST", CHAT, json=ask, headers=it.headers("mine")) as answer:
+            id = answer.headers["x-podium-workflow-id"]
+            theirs = await it.ask("other team", "GET", f"/v1/workflows/{id}")
+            nobody = await it.ask("other team", "GET", "/v1/workflows/wf_0")
+            assert (theirs.status_code, nobody.status_code) == (404, 404)
+            assert theirs.text.replace(id, "wf_0") == nobody.text
+            assert (await it.ask("other team", "GET", "/v1/workflows")).json()["data"] == []
+            assert (await it.ask("mine", "GET", f"/v1/workflows/{id}")).json()["status"] == "running"
+
+
+async def test_what_only_operators_may_read_of_a_record_is_read_by_administrators_only(
+    tmp_path: Path,
+) -> None:
+    gone = {"name": "gone", "kind": "openai", "model": "m", "base_url": "http://127.0.0.1:1", "retry": {"attempts": 1}}  # fmt: skip
+    async with keyed(tmp_path, team(workers=[gone], workflows={})) as it:
+        failed = await it.ask("mine", "POST", CHAT, ASK | {"model": "gone"})
+        id = failed.headers["x-podium-workflow-id"]
+        mine, theirs = [(await it.ask(who, "GET", f"/v1/workflows/{id}")).text for who in ("mine", "admin")]
+        assert "127.0.0.1:1" in theirs
+        assert "127.0.0.1:1" not in mine
+        listed = (await it.ask("mine", "GET", "/v1/workflows")).text
+        assert "127.0.0.1:1" not in listed
+
+
+async def test_a_probe_learns_whether_the_server_is_ready_and_only_a_key_learns_more(it: Keyed) -> None:
+    for who in (None, "wrong"):
+        assert (await it.ask(who, "GET", "/readyz")).json() == {"status": "ready"}
+    assert (await it.ask("mine", "GET", "/readyz")).json()["workers"] == ["a", "b", "c"]
+
+
+async def test_a_websocket_is_closed_before_anybody_looks_at_it(it: Keyed) -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    api: Any = build_api(it.api.service, directory=it.directory)
+    await api({"type": "websocket", "path": "/v1/models", "headers": []}, None, send)
+    assert sent == [{"type": "websocket.close", "code": 1008}]
+
+
+async def test_without_any_key_this_machine_is_served_whatever_credential_it_sends() -> None:
+    async with served(team()) as api:
+        for headers in ({}, {"authorization": "Bearer none"}, {"x-api-key": "a"}, {"authorization": "?"}):
+            assert (await api.http.post(CHAT, json=ASK, headers=headers)).status_code == 200
+            assert (await api.http.get("/v1/replicas", headers=headers)).status_code == 200
+        record = await api.newest()
+        assert record["account"] is None
+        refused = await api.http.get("/v1/admin/keys")
+        assert refused.status_code == 403
+        assert "podium keys create" in refused.json()["error"]["message"]
+
+
+async def test_without_any_key_whoever_a_proxy_asks_for_is_refused_and_told_how_to_make_one() -> None:
+    async with served(team()) as api:
+        for client, status in (("127.0.0.1", 200), ("10.1.2.3", 403), ("10.1.2.3, 127.0.0.1", 403)):
+            answer = await api.http.get("/v1/models", headers={"x-forwarded-for": client})
+            assert answer.status_code == status
+        assert "podium keys create NAME --scopes admin" in answer.json()["error"]["message"]
+        probe = await api.http.get("/readyz", headers={"x-forwarded-for": "10.1.2.3"})
+        assert (probe.status_code, probe.json()) == (200, {"status": "ready"})
+
+
+def test_the_keys_of_these_tests_are_of_every_sort() -> None:
+    assert {who for who in WHO if who} - {"wrong"} <= KEYS.keys()
