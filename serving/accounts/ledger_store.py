@@ -2,6 +2,8 @@
 
 Holding waits for the database; settling does not, and is written even if the database was away for a while.
 """
+# asyncpg has no types of its own.
+# pyright: reportMissingTypeStubs=false
 
 import asyncio
 import logging

@@ -5,7 +5,7 @@ The database's clock is the machine's: every process that uses the file is on it
 
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -152,7 +152,7 @@ def _move(connection: sqlite3.Connection, ended: HoldRequest, held: int, spent: 
     connection.executemany(MOVE_WINDOW, [(held, spent, *id) for id in ended.windows])
 
 
-def _values(request: HoldRequest) -> Iterable[Any]:
+def _values(request: HoldRequest) -> tuple[Any, ...]:
     return (request.id, request.run_id, request.call_no, request.key_id, request.team_id, request.day, request.month,
             request.worker, request.amount, request.owner, request.made_us)  # fmt: skip
 

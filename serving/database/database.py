@@ -1,6 +1,8 @@
 """The store as SQLAlchemy sees it: for administration, look-ups and migrations. What every paid call needs
 goes through `writer.py`.
 """
+# asyncpg has no types of its own.
+# pyright: reportMissingTypeStubs=false
 
 import contextlib
 import logging
@@ -104,7 +106,7 @@ async def connect_postgresql(address: Address, command_s: float | None = None) -
         address: of the database.
         command_s: how long a statement may take; None: as long as it takes.
     """
-    connect: Any = asyncpg.connect  # pyright: ignore[reportUnknownMemberType]
+    connect: Any = asyncpg.connect  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
     return await connect(address.dsn, timeout=CONNECT_S, command_timeout=command_s)
 
 

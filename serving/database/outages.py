@@ -2,10 +2,12 @@
 
 A broken constraint and a wrong statement are neither, and pass as they are.
 """
+# asyncpg has no types of its own.
+# pyright: reportMissingTypeStubs=false
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 
 import asyncpg
 from sqlalchemy.exc import DBAPIError
@@ -57,7 +59,7 @@ def unavailable(address: Address, error: BaseException) -> StoreUnavailable:
 
 
 @contextlib.contextmanager
-def mapped_errors(address: Address) -> Iterator[None]:
+def mapped_errors(address: Address) -> Generator[None]:
     """Errors of drivers, in the block, as ours.
 
     Raises:

@@ -4,6 +4,8 @@ While one batch is being committed the next one gathers, so a busy replica makes
 instead of many small ones, and replicas do not fight for the same rows with a connection for each request.
 Knows neither tables nor money: what is written is an `Operation`.
 """
+# asyncpg has no types of its own.
+# pyright: reportMissingTypeStubs=false
 
 import asyncio
 import logging
