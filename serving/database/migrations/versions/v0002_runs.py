@@ -1,0 +1,51 @@
+"""Runs and their events."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+BIG = sa.BigInteger
+
+
+def upgrade() -> None:
+    """Make both tables; runs were in the memory of replicas before."""
+    op.create_table(
+        "run",
+        sa.Column("id", sa.Text, nullable=False),
+        sa.Column("key_id", sa.Text),
+        sa.Column("team_id", sa.Text),
+        sa.Column("model", sa.Text, nullable=False),
+        sa.Column("status", sa.Text, nullable=False),
+        sa.Column("owner", sa.Text, nullable=False, comment="the replica that runs it"),
+        sa.Column("made_us", BIG, nullable=False),
+        sa.Column("ended_us", BIG, comment="null: it is under way"),
+        sa.Column("cost", BIG, comment="so far; null: not known"),
+        sa.Column("input_tokens", BIG, nullable=False),
+        sa.Column("output_tokens", BIG, nullable=False),
+        sa.Column("trace_id", sa.Text),
+        sa.Column("kept", sa.Integer, nullable=False, comment="1: it outlives its client and its replica"),
+        sa.Column("cancel_us", BIG, comment="when somebody asked for its end"),
+        sa.Column("numbers", sa.LargeBinary, nullable=False, comment="the record without its texts"),
+        sa.Column("body", sa.LargeBinary, comment="the record; null: under way, or its texts were removed"),
+        sa.Column("body_bytes", BIG, nullable=False, server_default=sa.text("0")),
+        sa.PrimaryKeyConstraint("id", name="run_pk"),
+        sa.CheckConstraint("body_bytes >= 0", name=op.f("run_body_bytes_not_negative")),
+        comment="a row a run; lists read every column but the body",
+    )
+    op.create_index("run_made", "run", ["made_us", "id"])
+    op.create_index("run_team", "run", ["team_id", "made_us", "id"])
+    op.create_index("run_key", "run", ["key_id", "made_us", "id"])
+    is_open = sa.text("ended_us IS NULL")
+    op.create_index("run_under_way", "run", ["owner"], sqlite_where=is_open, postgresql_where=is_open)
+    op.create_table(
+        "run_event",
+        sa.Column("run_id", sa.Text, nullable=False),
+        sa.Column("first_seq", BIG, nullable=False),
+        sa.Column("last_seq", BIG, nullable=False),
+        sa.Column("at_us", BIG, nullable=False),
+        sa.Column("body", sa.LargeBinary, nullable=False),
+        sa.PrimaryKeyConstraint("run_id", "first_seq", name="run_event_pk"),
+        comment="what happened in a run, a row for each time it was written",
+    )
+    op.create_index("run_event_at", "run_event", ["at_us"])

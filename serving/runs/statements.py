@@ -1,0 +1,117 @@
+"""What the store's writer can do with runs, on both databases. Each can be done twice.
+
+A run belongs to its owner: once another replica has taken it over, what the earlier one writes is left out.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields
+from typing import Any
+
+from serving.database.writer import Operation, PostgresConnection
+from serving.runs.rows import EventRow, RunRow, now_us
+
+CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+"""PostgreSQL's, in microseconds. SQLite's is the machine's, on which all its processes are."""
+RUN_COLUMNS = [field.name for field in fields(RunRow)]
+EVENT_COLUMNS = [field.name for field in fields(EventRow)]
+BYTES = {"numbers", "body"}
+NUMBERS = {
+    "made_us",
+    "ended_us",
+    "cost",
+    "input_tokens",
+    "output_tokens",
+    "kept",
+    "body_bytes",
+    "first_seq",
+    "last_seq",
+    "at_us",
+}
+FIXED = {"id", "key_id", "team_id", "model", "owner", "made_us", "trace_id"}
+"""Columns that a run has from its beginning."""
+NEWER = ", ".join(f"{name} = excluded.{name}" for name in RUN_COLUMNS if name not in FIXED)
+UPSERT = f"""ON CONFLICT (id) DO UPDATE SET {NEWER} WHERE run.owner = excluded.owner AND (run.ended_us IS NULL OR run.status = 'lost')
+RETURNING id, cancel_us"""
+
+
+def _unnest(columns: Sequence[str]) -> str:
+    types = ["bytea" if each in BYTES else "bigint" if each in NUMBERS else "text" for each in columns]
+    return "unnest({})".format(", ".join(f"${n}::{kind}[]" for n, kind in enumerate(types, 1)))
+
+
+def _marks(columns: Sequence[str]) -> str:
+    return ", ".join("?" * len(columns))
+
+
+PUT_RUNS = {
+    "postgresql": f"INSERT INTO run ({', '.join(RUN_COLUMNS)}) SELECT * FROM {_unnest(RUN_COLUMNS)} {UPSERT}",
+    "sqlite": f"INSERT INTO run ({', '.join(RUN_COLUMNS)}) VALUES ({_marks(RUN_COLUMNS)}) {UPSERT}",
+}
+PUT_EVENTS = {
+    "postgresql": f"INSERT INTO run_event ({', '.join(EVENT_COLUMNS)}) SELECT * FROM {_unnest(EVENT_COLUMNS)} ON CONFLICT DO NOTHING",
+    "sqlite": f"INSERT INTO run_event ({', '.join(EVENT_COLUMNS)}) VALUES ({_marks(EVENT_COLUMNS)}) ON CONFLICT DO NOTHING",
+}
+OPEN = "ended_us IS NULL AND NOT EXISTS (SELECT 1 FROM replica a WHERE a.id = run.owner AND a.lease_until_us >= {now})"
+"""Under way on a replica that does not live any more."""
+LOSE = f"UPDATE run SET status = 'lost', ended_us = {{now}} WHERE {OPEN} AND kept = 0"
+
+
+@dataclass(frozen=True, slots=True)
+class RunWrite:
+    """A run as it is now, and what has happened in it since the last write."""
+
+    row: RunRow
+    events: EventRow | None
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of a `RunWrite`.
+
+    Args:
+        is_owner: whether the run is this replica's still, and not ended before.
+        is_cancelled: whether somebody asked for its end.
+    """
+
+    is_owner: bool
+    is_cancelled: bool = False
+
+
+async def _write(connection: PostgresConnection, items: Sequence[RunWrite]) -> list[Written]:
+    async with connection.transaction():
+        rows = await connection.fetch(PUT_RUNS["postgresql"], *_columns(RUN_COLUMNS, [i.row for i in items]))
+        found = {row["id"]: Written(is_owner=True, is_cancelled=row["cancel_us"] is not None) for row in rows}
+        if events := [item.events for item in items if item.events and item.row.id in found]:
+            await connection.execute(PUT_EVENTS["postgresql"], *_columns(EVENT_COLUMNS, events))
+    return [found.get(item.row.id, Written(is_owner=False)) for item in items]
+
+
+def _write_sqlite(connection: sqlite3.Connection, items: Sequence[RunWrite]) -> list[Written]:
+    results: list[Written] = []
+    for item in items:
+        found = connection.execute(PUT_RUNS["sqlite"], astuple(item.row)).fetchall()
+        if found and item.events:
+            connection.execute(PUT_EVENTS["sqlite"], astuple(item.events))
+        results.append(Written(bool(found), is_cancelled=bool(found) and found[0][1] is not None))
+    return results
+
+
+async def _lose(connection: PostgresConnection, items: Sequence[None]) -> list[int]:
+    status = await connection.execute(LOSE.format(now=CLOCK))
+    return [int(status.rpartition(" ")[2])] * len(items)
+
+
+def _lose_sqlite(connection: sqlite3.Connection, items: Sequence[None]) -> list[int]:
+    return [connection.execute(LOSE.format(now=now_us())).rowcount] * len(items)
+
+
+def _columns(names: Sequence[str], rows: Sequence[object]) -> list[list[Any]]:
+    """Rows as the columns that `unnest` takes."""
+    return [[getattr(row, name) for row in rows] for name in names]
+
+
+WRITE: Operation[RunWrite, Written] = Operation("run", _write, _write_sqlite)
+"""Write a run and its events down."""
+LOSE_DEAD: Operation[None, int] = Operation("sweep of runs", _lose, _lose_sqlite)
+"""Mark the runs of dead replicas as lost; gives how many."""
