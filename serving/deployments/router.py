@@ -10,6 +10,7 @@ from ray import serve
 
 from conductor.errors import StoreUnavailable, WorkerUnavailable
 from conductor.model.failure import Failure
+from serving.accounts.account_ledgers import AccountLedgers
 from serving.accounts.directory import Directory
 from serving.api.app import build_api
 from serving.database.address import find_address
@@ -46,8 +47,9 @@ class Router:
         meter = RayMeter()
         self._health = Health()
         pool = build_pool(self._settings, os.environ, self._engines, self._health)
-        self._service = Service(pool, meter=meter, replicas=replicas.counts)
-        self._directory = Directory(find_address(self._settings.store, os.environ))
+        address = find_address(self._settings.store, os.environ)
+        self._directory, self._ledgers = Directory(address), AccountLedgers(address)
+        self._service = Service(pool, meter=meter, replicas=replicas.counts, ledgers=self._ledgers)
         self._changing, self._up = asyncio.Lock(), False
         sample(meter, self._service.levels)
 
@@ -91,6 +93,11 @@ class Router:
                     "The store of keys is away, and nobody is let in until it is back: %s", exc.detail
                 )
         self._up = True
+
+    async def __del__(self) -> None:
+        """Serve awaits this before it ends the replica, once no request is under way."""
+        await self._ledgers.aclose()
+        await self._directory.aclose()
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """For `autoscaling.by_load`: calls to models, under way or waiting for a slot, over what one replica

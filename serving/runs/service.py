@@ -11,6 +11,7 @@ from conductor.run.record import Record, RunRecords
 from conductor.run.run import Run
 from conductor.run.task import Task
 from conductor.run.team import Team
+from serving.accounts.account_ledgers import AccountLedgers
 from serving.accounts.caller import Caller
 from serving.health import WorkerHealth
 from serving.pool import Pool
@@ -42,11 +43,13 @@ class Service:
         store: RecordStore | None = None,
         meter: Meter | None = None,
         replicas: ReplicaCount | None = None,
+        ledgers: AccountLedgers | None = None,
     ) -> None:
         self.pool = pool
         self.meter = meter
         self.replicas: ReplicaCount = replicas or _no_replicas
         self.store: RecordStore = store or MemoryStore(lambda: self.pool.settings.limits)
+        self._ledgers = ledgers
         self.conductor_health, self.readiness = ConductorHealth(), Readiness()
         self.refused: str | None = None
         """Why the latest settings were rejected; None if they are in use."""
@@ -113,8 +116,11 @@ class Service:
         try:
             with spans.workflow(task.model, id, headers) as span:
                 try:
-                    trace_id = spans.trace_id(span)
-                    async with open_run(team, task, id, trace_id=trace_id, account=caller.account) as run:
+                    account = caller.account
+                    ledger = await self._ledgers.of(account, id) if self._ledgers else None
+                    async with open_run(
+                        team, task, id, ledger=ledger, trace_id=spans.trace_id(span), account=account
+                    ) as run:
                         self._running[id] = run
                         yield run
                 finally:

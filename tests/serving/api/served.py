@@ -14,6 +14,7 @@ import openai
 import uvicorn
 
 from conductor.run.ledger import BudgetLedger
+from serving.accounts.account_ledgers import AccountLedgers
 from serving.accounts.directory import Directory
 from serving.api.app import build_api
 from serving.pool import Engines, build_pool
@@ -170,10 +171,11 @@ async def served(
     environ: Mapping[str, str] | None = None,
     engines: Engines | None = None,
     directory: Directory | None = None,
+    ledgers: AccountLedgers | None = None,
 ) -> AsyncGenerator[Served]:
     """Serve `settings` on a free port of the loopback; at the end nothing may be left of any run."""
     checked = settings if isinstance(settings, Settings) else parse(settings)
-    service = Service(build_pool(checked, environ or {}, engines or {}))
+    service = Service(build_pool(checked, environ or {}, engines or {}), ledgers=ledgers)
     SPANS.clear()
     config = uvicorn.Config(
         build_api(service, directory=directory), log_level="error", lifespan="off", ws="none"

@@ -1,0 +1,71 @@
+"""Several router processes on one budget, one of them killed: nothing above it, nothing twice, nothing kept."""
+
+import json
+import signal
+import subprocess
+import sys
+
+from sqlalchemy import text
+
+from serving.accounts.money import to_pico
+from serving.database.address import Address
+from tests.conftest import ROOT
+from tests.serving.accounts.ledgers import CENT, Ledgers, open_ledgers
+
+OTHERS, CALLS, CAP = 3, 100, 100
+HELD_BY_THE_KILLED, SETTLED_BY_THE_KILLED = 40, 5
+
+
+def start(ledgers: Ledgers, calls: int, dies_after: int | None = None) -> subprocess.Popen[str]:
+    address = ledgers.database.address
+    orders = {
+        "address": address.dsn or f"sqlite:///{address.path}", "key_id": ledgers.key_id, "team_id": ledgers.team_id,
+        "calls": calls, "amount": to_pico(CENT), "dies_after": dies_after,
+    }  # fmt: skip
+    command = [sys.executable, "-m", "tests.serving.accounts.drawing"]
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin
+    process.stdin.write(json.dumps(orders) + "\n")
+    process.stdin.flush()
+    return process
+
+
+async def test_routers_that_draw_at_once_spend_the_budget_and_no_more_though_one_is_killed(
+    store_address: Address,
+) -> None:
+    async with open_ledgers(store_address) as ledgers:
+        await ledgers.set_caps(CAP)
+        killed = start(ledgers, HELD_BY_THE_KILLED, SETTLED_BY_THE_KILLED)
+        assert killed.stdout
+        first = killed.stdout.readline().strip()
+        others = [start(ledgers, CALLS) for _ in range(OTHERS)]
+        acknowledged = {
+            first,
+            *(id for each in (killed, *others) for id in each.communicate(timeout=60)[0].split()),
+        }
+        assert [each.returncode for each in (killed, *others)] == [-signal.SIGKILL, *[0] * OTHERS]
+        spent, held = await ledgers.cents()
+        assert spent + held == CAP, "refused while there was room, or let in above it"
+        await _end_leases_of_the_dead(ledgers)
+        assert await ledgers.store.beat() == HELD_BY_THE_KILLED - SETTLED_BY_THE_KILLED
+        assert await ledgers.cents() == (CAP, 0)
+        await ledgers.see_no_fault()
+        entered = await _entered(ledgers)
+        assert len(entered) == len(set(entered)) == CAP
+        assert acknowledged <= set(entered), "what was acknowledged is there"
+
+
+async def _end_leases_of_the_dead(ledgers: Ledgers) -> None:
+    """Time passes; the others gave theirs back."""
+    async with ledgers.database.writing() as connection:
+        await connection.execute(
+            text("UPDATE replica SET lease_until_us = 1 WHERE id <> :own"), {"own": ledgers.store.owner}
+        )
+
+
+async def _entered(ledgers: Ledgers) -> list[str]:
+    async with ledgers.database.reading() as connection:
+        rows = await connection.execute(
+            text("SELECT hold_id FROM ledger WHERE key_id = :key"), {"key": ledgers.key_id}
+        )
+        return list(rows.scalars())

@@ -1,0 +1,72 @@
+"""A run is paid by the key that asked for it and by the key's team, in a real store."""
+
+import asyncio
+from decimal import Decimal
+from typing import Any
+
+from serving.accounts.ledger_check import find_faults
+from serving.accounts.windows import key_subject, team_subject
+from serving.database.address import Address
+from tests.serving.api.keyed import Keyed, keyed
+from tests.serving.api.served import ASK, scripted, team
+
+CHAT = "/v1/chat/completions"
+DEAR = scripted("dear", "A long answer. " * 40, price={"input_usd_per_mtok": 0, "output_usd_per_mtok": 1000}, max_output_tokens=400)  # fmt: skip
+
+
+async def spent_usd(it: Keyed, whose: str, id: str) -> Decimal:
+    """Today, once nothing is held any more: bills are written soon, not at once."""
+    while True:
+        day = (await it.ask("admin", "GET", f"/v1/admin/{whose}/{id}/budget")).json()["day"]
+        if Decimal(day["held_usd"]) == 0:
+            return Decimal(day["spent_usd"])
+        await asyncio.sleep(0.05)
+
+
+async def ask(it: Keyed, who: str, **body: Any) -> Any:
+    return await it.ask(who, "POST", CHAT, ASK | body)
+
+
+async def test_the_ledger_has_what_the_records_say_by_key_and_by_team(store_address: Address) -> None:
+    async with keyed(store_address) as it:
+        costs = dict[str, Decimal]()
+        for who in ("mine", "only run", "other team"):
+            answer = (await ask(it, who)).json()
+            costs[who] = Decimal(str(answer["podium"]["cost_usd"]))
+            assert costs[who] > 0
+            assert await spent_usd(it, "keys", it.ids[who]) == costs[who]
+        assert await spent_usd(it, "teams", it.ids["search"]) == costs["mine"] + costs["only run"]
+        assert await spent_usd(it, "teams", it.ids["sales"]) == costs["other team"]
+        assert await find_faults(await it.directory.open()) == []
+
+
+async def test_a_team_s_budget_holds_for_all_of_its_keys_and_for_nobody_else(store_address: Address) -> None:
+    async with keyed(store_address, team(workers=[DEAR], workflows={})) as it:
+        await it.directory.set_budget(team_subject(it.ids["search"]), {"day": Decimal("0.5")})
+        statuses = [(await ask(it, who, model="dear")).status_code for who in ("mine", "only run") * 4]
+        assert statuses[0] == 200
+        assert statuses[-1] == 402
+        assert await spent_usd(it, "teams", it.ids["search"]) <= Decimal("0.5")
+        assert (await ask(it, "other team", model="dear")).status_code == 200
+        refused = (await ask(it, "mine", model="dear")).json()["error"]
+        assert refused["code"] == "budget_exceeded"
+        assert "team" in refused["message"]
+
+
+async def test_parallel_requests_of_one_key_do_not_spend_the_same_cent(store_address: Address) -> None:
+    async with keyed(store_address, team(workers=[DEAR], workflows={})) as it:
+        await it.directory.set_budget(key_subject(it.ids["alone"]), {"month": Decimal(1)})
+        answers = await asyncio.gather(*(ask(it, "alone", model="dear") for _ in range(12)))
+        assert {answer.status_code for answer in answers} == {200, 402}
+        assert 0 < await spent_usd(it, "keys", it.ids["alone"]) <= 1
+
+
+async def test_a_worker_without_a_price_is_refused_under_a_budget_and_a_free_one_is_not(
+    store_address: Address,
+) -> None:
+    free, unknown = scripted("free"), {"name": "unknown", "kind": "openai", "model": "m", "base_url": "http://127.0.0.1:1", "retry": {"attempts": 1}}  # fmt: skip
+    async with keyed(store_address, team(workers=[free, unknown], workflows={})) as it:
+        await it.directory.set_budget(key_subject(it.ids["mine"]), {"day": Decimal("0.01")})
+        assert (await ask(it, "mine", model="free")).status_code == 200
+        assert (await ask(it, "mine", model="unknown")).status_code == 402
+        assert (await ask(it, "other team", model="unknown")).status_code == 502
