@@ -21,6 +21,7 @@
     ├── DeadlineExceeded     the caller's time is over
     ├── Overloaded           Podium itself has no room; says when to come back
     ├── StoreUnavailable     what must be written down before a call cannot be; says when to come back
+    ├── Cancelled            somebody asked for its end
     └── Interrupted          the process that did it ended
 
 Every error takes one positional argument, its message, and its facts by keyword, so that it crosses a
@@ -197,6 +198,10 @@ class StoreUnavailable(PodiumError):
 
     retryable = True
     retry_after_s: float = 2.0
+
+
+class Cancelled(PodiumError):
+    """Somebody asked for the end of the run before it had an answer."""
 
 
 class Interrupted(PodiumError):

@@ -39,6 +39,7 @@ TABLE: Mapping[type[errors.PodiumError], Row] = {
     errors.ContextOverflow: Row(400, "invalid_request_error", "context_length_exceeded"),
     errors.BudgetExceeded: Row(402, "budget_error", "budget_exceeded"),
     errors.DeadlineExceeded: Row(504, "timeout_error", "deadline_exceeded"),
+    errors.Cancelled: Row(409, "invalid_request_error", "cancelled"),
     errors.Interrupted: Row(503, "server_error", "interrupted"),
     errors.StoreUnavailable: Row(503, "server_error", "store_unavailable"),
     errors.Overloaded: Row(429, "rate_limit_error", "overloaded"),

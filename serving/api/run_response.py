@@ -16,6 +16,8 @@ from conductor.errors import PodiumError
 from conductor.run.events import (
     AnswerDelta,
     Event,
+    RunCancelled,
+    RunDetached,
     RunFailed,
     RunFinished,
     Terminal,
@@ -24,7 +26,7 @@ from conductor.run.record import RunRecords
 from conductor.run.run import Run
 from serving import errors
 from serving.accounts.caller import Caller
-from serving.api.dialect import Dialect
+from serving.api.dialect import Dialect, cancelled, interrupted
 from serving.api.encode import dumps
 from serving.api.request import ApiRequest
 from serving.api.resolve import ResolvedTask, resolve
@@ -84,8 +86,8 @@ class RunResponse(Response):
 
     async def _whole(self, run: Run, resolved: ResolvedTask, wire: "_Wire") -> None:
         async for event in run.events():
-            if isinstance(event, RunFailed):
-                raise event.failure.to_error()
+            if (error := _error_of(event)) is not None:
+                raise error
         await wire.json(200, self.content(run.records, resolved))
 
     def content(self, records: RunRecords, resolved: ResolvedTask) -> Json:
@@ -112,6 +114,19 @@ class RunResponse(Response):
                 return await wire.end()
 
 
+def _error_of(event: Event) -> PodiumError | None:
+    """Why there is no answer, where `event` says so."""
+    match event:
+        case RunFailed(failure=failure):
+            return failure.to_error()
+        case RunCancelled():
+            return cancelled()
+        case RunDetached():
+            return interrupted()
+        case _:
+            return None
+
+
 async def _first_events(run: Run, first_byte_s: float) -> list[Event]:
     """Events until the first piece of the answer, the end, or `first_byte_s`.
 
@@ -123,8 +138,8 @@ async def _first_events(run: Run, first_byte_s: float) -> list[Event]:
         async with asyncio.timeout(first_byte_s):
             while not events or not isinstance(events[-1], AnswerDelta | RunFinished):
                 events.append(await run.answer.next())
-                if isinstance(events[-1], RunFailed):
-                    raise events[-1].failure.to_error()
+                if (error := _error_of(events[-1])) is not None:
+                    raise error
     except TimeoutError:
         pass
     return events

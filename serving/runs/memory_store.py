@@ -6,8 +6,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
 from conductor.model.messages import Message, Text
+from conductor.run.events import AnswerDelta, Event
 from conductor.run.record import Record, RunRecords
 from serving.accounts.caller import Caller
+from serving.runs.numbers import without_content
+from serving.runs.rows import Item, made_us
+from serving.runs.store import EventPage, Place, ignore
 from serving.settings.sections import LimitSettings
 
 
@@ -18,10 +22,19 @@ class MemoryStore:
         limits: how many are kept, and how many bytes of them; asked at every `put`, because settings change.
     """
 
+    owner = ""
+
     def __init__(self, limits: Callable[[], LimitSettings]) -> None:
         self._limits = limits
         self._runs = OrderedDict[str, RunRecords]()
         self._bytes = dict[str, int]()
+        self._items = dict[str, list[Item]]()
+        self.on_cancel = ignore
+
+    def note(self, record: Record, seq: int, event: Event) -> None:
+        """See `RecordStore.note`. Events are what the record is made of, so they weigh little beside it."""
+        if record.parent is None and not isinstance(event, AnswerDelta):
+            self._items.setdefault(record.id, []).append(Item(seq, record.id, event))
 
     async def put(self, records: RunRecords) -> None:
         """See `RecordStore.put`."""
@@ -34,15 +47,38 @@ class MemoryStore:
         ):
             oldest, _ = self._runs.popitem(last=False)
             total_bytes -= self._bytes.pop(oldest)
+            self._items.pop(oldest, None)
 
     async def get(self, id: str) -> RunRecords | None:
         """See `RecordStore.get`."""
         return self._runs.get(id)
 
-    async def newest(self, limit: int, caller: Caller) -> list[RunRecords]:
+    async def newest(self, limit: int, caller: Caller, before: Place | None = None) -> list[RunRecords]:
         """See `RecordStore.newest`."""
-        visible = (run for run in self._runs.values() if caller.sees(run.record.account))
-        return heapq.nlargest(limit, visible, key=lambda run: run.record.created)
+        visible = (
+            run
+            for run in self._runs.values()
+            if caller.sees(run.record.account) and (before is None or place(run.record) < before)
+        )
+        newest = heapq.nlargest(limit, visible, key=lambda run: place(run.record))
+        return [without_content(run) for run in newest]
+
+    async def events(self, id: str, after: int) -> EventPage:
+        """See `RecordStore.events`."""
+        items = [item for item in self._items.get(id, []) if item.seq > after]
+        return EventPage(items, is_over=id in self._runs)
+
+    async def cancel(self, id: str) -> bool:
+        """See `RecordStore.cancel`: there is no other replica."""
+        return False
+
+    async def aclose(self) -> None:
+        """See `RecordStore.aclose`."""
+
+
+def place(record: Record) -> Place:
+    """Where a run stands in lists."""
+    return made_us(record), record.id
 
 
 BYTES_BESIDE_TEXT = 4_000

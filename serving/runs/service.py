@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 
-from conductor.errors import Overloaded
+from conductor.errors import Overloaded, UnknownName, quote
 from conductor.run.lifecycle import open_run
 from conductor.run.record import Record, RunRecords
 from conductor.run.run import Run
@@ -16,7 +16,8 @@ from serving.accounts.caller import Caller
 from serving.health import WorkerHealth
 from serving.pool import Pool
 from serving.runs.conductor_health import ConductorHealth
-from serving.runs.memory_store import MemoryStore
+from serving.runs.memory_store import MemoryStore, place
+from serving.runs.numbers import without_content
 from serving.runs.readiness import Readiness
 from serving.runs.store import RecordStore
 from serving.telemetry import metrics, spans
@@ -49,6 +50,7 @@ class Service:
         self.meter = meter
         self.replicas: ReplicaCount = replicas or _no_replicas
         self.store: RecordStore = store or MemoryStore(lambda: self.pool.settings.limits)
+        self.store.on_cancel = self._cancel_here
         self._ledgers = ledgers
         self.conductor_health, self.readiness = ConductorHealth(), Readiness()
         self.refused: str | None = None
@@ -119,7 +121,14 @@ class Service:
                     account = caller.account
                     ledger = await self._ledgers.of(account, id) if self._ledgers else None
                     async with open_run(
-                        team, task, id, ledger=ledger, trace_id=spans.trace_id(span), account=account
+                        team,
+                        task,
+                        id,
+                        ledger=ledger,
+                        trace_id=spans.trace_id(span),
+                        owner=self.store.owner,
+                        account=account,
+                        journal=self.store.note,
                     ) as run:
                         self._running[id] = run
                         yield run
@@ -143,11 +152,47 @@ class Service:
         records = run.records if run else await self.store.get(id)
         return records if records is not None and caller.sees(records.record.account) else None
 
-    async def newest(self, limit: int, caller: Caller) -> list[RunRecords]:
-        """The runs that began last among those that `caller` may see, also those under way."""
-        visible = [run.records for run in self._running.values() if caller.sees(run.record.account)]
-        both = [*visible, *await self.store.newest(limit, caller)]
-        return heapq.nlargest(limit, both, key=lambda run: run.record.created)
+    async def newest(self, limit: int, caller: Caller, after: str | None = None) -> list[RunRecords]:
+        """The runs that began last among those that `caller` may see, also those under way, without their
+        texts.
+
+        Args:
+            limit: how many.
+            caller: who asks.
+            after: the id of a run: those that began before it.
+
+        Raises:
+            UnknownName: there is no such run.
+            StoreUnavailable: the store is away.
+        """
+        before = None
+        if after is not None:
+            records = await self.records(after, caller)
+            if records is None:
+                raise UnknownName(f"No run {quote(after)} is kept here.", param="after")
+            before = place(records.record)
+        kept = await self.store.newest(limit, caller, before)
+        found = {run.record.id: run for run in kept}
+        for run in self._running.values():
+            record = run.record
+            if caller.sees(record.account) and (before is None or place(record) < before):
+                found[record.id] = without_content(run.records)
+        return heapq.nlargest(limit, found.values(), key=lambda run: place(run.record))
+
+    async def cancel(self, id: str) -> None:
+        """End a run, here or on another replica, where it is under way.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        if id in self._running:
+            self._cancel_here(id)
+        else:
+            await self.store.cancel(id)
+
+    def _cancel_here(self, id: str) -> None:
+        if (run := self._running.get(id)) is not None:
+            run.cancel()
 
     async def _close_unused(self) -> None:
         unused = [pool for pool in self._retired if pool not in self._in_use]

@@ -56,13 +56,18 @@ OPEN = "ended_us IS NULL AND NOT EXISTS (SELECT 1 FROM replica a WHERE a.id = ru
 """Under way on a replica that does not live any more."""
 LOSE = f"UPDATE run SET status = 'lost', ended_us = {{now}} WHERE {OPEN} AND kept = 0"
 
+CANCEL = {
+    "postgresql": f"UPDATE run SET cancel_us = coalesce(cancel_us, {CLOCK}) WHERE id = ANY ($1::text[]) AND ended_us IS NULL RETURNING id",
+    "sqlite": "UPDATE run SET cancel_us = coalesce(cancel_us, ?) WHERE id = ? AND ended_us IS NULL RETURNING id",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class RunWrite:
     """A run as it is now, and what has happened in it since the last write."""
 
     row: RunRow
-    events: EventRow | None
+    events: tuple[EventRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,7 @@ async def _write(connection: PostgresConnection, items: Sequence[RunWrite]) -> l
     async with connection.transaction():
         rows = await connection.fetch(PUT_RUNS["postgresql"], *_columns(RUN_COLUMNS, [i.row for i in items]))
         found = {row["id"]: Written(is_owner=True, is_cancelled=row["cancel_us"] is not None) for row in rows}
-        if events := [item.events for item in items if item.events and item.row.id in found]:
+        if events := [row for item in items if item.row.id in found for row in item.events]:
             await connection.execute(PUT_EVENTS["postgresql"], *_columns(EVENT_COLUMNS, events))
     return [found.get(item.row.id, Written(is_owner=False)) for item in items]
 
@@ -91,8 +96,8 @@ def _write_sqlite(connection: sqlite3.Connection, items: Sequence[RunWrite]) -> 
     results: list[Written] = []
     for item in items:
         found = connection.execute(PUT_RUNS["sqlite"], astuple(item.row)).fetchall()
-        if found and item.events:
-            connection.execute(PUT_EVENTS["sqlite"], astuple(item.events))
+        if found:
+            connection.executemany(PUT_EVENTS["sqlite"], map(astuple, item.events))
         results.append(Written(bool(found), is_cancelled=bool(found) and found[0][1] is not None))
     return results
 
@@ -113,5 +118,19 @@ def _columns(names: Sequence[str], rows: Sequence[object]) -> list[list[Any]]:
 
 WRITE: Operation[RunWrite, Written] = Operation("run", _write, _write_sqlite)
 """Write a run and its events down."""
+
+
+async def _cancel(connection: PostgresConnection, ids: Sequence[str]) -> list[bool]:
+    rows = await connection.fetch(CANCEL["postgresql"], ids)
+    found = {row["id"] for row in rows}
+    return [id in found for id in ids]
+
+
+def _cancel_sqlite(connection: sqlite3.Connection, ids: Sequence[str]) -> list[bool]:
+    return [bool(connection.execute(CANCEL["sqlite"], (now_us(), id)).fetchall()) for id in ids]
+
+
+CANCEL_RUN: Operation[str, bool] = Operation("end of a run", _cancel, _cancel_sqlite)
+"""Ask the owner of a run to end it; False where it is not under way."""
 LOSE_DEAD: Operation[None, int] = Operation("sweep of runs", _lose, _lose_sqlite)
 """Mark the runs of dead replicas as lost; gives how many."""

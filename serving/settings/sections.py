@@ -154,7 +154,7 @@ class RouterSettings(Scaling):
 
 
 class StoreSettings(Frozen):
-    """Where keys, budgets and the ledger are kept. The first thing that is to be kept makes the store; read
+    """Where keys, budgets, the ledger and the records of runs are kept. The first thing that is to be kept makes the store; read
     when the server starts.
     """
 
@@ -164,6 +164,9 @@ class StoreSettings(Frozen):
     path: Path | None = None
     """The SQLite file, on a disk of the machine itself. null: `podium/podium.db` in `$XDG_DATA_HOME`, or in
     `~/.local/share`."""
+    records: bool = True
+    """Write runs down: their records, and what happens in them. Off: the newest are kept in the memory of the
+    replica that ran them, and gone with it."""
 
 
 class TelemetrySettings(Frozen):
