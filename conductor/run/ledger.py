@@ -103,7 +103,8 @@ class BudgetLedger:
                 except BaseException:  # also while it waits: nothing was called
                     self._book(hold, Decimal(0), 0)
                     raise
-                hold.max_output_tokens = hold.upper.max_output_tokens
+                if hold.upper.max_output_tokens < hold.max_output_tokens:
+                    self._shorten(hold, self._make_hold(price, input_tokens, hold.upper.max_output_tokens))
             try:
                 yield hold
             finally:
@@ -142,6 +143,15 @@ class BudgetLedger:
         self.holds.remove(hold)
         self.spent_usd += cost_usd
         self.spent_tokens += tokens
+        self._tell_waiting()
+
+    def _shorten(self, hold: Hold, shorter: Hold) -> None:
+        """Give back what an answer cannot take that the upper ledger cut."""
+        hold.cost_usd, hold.tokens = shorter.cost_usd, shorter.tokens
+        hold.max_output_tokens = shorter.max_output_tokens
+        self._tell_waiting()
+
+    def _tell_waiting(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 

@@ -46,7 +46,7 @@ class AccountLedger:
         store: of this replica.
         key_id, team_id: who pays.
         run_id: for the ledger's entries.
-        wait_s: how long a call waits where others hold what is left.
+        wait_s: how long a call waits where other runs hold what is left.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class AccountLedger:
     ) -> None:
         self._store, self._wait_s = store, wait_s
         self._key_id, self._team_id, self._run_id = key_id, team_id, run_id
-        self._calls = 0
+        self._calls = self._open = 0
 
     @asynccontextmanager
     async def hold(
@@ -62,8 +62,9 @@ class AccountLedger:
     ) -> AsyncGenerator[AccountHold]:
         """See `Ledger.hold`.
 
-        Where others hold too much of what is left, this waits a moment for them to settle; then, and where
-        nobody else holds anything, the answer is shortened to what is left. A call whose price is not known
+        Where others hold too much of what is left, this waits for them to settle: as long as calls of the
+        same run are open, else a moment. Then, and where nobody holds anything, the answer is shortened to
+        what is left. A call whose price is not known
         is refused where there is a budget, and else entered with nothing.
 
         Raises:
@@ -75,9 +76,11 @@ class AccountLedger:
             yield AccountHold(Decimal(0), input_tokens + max_output_tokens, max_output_tokens)
             return
         hold = await self._reserve(price, input_tokens, max_output_tokens, what)
+        self._open += 1
         try:
             yield hold
         finally:
+            self._open -= 1
             if not hold.settled:
                 await self.settle(hold, None, None)
 
@@ -115,7 +118,7 @@ class AccountLedger:
                 raise _unpriced(refusal, what)
             window = refusal.window
             can_wait = _tokens_for(price, input_tokens, window.room + window.held) >= least
-            if window.held and can_wait and time.monotonic() < until_s:
+            if window.held and can_wait and (self._open or time.monotonic() < until_s):
                 await asyncio.sleep(POLL_S)
                 tokens = max_output_tokens
                 continue

@@ -135,7 +135,7 @@ class Directory:
         rows = await self._rows(select(team).where(or_(team.c.id == reference, team.c.name == reference)))
         if not rows:
             raise UnknownName(f"There is no team {quote(reference)}.", param="team")
-        return _team(rows[0])
+        return _team(next((row for row in rows if row.id == reference), rows[0]))
 
     async def switch_team(self, reference: str, *, on: bool) -> TeamInfo:
         """Let the keys of a team in, or no longer.

@@ -44,8 +44,8 @@ ALWAYS: dict[int | str, dict[str, Any]] = {
 OPENAPI = "/openapi.json"
 
 
-async def administrator(request: Request) -> Caller:
-    """Who calls, an administrator.
+async def administrator(request: Request, response: Response) -> Caller:
+    """Who calls, an administrator. What it is told is kept by no proxy and no browser.
 
     Raises:
         NotAllowed: it is none. Whoever is on this machine is not one by that alone.
@@ -54,6 +54,7 @@ async def administrator(request: Request) -> Caller:
     if not caller.has_key:
         raise NotAllowed(FIRST_KEY, param="Authorization")
     caller.require(Scope.ADMIN)
+    response.headers["cache-control"] = "no-store"
     return caller
 
 

@@ -24,6 +24,7 @@ READY = "/readyz"
 """Its status is told to everybody, and no more than that: see `health.readyz`."""
 Headers = Iterable[tuple[bytes, bytes]]
 AUTHORIZATION, API_KEY, FORWARDED_FOR = b"authorization", b"x-api-key", b"x-forwarded-for"
+POLICY_VIOLATION = 1008
 FIRST_KEY = (
     "No key has been made for this server, so it serves its own machine only. Make the first one there, with "
     "`podium keys create NAME --scopes admin`, and send it as `Authorization: Bearer pk_…`."
@@ -43,8 +44,10 @@ class Authentication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             return await self._app(scope, receive, send)
+        if scope["type"] != "http":  # nothing else is served, and nobody has looked at its key
+            return await send({"type": "websocket.close", "code": POLICY_VIOLATION})
         headers, path = scope["headers"], scope["path"]
         scope["headers"] = [each for each in headers if each[0] not in (AUTHORIZATION, API_KEY)]
         if path != ALIVE:
@@ -72,7 +75,12 @@ def read_credential(headers: Headers) -> str | None:
     Raises:
         Unauthenticated: it has two that differ, or a credential of another kind.
     """
-    found = {_bearer(value) if name == AUTHORIZATION else _text(value) for name, value in headers if name in (AUTHORIZATION, API_KEY)}  # fmt: skip
+    found: set[str] = set()
+    for name, value in headers:
+        if name == AUTHORIZATION:
+            found.add(_bearer(value))
+        elif name == API_KEY:
+            found.add(_text(value))
     if len(found) > 1:
         raise unauthenticated("The request holds two different keys, and which one is meant is not clear.")
     return next(iter(found), None)

@@ -14,12 +14,12 @@ from serving.accounts.account_ledgers import AccountLedgers
 from serving.accounts.directory import Directory
 from serving.accounts.replica_store import ReplicaStore
 from serving.api.app import build_api
-from serving.database.address import find_address
 from serving.deployments.autoscaling import LOAD
 from serving.deployments.handle import EngineHandle
 from serving.deployments.loopback import listen_on_loopback
 from serving.deployments.ray_meter import RayMeter, sample
 from serving.deployments.replicas import Replicas
+from serving.deployments.store_reach import find_shared_address
 from serving.health import Health
 from serving.lora.adapters import AdapterError
 from serving.pool import build_pool
@@ -49,7 +49,7 @@ class Router:
         meter = RayMeter()
         self._health = Health()
         pool = build_pool(self._settings, os.environ, self._engines, self._health)
-        address = find_address(self._settings.store, os.environ)
+        address = find_shared_address(self._settings.store, os.environ)
         self._directory, self._store = Directory(address), ReplicaStore(address)
         self._records = self._record_store()
         ledgers = AccountLedgers(self._store)
@@ -60,7 +60,7 @@ class Router:
     def _record_store(self) -> DatabaseStore | None:
         if not self._settings.store.records:
             return None
-        return DatabaseStore(self._store, lambda: self._service.pool.settings.limits)
+        return DatabaseStore(self._store, lambda: self._service.pool.settings.limits, self._settings.store)
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Pool, adapters, prices, prompts and limits of `user_config` from now on; runs under way keep what

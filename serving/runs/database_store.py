@@ -4,6 +4,7 @@ replica that ran them has ended.
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -21,15 +22,18 @@ from serving.database.schema import run, run_event
 from serving.runs.journal import RunJournal
 from serving.runs.memory_store import place
 from serving.runs.numbers import without_content
+from serving.runs.retention import REMOVE, Retention
 from serving.runs.rows import fold_items, load_items, load_records, mark_lost
 from serving.runs.statements import CANCEL_RUN, LOSE_DEAD, Written
 from serving.runs.store import EventPage, Place, ignore
-from serving.settings.sections import LimitSettings
+from serving.settings.sections import LimitSettings, StoreSettings
 
 logger = logging.getLogger("podium")
 
 WATCH_S = 0.5
 """How often a replica with runs under way looks whether somebody asked for their end."""
+REMOVE_S = 300.0
+"""How often what is not kept any more is removed."""
 PAGE_ITEMS = 200
 """Rows of events in one page."""
 
@@ -40,15 +44,20 @@ class DatabaseStore:
     Args:
         store: of this replica.
         limits: how many records may wait in memory while the store is away.
+        settings: what is kept, and for how long.
         sweep_s: how often runs of replicas that ended are looked for.
     """
 
     def __init__(
-        self, store: ReplicaStore, limits: Callable[[], LimitSettings], sweep_s: float = RENEW_S
+        self,
+        store: ReplicaStore,
+        limits: Callable[[], LimitSettings],
+        settings: StoreSettings | None = None,
+        sweep_s: float = RENEW_S,
     ) -> None:
         self.owner = store.owner
         self.on_cancel: Callable[[str], None] = ignore
-        self._store, self._sweep_s = store, sweep_s
+        self._store, self._sweep_s, self._settings = store, sweep_s, settings or StoreSettings()
         self._journal = RunJournal(store, lambda: limits().records, self._on_written)
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -69,6 +78,7 @@ class DatabaseStore:
             self._tasks = [
                 asyncio.create_task(self._watch(), name="ends of runs"),
                 asyncio.create_task(self._sweep_on(), name="sweep of runs"),
+                asyncio.create_task(self._remove_on(), name="removal of old runs"),
             ]
 
     async def put(self, records: RunRecords) -> None:
@@ -142,6 +152,23 @@ class DatabaseStore:
         if lost:
             logger.warning("%d runs were lost with the routers that ran them", lost)
         return lost
+
+    async def remove_old(self, at_us: int | None = None) -> int:
+        """Remove what the settings do not keep any more at a time, by default now; gives how many rows.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        writer, removed = (await self._store.ledger()).writer, 0
+        while step := await writer.do(REMOVE, Retention.of(self._settings, at_us)):
+            removed += step
+        return removed
+
+    async def _remove_on(self) -> None:
+        while True:
+            await asyncio.sleep(REMOVE_S * random.uniform(0.5, 1.5))
+            with suppress(StoreUnavailable, StoreError):
+                await self.remove_old()
 
     async def _sweep_on(self) -> None:
         while True:

@@ -167,6 +167,14 @@ class StoreSettings(Frozen):
     records: bool = True
     """Write runs down: their records, and what happens in them. Off: the newest are kept in the memory of the
     replica that ran them, and gone with it."""
+    content_days: float | None = Field(default=30.0, gt=0)
+    """How long the texts of a run are kept: prompts, outputs, events. Its numbers stay. null: as long as those."""
+    numbers_days: float | None = Field(default=400.0, gt=0)
+    """How long the numbers of a run are kept, its record with them: tokens, cost, times, workers. The ledger
+    stays. null: for ever."""
+    content_bytes_per_team: int | None = Field(default=5_000_000_000, ge=0)
+    """How much room the texts of a team's runs may take, as they are stored; the oldest go first. Keys without a
+    team are one each. null: any."""
 
 
 class TelemetrySettings(Frozen):

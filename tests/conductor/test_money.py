@@ -246,6 +246,14 @@ async def test_a_ledger_draws_on_its_parent_which_may_allow_less() -> None:
     assert run.holds == account.holds == []
 
 
+async def test_what_a_parent_cut_off_an_answer_is_free_for_other_steps_and_never_spent() -> None:
+    account = BudgetLedger(Budget(max_tokens=300))
+    run = BudgetLedger(Budget(max_cost_usd=cents(120), max_tokens=1000), parent=account)
+    async with run.hold(Price(Decimal(0), Decimal(1_000)), 100, 900, "a") as hold:
+        assert (hold.max_output_tokens, run.on_hold_tokens, run.on_hold_usd) == (200, 300, cents(20))
+    assert (run.spent_tokens, run.spent_usd, account.spent_usd) == (300, cents(20), cents(20))
+
+
 async def test_a_parent_without_room_refuses_and_nothing_is_spent_here() -> None:
     account = BudgetLedger(Budget(max_tokens=50))
     run = BudgetLedger(Budget(max_tokens=1000), parent=account)

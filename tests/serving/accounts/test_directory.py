@@ -164,6 +164,16 @@ async def test_names_that_say_nothing_twice_or_for_several_are_refused(store_add
             await directory.create_key("app", expires_us=1)
 
 
+async def test_an_id_means_its_team_or_key_also_where_another_is_called_so(store_address: Address) -> None:
+    async with opened(store_address) as directory:
+        team = await directory.create_team("search")
+        _, key = await directory.create_key("app")
+        await directory.create_team(team.id)
+        await directory.create_key(key.id)
+        assert await directory.team(team.id) == team
+        assert await directory.key(key.id) == key
+
+
 async def test_of_two_that_make_the_same_team_at_once_one_does(store_address: Address) -> None:
     async with opened(store_address) as one, opened(store_address) as other:
         made = await asyncio.gather(

@@ -59,6 +59,7 @@ async def keyed(place: Path | Address, settings: Json | None = None, **environ: 
             settings or team(), environ, directory=directory, ledgers=AccountLedgers(store)
         ) as api:
             yield Keyed(api, directory, secrets, ids)
+            await api.service.pool.aclose()
     finally:
         await store.aclose()
         await directory.aclose()

@@ -32,9 +32,9 @@ async def test_a_key_is_made_used_rotated_and_revoked_and_each_step_holds_at_onc
     store_address: Address,
 ) -> None:
     async with keyed(store_address) as it:
-        made = (
-            await it.ask("admin", "POST", KEYS, {"name": "app", "team": "search", "scopes": ["run"]})
-        ).json()
+        answer = await it.ask("admin", "POST", KEYS, {"name": "app", "team": "search", "scopes": ["run"]})
+        assert answer.headers["cache-control"] == "no-store"
+        made = answer.json()
         assert await models(it, made["secret"]) == 200
         rotated = (await it.ask("admin", "POST", f"{KEYS}/{made['id']}/rotate", {})).json()
         assert (rotated["id"], rotated["team"]) == (made["id"], made["team"])

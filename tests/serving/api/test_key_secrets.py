@@ -50,7 +50,6 @@ async def test_no_key_and_no_hash_is_in_any_log_error_record_span_or_request_to_
             made = (await it.ask("admin", "POST", "/v1/admin/keys", {"name": "new"})).json()
             rotated = (await it.ask("admin", "POST", f"/v1/admin/keys/{made['id']}/rotate", {"overlap_s": 9})).json()  # fmt: skip
             told.append((await it.ask("admin", "GET", f"/v1/admin/keys/{made['id']}")).text)
-            await it.api.service.pool.aclose()
             secrets = {*it.secrets.values(), made["secret"], rotated["secret"]}
     told += [JsonLines().format(record) for record in caplog.records]
     told += [json.dumps(dict(span.attributes or {}), default=str) + str(span.events) for span in SPANS.ended]

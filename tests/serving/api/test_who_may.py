@@ -9,9 +9,10 @@ import anthropic
 import openai
 import pytest
 
+from serving.accounts.authenticator import Authenticator
 from serving.accounts.keys import ApiKey
 from serving.api.app import build_api
-from serving.api.authentication import read_credential
+from serving.api.authentication import Authentication, read_credential
 from serving.pool import build_pool
 from serving.runs.service import Service
 from serving.settings.settings import parse
@@ -151,6 +152,21 @@ async def test_both_headers_are_read_and_two_different_keys_are_none(it: Keyed) 
     assert read_credential([(b"x-api-key", b" k "), (b"authorization", b"BEARER k")]) == "k"
 
 
+async def test_nothing_behind_authentication_sees_the_key(it: Keyed) -> None:
+    seen: list[list[bytes]] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append([name for name, _ in scope["headers"]])
+
+    mine = it.secrets["mine"].encode()
+    headers = [(b"host", b"x"), (b"authorization", b"Bearer " + mine), (b"x-api-key", mine)]
+    guarded = Authentication(app, Authenticator(it.directory))
+    for path in ("/v1/models", "/healthz", "/readyz"):
+        scope = {"type": "http", "path": path, "headers": headers, "server": ("127.0.0.1", 1)}
+        await guarded(scope, None, None)  # type: ignore[arg-type]
+    assert seen == [[b"host"]] * 3
+
+
 async def test_openais_and_anthropics_clients_send_keys_that_are_read(it: Keyed) -> None:
     mine = it.secrets["mine"]
     client = openai.AsyncOpenAI(base_url=f"{it.api.url}/v1", api_key=mine, max_retries=0)
@@ -211,6 +227,17 @@ async def test_a_probe_learns_whether_the_server_is_ready_and_only_a_key_learns_
     for who in (None, "wrong"):
         assert (await it.ask(who, "GET", "/readyz")).json() == {"status": "ready"}
     assert (await it.ask("mine", "GET", "/readyz")).json()["workers"] == ["a", "b", "c"]
+
+
+async def test_a_websocket_is_closed_before_anybody_looks_at_it(it: Keyed) -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    api: Any = build_api(it.api.service, directory=it.directory)
+    await api({"type": "websocket", "path": "/v1/models", "headers": []}, None, send)
+    assert sent == [{"type": "websocket.close", "code": 1008}]
 
 
 async def test_without_any_key_this_machine_is_served_whatever_credential_it_sends() -> None:

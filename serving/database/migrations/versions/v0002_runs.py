@@ -26,9 +26,9 @@ def upgrade() -> None:
         sa.Column("trace_id", sa.Text),
         sa.Column("kept", sa.Integer, nullable=False, comment="1: it outlives its client and its replica"),
         sa.Column("cancel_us", BIG, comment="when somebody asked for its end"),
+        sa.Column("body_bytes", BIG, nullable=False, server_default=sa.text("0")),
         sa.Column("numbers", sa.LargeBinary, nullable=False, comment="the record without its texts"),
         sa.Column("body", sa.LargeBinary, comment="the record; null: under way, or its texts were removed"),
-        sa.Column("body_bytes", BIG, nullable=False, server_default=sa.text("0")),
         sa.PrimaryKeyConstraint("id", name="run_pk"),
         sa.CheckConstraint("body_bytes >= 0", name=op.f("run_body_bytes_not_negative")),
         comment="a row a run; lists read every column but the body",
@@ -36,6 +36,14 @@ def upgrade() -> None:
     op.create_index("run_made", "run", ["made_us", "id"])
     op.create_index("run_team", "run", ["team_id", "made_us", "id"])
     op.create_index("run_key", "run", ["key_id", "made_us", "id"])
+    has_content = sa.text("body_bytes > 0")
+    op.create_index(
+        "run_content",
+        "run",
+        ["team_id", "key_id", "made_us", "id", "body_bytes"],
+        sqlite_where=has_content,
+        postgresql_where=has_content,
+    )
     is_open = sa.text("ended_us IS NULL")
     op.create_index("run_under_way", "run", ["owner"], sqlite_where=is_open, postgresql_where=is_open)
     op.create_table(

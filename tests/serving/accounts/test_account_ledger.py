@@ -1,0 +1,299 @@
+"""What a run draws from its key and its team, in real databases."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+from decimal import Decimal
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from conductor.errors import BudgetExceeded, StoreUnavailable
+from conductor.model.messages import Message
+from conductor.model.pool_member import PoolMember
+from conductor.model.usage import FREE, Price, Usage, cost_of
+from conductor.run.ledger import LEAST_ANSWER_TOKENS, Budget, BudgetLedger
+from conductor.run.lifecycle import open_run
+from conductor.run.task import Task
+from conductor.run.team import Team
+from serving.accounts.account_ledger import AccountLedger
+from serving.accounts.budgets import Spending, read_spending
+from serving.accounts.ledger_store import LedgerStore
+from serving.accounts.windows import key_subject
+from serving.database.address import Address
+from tests.conductor.team import Player, a_plan
+from tests.databases import make_address
+from tests.serving.accounts.ledgers import CENT, Ledgers, open_ledgers
+
+A_CENT_A_TOKEN = Price(Decimal(10_000), Decimal(10_000))
+PRICES = (
+    FREE,
+    A_CENT_A_TOKEN,
+    Price(Decimal(5_000), Decimal(20_000), Decimal(500)),
+    Price(Decimal(30_000), Decimal(0)),
+    None,
+)
+ABSURD = [Decimal(-1), Decimal("NaN"), Decimal("Infinity"), Decimal(10) ** 30, None]
+
+
+@pytest.fixture
+async def ledgers(store_address: Address) -> AsyncGenerator[Ledgers]:
+    async with open_ledgers(store_address) as opened:
+        yield opened
+        await opened.see_no_fault()
+
+
+def drawn_on(ledgers: Ledgers, wait_s: float = 0.3) -> AccountLedger:
+    return AccountLedger(ledgers.store, ledgers.key_id, ledgers.team_id, f"wf_{uuid.uuid4().hex}", wait_s)
+
+
+async def settled(ledgers: Ledgers) -> tuple[int, int]:
+    """Cents spent and held, once bills on their way are written: they are in one line with this one."""
+    await ledgers.store.void(ledgers.request(0))
+    return await ledgers.cents()
+
+
+async def test_a_call_is_held_at_its_worst_and_settled_to_its_bill(ledgers: Ledgers) -> None:
+    ledger = drawn_on(ledgers)
+    async with ledger.hold(A_CENT_A_TOKEN, 100, 200, "dear") as hold:
+        assert hold.max_output_tokens == 200
+        assert await ledgers.cents() == (0, 300)
+        await ledger.settle(hold, 150 * CENT, Usage(100, 50, 20))
+    assert await settled(ledgers) == (150, 0)
+    assert await ledgers.entries() == [("call", 150, 1, 0)]
+
+
+@pytest.mark.parametrize("cost_usd", ABSURD, ids=str)
+async def test_a_cost_that_is_none_is_all_that_was_held(ledgers: Ledgers, cost_usd: Decimal | None) -> None:
+    ledger = drawn_on(ledgers)
+    async with ledger.hold(A_CENT_A_TOKEN, 100, 200, "dear") as hold:
+        await ledger.settle(hold, cost_usd, Usage(-5, 10**30))
+    assert await settled(ledgers) == (300, 0)
+    assert await ledgers.entries() == [("call", 300, 0, 0)]
+
+
+async def test_what_is_not_settled_is_spent_in_full_and_a_higher_bill_is_never_cut(ledgers: Ledgers) -> None:
+    ledger = drawn_on(ledgers)
+    with pytest.raises(ValueError, match="cut"):
+        async with ledger.hold(A_CENT_A_TOKEN, 100, 200, "dear"):
+            raise ValueError("cut")
+    async with ledger.hold(A_CENT_A_TOKEN, 100, 200, "dear") as hold:
+        await ledger.settle(hold, 720 * CENT, Usage(100, 620))
+    assert await settled(ledgers) == (1020, 0)
+    assert await ledgers.entries() == [("call", 300, 0, 0), ("call", 720, 1, 1)]
+
+
+async def test_where_nobody_holds_anything_the_answer_is_cut_to_what_is_left_or_refused(
+    ledgers: Ledgers,
+) -> None:
+    await ledgers.set_caps(1000, 250)
+    ledger = drawn_on(ledgers)
+    async with ledger.hold(A_CENT_A_TOKEN, 100, 500, "dear") as hold:
+        assert hold.max_output_tokens == 150
+        assert await ledgers.cents() == (0, 250)
+        await ledger.settle(hold, 187 * CENT, None)
+    with pytest.raises(BudgetExceeded) as caught:
+        async with ledger.hold(A_CENT_A_TOKEN, 0, 500, "dear"):
+            raise AssertionError("63 tokens are no answer")
+    assert str(caught.value) == (
+        "A call to dear could cost more than is left of the team's budget for today: spent $1.87, held $0, limit $2.5. "
+        "Raise the team's budget, or wait for the next day (UTC)."
+    )
+    assert not caught.value.retryable
+    async with ledger.hold(A_CENT_A_TOKEN, 0, 60, "dear") as hold:
+        assert hold.max_output_tokens == 60, "a short answer was all that was asked for"
+
+
+async def test_a_call_waits_for_another_runs_and_is_told_to_come_back_if_that_takes_long(
+    ledgers: Ledgers,
+) -> None:
+    await ledgers.set_caps(300)
+    one, other = drawn_on(ledgers), drawn_on(ledgers)
+    async with one.hold(A_CENT_A_TOKEN, 100, 200, "dear") as hold:
+        with pytest.raises(BudgetExceeded, match="Others will settle for less") as caught:
+            async with other.hold(A_CENT_A_TOKEN, 100, 100, "dear"):
+                raise AssertionError("all is held")
+        assert caught.value.retryable
+        assert vars(caught.value)["retry_after_s"] > 0
+        waiting = asyncio.create_task(
+            drawn_on(ledgers, 60).hold(A_CENT_A_TOKEN, 100, 100, "dear").__aenter__()
+        )
+        await one.settle(hold, 10 * CENT, None)
+    assert (await waiting).max_output_tokens == 100
+
+
+async def test_steps_of_one_run_wait_for_one_another_as_long_as_it_takes(ledgers: Ledgers) -> None:
+    await ledgers.set_caps(300)
+    ledger = drawn_on(ledgers, wait_s=0)
+    async with ledger.hold(A_CENT_A_TOKEN, 100, 200, "dear") as hold:
+        second = ledger.hold(A_CENT_A_TOKEN, 100, 100, "dear")
+        waiting = asyncio.create_task(second.__aenter__())
+        await asyncio.sleep(0.25)
+        assert not waiting.done()
+        await ledger.settle(hold, 10 * CENT, None)
+    assert (await waiting).max_output_tokens == 100
+    await second.__aexit__(None, None, None)
+
+
+async def test_a_wait_that_is_left_holds_nothing(ledgers: Ledgers) -> None:
+    await ledgers.set_caps(100)
+    ledger = drawn_on(ledgers, 60)
+    async with ledger.hold(A_CENT_A_TOKEN, 0, 100, "dear") as hold:
+        for turns in (0, 1, 3, 100):
+            waiting = asyncio.create_task(ledger.hold(A_CENT_A_TOKEN, 0, 100, "dear").__aenter__())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            waiting.cancel()
+            await asyncio.wait([waiting])
+        assert await settled(ledgers) == (0, 100)
+        await ledger.settle(hold, Decimal(0), Usage())
+    assert await settled(ledgers) == (0, 0)
+
+
+async def test_no_price_is_refused_under_a_budget_and_entered_as_unknown_without(ledgers: Ledgers) -> None:
+    ledger = drawn_on(ledgers)
+    async with ledger.hold(None, 100, 200, "odd") as hold:
+        assert hold.max_output_tokens == 200
+    assert await settled(ledgers) == (0, 0)
+    assert await ledgers.entries() == [("call", 0, 0, 0)]
+    await ledgers.set_caps(None, 100)
+    with pytest.raises(
+        BudgetExceeded, match=r"odd has no price, .* the team's budget for today\. Set `price`"
+    ):
+        async with ledger.hold(None, 100, 200, "odd"):
+            raise AssertionError("not under a budget")
+
+
+async def test_a_call_that_costs_nothing_does_not_ask_the_store() -> None:
+    away = LedgerStore(Address("postgresql", "away", "postgresql://x@127.0.0.1:1/x"))
+    ledger = AccountLedger(away, "k", None, "wf")
+    async with ledger.hold(FREE, 100, 200, "own") as hold:
+        await ledger.settle(hold, Decimal(0), Usage(100, 200))
+    with pytest.raises(StoreUnavailable):
+        async with ledger.hold(A_CENT_A_TOKEN, 100, 200, "dear"):
+            raise AssertionError("its spending would be known to nobody")
+
+
+async def test_a_run_draws_on_its_own_budget_and_on_its_accounts(ledgers: Ledgers) -> None:
+    """Two workers, one of which fails, one plan: the record's costs are the ledger's."""
+    await ledgers.set_caps(10_000)
+    price = Price(Decimal(10), Decimal(100))
+    players = [
+        Player("a", ["one", Usage(40, 7)], price=price),
+        Player("b", ["two", Usage(50, 9)], price=price),
+    ]
+    pool = {
+        each.name: PoolMember(each.name, each, price=price, worst_price=price, max_output_tokens=500)
+        for each in players
+    }
+    task = Task(
+        conversation=(Message.of("user", "?"),),
+        plan=a_plan(("a", ()), ("b", (0,))),
+        budget=Budget(Decimal(5)),
+    )
+    ledger = drawn_on(ledgers)
+    async with open_run(Team(None, pool), task, ledger=ledger) as run:
+        record = [event async for event in run.events()] and run.record
+    await ledgers.store.void(ledgers.request(0))
+    (today, _) = await read(ledgers)
+    assert record.cost_usd == today.spent_usd == price.of(Usage(90, 16))
+    assert today.held_usd == 0
+
+
+async def read(ledgers: Ledgers) -> list[Spending]:
+    return await read_spending(ledgers.database, key_subject(ledgers.key_id))
+
+
+@dataclass(frozen=True)
+class Asks:
+    """A call that some step wants to make, and how it goes."""
+
+    run: int
+    price: Price | None
+    input_tokens: int
+    max_output_tokens: int
+    used: float
+    """The part of its hold that it takes."""
+    ending: str
+
+
+ASKS = st.builds(
+    Asks,
+    run=st.integers(0, 2),
+    price=st.sampled_from(PRICES),
+    input_tokens=st.integers(0, 200),
+    max_output_tokens=st.integers(1, 300),
+    used=st.floats(0, 1),
+    ending=st.sampled_from(["settle", "settle", "unknown", "raise", "cancel", "leave"]),
+)
+CAPS = st.none() | st.integers(0, 1_000)
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def one_address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Address:
+    """A database for all examples, each with a key of its own."""
+    postgres = request.getfixturevalue("postgres") if request.param == "postgresql" else None
+    return make_address(tmp_path_factory.mktemp("store"), postgres)
+
+
+@given(st.lists(ASKS, max_size=8), CAPS, CAPS, CAPS)
+@settings(
+    max_examples=25, phases=[Phase.generate]
+)  # an example takes a tenth of a second: none is made smaller
+def test_whatever_calls_do_no_cap_is_passed_and_everything_is_entered_once(
+    one_address: Address, calls: list[Asks], key_cap: int | None, team_cap: int | None, run_cap: int | None
+) -> None:
+    async def everyone() -> None:
+        async with open_ledgers(one_address) as ledgers:
+            await ledgers.set_caps(key_cap, team_cap)
+            budget = Budget(None if run_cap is None else run_cap * CENT)
+            runs = [BudgetLedger(budget, parent=drawn_on(ledgers, 0.02)) for _ in range(3)]
+
+            async def inside() -> None:
+                today = (await read(ledgers))[0]
+                cap = min((cap for cap in (key_cap, team_cap) if cap is not None), default=None)
+                assert cap is None or today.spent_usd + today.held_usd <= cap * CENT
+
+            costs = await asyncio.gather(*(make(one, runs[one.run], inside) for one in calls))
+            await ledgers.store.void(ledgers.request(0))
+            today = (await read(ledgers))[0]
+            assert (today.spent_usd, today.held_usd) == (sum(costs), 0)
+            assert sum(run.spent_usd for run in runs) == sum(costs)
+            await ledgers.see_no_fault()
+
+    asyncio.run(everyone())
+
+
+async def make(one: Asks, ledger: BudgetLedger, inside: Callable[[], Awaitable[None]]) -> Decimal:
+    """Make the call; gives what it is counted with."""
+
+    async def call() -> None:
+        async with ledger.hold(one.price, one.input_tokens, one.max_output_tokens, "dear") as hold:
+            await inside()
+            assert (
+                min(LEAST_ANSWER_TOKENS, one.max_output_tokens)
+                <= hold.max_output_tokens
+                <= one.max_output_tokens
+            )
+            usage = Usage(int(one.input_tokens * one.used), int(hold.max_output_tokens * one.used))
+            counted.append(hold.cost_usd if one.price else Decimal(0))
+            match one.ending:
+                case "settle":
+                    await ledger.settle(hold, cost_of(one.price, usage), usage)
+                    counted[:] = [cost_of(one.price, usage) or Decimal(0)]
+                case "unknown":
+                    await ledger.settle(hold, None, usage)
+                case "raise":
+                    raise ValueError
+                case "cancel":
+                    asyncio.current_task().cancel()  # type: ignore[union-attr]
+                    await asyncio.sleep(0)
+                case _:
+                    pass
+
+    counted: list[Decimal] = []
+    await asyncio.wait([task := asyncio.create_task(call())])
+    assert task.cancelled() or isinstance(task.exception(), ValueError | BudgetExceeded | None)
+    return sum(counted, Decimal(0))

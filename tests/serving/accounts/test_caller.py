@@ -1,0 +1,57 @@
+"""Whose runs a caller sees: what always holds."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conductor.errors import NotAllowed
+from conductor.run.record import NOBODY, Account
+from serving.accounts.caller import ANYBODY, Caller, Scope
+
+IDS = st.sampled_from(["", "a", "b"])
+ACCOUNTS = st.builds(Account, IDS, IDS)
+KEYED = ACCOUNTS.filter(lambda account: account.key_id)
+SCOPES = st.frozensets(st.sampled_from(Scope))
+TENANTS = st.builds(Caller, KEYED, SCOPES.filter(lambda scopes: Scope.ADMIN not in scopes))
+
+
+@given(TENANTS, ACCOUNTS)
+def test_nobody_but_an_administrator_sees_a_run_of_another_team_or_of_nobody(
+    caller: Caller, account: Account
+) -> None:
+    if caller.sees(account):
+        mine = caller.account
+        assert mine.team_id == account.team_id
+        assert mine.team_id or mine.key_id == account.key_id
+    assert not caller.sees(NOBODY)
+
+
+@given(KEYED, SCOPES, ACCOUNTS)
+def test_everybody_sees_their_own_and_administrators_everything(
+    account: Account, scopes: frozenset[Scope], other: Account
+) -> None:
+    assert Caller(account, scopes).sees(account)
+    assert Caller(account, scopes | {Scope.ADMIN}).sees(other)
+
+
+@given(TENANTS, TENANTS)
+def test_whoever_sees_is_seen(one: Caller, other: Caller) -> None:
+    assert one.sees(other.account) == other.sees(one.account)
+
+
+@given(KEYED, SCOPES, st.sampled_from(Scope))
+def test_a_scope_that_is_not_there_is_refused_by_name(
+    account: Account, scopes: frozenset[Scope], scope: Scope
+) -> None:
+    caller = Caller(account, scopes)
+    if caller.may(scope):
+        caller.require(scope)
+        assert {scope, Scope.ADMIN} & scopes
+    else:
+        with pytest.raises(NotAllowed, match=repr(scope.value)):
+            caller.require(scope)
+
+
+def test_while_there_is_no_key_this_machine_may_everything_and_is_nobody() -> None:
+    assert all(ANYBODY.may(scope) for scope in Scope)
+    assert not ANYBODY.has_key
