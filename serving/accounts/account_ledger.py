@@ -5,20 +5,23 @@ it is opened.
 """
 
 import asyncio
+import logging
 import time
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
-from conductor.errors import BudgetExceeded
+from conductor.errors import BudgetExceeded, StoreUnavailable
 from conductor.model.usage import FREE, MILLION, Price, Usage
 from conductor.run.ledger import LEAST_ANSWER_TOKENS, Hold
-from serving.accounts.hold import Bill, HoldRequest, Refusal
+from serving.accounts.hold import Bill, Entry, HoldRequest, Refusal
 from serving.accounts.ledger_store import LedgerStore
 from serving.accounts.money import MAX_PICO, to_pico, to_usd
 from serving.accounts.windows import days_and_months
+
+logger = logging.getLogger("podium")
 
 WAIT_S = 2.0
 """How long a call waits for others to settle, which mostly takes far less than they hold."""
@@ -33,10 +36,12 @@ class AccountHold(Hold):
     Args:
         request: what it is there; None: the call costs nothing, and the store is not asked.
         price: of the worker.
+        is_held: False: the store was away, and the call goes on all the same.
     """
 
     request: HoldRequest | None = None
     price: Price | None = None
+    is_held: bool = True
 
 
 class AccountLedger:
@@ -47,12 +52,21 @@ class AccountLedger:
         key_id, team_id: who pays.
         run_id: for the ledger's entries.
         wait_s: how long a call waits where other runs hold what is left.
+        refuses_when_away: whether calls with a price are refused while the store is away; else they go on
+            without a hold, past any budget, and are entered when it is back, unless this process ends before.
     """
 
     def __init__(
-        self, store: LedgerStore, key_id: str, team_id: str | None, run_id: str, wait_s: float = WAIT_S
+        self,
+        store: LedgerStore,
+        key_id: str,
+        team_id: str | None,
+        run_id: str,
+        *,
+        wait_s: float = WAIT_S,
+        refuses_when_away: bool = True,
     ) -> None:
-        self._store, self._wait_s = store, wait_s
+        self._store, self._wait_s, self._refuses_when_away = store, wait_s, refuses_when_away
         self._key_id, self._team_id, self._run_id = key_id, team_id, run_id
         self._calls = self._open = 0
 
@@ -90,17 +104,19 @@ class AccountLedger:
         if not isinstance(hold, AccountHold) or hold.request is None:
             return
         known = usage if usage is not None and _is_possible(usage) else None
-        self._store.settle(
-            Bill(
-                hold.request.id,
-                _pico(cost_usd),
-                time.time_ns() // 1000,
-                known and known.input_tokens,
-                known and known.output_tokens,
-                known and known.cached_input_tokens,
-                _in_words(hold.price),
-            )
+        bill = Bill(
+            hold.request.id,
+            _pico(cost_usd),
+            time.time_ns() // 1000,
+            known and known.input_tokens,
+            known and known.output_tokens,
+            known and known.cached_input_tokens,
+            _in_words(hold.price),
         )
+        if hold.is_held:
+            self._store.settle(bill)
+        else:
+            self._store.enter(Entry(hold.request, bill))
 
     async def _reserve(
         self, price: Price | None, input_tokens: int, max_output_tokens: int, what: str
@@ -111,7 +127,16 @@ class AccountLedger:
         while True:
             worst_usd = (price or FREE).of(Usage(input_tokens, tokens))
             request = self._request(price, worst_usd, what)
-            refusal = await self._hold(request)
+            try:
+                refusal = await self._hold(request)
+            except StoreUnavailable:
+                if self._refuses_when_away:
+                    raise
+                logger.error("a call to %s goes on without a hold, because the store is away", what)
+                request = replace(request, id=uuid.uuid4().hex)  # the other one is void
+                return AccountHold(
+                    worst_usd, input_tokens + tokens, tokens, request=request, price=price, is_held=False
+                )
             if refusal is None:
                 return AccountHold(worst_usd, input_tokens + tokens, tokens, request=request, price=price)
             if price is None:

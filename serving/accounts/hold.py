@@ -72,6 +72,14 @@ class Bill:
 
 
 @dataclass(frozen=True, slots=True)
+class Entry:
+    """A call that was made without a hold, while the store was away."""
+
+    request: HoldRequest
+    bill: Bill
+
+
+@dataclass(frozen=True, slots=True)
 class Refusal:
     """The window that has the least room, and what it has."""
 

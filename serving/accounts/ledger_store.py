@@ -5,15 +5,18 @@ Holding waits for the database; settling does not, and is written even if the da
 
 import asyncio
 import logging
+import sqlite3
 import time
 import uuid
 from contextlib import suppress
 from typing import Self
 
+import asyncpg
+
 from conductor.errors import StoreUnavailable
-from serving.accounts.hold import Bill, HoldRequest, Refusal
+from serving.accounts.hold import Bill, Entry, HoldRequest, Refusal
 from serving.accounts.leases import LEASE_S, RENEW_S, SWEEP_LIMIT
-from serving.accounts.operations import HOLD, RELEASE, RENEW, SETTLE, SWEEP, VOID
+from serving.accounts.operations import ENTER, HOLD, RELEASE, RENEW, SETTLE, SWEEP, VOID
 from serving.database.address import Address
 from serving.database.writer import Writer
 
@@ -80,6 +83,10 @@ class LedgerStore:
         """Replace a hold by its bill, soon; nobody need wait for it."""
         return self._writer.post(SETTLE, bill)
 
+    def enter(self, entry: Entry) -> "asyncio.Future[None]":
+        """Enter a call that was made without a hold, as soon as the store is back."""
+        return self._writer.post(ENTER, entry)
+
     def void(self, request: HoldRequest) -> "asyncio.Future[None]":
         """Give back what was held for a call that was not made, soon; also where it is held only later."""
         return self._writer.post(VOID, request)
@@ -103,5 +110,9 @@ class LedgerStore:
     async def _beat_on(self) -> None:
         while True:
             await asyncio.sleep(self._renew_s)
-            with suppress(StoreUnavailable):  # the writer has logged it
+            try:
                 await self.beat()
+            except StoreUnavailable:
+                pass  # the writer has logged it
+            except (asyncpg.PostgresError, sqlite3.Error) as exc:  # such as a table that somebody removed
+                logger.error("the lease of this replica is not renewed: %s: %s", type(exc).__name__, exc)

@@ -5,7 +5,7 @@ Only an open hold moves, so that each of these can be done twice.
 """
 
 from serving.accounts import postgresql, sqlite
-from serving.accounts.hold import Bill, HoldRequest, Refusal
+from serving.accounts.hold import Bill, Entry, HoldRequest, Refusal
 from serving.database.writer import Operation
 
 HOLD: Operation[HoldRequest, Refusal | None] = Operation("hold", postgresql.hold, sqlite.hold)
@@ -14,6 +14,8 @@ SETTLE: Operation[Bill, None] = Operation("settle", postgresql.settle, sqlite.se
 """Replace a hold by its bill, in full, also where that is more; correct one that was posted as lost."""
 VOID: Operation[HoldRequest, None] = Operation("void", postgresql.void, sqlite.void, is_kept=True)
 """Give a hold back: nothing was called. One that is not there yet cannot be made any more."""
+ENTER: Operation[Entry, None] = Operation("entry", postgresql.enter, sqlite.enter, is_kept=True)
+"""Hold and settle at once, whatever the caps: the call was made."""
 SWEEP: Operation[int, int] = Operation("sweep", postgresql.sweep, sqlite.sweep)
 """Post the open holds of dead replicas as lost, at what was held, up to so many; gives how many."""
 RENEW: Operation[str, None] = Operation("renewal of a lease", postgresql.renew, sqlite.renew)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from serving.accounts.hold import Bill, HoldRequest, Refusal, decide, sums
+from serving.accounts.hold import Bill, Entry, HoldRequest, Refusal, decide, sums
 from serving.accounts.leases import FORGET_US, LEASE_US
 from serving.accounts.money import MAX_PICO
 from serving.accounts.windows import Window, WindowId
@@ -55,6 +55,14 @@ taken AS (UPDATE spend_window b SET held = b.held + s.amount
         WHERE w.subject IS NOT NULL GROUP BY 1, 2, 3) s
     WHERE (b.subject, b.period, b.starts) = (s.subject, s.period, s.starts))
 INSERT INTO hold ({COLUMNS}) SELECT {COLUMNS} FROM asked"""
+TAKE_ANYWAY = f"""WITH made AS (INSERT INTO hold ({COLUMNS}) SELECT {COLUMNS} FROM ({ASKED}) AS asked ON CONFLICT DO NOTHING RETURNING *),
+moves AS (SELECT w.subject, w.period, w.starts, sum(amount) AS amount FROM made, LATERAL {WINDOWS}
+    WHERE w.subject IS NOT NULL GROUP BY 1, 2, 3),
+locked AS MATERIALIZED (SELECT b.subject, b.period, b.starts FROM spend_window b
+    WHERE (b.subject, b.period, b.starts) IN (SELECT subject, period, starts FROM moves) ORDER BY 1, 2, 3 FOR UPDATE OF b),
+moved AS (UPDATE spend_window b SET held = b.held + m.amount FROM moves m JOIN locked USING (subject, period, starts)
+    WHERE (b.subject, b.period, b.starts) = (m.subject, m.period, m.starts))
+SELECT 1"""
 
 TOLD = """SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[], $7::bigint[])
     AS t (id, cost, input_tokens, output_tokens, cached_tokens, price, at_us)"""
@@ -104,6 +112,7 @@ FORGET = f"DELETE FROM replica WHERE lease_until_us < {NOW_US} - $1::bigint"
 RENEW = f"""INSERT INTO replica (id, lease_until_us, began_us) SELECT id, {NOW_US} + $2, {NOW_US} FROM unnest($1::text[]) AS r (id)
 ON CONFLICT (id) DO UPDATE SET lease_until_us = excluded.lease_until_us"""
 
+WINDOW_FIELDS = [attrgetter("subject"), attrgetter("period"), attrgetter("starts")]
 FIELDS = [attrgetter(name) for name in COLUMNS.split(", ")]
 BILL_FIELDS = [
     attrgetter(name)
@@ -132,9 +141,7 @@ async def _hold_exactly(
     connection: "PostgresConnection", requests: list[HoldRequest]
 ) -> list[Refusal | None]:
     """Hold one after the other, in the order of asking, whatever others are refused."""
-    windows = _columns(
-        [attrgetter("subject"), attrgetter("period"), attrgetter("starts")], list(sums(requests))
-    )
+    windows = _columns(WINDOW_FIELDS, list(sums(requests)))
     await connection.execute(MAKE_WINDOWS, *windows)
     async with connection.transaction():
         rows = await connection.fetch(LOCK_WINDOWS, *windows)
@@ -172,6 +179,14 @@ async def void(connection: "PostgresConnection", requests: Sequence[HoldRequest]
     late = [Bill(each.id, 0, each.made_us) for each in requests]
     await connection.execute(SETTLE_LATE, *_columns(BILL_FIELDS, late))
     return [None] * len(requests)
+
+
+async def enter(connection: "PostgresConnection", entries: Sequence[Entry]) -> list[None]:
+    """See `operations.ENTER`."""
+    requests = [entry.request for entry in entries]
+    await connection.execute(MAKE_WINDOWS, *_columns(WINDOW_FIELDS, list(sums(requests))))
+    await connection.execute(TAKE_ANYWAY, *_columns(FIELDS, requests))
+    return await settle(connection, [entry.bill for entry in entries])
 
 
 async def sweep(connection: "PostgresConnection", limits: Sequence[int]) -> list[int]:

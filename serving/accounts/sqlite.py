@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from serving.accounts.hold import Bill, HoldRequest, Refusal, decide, sums
+from serving.accounts.hold import Bill, Entry, HoldRequest, Refusal, decide, sums
 from serving.accounts.leases import FORGET_US, LEASE_US
 from serving.accounts.windows import Window
 
@@ -91,6 +91,15 @@ def void(connection: sqlite3.Connection, requests: Sequence[HoldRequest]) -> lis
         else:
             _settle_late(connection, Bill(request.id, 0, request.made_us))
     return [None] * len(requests)
+
+
+def enter(connection: sqlite3.Connection, entries: Sequence[Entry]) -> list[None]:
+    """See `operations.ENTER`."""
+    for request in (entry.request for entry in entries):
+        if connection.execute(f"{MAKE_HOLD} ON CONFLICT DO NOTHING", _values(request)).rowcount:
+            connection.executemany(MAKE_WINDOW, request.windows)
+            _move(connection, request, request.amount, 0)
+    return settle(connection, [entry.bill for entry in entries])
 
 
 def sweep(connection: sqlite3.Connection, limits: Sequence[int]) -> list[int]:

@@ -13,6 +13,7 @@ WEB = {"fastapi", "starlette", "uvicorn"}
 ABSENT = {
     "conductor.run.team": SDKS | MODELS | WEB | {"ray", "pydantic", "yaml", "opentelemetry", "httpx2"},
     "serving.settings.settings": SDKS | MODELS | WEB | {"ray", "opentelemetry", "httpx2"},
+    "serving.accounts.account_ledger": SDKS | MODELS | WEB | {"ray", "opentelemetry", "httpx2", "alembic"},
     "serving.telemetry.spans": SDKS | MODELS | WEB | {"ray", "grpc"},
     "serving.pool": SDKS | MODELS | WEB | {"ray"},
     "serving.workers.openai": MODELS | WEB | {"ray", "anthropic", "google.genai"},

@@ -74,6 +74,20 @@ class Ledgers:
             )
             return list(rows.scalars())
 
+    @asynccontextmanager
+    async def windows_locked(self, more_cents: int = 0) -> AsyncGenerator[None]:
+        """Another transaction has these windows, and adds to what is held in them."""
+        async with self.database.writing() as connection:
+            await connection.execute(
+                text("UPDATE spend_window SET held = held + :more WHERE subject IN (:key, :team)"),
+                {
+                    "more": more_cents * 10**10,
+                    "key": key_subject(self.key_id),
+                    "team": team_subject(self.team_id),
+                },
+            )
+            yield
+
     async def see_no_fault(self) -> None:
         """The whole ledger adds up."""
         assert await find_faults(self.database) == []

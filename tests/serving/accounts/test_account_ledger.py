@@ -46,7 +46,9 @@ async def ledgers(store_address: Address) -> AsyncGenerator[Ledgers]:
 
 
 def drawn_on(ledgers: Ledgers, wait_s: float = 0.3) -> AccountLedger:
-    return AccountLedger(ledgers.store, ledgers.key_id, ledgers.team_id, f"wf_{uuid.uuid4().hex}", wait_s)
+    return AccountLedger(
+        ledgers.store, ledgers.key_id, ledgers.team_id, f"wf_{uuid.uuid4().hex}", wait_s=wait_s
+    )
 
 
 async def settled(ledgers: Ledgers) -> tuple[int, int]:
@@ -152,6 +154,18 @@ async def test_a_wait_that_is_left_holds_nothing(ledgers: Ledgers) -> None:
     assert await settled(ledgers) == (0, 0)
 
 
+async def test_a_call_that_is_left_while_the_store_writes_its_hold_gives_it_back(ledgers: Ledgers) -> None:
+    ledger = drawn_on(ledgers)
+    await ledgers.store.hold(ledgers.request(0))
+    async with ledgers.windows_locked():
+        left = asyncio.create_task(ledger.hold(A_CENT_A_TOKEN, 0, 100, "dear").__aenter__())
+        await asyncio.sleep(0.1)
+        left.cancel()
+        await asyncio.wait([left])
+    assert await settled(ledgers) == (0, 0)
+    assert await ledgers.states() == ["open", "voided", "voided"]
+
+
 async def test_no_price_is_refused_under_a_budget_and_entered_as_unknown_without(ledgers: Ledgers) -> None:
     ledger = drawn_on(ledgers)
     async with ledger.hold(None, 100, 200, "odd") as hold:
@@ -174,6 +188,20 @@ async def test_a_call_that_costs_nothing_does_not_ask_the_store() -> None:
     with pytest.raises(StoreUnavailable):
         async with ledger.hold(A_CENT_A_TOKEN, 100, 200, "dear"):
             raise AssertionError("its spending would be known to nobody")
+
+
+async def test_while_the_store_is_away_calls_can_go_on_and_are_entered_when_it_is_back(
+    ledgers: Ledgers, store_address: Address
+) -> None:
+    await ledgers.set_caps(50)
+    without_lease = LedgerStore(store_address)
+    ledger = AccountLedger(without_lease, ledgers.key_id, ledgers.team_id, "wf", refuses_when_away=False)
+    for cost_usd in (70 * CENT, None):
+        async with ledger.hold(A_CENT_A_TOKEN, 0, 100, "dear") as hold:
+            await ledger.settle(hold, cost_usd, None)
+    await without_lease.__aexit__()
+    assert await settled(ledgers) == (170, 0)
+    assert await ledgers.entries() == [("call", 70, 1, 0), ("call", 100, 0, 0)]
 
 
 async def test_a_run_draws_on_its_own_budget_and_on_its_accounts(ledgers: Ledgers) -> None:

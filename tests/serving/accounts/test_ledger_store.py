@@ -2,14 +2,21 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
 
 import pytest
 from sqlalchemy import text
 
 from conductor.errors import StoreUnavailable
+from serving.accounts.hold import Entry
 from serving.accounts.ledger_store import LedgerStore
+from serving.accounts.money import to_pico
+from serving.accounts.postgresql import ASKED
 from serving.database.address import Address
-from tests.serving.accounts.ledgers import Ledgers, bill, open_ledgers
+from tests.serving.accounts.ledgers import CENT, Ledgers, bill, open_ledgers
+
+NOTHING_FITS = f"SELECT id FROM ({ASKED}) AS asked WHERE false"
+MAKE_NONE = "SELECT unnest($1::text[]), unnest($2::text[]), unnest($3::int[])"
 
 
 @pytest.fixture
@@ -50,6 +57,42 @@ async def test_a_batch_holds_all_that_fits_in_its_turn_whoever_else_is_refused(l
     assert await ledgers.cents() == (0, sum(fitting))
     refusal = next(refusal for refusal in refusals if refusal)
     assert (refusal.id.subject, refusal.id.period) == (f"key:{ledgers.key_id}", "day")
+
+
+@pytest.mark.parametrize("path", ["at once", "exactly"])
+async def test_a_hold_that_waited_for_another_sees_what_that_one_took(
+    ledgers: Ledgers, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ledgers.set_caps(100)
+    assert await ledgers.store.hold(ledgers.request(10)) is None
+    if path == "exactly":
+        monkeypatch.setattr("serving.accounts.postgresql.FITTING", NOTHING_FITS)
+        monkeypatch.setattr(
+            "serving.accounts.postgresql.MAKE_WINDOWS", MAKE_NONE
+        )  # they are there, and it would wait
+    async with ledgers.windows_locked(more_cents=50):
+        waiting = asyncio.create_task(ledgers.store.hold(ledgers.request(50)))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+    refusal = await waiting
+    assert refusal is not None
+    assert refusal.window.room == to_pico(40 * CENT)
+    async with ledgers.windows_locked(more_cents=-50):
+        pass
+
+
+async def test_replicas_that_hold_one_by_one_at_the_same_time_use_the_cap_up_and_no_more(
+    ledgers: Ledgers, store_address: Address
+) -> None:
+    await ledgers.set_caps(30)
+
+    async def draw(store: LedgerStore) -> int:
+        return sum([await store.hold(ledgers.request(1)) is None for _ in range(12)])
+
+    async with AsyncExitStack() as stack:
+        stores = [await stack.enter_async_context(LedgerStore(store_address, 60)) for _ in range(4)]
+        assert sum(await asyncio.gather(*map(draw, stores))) == 30
+    assert await ledgers.cents() == (0, 30)
 
 
 async def test_every_window_limits_and_a_cap_holds_from_the_moment_that_it_is_set(ledgers: Ledgers) -> None:
@@ -104,6 +147,15 @@ async def test_holds_of_a_dead_replica_are_posted_in_full_and_corrected_if_it_wa
     for each in frozen[:2]:
         await ledgers.store.settle(bill(each, 1))
     assert await ledgers.cents() == (75, 0), "corrected once"
+
+
+async def test_a_call_that_was_made_without_a_hold_is_entered_once_whatever_the_cap(ledgers: Ledgers) -> None:
+    await ledgers.set_caps(1)
+    request = ledgers.request(30)
+    for _ in range(2):
+        await ledgers.store.enter(Entry(request, bill(request, 12)))
+    assert await ledgers.cents() == (12, 0)
+    assert await ledgers.entries() == [("call", 12, 1, 0)]
 
 
 async def _end_lease(ledgers: Ledgers) -> None:
