@@ -6,6 +6,7 @@
     ├── BadTask              the caller asked for something no plan can serve
     │   ├── UnknownName          it named a model or a run that is not there
     │   ├── TooLarge             it is bigger than what is taken
+    │   ├── NotTheSame           an earlier request of that name asked for something else
     │   ├── TooSlow              it was not whole in time
     │   └── WrongContentType     its body is not JSON, or does not say so
     ├── NotAllowed           the caller may not ask for it
@@ -96,6 +97,10 @@ class UnknownName(BadTask):
 
 class TooLarge(BadTask):
     """The request is bigger than what is taken."""
+
+
+class NotTheSame(BadTask):
+    """An earlier request with the same Idempotency-Key asked for something else."""
 
 
 class TooSlow(BadTask):

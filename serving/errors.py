@@ -26,6 +26,7 @@ TABLE: Mapping[type[errors.PodiumError], Row] = {
     errors.BadTask: Row(400, "invalid_request_error", "bad_task"),
     errors.UnknownName: Row(404, "invalid_request_error", "not_found"),
     errors.TooLarge: Row(413, "invalid_request_error", "too_large"),
+    errors.NotTheSame: Row(422, "invalid_request_error", "idempotency_key_reused"),
     errors.TooSlow: Row(408, "invalid_request_error", "request_timeout"),
     errors.WrongContentType: Row(415, "invalid_request_error", "wrong_content_type"),
     errors.NotAllowed: Row(403, "permission_error", "not_allowed"),

@@ -155,6 +155,7 @@ run = Table(
     Column("output_tokens", BigInteger, nullable=False),
     Column("trace_id", Text),
     Column("kept", Integer, nullable=False, comment="1: it outlives its client and its replica"),
+    Column("takes", Integer, nullable=False, server_default=text("0"), comment="how often it was taken over"),
     Column("cancel_us", BigInteger, comment="when somebody asked for its end"),
     Column("body_bytes", BigInteger, nullable=False, server_default=text("0")),
     Column("numbers", LargeBinary, nullable=False, comment="the record without its texts"),
@@ -180,6 +181,17 @@ run = Table(
         postgresql_where=text("ended_us IS NULL"),
     ),
     comment="a row a run; lists read every column but the body",
+)
+idempotency = Table(
+    "idempotency",
+    metadata,
+    Column("account", Text, primary_key=True, comment="whose; names of others are other names"),
+    Column("name", Text, primary_key=True, comment="what the client calls its request"),
+    Column("body_hash", Text, nullable=False),
+    Column("run_id", Text, nullable=False),
+    Column("drop_us", BigInteger, nullable=False, comment="from when on the name is free again"),
+    Index("idempotency_drop_us", "drop_us"),
+    comment="requests that run once, however often they are sent",
 )
 run_event = Table(
     "run_event",

@@ -107,7 +107,7 @@ class Router:
 
     async def __del__(self) -> None:
         """Serve awaits this before it ends the replica, once no request is under way."""
-        await self._service.store.aclose()
+        await self._service.aclose()
         await self._store.aclose()
         await self._directory.aclose()
 

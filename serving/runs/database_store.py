@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, false, literal, select, true, tuple_
+from sqlalchemy import ColumnElement, Row, false, func, literal, select, true, tuple_
 
 from conductor.errors import StoreUnavailable
 from conductor.run.events import Event
@@ -19,12 +19,13 @@ from serving.accounts.leases import RENEW_S
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
 from serving.database.schema import run, run_event
+from serving.runs.claims import CLAIM, RELEASE_CLAIM, Claim
 from serving.runs.journal import RunJournal
 from serving.runs.memory_store import place
 from serving.runs.numbers import without_content
 from serving.runs.retention import REMOVE, Retention
-from serving.runs.rows import fold_items, load_items, load_records, mark_lost
-from serving.runs.statements import CANCEL_RUN, LOSE_DEAD, Written
+from serving.runs.rows import fold_items, load_items, load_records, mark_lost, now_us
+from serving.runs.statements import CANCEL_RUN, LOSE_DEAD, TAKE_OVER, TakeOver, Written
 from serving.runs.store import EventPage, Place, ignore
 from serving.settings.sections import LimitSettings, StoreSettings
 
@@ -34,6 +35,8 @@ WATCH_S = 0.5
 """How often a replica with runs under way looks whether somebody asked for their end."""
 REMOVE_S = 300.0
 """How often what is not kept any more is removed."""
+MOST_AT_ONCE = 50
+"""Runs of replicas that ended which are taken over in one go."""
 PAGE_ITEMS = 200
 """Rows of events in one page."""
 
@@ -57,6 +60,8 @@ class DatabaseStore:
     ) -> None:
         self.owner = store.owner
         self.on_cancel: Callable[[str], None] = ignore
+        self.on_taken: Callable[[str], None] = ignore
+        self.on_orphan: Callable[[RunRecords], None] = ignore
         self._store, self._sweep_s, self._settings = store, sweep_s, settings or StoreSettings()
         self._journal = RunJournal(store, lambda: limits().records, self._on_written)
         self._tasks: list[asyncio.Task[None]] = []
@@ -80,6 +85,22 @@ class DatabaseStore:
                 asyncio.create_task(self._sweep_on(), name="sweep of runs"),
                 asyncio.create_task(self._remove_on(), name="removal of old runs"),
             ]
+
+    def keep(self, id: str, seq: int = 0) -> None:
+        """See `RecordStore.keep`."""
+        self._journal.begin(id, seq, is_kept=True)
+
+    def forget(self, id: str) -> None:
+        """See `RecordStore.forget`."""
+        self._journal.forget(id)
+
+    async def claim(self, claim: Claim) -> Claim:
+        """See `RecordStore.claim`."""
+        return await (await self._store.ledger()).writer.do(CLAIM, claim)
+
+    async def release(self, claim: Claim) -> None:
+        """See `RecordStore.release`. It is done soon, not now."""
+        (await self._store.ledger()).writer.post(RELEASE_CLAIM, claim)
 
     async def put(self, records: RunRecords) -> None:
         """See `RecordStore.put`. It is written soon, not now."""
@@ -148,10 +169,31 @@ class DatabaseStore:
         Raises:
             StoreUnavailable: the store is away.
         """
-        lost = await (await self._store.ledger()).writer.do(LOSE_DEAD, None)
+        writer = (await self._store.ledger()).writer
+        lost = await writer.do(LOSE_DEAD, now_us() - int(self._settings.keep_s * 1_000_000))
         if lost:
             logger.warning("%d runs were lost with the routers that ran them", lost)
         return lost
+
+    async def take_over(self) -> int:
+        """Continue the runs of replicas that ended which outlive them; gives how many.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        writer, taken = (await self._store.ledger()).writer, 0
+        for id in await writer.do(TAKE_OVER, TakeOver(self.owner, MOST_AT_ONCE)):
+            if self._journal.has(id):
+                continue
+            records = await self.get(id)
+            newest = await self._rows(select(func.max(run_event.c.last_seq)).where(run_event.c.run_id == id))
+            if records is not None and not self._journal.has(id):
+                taken += 1
+                self.keep(id, newest[0][0] or 0)
+                self.on_orphan(records)
+        if taken:
+            logger.warning("%d runs of routers that ended go on here", taken)
+        return taken
 
     async def remove_old(self, at_us: int | None = None) -> int:
         """Remove what the settings do not keep any more at a time, by default now; gives how many rows.
@@ -174,6 +216,7 @@ class DatabaseStore:
         while True:
             with suppress(StoreUnavailable, StoreError):  # the writer has logged it
                 await self.sweep()
+                await self.take_over()
             await asyncio.sleep(self._sweep_s)
 
     async def _watch(self) -> None:
@@ -188,6 +231,8 @@ class DatabaseStore:
     def _on_written(self, id: str, written: Written) -> None:
         if written.is_cancelled:
             self.on_cancel(id)
+        if not written.is_owner:
+            self.on_taken(id)
 
     async def _rows(self, query: Any) -> list[Row[Any]]:
         if not self._store.address.may_hold_something:

@@ -89,6 +89,10 @@ class RunJournal:
         run = self._runs.get(id)
         return run.final if run else None
 
+    def has(self, id: str) -> bool:
+        """Whether the run is under way here, or not all written."""
+        return id in self._runs
+
     def begin(self, id: str, seq: int = 0, *, is_kept: bool = False) -> None:
         """Expect a run.
 
@@ -98,6 +102,10 @@ class RunJournal:
             is_kept: see `Noted.is_kept`.
         """
         self._runs[id] = Noted(seq, is_kept=is_kept)
+
+    def forget(self, id: str) -> None:
+        """A run that was expected has not begun."""
+        self._runs.pop(id, None)
 
     def note(self, record: Record, seq: int, event: Event) -> None:
         """See `RecordStore.note`."""
@@ -125,14 +133,15 @@ class RunJournal:
 
     async def aclose(self) -> None:
         """Write what is waiting, for a few seconds at most."""
-        if self._task is None:
+        task, self._task = self._task, None
+        if task is None:
             return
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_S):
                 await self._idle.wait()
-        self._task.cancel()
+        task.cancel()
         with suppress(asyncio.CancelledError):
-            await self._task
+            await task
         if left := [id for id, run in self._runs.items() if run.is_waiting]:
             logger.error("the store was away to the end: %d runs were not written", len(left))
 

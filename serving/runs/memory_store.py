@@ -9,6 +9,7 @@ from conductor.model.messages import Message, Text
 from conductor.run.events import AnswerDelta, Event
 from conductor.run.record import Record, RunRecords
 from serving.accounts.caller import Caller
+from serving.runs.claims import Claim
 from serving.runs.numbers import without_content
 from serving.runs.rows import Item, made_us
 from serving.runs.store import EventPage, Place, ignore
@@ -29,17 +30,44 @@ class MemoryStore:
         self._runs = OrderedDict[str, RunRecords]()
         self._bytes = dict[str, int]()
         self._items = dict[str, list[Item]]()
-        self.on_cancel = ignore
+        self._kept = set[str]()
+        self._claims = OrderedDict[tuple[str, str], Claim]()
+        self.on_cancel: Callable[[str], None] = ignore
+        self.on_taken: Callable[[str], None] = ignore
+        self.on_orphan: Callable[[RunRecords], None] = ignore
+
+    def keep(self, id: str, seq: int = 0) -> None:
+        """See `RecordStore.keep`."""
+        self._kept.add(id)
+
+    def forget(self, id: str) -> None:
+        """See `RecordStore.forget`."""
+        self._kept.discard(id)
+
+    async def claim(self, claim: Claim) -> Claim:
+        """See `RecordStore.claim`. As many as there may be records are remembered."""
+        found = self._claims.setdefault((claim.account, claim.name), claim)
+        while len(self._claims) > self._limits().records:
+            self._claims.popitem(last=False)
+        return found
+
+    async def release(self, claim: Claim) -> None:
+        """See `RecordStore.release`."""
+        if self._claims.get((claim.account, claim.name)) == claim:
+            del self._claims[claim.account, claim.name]
 
     def note(self, record: Record, seq: int, event: Event) -> None:
         """See `RecordStore.note`. Events are what the record is made of, so they weigh little beside it."""
-        if record.parent is None and not isinstance(event, AnswerDelta):
-            self._items.setdefault(record.id, []).append(Item(seq, record.id, event))
+        if record.parent is not None or (isinstance(event, AnswerDelta) and record.id not in self._kept):
+            return
+        items = self._items.setdefault(record.id, [])
+        items.append(Item(len(items) + 1, record.id, event, None if items else record))
 
     async def put(self, records: RunRecords) -> None:
         """See `RecordStore.put`."""
         limits = self._limits()
         id = records.record.id
+        self._kept.discard(id)
         self._runs[id], self._bytes[id] = records, weight(records)
         total_bytes = sum(self._bytes.values())
         while len(self._runs) > limits.records or (

@@ -54,7 +54,14 @@ PUT_EVENTS = {
 }
 OPEN = "ended_us IS NULL AND NOT EXISTS (SELECT 1 FROM replica a WHERE a.id = run.owner AND a.lease_until_us >= {now})"
 """Under way on a replica that does not live any more."""
-LOSE = f"UPDATE run SET status = 'lost', ended_us = {{now}} WHERE {OPEN} AND kept = 0"
+MOST_TAKES = 3
+"""A run that ended so many replicas is given up."""
+LOSE = f"UPDATE run SET status = 'lost', ended_us = {{now}} WHERE {OPEN} AND (kept = 0 OR takes >= {MOST_TAKES} OR made_us < {{oldest}})"
+ORPHANS = (
+    f"SELECT id FROM run WHERE {OPEN} AND kept = 1 AND takes < {MOST_TAKES} ORDER BY made_us LIMIT {{limit}}"
+)
+TAKE = "UPDATE run SET owner = {owner}, takes = takes + 1 WHERE id IN ({orphans})"
+MINE = "SELECT id FROM run WHERE owner = {owner} AND ended_us IS NULL AND kept = 1"
 
 CANCEL = {
     "postgresql": f"UPDATE run SET cancel_us = coalesce(cancel_us, {CLOCK}) WHERE id = ANY ($1::text[]) AND ended_us IS NULL RETURNING id",
@@ -68,6 +75,14 @@ class RunWrite:
 
     row: RunRow
     events: tuple[EventRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOver:
+    """Who takes over, and how many runs at most."""
+
+    owner: str
+    limit: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +117,30 @@ def _write_sqlite(connection: sqlite3.Connection, items: Sequence[RunWrite]) -> 
     return results
 
 
-async def _lose(connection: PostgresConnection, items: Sequence[None]) -> list[int]:
-    status = await connection.execute(LOSE.format(now=CLOCK))
+async def _lose(connection: PostgresConnection, items: Sequence[int]) -> list[int]:
+    status = await connection.execute(LOSE.format(now=CLOCK, oldest="$1"), items[-1])
     return [int(status.rpartition(" ")[2])] * len(items)
 
 
-def _lose_sqlite(connection: sqlite3.Connection, items: Sequence[None]) -> list[int]:
-    return [connection.execute(LOSE.format(now=now_us())).rowcount] * len(items)
+def _lose_sqlite(connection: sqlite3.Connection, items: Sequence[int]) -> list[int]:
+    return [connection.execute(LOSE.format(now=now_us(), oldest="?"), items[-1:]).rowcount] * len(items)
+
+
+async def _take(connection: PostgresConnection, items: Sequence[TakeOver]) -> list[list[str]]:
+    owner, limit = items[-1].owner, items[-1].limit
+    orphans = ORPHANS.format(now=CLOCK, limit="$2") + " FOR UPDATE SKIP LOCKED"
+    async with connection.transaction():
+        await connection.execute(TAKE.format(owner="$1", orphans=orphans), owner, limit)
+        rows = await connection.fetch(MINE.format(owner="$1"), owner)
+    return [[row["id"] for row in rows]] * len(items)
+
+
+def _take_sqlite(connection: sqlite3.Connection, items: Sequence[TakeOver]) -> list[list[str]]:
+    owner, limit = items[-1].owner, items[-1].limit
+    orphans = ORPHANS.format(now=now_us(), limit="?")
+    connection.execute(TAKE.format(owner="?", orphans=orphans), (owner, limit))
+    rows = connection.execute(MINE.format(owner="?"), (owner,)).fetchall()
+    return [[row[0] for row in rows]] * len(items)
 
 
 def _columns(names: Sequence[str], rows: Sequence[object]) -> list[list[Any]]:
@@ -132,5 +164,11 @@ def _cancel_sqlite(connection: sqlite3.Connection, ids: Sequence[str]) -> list[b
 
 CANCEL_RUN: Operation[str, bool] = Operation("end of a run", _cancel, _cancel_sqlite)
 """Ask the owner of a run to end it; False where it is not under way."""
-LOSE_DEAD: Operation[None, int] = Operation("sweep of runs", _lose, _lose_sqlite)
-"""Mark the runs of dead replicas as lost; gives how many."""
+LOSE_DEAD: Operation[int, int] = Operation("sweep of runs", _lose, _lose_sqlite)
+"""Mark the runs of dead replicas as lost, of those that outlive their replica the ones made before a time;
+gives how many.
+"""
+TAKE_OVER: Operation[TakeOver, list[str]] = Operation("taking over of runs", _take, _take_sqlite)
+"""Become the owner of runs of dead replicas that outlive them; gives all runs of that sort that are this
+replica's and under way.
+"""

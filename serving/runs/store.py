@@ -7,6 +7,7 @@ from typing import Protocol
 from conductor.run.events import Event
 from conductor.run.record import Record, RunRecords
 from serving.accounts.caller import Caller
+from serving.runs.claims import Claim
 from serving.runs.rows import Item
 
 Place = tuple[int, str]
@@ -33,6 +34,32 @@ class RecordStore(Protocol):
     """The replica, for records."""
     on_cancel: Callable[[str], None]
     """Told of a run of this replica whose end somebody asked another replica for."""
+    on_taken: Callable[[str], None]
+    """Told of a run of this replica that another one has taken over, believing this one dead."""
+    on_orphan: Callable[[RunRecords], None]
+    """Told of a run of a replica that ended, which this one is to continue."""
+
+    def keep(self, id: str, seq: int = 0) -> None:
+        """Before a run begins: it outlives its client and its replica, so that pieces of its answer are kept
+        too. Items are numbered from after `seq`.
+        """
+        ...
+
+    def forget(self, id: str) -> None:
+        """A run that was to be kept has not begun."""
+        ...
+
+    async def claim(self, claim: Claim) -> Claim:
+        """Claim a name for a request; gives the claim that holds, which may be an earlier one.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        ...
+
+    async def release(self, claim: Claim) -> None:
+        """Give the name back: nothing was run."""
+        ...
 
     def note(self, record: Record, seq: int, event: Event) -> None:
         """Take note of what happens in a run, or in one inside it: a `conductor.run.event_log.Journal`."""
@@ -80,5 +107,5 @@ class RecordStore(Protocol):
         ...
 
 
-def ignore(id: str) -> None:
+def ignore(_: object) -> None:
     """Nobody is to be told."""

@@ -167,6 +167,9 @@ class StoreSettings(Frozen):
     records: bool = True
     """Write runs down: their records, and what happens in them. Off: the newest are kept in the memory of the
     replica that ran them, and gone with it."""
+    keep_s: float = Field(default=3600.0, gt=0)
+    """How long a run that outlives its client goes on at most: one with an `Idempotency-Key`, `podium.keep` or
+    `podium.background`."""
     content_days: float | None = Field(default=30.0, gt=0)
     """How long the texts of a run are kept: prompts, outputs, events. Its numbers stay. null: as long as those."""
     numbers_days: float | None = Field(default=400.0, gt=0)

@@ -25,6 +25,13 @@ def upgrade() -> None:
         sa.Column("output_tokens", BIG, nullable=False),
         sa.Column("trace_id", sa.Text),
         sa.Column("kept", sa.Integer, nullable=False, comment="1: it outlives its client and its replica"),
+        sa.Column(
+            "takes",
+            sa.Integer,
+            nullable=False,
+            server_default=sa.text("0"),
+            comment="how often it was taken over",
+        ),
         sa.Column("cancel_us", BIG, comment="when somebody asked for its end"),
         sa.Column("body_bytes", BIG, nullable=False, server_default=sa.text("0")),
         sa.Column("numbers", sa.LargeBinary, nullable=False, comment="the record without its texts"),
@@ -57,3 +64,14 @@ def upgrade() -> None:
         comment="what happened in a run, a row for each time it was written",
     )
     op.create_index("run_event_at", "run_event", ["at_us"])
+    op.create_table(
+        "idempotency",
+        sa.Column("account", sa.Text, nullable=False, comment="whose; names of others are other names"),
+        sa.Column("name", sa.Text, nullable=False, comment="what the client calls its request"),
+        sa.Column("body_hash", sa.Text, nullable=False),
+        sa.Column("run_id", sa.Text, nullable=False),
+        sa.Column("drop_us", BIG, nullable=False, comment="from when on the name is free again"),
+        sa.PrimaryKeyConstraint("account", "name", name="idempotency_pk"),
+        comment="requests that run once, however often they are sent",
+    )
+    op.create_index("idempotency_drop_us", "idempotency", ["drop_us"])
