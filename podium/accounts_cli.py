@@ -167,9 +167,11 @@ async def team_budget(directory: Directory, options: argparse.Namespace) -> None
 
 async def _budget(directory: Directory, options: argparse.Namespace, subject: str) -> None:
     given: dict[Period, Decimal | None] = {"day": options.per_day, "month": options.per_month}
-    named = {period: limit for period, limit in given.items() if limit is not None}
-    lifted: dict[Period, Decimal | None] = {period: None for period, limit in named.items() if limit < 0}
-    await directory.set_budget(subject, named | lifted)
+    limits: dict[Period, Decimal | None] = {}
+    for period, limit in given.items():
+        if limit is not None:
+            limits[period] = None if limit == LIFTED else limit
+    await directory.set_budget(subject, limits)
     rows = [_budget_row(each) for each in await directory.budget(subject)]
     _show(rows, "", options)
 

@@ -25,9 +25,8 @@ def programs() -> Path:
     found = _find_programs()
     if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
         environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-        subprocess.run(
-            ["apt-get", "install", "-y", "postgresql"], env=environment, capture_output=True, check=False
-        )
+        for command in (["update"], ["install", "-y", "postgresql"]):
+            subprocess.run(["apt-get", *command], env=environment, capture_output=True, check=False)
         found = _find_programs()
     assert found is not None, REMEDY
     return found

@@ -229,11 +229,12 @@ def _too_much(refusal: Refusal, what: str, *, others_hold: bool) -> BudgetExceed
         if others_hold
         else f"Raise the {whose}'s budget, or wait for the next {refusal.id.period} (UTC)."
     )
+    facts: dict[str, float] = {"retry_after_s": WAIT_S} if others_hold else {}
     told = ", ".join(f"{name} {amount}" for name, amount in amounts.items())
     return BudgetExceeded(
         f"A call to {what} could cost more than is left of the {whose}'s budget for {span}: {told}. {remedy}",
         retryable=others_hold,
-        **({"retry_after_s": WAIT_S} if others_hold else {}),
+        **facts,
         **amounts,
     )
 

@@ -52,9 +52,8 @@ async def read_spending(database: Database, subject: str) -> list[Spending]:
     Raises:
         StoreUnavailable: the database is away.
     """
-    starts: dict[Period, int] = dict(
-        zip(("day", "month"), days_and_months(time.time_ns() // 1000), strict=True)
-    )
+    day, month = days_and_months(time.time_ns() // 1000)
+    starts: dict[Period, int] = {"day": day, "month": month}
     found: list[Spending] = []
     async with database.reading() as connection:
         for period, start in starts.items():

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import Row, Select, insert, literal, or_, select, tuple_, update
+from sqlalchemy import Executable, insert, literal, or_, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 
 from conductor.errors import BadTask, UnknownName, quote
@@ -29,7 +29,7 @@ MOST_LISTED = 1000
 """Keys, or teams, in one answer."""
 NAME_CHARS = 100
 KEYS = select(
-    api_key.c["id", "name", "hint", "scopes", "made_us", "expires_us", "revoked_us"],
+    *api_key.c["id", "name", "hint", "scopes", "made_us", "expires_us", "revoked_us"],
     team.c.id.label("team_id"),
     team.c.name.label("team_name"),
     team.c.made_us.label("team_made_us"),
@@ -274,10 +274,10 @@ class Directory:
     def _now_us(self) -> int:
         return int(self._now_s() * US)
 
-    async def _keys(self, asked: Select[Any]) -> list[KeyInfo]:
+    async def _keys(self, asked: Executable) -> list[KeyInfo]:
         return [_key(row) for row in await self._rows(asked)]
 
-    async def _rows(self, asked: Select[Any]) -> list[Row[Any]]:
+    async def _rows(self, asked: Executable) -> list[Any]:
         """What the store says; nothing where there is none yet."""
         if self._database is None and not self._address.may_hold_something:
             return []
@@ -303,11 +303,11 @@ def _checked_name(name: str) -> str:
     return name
 
 
-def _team(row: Row[Any]) -> TeamInfo:
+def _team(row: Any) -> TeamInfo:
     return TeamInfo(row.id, row.name, row.made_us, row.off_us)
 
 
-def _key(row: Row[Any]) -> KeyInfo:
+def _key(row: Any) -> KeyInfo:
     owner = TeamInfo(row.team_id, row.team_name, row.team_made_us, row.off_us) if row.team_id else None
     scopes = frozenset(Scope(name) for name in json.loads(row.scopes))
     return KeyInfo(row.id, row.name, row.hint, scopes, owner, row.made_us, row.expires_us, row.revoked_us)

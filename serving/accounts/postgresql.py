@@ -7,15 +7,13 @@ would let two replicas spend the same cent (READ COMMITTED).
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from serving.accounts.hold import Bill, Entry, HoldRequest, Refusal, decide, sums
 from serving.accounts.leases import FORGET_US, LEASE_US
 from serving.accounts.money import MAX_PICO
 from serving.accounts.windows import Window, WindowId
-
-if TYPE_CHECKING:
-    from serving.database.writer import PostgresConnection
+from serving.database.database import PostgresConnection
 
 NOW_US = "(extract(epoch from clock_timestamp()) * 1000000)::bigint"
 WINDOWS = """(VALUES ('key:' || key_id, 'day', day), ('key:' || key_id, 'month', month),
@@ -120,7 +118,7 @@ BILL_FIELDS = [
 ]
 
 
-async def hold(connection: "PostgresConnection", requests: Sequence[HoldRequest]) -> list[Refusal | None]:
+async def hold(connection: PostgresConnection, requests: Sequence[HoldRequest]) -> list[Refusal | None]:
     """See `operations.HOLD`."""
     in_turn = sorted((each for each in requests if not each.is_unpriced), key=lambda each: each.amount)
     held = (
@@ -137,9 +135,7 @@ async def hold(connection: "PostgresConnection", requests: Sequence[HoldRequest]
     return [refusals.get(each.id) for each in requests]
 
 
-async def _hold_exactly(
-    connection: "PostgresConnection", requests: list[HoldRequest]
-) -> list[Refusal | None]:
+async def _hold_exactly(connection: PostgresConnection, requests: list[HoldRequest]) -> list[Refusal | None]:
     """Hold one after the other, in the order of asking, whatever others are refused."""
     windows = _columns(WINDOW_FIELDS, list(sums(requests)))
     await connection.execute(MAKE_WINDOWS, *windows)
@@ -163,7 +159,7 @@ async def _hold_exactly(
     return [refusals.get(each.id) for each in requests]
 
 
-async def settle(connection: "PostgresConnection", bills: Sequence[Bill]) -> list[None]:
+async def settle(connection: PostgresConnection, bills: Sequence[Bill]) -> list[None]:
     """See `operations.SETTLE`."""
     rows = await connection.fetch(SETTLE, *_columns(BILL_FIELDS, bills))
     moved = {row["hold_id"] for row in rows}
@@ -172,7 +168,7 @@ async def settle(connection: "PostgresConnection", bills: Sequence[Bill]) -> lis
     return [None] * len(bills)
 
 
-async def void(connection: "PostgresConnection", requests: Sequence[HoldRequest]) -> list[None]:
+async def void(connection: PostgresConnection, requests: Sequence[HoldRequest]) -> list[None]:
     """See `operations.VOID`."""
     await connection.execute(BAR, *_columns(FIELDS, requests))
     await connection.execute(VOID, [each.id for each in requests])
@@ -181,7 +177,7 @@ async def void(connection: "PostgresConnection", requests: Sequence[HoldRequest]
     return [None] * len(requests)
 
 
-async def enter(connection: "PostgresConnection", entries: Sequence[Entry]) -> list[None]:
+async def enter(connection: PostgresConnection, entries: Sequence[Entry]) -> list[None]:
     """See `operations.ENTER`."""
     requests = [entry.request for entry in entries]
     await connection.execute(MAKE_WINDOWS, *_columns(WINDOW_FIELDS, list(sums(requests))))
@@ -189,20 +185,20 @@ async def enter(connection: "PostgresConnection", entries: Sequence[Entry]) -> l
     return await settle(connection, [entry.bill for entry in entries])
 
 
-async def sweep(connection: "PostgresConnection", limits: Sequence[int]) -> list[int]:
+async def sweep(connection: PostgresConnection, limits: Sequence[int]) -> list[int]:
     """See `operations.SWEEP`."""
     swept = [len(await connection.fetch(SWEEP, limit)) for limit in limits]
     await connection.execute(FORGET, FORGET_US)
     return swept
 
 
-async def renew(connection: "PostgresConnection", replicas: Sequence[str]) -> list[None]:
+async def renew(connection: PostgresConnection, replicas: Sequence[str]) -> list[None]:
     """See `operations.RENEW`."""
     await connection.execute(RENEW, sorted(set(replicas)), LEASE_US)
     return [None] * len(replicas)
 
 
-async def release(connection: "PostgresConnection", replicas: Sequence[str]) -> list[None]:
+async def release(connection: PostgresConnection, replicas: Sequence[str]) -> list[None]:
     """See `operations.RELEASE`."""
     await connection.execute("DELETE FROM replica WHERE id = ANY ($1::text[])", replicas)
     return [None] * len(replicas)

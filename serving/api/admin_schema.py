@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
@@ -186,7 +186,7 @@ class Error(BaseModel):
     error: ErrorFacts
 
 
-def _fields(key: KeyInfo) -> dict[str, object]:
+def _fields(key: KeyInfo) -> dict[str, Any]:
     now_us = int(datetime.now(UTC).timestamp() * US)
     return {
         "id": key.id,

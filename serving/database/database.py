@@ -5,10 +5,10 @@ goes through `writer.py`.
 import contextlib
 import logging
 import sqlite3
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Protocol, Self, cast
 
 import asyncpg
 from sqlalchemy import Connection, event
@@ -24,7 +24,30 @@ PRAGMAS = (f"busy_timeout={BUSY_MS}", "foreign_keys=ON", "synchronous=FULL")
 CONNECT_S = 10.0
 POOL_SIZE = 4
 """PostgreSQL connections of one replica, beside its writer's one."""
-WRITES = "podium_writes"
+
+
+class PostgresConnection(Protocol):
+    """What is used of a connection of asyncpg, which has no types."""
+
+    async def execute(self, query: str, *arguments: object) -> str:
+        """Do it; gives what the server says of it."""
+        ...
+
+    async def fetch(self, query: str, *arguments: object) -> list[Mapping[str, Any]]:
+        """Do it; gives the rows."""
+        ...
+
+    def transaction(self) -> AbstractAsyncContextManager[None]:
+        """A transaction for a block."""
+        ...
+
+    def is_closed(self) -> bool:
+        """Whether it is."""
+        ...
+
+    def terminate(self) -> None:
+        """Close it without a word to the server."""
+        ...
 
 
 class Database:
@@ -69,17 +92,28 @@ class Database:
         """
         with mapped_errors(self.address):
             async with self.engine.connect() as connection:
-                await connection.execution_options(**{WRITES: True})
+                await connection.execution_options(podium_writes=True)
                 async with connection.begin():
                     yield connection
+
+
+async def connect_postgresql(address: Address, command_s: float | None = None) -> PostgresConnection:
+    """A connection of asyncpg, to be closed.
+
+    Args:
+        address: of the database.
+        command_s: how long a statement may take; None: as long as it takes.
+    """
+    connect: Any = asyncpg.connect  # pyright: ignore[reportUnknownMemberType]
+    return await connect(address.dsn, timeout=CONNECT_S, command_timeout=command_s)
 
 
 def make_engine(address: Address) -> AsyncEngine:
     """An engine for `address`. The address's password is in no URL of it."""
     if address.kind == "postgresql":
 
-        async def connect() -> Any:
-            return await asyncpg.connect(address.dsn, timeout=CONNECT_S)
+        async def connect() -> PostgresConnection:
+            return await connect_postgresql(address)
 
         return create_async_engine(
             "postgresql+asyncpg://",
@@ -134,4 +168,4 @@ def _begin_sqlite(connection: Connection) -> None:
     another process has written in between.
     """
     options = cast(dict[str, object], connection.get_execution_options())
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if options.get(WRITES) else "BEGIN")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if options.get("podium_writes") else "BEGIN")

@@ -5,7 +5,7 @@ A broken constraint and a wrong statement are neither, and pass as they are.
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import asyncpg
 from sqlalchemy.exc import DBAPIError
@@ -13,14 +13,15 @@ from sqlalchemy.exc import DBAPIError
 from conductor.errors import StoreUnavailable
 from serving.database.address import Address, StoreError
 
-REFUSED = {
+REFUSED: Mapping[type[Exception], str] = {
+    asyncpg.ClientConfigurationError: "has an option in its address that cannot be used",
     asyncpg.InvalidPasswordError: "refuses the password",
     asyncpg.InvalidAuthorizationSpecificationError: "refuses the user",
     asyncpg.InvalidCatalogNameError: "does not exist; make it with `createdb`",
     asyncpg.InsufficientPrivilegeError: "lets this user make no tables; grant it CREATE on the schema",
 }
 """What only the operator can put right."""
-AWAY = (
+AWAY: tuple[type[Exception], ...] = (
     OSError,  # the network's, and those of name look-ups
     TimeoutError,
     asyncpg.PostgresConnectionError,
@@ -44,7 +45,7 @@ def is_away(error: BaseException) -> bool:
     """Whether the database is away, full or locked for now; not what is wrong with a statement."""
     if isinstance(error, sqlite3.Error):
         return getattr(error, "sqlite_errorcode", 0) & 0xFF in SQLITE_AWAY
-    return isinstance(error, AWAY) and not isinstance(error, asyncpg.DataError)
+    return isinstance(error, AWAY) and not isinstance(error, (asyncpg.DataError, *REFUSED))
 
 
 def unavailable(address: Address, error: BaseException) -> StoreUnavailable:

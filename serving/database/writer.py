@@ -13,19 +13,18 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import asyncpg
 
 from serving.database.address import Address
-from serving.database.database import BUSY_MS, CONNECT_S, PRAGMAS
+from serving.database.database import BUSY_MS, PRAGMAS, PostgresConnection, connect_postgresql
 from serving.database.outages import REFUSED, is_away, unavailable
 
 logger = logging.getLogger("podium")
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-PostgresConnection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
 MAX_BATCH = 256
 COMMAND_S = 10.0
@@ -99,6 +98,7 @@ class Writer:
         self._wake, self._idle = asyncio.Event(), asyncio.Event()
         self._idle.set()
         self._pause_s = 0.0
+        self._is_closed = False
         self._worker: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -119,7 +119,11 @@ class Writer:
     def post(self, operation: Operation[Item, Result], item: Item) -> "asyncio.Future[Result]":
         """Write `item` soon; gives what becomes its result, for which nobody need wait."""
         result: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._jobs.append(Job(operation, item, result))
+        job = Job(operation, item, result)
+        if self._is_closed:
+            _fail(job, unavailable(self.address, RuntimeError("this router is stopping")))
+            return result
+        self._jobs.append(job)
         self._wake.set()
         self._idle.clear()
         if self._worker is None:
@@ -136,6 +140,7 @@ class Writer:
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_S):
                 await self._idle.wait()
+        self._is_closed = True
         if self._worker is not None:
             self._worker.cancel()
             with suppress(asyncio.CancelledError):
@@ -242,9 +247,7 @@ class PostgresBackend:
     async def execute(self, operation: Operation[Item, Result], items: Sequence[Item]) -> Sequence[Result]:
         """See `Backend.execute`."""
         if self._connection is None or self._connection.is_closed():
-            self._connection = await asyncpg.connect(
-                self._address.dsn, timeout=CONNECT_S, command_timeout=COMMAND_S
-            )
+            self._connection = await connect_postgresql(self._address, COMMAND_S)
         return await operation.postgresql(self._connection, items)
 
     async def aclose(self) -> None:

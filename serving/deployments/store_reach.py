@@ -25,7 +25,7 @@ def find_shared_address(
         StoreError: it cannot be used, or only from one of the machines.
     """
     address = find_address(settings, environment)
-    alive = [node for node in (nodes or cast(Nodes, ray.nodes))() if node["Alive"]]
+    alive = [node for node in (nodes or cast(Nodes, cast(Any, ray).nodes))() if node["Alive"]]
     if len({node["NodeManagerAddress"] for node in alive}) > 1:
         require_shared(address)
     return address

@@ -180,7 +180,13 @@ async def test_a_database_that_is_away_or_absent_is_said_without_its_password(po
         await open_database(away)
     assert "127.0.0.1:1/x" in unavailable.value.detail
     assert "127.0.0.1" not in unavailable.value.message
-    absent = parse_address(f"postgresql://podium:hunter2@127.0.0.1:{postgres.port}/absent")
-    with pytest.raises(StoreError, match="does not exist; make it with `createdb`") as refused:
-        await open_database(absent)
-    assert "hunter2" not in repr(unavailable.value) + unavailable.value.detail + repr(refused.value)
+    place = f"postgresql://podium:hunter2@127.0.0.1:{postgres.port}"
+    for address, why in (
+        (f"{place}/absent", "does not exist; make it with `createdb`"),
+        (f"{place}/postgres?sslmode=hunter2", "has an option in its address that cannot be used"),
+        (f"{place.replace('podium', 'nobody')}/postgres", "refuses the user"),
+    ):
+        with pytest.raises(StoreError, match=why) as refused:
+            await open_database(parse_address(address))
+        assert "hunter2" not in repr(refused.value) + refused.value.detail
+    assert "hunter2" not in repr(unavailable.value) + unavailable.value.detail

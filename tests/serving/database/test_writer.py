@@ -10,9 +10,9 @@ from sqlalchemy import text
 
 from conductor.errors import StoreUnavailable
 from serving.database.address import Address
-from serving.database.database import Database
+from serving.database.database import Database, PostgresConnection
 from serving.database.migrate import open_database
-from serving.database.writer import Operation, PostgresConnection, Writer
+from serving.database.writer import Operation, Writer
 from tests.databases import Postgres, running_postgres
 
 batches: list[int] = []
@@ -82,6 +82,17 @@ async def test_what_is_kept_is_written_before_it_closes(store_address: Address) 
     async with Writer(store_address) as writer:
         writer.post(ADD_LATER, "a")
     assert await names(store_address) == ["a"]
+
+
+async def test_what_comes_too_late_is_told_so(
+    store_address: Address, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Writer(store_address) as writer:
+        pass
+    for operation in (ADD, ADD_LATER):
+        with pytest.raises(StoreUnavailable):
+            await asyncio.wait_for(writer.do(operation, "late"), 5)
+    assert [record.message.split(":")[0] for record in caplog.records] == ["the store took no team"]
 
 
 async def test_a_server_that_starts_again_is_found_again_without_an_error(
