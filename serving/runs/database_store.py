@@ -110,8 +110,8 @@ class DatabaseStore:
         """See `RecordStore.get`."""
         if (waiting := self._journal.find(id)) is not None:
             return waiting
-        columns = run.c["status", "numbers", "body"]
-        row = next(iter(await self._rows(select(columns).where(run.c.id == id))), None)
+        query = select(run.c.status, run.c.numbers, run.c.body).where(run.c.id == id)
+        row = next(iter(await self._rows(query)), None)
         if row is None:
             return None
         if row.body is not None:
@@ -125,7 +125,7 @@ class DatabaseStore:
     async def newest(self, limit: int, caller: Caller, before: Place | None = None) -> list[RunRecords]:
         """See `RecordStore.newest`."""
         position = tuple_(run.c.made_us, run.c.id)
-        query = select(run.c["status", "numbers"]).where(_visible(caller))
+        query = select(run.c.status, run.c.numbers).where(_visible(caller))
         if before is not None:
             query = query.where(position < tuple_(literal(before[0]), literal(before[1])))
         rows = await self._rows(query.order_by(run.c.made_us.desc(), run.c.id.desc()).limit(limit))

@@ -112,7 +112,7 @@ def _write_sqlite(connection: sqlite3.Connection, items: Sequence[RunWrite]) -> 
     for item in items:
         found = connection.execute(PUT_RUNS["sqlite"], astuple(item.row)).fetchall()
         if found:
-            connection.executemany(PUT_EVENTS["sqlite"], map(astuple, item.events))
+            connection.executemany(PUT_EVENTS["sqlite"], [astuple(row) for row in item.events])
         results.append(Written(bool(found), is_cancelled=bool(found) and found[0][1] is not None))
     return results
 
