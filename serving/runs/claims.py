@@ -55,9 +55,8 @@ async def _claim(connection: PostgresConnection, claims: Sequence[Claim]) -> lis
         for each in sorted(set(claims), key=lambda claim: (claim.account, claim.name)):  # no deadlock
             await connection.execute(TAKE["postgresql"], *astuple(each), at_us + KEPT_US, at_us)
         for each in claims:
-            row = await connection.fetchrow(READ["postgresql"], each.account, each.name)
-            assert row is not None, "it was made in this transaction, or before"
-            found.append(Claim(*row))
+            (row,) = await connection.fetch(READ["postgresql"], each.account, each.name)
+            found.append(Claim(row["account"], row["name"], row["body_hash"], row["run_id"]))
     return found
 
 
@@ -70,8 +69,8 @@ def _claim_sqlite(connection: sqlite3.Connection, claims: Sequence[Claim]) -> li
 
 
 async def _release(connection: PostgresConnection, claims: Sequence[Claim]) -> list[None]:
-    rows = [(each.account, each.name, each.run_id) for each in claims]
-    await connection.executemany(DROP["postgresql"], rows)
+    for each in claims:
+        await connection.execute(DROP["postgresql"], each.account, each.name, each.run_id)
     return [None] * len(claims)
 
 
