@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import text
@@ -173,7 +174,10 @@ async def test_a_replica_that_closes_gives_its_lease_back_and_writes_what_waits(
         async with LedgerStore(store_address, 60) as closing:
             await closing.hold(request)
             closing.settle(bill(request, 2))
-        assert await ledgers.cents() == (2, 0)
+            await closing.hold(replace(ledgers.request(4), owner=closing.owner))
+        assert await ledgers.cents() == (2, 4), "a call that nobody settled"
+        assert await ledgers.store.beat() == 1
+        assert await ledgers.cents() == (6, 0)
         async with ledgers.database.reading() as connection:
             left = (await connection.execute(text("SELECT id FROM replica"))).scalars().all()
         assert left == [ledgers.store.owner]
