@@ -6,6 +6,7 @@
     ├── BadTask              the caller asked for something no plan can serve
     │   ├── UnknownName          it named a model or a run that is not there
     │   ├── TooLarge             it is bigger than what is taken
+    │   ├── NotTheSame           an earlier request of that name asked for something else
     │   ├── TooSlow              it was not whole in time
     │   └── WrongContentType     its body is not JSON, or does not say so
     ├── NotAllowed           the caller may not ask for it
@@ -21,6 +22,7 @@
     ├── DeadlineExceeded     the caller's time is over
     ├── Overloaded           Podium itself has no room; says when to come back
     ├── StoreUnavailable     what must be written down before a call cannot be; says when to come back
+    ├── Cancelled            somebody asked for its end
     └── Interrupted          the process that did it ended
 
 Every error takes one positional argument, its message, and its facts by keyword, so that it crosses a
@@ -95,6 +97,10 @@ class UnknownName(BadTask):
 
 class TooLarge(BadTask):
     """The request is bigger than what is taken."""
+
+
+class NotTheSame(BadTask):
+    """An earlier request with the same Idempotency-Key asked for something else."""
 
 
 class TooSlow(BadTask):
@@ -197,6 +203,10 @@ class StoreUnavailable(PodiumError):
 
     retryable = True
     retry_after_s: float = 2.0
+
+
+class Cancelled(PodiumError):
+    """Somebody asked for the end of the run before it had an answer."""
 
 
 class Interrupted(PodiumError):

@@ -5,8 +5,11 @@ that a test can also ask an engine what it still works on. `scripted_server` is 
 as `make serve` starts one.
 """
 
+import atexit
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +26,10 @@ from tests.databases import Postgres, make_address, running_postgres
 from tests.otlp import Receiver, receiving
 
 os.environ.update(serve_environment())  # before anything imports Ray, which reads some of it at import
+os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(
+    prefix="podium-tests-"
+)  # no test's run is stored in this account's folder
+atexit.register(shutil.rmtree, os.environ["XDG_DATA_HOME"], ignore_errors=True)
 settings.register_profile("podium", deadline=None)  # a busy machine is no fault of the code
 settings.load_profile("podium")
 ROOT = Path(__file__).parent.parent

@@ -144,6 +144,13 @@ async def _running(
     if is_continued:
         log.append(RunResumed(loop.now_s(), family.owner))
     driver = asyncio.create_task(loop.drive(), name=f"run {log.record.id}")
+
+    def end(_: object = None) -> None:
+        if log.record.status == "running":
+            log.append((RunDetached if run.is_detached else RunCancelled)(loop.now_s()))
+
+    driver.add_done_callback(end)
+    run.on_cancel(driver.cancel)
     try:
         yield run
     finally:
@@ -151,8 +158,7 @@ async def _running(
         try:
             await wait_until_done([driver])
         finally:
-            if log.record.status == "running":
-                log.append((RunDetached if run.is_detached else RunCancelled)(loop.now_s()))
+            end()
 
 
 def _begin(

@@ -21,8 +21,9 @@ from conductor.run.task import Task
 VERSION = 1
 """Of the record's form."""
 StepStatus = Literal["planned", "running", "done", "failed", "not_needed", "cancelled"]
-RunStatus = Literal["running", "detached", "finished", "failed", "cancelled"]
-"""`detached`: left by its process, for another to continue."""
+RunStatus = Literal["running", "detached", "finished", "failed", "cancelled", "lost"]
+"""`detached`: left by its process, for another to continue. `lost`: its process ended and nobody continues
+it; a store says so, no event does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +328,8 @@ class RunRecords:
     record: Record
     inner: Mapping[str, Record] = field(default_factory=dict[str, Record])
     """By id."""
+    has_content: bool = True
+    """False: the texts are not here, only the numbers."""
 
     def __iter__(self) -> Iterator[Record]:
         yield self.record

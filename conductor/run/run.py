@@ -1,6 +1,6 @@
 """A run as its readers see it."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Literal
 
 from conductor.run.event_log import EventLog, Subscription
@@ -16,6 +16,7 @@ class Run:
     ) -> None:
         self._log, self._earlier, self._outer = log, dict(earlier or {}), outer
         self._is_detached = False
+        self._cancel: Callable[[], object] | None = None
         self.inner: list[Run] = []
         """The runs that its steps are, where they are; in the order they began."""
 
@@ -29,6 +30,17 @@ class Run:
         """Its own record, and those of the runs inside it."""
         inner = {record.id: record for run in self.inner for record in run.records}
         return RunRecords(self.record, self._earlier | inner)
+
+    def cancel(self) -> None:
+        """End it now, as leaving its block would: its readers get `RunCancelled`. One that has ended stays as
+        it is.
+        """
+        if self._cancel is not None:
+            self._cancel()
+
+    def on_cancel(self, cancel: Callable[[], object]) -> None:
+        """What `cancel` does; for who drives the run."""
+        self._cancel = cancel
 
     def detach(self) -> None:
         """Leave the run to another process. From now on the end of its block closes the calls and appends

@@ -25,16 +25,22 @@ from serving.database.writer import Writer
 logger = logging.getLogger("podium")
 
 
+def new_owner() -> str:
+    """An id for a replica; none is used twice."""
+    return f"replica_{uuid.uuid4().hex}"
+
+
 class LedgerStore:
     """Used from one event loop, as a context.
 
     Args:
         address: of a database whose schema is there.
         renew_s: between two renewals of the lease, each with a sweep.
+        owner: this replica's id; made up where None.
     """
 
-    def __init__(self, address: Address, renew_s: float = RENEW_S) -> None:
-        self.owner = f"replica_{uuid.uuid4().hex}"
+    def __init__(self, address: Address, renew_s: float = RENEW_S, owner: str | None = None) -> None:
+        self.owner = owner or new_owner()
         self._writer = Writer(address)
         self._renew_s = renew_s
         self._lease_until_s = 0.0
@@ -55,6 +61,11 @@ class LedgerStore:
                 await self._heart
         self._writer.post(RELEASE, self.owner)
         await self._writer.aclose()
+
+    @property
+    def writer(self) -> Writer:
+        """The one writer of this replica, for others who write to the same store."""
+        return self._writer
 
     async def hold(self, request: HoldRequest) -> Refusal | None:
         """Reserve, in the store; None where that is done, else what is in the way.

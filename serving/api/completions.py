@@ -16,6 +16,7 @@ from serving.accounts.caller import Scope
 from serving.api import record_json
 from serving.api.authentication import caller_of
 from serving.api.dialect import Dialect, Dialects
+from serving.api.keeping import keeping_of
 from serving.api.request import ApiRequest
 from serving.api.resolve import ResolvedTask
 from serving.api.run_response import RunResponse
@@ -52,7 +53,8 @@ async def _respond(request: Request, response: type[RunResponse]) -> Response:
     dialect, caller = dialects.of(request.scope["path"]), caller_of(request)
     caller.require(Scope.RUN)
     parsed = await _parse(request, service, dialect)
-    return response(service, dialect, parsed, dict(request.headers), caller)
+    keeping = await keeping_of(request, caller, parsed.podium)
+    return response(service, dialect, parsed, dict(request.headers), caller, keeping)
 
 
 class PlanResponse(RunResponse):

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from conductor.errors import PodiumError
+from conductor.errors import Cancelled, Interrupted, PodiumError
 from conductor.model.failure import Failure
 from conductor.run.events import Event
 from conductor.run.record import RunRecords
@@ -50,6 +50,19 @@ class Dialect(Protocol):
     def error_body(self, error: PodiumError | Failure, workflow_id: str | None) -> dict[str, Any]:
         """A failure, where nothing of the answer was sent."""
         ...
+
+
+def cancelled() -> PodiumError:
+    """The error for a client whose run somebody else ended."""
+    return Cancelled("The run was cancelled before its answer was complete.")
+
+
+def interrupted() -> PodiumError:
+    """The error for a client whose run goes on elsewhere."""
+    return Interrupted(
+        "The server that ran this has stopped. Ask again with the same Idempotency-Key, or read the run's record.",
+        retryable=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ goes to callers has no error's `detail`; the record has (`for_operator`).
 
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any, cast
+from typing import Any
 
 from conductor.model.failure import Attempt, Failure
 from conductor.model.messages import Message, Text
@@ -14,10 +14,16 @@ from conductor.model.usage import Usage
 from conductor.model.worker import CallResult
 from conductor.plan.plan import Step
 from conductor.run.events import (
+    AnswerDelta,
     CallQueued,
     Event,
     PlanEnded,
     PlanStarted,
+    RunCancelled,
+    RunDetached,
+    RunFailed,
+    RunFinished,
+    RunResumed,
     StepAborted,
     StepFinished,
     StepFirstToken,
@@ -77,35 +83,17 @@ def summary(record: Record, inner: Inner = NONE, *, trace: bool) -> Json:
     }
 
 
-LISTED_CHARS = 500
-"""No text in a list of records is longer; the whole of it is in the record."""
-
-
-def shorten_workflow(record: Record, inner: Inner = NONE, *, for_operator: bool = True) -> Json:
-    """A record in a list: the whole of it, but for long texts, which end in `… [N characters]`."""
-    return cast(Json, _shorten(workflow(record, inner, for_operator=for_operator)))
-
-
-def _shorten(value: object) -> object:
-    match value:
-        case str() if len(value) > LISTED_CHARS:
-            return f"{value[:LISTED_CHARS]}… [{len(value)} characters]"
-        case list():
-            return [_shorten(each) for each in cast(list[object], value)]
-        case dict():
-            return {name: _shorten(each) for name, each in cast(Json, value).items()}
-        case _:
-            return value
-
-
-def workflow(record: Record, inner: Inner = NONE, *, for_operator: bool = True) -> Json:
-    """The whole record."""
+def workflow(
+    record: Record, inner: Inner = NONE, *, for_operator: bool = True, has_content: bool = True
+) -> Json:
+    """The whole record; `content` is false where its texts are not here, only how long they are."""
     plan = record.answering_plan
     return {
         "id": record.id,
         "object": "workflow",
         "model": record.model,
         "status": record.status,
+        "content": has_content,
         "account": _account(record.account),
         "created": int(record.created),
         "trace_id": record.trace_id,
@@ -178,6 +166,26 @@ def progress(event: Event) -> Json | None:
         case _:
             return None
     return shown | {"plan": event.plan, "at_s": _seconds(event.at_s)}
+
+
+def told(event: Event) -> Json | None:
+    """An event as `GET /v1/workflows/{id}/events` shows it; None for those that are not shown."""
+    match event:
+        case AnswerDelta(text=text, reasoning=reasoning):
+            return {"type": "answer", "text": text, "reasoning": reasoning, "at_s": _seconds(event.at_s)}
+        case RunResumed():
+            shown: Json = {"type": "resumed"}
+        case RunDetached():
+            shown = {"type": "left"}
+        case RunFinished(finish=finish):
+            shown = {"type": "finished", "finish_reason": finish.value}
+        case RunFailed(failure=failure):
+            shown = {"type": "failed", "error": error_json(failure)}
+        case RunCancelled():
+            shown = {"type": "cancelled"}
+        case _:
+            return progress(event)
+    return shown | {"at_s": _seconds(event.at_s)}
 
 
 def _brief(step: Json) -> Json:

@@ -59,6 +59,10 @@ class Podium(_Strict):
     deadline_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     progress: Literal["off", "events", "reasoning"] = "off"
     trace: bool = False
+    keep: bool = False
+    """The run goes on when its client leaves."""
+    background: bool = False
+    """As `keep`, and the answer is the run's id, at once."""
     plan: Annotated[list[PlannedStep], Field(fail_fast=True)] | None = Field(
         default=None, min_length=1, max_length=100
     )

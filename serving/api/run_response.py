@@ -7,6 +7,8 @@ when the client goes under ASGI 2.3.)
 
 import asyncio
 import uuid
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from starlette.responses import Response
@@ -16,6 +18,8 @@ from conductor.errors import PodiumError
 from conductor.run.events import (
     AnswerDelta,
     Event,
+    RunCancelled,
+    RunDetached,
     RunFailed,
     RunFinished,
     Terminal,
@@ -24,10 +28,13 @@ from conductor.run.record import RunRecords
 from conductor.run.run import Run
 from serving import errors
 from serving.accounts.caller import Caller
-from serving.api.dialect import Dialect
+from serving.api.dialect import Dialect, cancelled, interrupted
 from serving.api.encode import dumps
+from serving.api.keeping import Keeping
 from serving.api.request import ApiRequest
 from serving.api.resolve import ResolvedTask, resolve
+from serving.runs.claims import Claim
+from serving.runs.following import follow
 from serving.runs.service import Service
 
 Json = dict[str, Any]
@@ -44,9 +51,16 @@ class RunResponse(Response):
     plan_only = False
 
     def __init__(
-        self, service: Service, dialect: Dialect, request: ApiRequest, headers: dict[str, str], caller: Caller
+        self,
+        service: Service,
+        dialect: Dialect,
+        request: ApiRequest,
+        headers: dict[str, str],
+        caller: Caller,
+        keeping: Keeping | None = None,
     ) -> None:
         super().__init__()
+        self._keeping = keeping
         self._service, self._dialect, self._caller = service, dialect, caller
         self._request, self._incoming = request, headers
         self._id = f"wf_{uuid.uuid4().hex}"
@@ -69,11 +83,11 @@ class RunResponse(Response):
         try:
             # In one turn of the loop, so that no `user_config` replaces the pool between the two.
             resolved = resolve(self._request, self._service.pool, plan_only=self.plan_only)
-            async with self._service.run(
-                resolved.task, resolved.team, self._id, self._incoming, self._caller
-            ) as run:
-                wire.workflow_id = self._id
-                if self._request.stream and not self.plan_only:
+            async with self._opened(resolved) as run:
+                wire.workflow_id = run.record.id
+                if self._request.podium.background and not self._request.stream:
+                    await wire.json(202, {"id": run.record.id, "object": "workflow", "status": "running"})
+                elif self._request.stream and not self.plan_only:
                     await self._stream(run, wire)
                 else:
                     await self._whole(run, resolved, wire)
@@ -82,10 +96,50 @@ class RunResponse(Response):
                 raise
             await wire.error(exc)
 
+    @asynccontextmanager
+    async def _opened(self, resolved: ResolvedTask) -> AsyncGenerator[Run]:
+        """The run that answers: one that ends with this response, one that outlives it, or an earlier one."""
+        service, keeping = self._service, self._keeping
+        if keeping is None:
+            async with service.run(
+                resolved.task, resolved.team, self._id, self._incoming, self._caller
+            ) as run:
+                yield run
+            return
+        beginning = asyncio.create_task(self._begin(keeping, resolved), name="run begins")
+        try:
+            found = await asyncio.shield(beginning)
+        except asyncio.CancelledError:  # the client left; what was claimed is run
+            beginning.add_done_callback(_close_answer)
+            raise
+        if isinstance(found, Claim):
+            async with follow(service.store, found) as run:
+                yield run
+            return
+        try:
+            yield found
+        finally:
+            found.answer.close()
+
+    async def _begin(self, keeping: Keeping, resolved: ResolvedTask) -> Run | Claim:
+        """A run that outlives this response, or the claim of the earlier one that is to answer."""
+        store = self._service.store
+        claim = await keeping.claim(store, self._id)
+        if claim is not None and claim.run_id != self._id:
+            return claim
+        try:
+            return await self._service.keep(
+                resolved.task, resolved.team, self._id, self._incoming, self._caller
+            )
+        except PodiumError:
+            if claim is not None:
+                await store.release(claim)
+            raise
+
     async def _whole(self, run: Run, resolved: ResolvedTask, wire: "_Wire") -> None:
         async for event in run.events():
-            if isinstance(event, RunFailed):
-                raise event.failure.to_error()
+            if (error := _error_of(event)) is not None:
+                raise error
         await wire.json(200, self.content(run.records, resolved))
 
     def content(self, records: RunRecords, resolved: ResolvedTask) -> Json:
@@ -112,6 +166,27 @@ class RunResponse(Response):
                 return await wire.end()
 
 
+def _error_of(event: Event) -> PodiumError | None:
+    """Why there is no answer, where `event` says so."""
+    match event:
+        case RunFailed(failure=failure):
+            return failure.to_error()
+        case RunCancelled():
+            return cancelled()
+        case RunDetached():
+            return interrupted()
+        case _:
+            return None
+
+
+def _close_answer(beginning: "asyncio.Task[Run | Claim]") -> None:
+    """Nobody reads the answer of the run that has begun."""
+    if not beginning.cancelled() and beginning.exception() is None:
+        found = beginning.result()
+        if isinstance(found, Run):
+            found.answer.close()
+
+
 async def _first_events(run: Run, first_byte_s: float) -> list[Event]:
     """Events until the first piece of the answer, the end, or `first_byte_s`.
 
@@ -123,8 +198,8 @@ async def _first_events(run: Run, first_byte_s: float) -> list[Event]:
         async with asyncio.timeout(first_byte_s):
             while not events or not isinstance(events[-1], AnswerDelta | RunFinished):
                 events.append(await run.answer.next())
-                if isinstance(events[-1], RunFailed):
-                    raise events[-1].failure.to_error()
+                if (error := _error_of(events[-1])) is not None:
+                    raise error
     except TimeoutError:
         pass
     return events

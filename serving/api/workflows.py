@@ -1,43 +1,133 @@
-"""`GET /v1/workflows` and `GET /v1/workflows/{id}`: the records of runs."""
+"""`/v1/workflows`: the records of runs, what happens in them, and their end."""
 
-from typing import Annotated
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request
-from starlette.responses import Response
+from fastapi import APIRouter, Header, Query, Request
+from starlette.responses import Response, StreamingResponse
 
-from conductor.errors import UnknownName, quote
-from serving.accounts.caller import Scope
+from conductor.errors import BadTask, UnknownName, quote
+from conductor.run.record import RunRecords
+from serving.accounts.caller import Caller, Scope
 from serving.api import record_json
 from serving.api.authentication import caller_of
+from serving.api.encode import dumps
 from serving.api.respond import success
 from serving.runs.service import Service
 
 router = APIRouter()
+POLL_S = 0.1
+"""How often a run is looked at for somebody who follows it."""
+HEARTBEAT = b": still there\n\n"
 
 
 @router.get("/v1/workflows")
-async def workflows(request: Request, limit: Annotated[int, Query(ge=1, le=1000)] = 20) -> Response:
-    """The newest runs of this replica that the caller's team asked for, also those under way; long texts
-    are cut, and whole in the run's own record.
+async def workflows(
+    request: Request,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 20,
+    after: Annotated[str | None, Query(description="The id of a run: those that began before it.")] = None,
+) -> Response:
+    """The newest runs that the caller's team asked for, also those under way. A list has no texts, only how
+    long they are; they are in each run's own record.
     """
     service: Service = request.app.state.service
     caller = caller_of(request)
     caller.require(Scope.READ)
-    newest = await service.newest(limit, caller)
-    shown = [
-        record_json.shorten_workflow(run.record, run.inner, for_operator=caller.sees_every_run)
-        for run in newest
-    ]
-    return success({"object": "list", "data": shown})
+    newest = await service.newest(limit + 1, caller, after)
+    shown = [_shown(run, caller) for run in newest[:limit]]
+    return success({"object": "list", "data": shown, "has_more": len(newest) > limit})
 
 
 @router.get("/v1/workflows/{id}")
 async def workflow(request: Request, id: str) -> Response:
-    """One run, also while it goes on. Another team's is as one that is not there."""
+    """One run, also while it goes on, here or on another replica. Another team's is as one that is not there."""
+    caller = caller_of(request)
+    caller.require(Scope.READ)
+    return success(_shown(await _find(request, id, caller), caller))
+
+
+@router.post("/v1/workflows/{id}/cancel")
+async def cancel(request: Request, id: str) -> Response:
+    """End a run, on whichever replica it is under way; what was begun is closed, and paid as far as it came.
+    Within a second on another replica. The record as it is now is the answer: `status` says whether it has
+    ended already.
+    """
+    service: Service = request.app.state.service
+    caller = caller_of(request)
+    caller.require(Scope.RUN)
+    await _find(request, id, caller)
+    await service.cancel(id)
+    return success(_shown(await _find(request, id, caller), caller))
+
+
+@router.get("/v1/workflows/{id}/events")
+async def events(
+    request: Request,
+    id: str,
+    last_event_id: Annotated[str | None, Header()] = None,
+    after: Annotated[int, Query(ge=0)] = 0,
+) -> Response:
+    """What happens in a run, as server-sent events, from its beginning or from the event after
+    `Last-Event-ID`; until it ends. Any replica can be asked.
+    """
     service: Service = request.app.state.service
     caller = caller_of(request)
     caller.require(Scope.READ)
+    if last_event_id is not None:
+        if not (last_event_id.isascii() and last_event_id.isdigit() and len(last_event_id) < 18):
+            raise BadTask(f"Last-Event-ID: {quote(last_event_id)} is not the id of an event.", param="Last-Event-ID")  # fmt: skip
+        after = int(last_event_id)
+    await _find(request, id, caller)
+    heartbeat_s = service.pool.settings.limits.heartbeat_s
+    headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+    return StreamingResponse(_follow(service, id, caller, after, heartbeat_s), 200, headers, "text/event-stream")  # fmt: skip
+
+
+async def _follow(
+    service: Service, id: str, caller: Caller, after: int, heartbeat_s: float
+) -> AsyncGenerator[bytes]:
+    silent_s = 0.0
+    while True:
+        page = await service.store.events(id, after)
+        written = [_event(item.seq, shown) for item in page.items if item.run_id == id and (shown := record_json.told(item.event))]  # fmt: skip
+        if page.items:
+            after = page.items[-1].seq
+        if written:
+            silent_s = 0.0
+            yield b"".join(written)
+        if page.is_over:
+            records = await service.records(id, caller)
+            status = records.record.status if records else "removed"
+            yield b"event: end\n" + b"data: " + dumps({"type": "end", "status": status}) + b"\n\n"
+            return
+        if not page.items:
+            await asyncio.sleep(POLL_S)
+            silent_s += POLL_S
+        if silent_s >= heartbeat_s:
+            silent_s = 0.0
+            yield HEARTBEAT
+
+
+def _event(seq: int, shown: dict[str, Any]) -> bytes:
+    return b"id: %d\ndata: %s\n\n" % (seq, dumps(shown))
+
+
+def _shown(run: RunRecords, caller: Caller) -> record_json.Json:
+    return record_json.workflow(
+        run.record, run.inner, for_operator=caller.sees_every_run, has_content=run.has_content
+    )
+
+
+async def _find(request: Request, id: str, caller: Caller) -> RunRecords:
+    """The run of that id.
+
+    Raises:
+        UnknownName: there is none, or it is not for `caller` to see.
+        StoreUnavailable: the store is away.
+    """
+    service: Service = request.app.state.service
     run = await service.records(id, caller)
     if run is None:
         raise UnknownName(f"No run {quote(id)} is kept here; the newest are at /v1/workflows.", param="id")
-    return success(record_json.workflow(run.record, run.inner, for_operator=caller.sees_every_run))
+    return run

@@ -12,6 +12,7 @@ from conductor.errors import StoreUnavailable, WorkerUnavailable
 from conductor.model.failure import Failure
 from serving.accounts.account_ledgers import AccountLedgers
 from serving.accounts.directory import Directory
+from serving.accounts.replica_store import ReplicaStore
 from serving.api.app import build_api
 from serving.deployments.autoscaling import LOAD
 from serving.deployments.handle import EngineHandle
@@ -22,6 +23,7 @@ from serving.deployments.store_reach import find_shared_address
 from serving.health import Health
 from serving.lora.adapters import AdapterError
 from serving.pool import build_pool
+from serving.runs.database_store import DatabaseStore
 from serving.runs.service import Service
 from serving.settings.patch import apply_patch
 from serving.settings.settings import SettingsError, parse
@@ -48,10 +50,17 @@ class Router:
         self._health = Health()
         pool = build_pool(self._settings, os.environ, self._engines, self._health)
         address = find_shared_address(self._settings.store, os.environ)
-        self._directory, self._ledgers = Directory(address), AccountLedgers(address)
-        self._service = Service(pool, meter=meter, replicas=replicas.counts, ledgers=self._ledgers)
+        self._directory, self._store = Directory(address), ReplicaStore(address)
+        self._records = self._record_store()
+        ledgers = AccountLedgers(self._store)
+        self._service = Service(pool, self._records, meter, replicas.counts, ledgers)
         self._changing, self._up = asyncio.Lock(), False
         sample(meter, self._service.levels)
+
+    def _record_store(self) -> DatabaseStore | None:
+        if not self._settings.store.records:
+            return None
+        return DatabaseStore(self._store, lambda: self._service.pool.settings.limits, self._settings.store)
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Pool, adapters, prices, prompts and limits of `user_config` from now on; runs under way keep what
@@ -92,11 +101,14 @@ class Router:
                 logger.error(
                     "The store of keys is away, and nobody is let in until it is back: %s", exc.detail
                 )
+            if self._records is not None:
+                self._records.start()
         self._up = True
 
     async def __del__(self) -> None:
         """Serve awaits this before it ends the replica, once no request is under way."""
-        await self._ledgers.aclose()
+        await self._service.aclose()
+        await self._store.aclose()
         await self._directory.aclose()
 
     async def record_autoscaling_stats(self) -> dict[str, float]:

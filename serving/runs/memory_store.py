@@ -6,8 +6,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
 from conductor.model.messages import Message, Text
+from conductor.run.events import AnswerDelta, Event
 from conductor.run.record import Record, RunRecords
 from serving.accounts.caller import Caller
+from serving.runs.claims import Claim
+from serving.runs.numbers import without_content
+from serving.runs.rows import Item, made_us
+from serving.runs.store import EventPage, Place, ignore
 from serving.settings.sections import LimitSettings
 
 
@@ -18,15 +23,51 @@ class MemoryStore:
         limits: how many are kept, and how many bytes of them; asked at every `put`, because settings change.
     """
 
+    owner = ""
+
     def __init__(self, limits: Callable[[], LimitSettings]) -> None:
         self._limits = limits
         self._runs = OrderedDict[str, RunRecords]()
         self._bytes = dict[str, int]()
+        self._items = dict[str, list[Item]]()
+        self._kept = set[str]()
+        self._claims = OrderedDict[tuple[str, str], Claim]()
+        self.on_cancel: Callable[[str], None] = ignore
+        self.on_taken: Callable[[str], None] = ignore
+        self.on_orphan: Callable[[RunRecords], None] = ignore
+
+    def keep(self, id: str, seq: int = 0) -> None:
+        """See `RecordStore.keep`."""
+        self._kept.add(id)
+
+    def forget(self, id: str) -> None:
+        """See `RecordStore.forget`."""
+        self._kept.discard(id)
+
+    async def claim(self, claim: Claim) -> Claim:
+        """See `RecordStore.claim`. As many as there may be records are remembered."""
+        found = self._claims.setdefault((claim.account, claim.name), claim)
+        while len(self._claims) > self._limits().records:
+            self._claims.popitem(last=False)
+        return found
+
+    async def release(self, claim: Claim) -> None:
+        """See `RecordStore.release`."""
+        if self._claims.get((claim.account, claim.name)) == claim:
+            del self._claims[claim.account, claim.name]
+
+    def note(self, record: Record, seq: int, event: Event) -> None:
+        """See `RecordStore.note`. Events are what the record is made of, so they weigh little beside it."""
+        if record.parent is not None or (isinstance(event, AnswerDelta) and record.id not in self._kept):
+            return
+        items = self._items.setdefault(record.id, [])
+        items.append(Item(len(items) + 1, record.id, event, None if items else record))
 
     async def put(self, records: RunRecords) -> None:
         """See `RecordStore.put`."""
         limits = self._limits()
         id = records.record.id
+        self._kept.discard(id)
         self._runs[id], self._bytes[id] = records, weight(records)
         total_bytes = sum(self._bytes.values())
         while len(self._runs) > limits.records or (
@@ -34,15 +75,38 @@ class MemoryStore:
         ):
             oldest, _ = self._runs.popitem(last=False)
             total_bytes -= self._bytes.pop(oldest)
+            self._items.pop(oldest, None)
 
     async def get(self, id: str) -> RunRecords | None:
         """See `RecordStore.get`."""
         return self._runs.get(id)
 
-    async def newest(self, limit: int, caller: Caller) -> list[RunRecords]:
+    async def newest(self, limit: int, caller: Caller, before: Place | None = None) -> list[RunRecords]:
         """See `RecordStore.newest`."""
-        visible = (run for run in self._runs.values() if caller.sees(run.record.account))
-        return heapq.nlargest(limit, visible, key=lambda run: run.record.created)
+        visible = (
+            run
+            for run in self._runs.values()
+            if caller.sees(run.record.account) and (before is None or place(run.record) < before)
+        )
+        newest = heapq.nlargest(limit, visible, key=lambda run: place(run.record))
+        return [without_content(run) for run in newest]
+
+    async def events(self, id: str, after: int) -> EventPage:
+        """See `RecordStore.events`."""
+        items = [item for item in self._items.get(id, []) if item.seq > after]
+        return EventPage(items, is_over=id in self._runs)
+
+    async def cancel(self, id: str) -> bool:
+        """See `RecordStore.cancel`: there is no other replica."""
+        return False
+
+    async def aclose(self) -> None:
+        """See `RecordStore.aclose`."""
+
+
+def place(record: Record) -> Place:
+    """Where a run stands in lists."""
+    return made_us(record), record.id
 
 
 BYTES_BESIDE_TEXT = 4_000

@@ -1,13 +1,17 @@
 """What the routes share: the pool of the moment, the runs under way, the records of those before."""
 
+import asyncio
 import heapq
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 
-from conductor.errors import Overloaded
-from conductor.run.lifecycle import open_run
-from conductor.run.record import Record, RunRecords
+from conductor.errors import Overloaded, PodiumError, UnknownName, quote
+from conductor.model.failure import Failure
+from conductor.run.ledger import Ledger
+from conductor.run.lifecycle import open_run, resume_run
+from conductor.run.record import Account, Record, RunRecords
 from conductor.run.run import Run
 from conductor.run.task import Task
 from conductor.run.team import Team
@@ -16,7 +20,9 @@ from serving.accounts.caller import Caller
 from serving.health import WorkerHealth
 from serving.pool import Pool
 from serving.runs.conductor_health import ConductorHealth
-from serving.runs.memory_store import MemoryStore
+from serving.runs.kept import KeptRuns
+from serving.runs.memory_store import MemoryStore, place
+from serving.runs.numbers import without_content
 from serving.runs.readiness import Readiness
 from serving.runs.store import RecordStore
 from serving.telemetry import metrics, spans
@@ -28,6 +34,10 @@ logger = logging.getLogger("podium")
 
 ReplicaCount = Callable[[], Awaitable[dict[str, dict[str, int]]]]
 """Asks for the replicas of each deployment by their state; whoever runs the service on a cluster knows."""
+
+
+Opener = Callable[[Ledger | None, str | None], AbstractAsyncContextManager[Run]]
+"""Opens a run, given what it draws on and the trace it belongs to."""
 
 
 async def _no_replicas() -> dict[str, dict[str, int]]:
@@ -49,6 +59,10 @@ class Service:
         self.meter = meter
         self.replicas: ReplicaCount = replicas or _no_replicas
         self.store: RecordStore = store or MemoryStore(lambda: self.pool.settings.limits)
+        self.store.on_cancel, self.store.on_taken = self._cancel_here, self._leave
+        self.store.on_orphan = self._continue
+        self.kept = KeptRuns()
+        self._continuing = set[asyncio.Task[None]]()
         self._ledgers = ledgers
         self.conductor_health, self.readiness = ConductorHealth(), Readiness()
         self.refused: str | None = None
@@ -106,21 +120,77 @@ class Service:
         Raises:
             Overloaded: there is no room; nothing was run.
         """
-        limits, pool = self.pool.settings.limits, self.pool
+        limits = self.pool.settings.limits
         if self.running >= limits.max_running:
             raise Overloaded(
                 f"{self.running} requests are under way here, and no more are taken. Try again soon."
             )
+
+        def open_it(ledger: Ledger | None, trace_id: str | None) -> AbstractAsyncContextManager[Run]:
+            return open_run(
+                team,
+                task,
+                id,
+                ledger=ledger,
+                trace_id=trace_id,
+                owner=self.store.owner,
+                account=caller.account,
+                journal=self.store.note,
+            )
+
+        async with self._recorded(id, task.model, headers, caller.account, open_it) as run:
+            yield run
+
+    async def keep(self, task: Task, team: Team, id: str, headers: dict[str, str], caller: Caller) -> Run:
+        """As `run`, and whoever leaves, it goes on for a bounded time; also on another replica, where this one
+        ends. Who asks for it closes its `answer`.
+
+        Raises:
+            Overloaded: there is no room; nothing was run.
+        """
+        self.store.keep(id)
+        opened = self.run(task, team, id, headers, caller)
+        try:
+            return await self.kept.begin(opened, self.pool.settings.store.keep_s)
+        except PodiumError:
+            self.store.forget(id)
+            raise
+
+    def _continue(self, records: RunRecords) -> None:
+        """Continue a run of a replica that has ended."""
+        task = asyncio.create_task(self._continue_it(records), name=f"run {records.record.id} continued")
+        self._continuing.add(task)
+        task.add_done_callback(self._continuing.discard)
+
+    async def _continue_it(self, records: RunRecords) -> None:
+        record, pool = records.record, self.pool
+        is_given = record.task.plan is not None and record.task.plan_source != "client"
+        team = pool.whole_pool_team if is_given else pool.team
+
+        def open_it(ledger: Ledger | None, _: str | None) -> AbstractAsyncContextManager[Run]:
+            return resume_run(team, records, ledger=ledger, owner=self.store.owner, journal=self.store.note)
+
+        opened = self._recorded(record.id, record.model, {}, record.account, open_it)
+        try:
+            run = await self.kept.begin(opened, pool.settings.store.keep_s)
+            run.answer.close()
+        except PodiumError as exc:  # such as: a worker of it is gone
+            failed = replace(record, status="failed", failure=Failure.of(exc), owner=self.store.owner)
+            await self.store.put(RunRecords(failed, records.inner))
+
+    @asynccontextmanager
+    async def _recorded(
+        self, id: str, model: str, headers: dict[str, str], account: Account, open_it: Opener
+    ) -> AsyncGenerator[Run]:
+        """A run inside its span, its record kept at the end."""
+        pool = self.pool
         self._in_use.append(pool)
         run: Run | None = None
         try:
-            with spans.workflow(task.model, id, headers) as span:
+            with spans.workflow(model, id, headers) as span:
                 try:
-                    account = caller.account
                     ledger = await self._ledgers.of(account, id) if self._ledgers else None
-                    async with open_run(
-                        team, task, id, ledger=ledger, trace_id=spans.trace_id(span), account=account
-                    ) as run:
+                    async with open_it(ledger, spans.trace_id(span)) as run:
                         self._running[id] = run
                         yield run
                 finally:
@@ -137,17 +207,64 @@ class Service:
                 report(self.meter, of_run(run.records, pool.providers))
             await self._close_unused()
 
+    async def aclose(self) -> None:
+        """Leave the runs that outlive this process to another one, and write what is waiting."""
+        await self.kept.aclose()
+        await self.store.aclose()
+
     async def records(self, id: str, caller: Caller) -> RunRecords | None:
         """A run, also while it goes on; None where it is not kept, or not for `caller` to see."""
         run = self._running.get(id)
         records = run.records if run else await self.store.get(id)
         return records if records is not None and caller.sees(records.record.account) else None
 
-    async def newest(self, limit: int, caller: Caller) -> list[RunRecords]:
-        """The runs that began last among those that `caller` may see, also those under way."""
-        visible = [run.records for run in self._running.values() if caller.sees(run.record.account)]
-        both = [*visible, *await self.store.newest(limit, caller)]
-        return heapq.nlargest(limit, both, key=lambda run: run.record.created)
+    async def newest(self, limit: int, caller: Caller, after: str | None = None) -> list[RunRecords]:
+        """The runs that began last among those that `caller` may see, also those under way, without their
+        texts.
+
+        Args:
+            limit: how many.
+            caller: who asks.
+            after: the id of a run: those that began before it.
+
+        Raises:
+            UnknownName: there is no such run.
+            StoreUnavailable: the store is away.
+        """
+        before = None
+        if after is not None:
+            records = await self.records(after, caller)
+            if records is None:
+                raise UnknownName(f"No run {quote(after)} is kept here.", param="after")
+            before = place(records.record)
+        kept = await self.store.newest(limit, caller, before)
+        found = {run.record.id: run for run in kept}
+        for run in self._running.values():
+            record = run.record
+            if caller.sees(record.account) and (before is None or place(record) < before):
+                found[record.id] = without_content(run.records)
+        return heapq.nlargest(limit, found.values(), key=lambda run: place(run.record))
+
+    async def cancel(self, id: str) -> None:
+        """End a run, here or on another replica, where it is under way.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        if id in self._running:
+            self._cancel_here(id)
+        else:
+            await self.store.cancel(id)
+
+    def _leave(self, id: str) -> None:
+        """Stop a run that another replica goes on with."""
+        if (run := self._running.get(id)) is not None:
+            run.detach()
+            run.cancel()
+
+    def _cancel_here(self, id: str) -> None:
+        if (run := self._running.get(id)) is not None:
+            run.cancel()
 
     async def _close_unused(self) -> None:
         unused = [pool for pool in self._retired if pool not in self._in_use]

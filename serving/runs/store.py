@@ -1,22 +1,111 @@
-"""Where records of runs are kept. A small port: a database can take its place."""
+"""Where records of runs are kept, and what happens in them. A small port: memory, or a database."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
-from conductor.run.record import RunRecords
+from conductor.run.events import Event
+from conductor.run.record import Record, RunRecords
 from serving.accounts.caller import Caller
+from serving.runs.claims import Claim
+from serving.runs.rows import Item
+
+Place = tuple[int, str]
+"""Of a run in lists: when it began in microseconds, and its id."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventPage:
+    """What has happened in a run.
+
+    Args:
+        items: in order.
+        is_over: whether nothing will follow them.
+    """
+
+    items: list[Item]
+    is_over: bool
 
 
 class RecordStore(Protocol):
     """Keeps records."""
 
+    owner: str
+    """The replica, for records."""
+    on_cancel: Callable[[str], None]
+    """Told of a run of this replica whose end somebody asked another replica for."""
+    on_taken: Callable[[str], None]
+    """Told of a run of this replica that another one has taken over, believing this one dead."""
+    on_orphan: Callable[[RunRecords], None]
+    """Told of a run of a replica that ended, which this one is to continue."""
+
+    def keep(self, id: str, seq: int = 0) -> None:
+        """Before a run begins: it outlives its client and its replica, so that pieces of its answer are kept
+        too. Items are numbered from after `seq`.
+        """
+        ...
+
+    def forget(self, id: str) -> None:
+        """A run that was to be kept has not begun."""
+        ...
+
+    async def claim(self, claim: Claim) -> Claim:
+        """Claim a name for a request; gives the claim that holds, which may be an earlier one.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        ...
+
+    async def release(self, claim: Claim) -> None:
+        """Give the name back: nothing was run."""
+        ...
+
+    def note(self, record: Record, seq: int, event: Event) -> None:
+        """Take note of what happens in a run, or in one inside it: a `conductor.run.event_log.Journal`."""
+        ...
+
     async def put(self, records: RunRecords) -> None:
-        """Keep a run, in place of an earlier one of the same id."""
+        """Keep a run that has ended, in place of an earlier one of the same id."""
         ...
 
     async def get(self, id: str) -> RunRecords | None:
-        """The run of that id, if it is still kept."""
+        """The run of that id, if it is still kept; also one of another replica that is under way.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
         ...
 
-    async def newest(self, limit: int, caller: Caller) -> list[RunRecords]:
-        """Up to `limit` runs that `caller` may see, the one that began last first."""
+    async def newest(self, limit: int, caller: Caller, before: Place | None = None) -> list[RunRecords]:
+        """Up to `limit` runs that `caller` may see, without their texts, the one that began last first;
+        those that began before `before`.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
         ...
+
+    async def events(self, id: str, after: int) -> EventPage:
+        """What happened in the run of that id after the item of that number, as far as it is kept.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        ...
+
+    async def cancel(self, id: str) -> bool:
+        """Have a run of another replica ended; False where none of that id is under way.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Write what is waiting, for a few seconds at most."""
+        ...
+
+
+def ignore(_: object) -> None:
+    """Nobody is to be told."""

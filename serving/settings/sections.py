@@ -154,7 +154,7 @@ class RouterSettings(Scaling):
 
 
 class StoreSettings(Frozen):
-    """Where keys, budgets and the ledger are kept. The first thing that is to be kept makes the store; read
+    """Where keys, budgets, the ledger and the records of runs are kept. The first thing that is to be kept makes the store; read
     when the server starts.
     """
 
@@ -164,6 +164,20 @@ class StoreSettings(Frozen):
     path: Path | None = None
     """The SQLite file, on a disk of the machine itself. null: `podium/podium.db` in `$XDG_DATA_HOME`, or in
     `~/.local/share`."""
+    records: bool = True
+    """Write runs down: their records, and what happens in them. Off: the newest are kept in the memory of the
+    replica that ran them, and gone with it."""
+    keep_s: float = Field(default=3600.0, gt=0)
+    """How long a run that outlives its client goes on at most: one with an `Idempotency-Key`, `podium.keep` or
+    `podium.background`."""
+    content_days: float | None = Field(default=30.0, gt=0)
+    """How long the texts of a run are kept: prompts, outputs, events. Its numbers stay. null: as long as those."""
+    numbers_days: float | None = Field(default=400.0, gt=0)
+    """How long the numbers of a run are kept, its record with them: tokens, cost, times, workers. The ledger
+    stays. null: for ever."""
+    content_bytes_per_team: int | None = Field(default=5_000_000_000, ge=0)
+    """How much room the texts of a team's runs may take, as they are stored; the oldest go first. Keys without a
+    team are one each. null: any."""
 
 
 class TelemetrySettings(Frozen):

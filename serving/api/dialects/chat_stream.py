@@ -8,6 +8,8 @@ from conductor.run.events import (
     CallQueued,
     Event,
     PlanEnded,
+    RunCancelled,
+    RunDetached,
     RunFailed,
     RunFinished,
     StepAborted,
@@ -18,6 +20,7 @@ from conductor.run.events import (
 )
 from conductor.run.run import Run
 from serving.api import record_json
+from serving.api.dialect import cancelled, interrupted
 from serving.api.dialects.chat_completion import chat_id
 from serving.api.dialects.chat_errors import chat_error_body
 from serving.api.encode import dumps
@@ -60,6 +63,10 @@ class ChatEncoder:
                 return self._last_chunks(finish.value)
             case RunFailed(failure=failure):
                 return _data(chat_error_body(failure, self._run.record.id)) + DONE
+            case RunCancelled():
+                return _data(chat_error_body(cancelled(), self._run.record.id)) + DONE
+            case RunDetached():
+                return _data(chat_error_body(interrupted(), self._run.record.id)) + DONE
             case _:
                 return self._progress(event)
 

@@ -12,6 +12,7 @@ from serving.accounts.account_ledgers import AccountLedgers
 from serving.accounts.caller import DEFAULT_SCOPES, Scope
 from serving.accounts.directory import Directory
 from serving.accounts.keys import ApiKey
+from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import Address, sqlite_address
 from tests.serving.api.served import Json, Served, served, team
 
@@ -46,7 +47,7 @@ class Keyed:
 async def keyed(place: Path | Address, settings: Json | None = None, **environ: Any) -> AsyncGenerator[Keyed]:
     """Serve with `KEYS`, in a store at `place` or in that folder."""
     address = sqlite_address(place / "podium.db") if isinstance(place, Path) else place
-    directory, ledgers = Directory(address), AccountLedgers(address)
+    directory, store = Directory(address), ReplicaStore(address)
     try:
         secrets, ids = {"wrong": ApiKey.make().reveal()}, {}
         for name in ("search", "sales"):
@@ -54,9 +55,11 @@ async def keyed(place: Path | Address, settings: Json | None = None, **environ: 
         for who, (owner, scopes) in KEYS.items():
             key, made = await directory.create_key(who, owner, scopes)
             secrets[who], ids[who] = key.reveal(), made.id
-        async with served(settings or team(), environ, directory=directory, ledgers=ledgers) as api:
+        async with served(
+            settings or team(), environ, directory=directory, ledgers=AccountLedgers(store)
+        ) as api:
             yield Keyed(api, directory, secrets, ids)
             await api.service.pool.aclose()
     finally:
-        await ledgers.aclose()
+        await store.aclose()
         await directory.aclose()

@@ -19,6 +19,7 @@ from serving.accounts.directory import Directory
 from serving.api.app import build_api
 from serving.pool import Engines, build_pool
 from serving.runs.service import Service
+from serving.runs.store import RecordStore
 from serving.settings.settings import Settings, parse
 from serving.workers.scripted import ScriptedWorker
 from tests.serving.spans import SPANS
@@ -110,7 +111,8 @@ class Served:
         return answer.json()
 
     async def newest(self) -> Json:
-        return (await self.http.get("/v1/workflows?limit=1")).json()["data"][0]
+        listed = (await self.http.get("/v1/workflows?limit=1")).json()["data"][0]
+        return await self.record(listed["id"])
 
     def see_ledgers(self) -> int:
         """Note the ledgers that exist now, so that they can be looked at when their runs are over."""
@@ -172,10 +174,11 @@ async def served(
     engines: Engines | None = None,
     directory: Directory | None = None,
     ledgers: AccountLedgers | None = None,
+    store: RecordStore | None = None,
 ) -> AsyncGenerator[Served]:
     """Serve `settings` on a free port of the loopback; at the end nothing may be left of any run."""
     checked = settings if isinstance(settings, Settings) else parse(settings)
-    service = Service(build_pool(checked, environ or {}, engines or {}), ledgers=ledgers)
+    service = Service(build_pool(checked, environ or {}, engines or {}), store, ledgers=ledgers)
     SPANS.clear()
     config = uvicorn.Config(
         build_api(service, directory=directory), log_level="error", lifespan="off", ws="none"

@@ -82,7 +82,8 @@ def around(faulty: Json, *, conductor: Json | None = None, first_byte_s: float) 
 
 
 async def records(api: Served) -> str:
-    return (await api.http.get("/v1/workflows", params={"limit": 1000})).text
+    listed = (await api.http.get("/v1/workflows", params={"limit": 1000})).json()["data"]
+    return json.dumps([await api.record(each["id"]) for each in listed])
 
 
 @pytest.mark.parametrize("late", [False, True])

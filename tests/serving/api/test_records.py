@@ -27,7 +27,7 @@ async def test_the_newest_are_kept_up_to_a_number_and_the_run_that_began_last_is
         await store.put(RunRecords(record(id, created=began)))
     assert await kept(store) == ["d", "c", "b"]
     assert await store.get("a") is None
-    assert await store.newest(1, ANYBODY) == [RunRecords(record("d", created=4))]
+    assert await store.newest(1, ANYBODY) == [RunRecords(record("d", created=4), has_content=False)]
 
 
 async def test_the_newest_are_kept_up_to_a_weight_and_one_always_is() -> None:
@@ -75,12 +75,14 @@ def test_what_an_inner_run_said_weighs_too() -> None:
     assert weight(RunRecords(outer, {inner.id: inner})) > 50_000
 
 
-async def test_a_list_cuts_long_texts_and_the_record_has_them_whole() -> None:
+async def test_a_list_says_how_long_texts_are_and_the_record_has_them() -> None:
     text = "word " * 1000
     async with served(team(workers=[scripted("a", text)], workflows={})) as api:
         id = (await api.ok({"model": "a"}))["podium"]["workflow_id"]
-        listed, whole = await api.newest(), await api.record(id)
+        listed = (await api.http.get("/v1/workflows")).json()["data"][0]
+        whole = await api.record(id)
     assert whole["answer"] == whole["steps"][0]["output"] == text
-    assert listed["answer"].endswith(f"… [{len(text)} characters]")
+    assert (whole["content"], listed["content"]) == (True, False)
+    assert listed["answer"] == listed["steps"][0]["output"] == f"… [{len(text)} characters]"
     assert len(str(listed)) < 5_000
     assert listed.keys() == whole.keys()

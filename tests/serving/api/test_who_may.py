@@ -35,7 +35,7 @@ class Asked(NamedTuple):
 RUNS, READS, ADMINS = (401, 401, 200, 200, 403, 200, 200), (401, 401, 200, 403, 200, 200, 200), (401, 401, 403, 403, 403, 403, 200)  # fmt: skip
 CREATES = (*ADMINS[:-1], 201)
 EVERYBODY, ANY_KEY = (200,) * 7, (401, 401, 200, 200, 200, 200, 200)
-OF_MY_TEAM = (401, 401, 404, 403, 200, 200, 200)
+OF_MY_TEAM, OF_MY_TEAM_TO_RUN = (401, 401, 404, 403, 200, 200, 200), (401, 401, 404, 200, 403, 200, 200)
 TABLE = (
     Asked("GET", "/healthz", EVERYBODY),
     Asked("GET", "/readyz", EVERYBODY),
@@ -46,6 +46,8 @@ TABLE = (
     Asked("POST", "/v1/plans", RUNS, ASK),
     Asked("GET", "/v1/workflows", READS),
     Asked("GET", "/v1/workflows/{id}", OF_MY_TEAM),
+    Asked("GET", "/v1/workflows/{id}/events", OF_MY_TEAM),
+    Asked("POST", "/v1/workflows/{id}/cancel", OF_MY_TEAM_TO_RUN, {}),
     Asked("GET", "/v1/replicas", ADMINS),
     Asked("GET", "/v1/admin/teams", ADMINS),
     Asked("POST", "/v1/admin/teams", CREATES, {"name": "new"}),

@@ -1,0 +1,77 @@
+"""Runs and their events."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+BIG = sa.BigInteger
+
+
+def upgrade() -> None:
+    """Make both tables; runs were in the memory of replicas before."""
+    op.create_table(
+        "run",
+        sa.Column("id", sa.Text, nullable=False),
+        sa.Column("key_id", sa.Text),
+        sa.Column("team_id", sa.Text),
+        sa.Column("model", sa.Text, nullable=False),
+        sa.Column("status", sa.Text, nullable=False),
+        sa.Column("owner", sa.Text, nullable=False, comment="the replica that runs it"),
+        sa.Column("made_us", BIG, nullable=False),
+        sa.Column("ended_us", BIG, comment="null: it is under way"),
+        sa.Column("cost", BIG, comment="so far; null: not known"),
+        sa.Column("input_tokens", BIG, nullable=False),
+        sa.Column("output_tokens", BIG, nullable=False),
+        sa.Column("trace_id", sa.Text),
+        sa.Column("kept", sa.Integer, nullable=False, comment="1: it outlives its client and its replica"),
+        sa.Column(
+            "takes",
+            sa.Integer,
+            nullable=False,
+            server_default=sa.text("0"),
+            comment="how often it was taken over",
+        ),
+        sa.Column("cancel_us", BIG, comment="when somebody asked for its end"),
+        sa.Column("body_bytes", BIG, nullable=False, server_default=sa.text("0")),
+        sa.Column("numbers", sa.LargeBinary, nullable=False, comment="the record without its texts"),
+        sa.Column("body", sa.LargeBinary, comment="the record; null: under way, or its texts were removed"),
+        sa.PrimaryKeyConstraint("id", name="run_pk"),
+        sa.CheckConstraint("body_bytes >= 0", name=op.f("run_body_bytes_not_negative")),
+        comment="a row a run; lists read every column but the body",
+    )
+    op.create_index("run_made", "run", ["made_us", "id"])
+    op.create_index("run_team", "run", ["team_id", "made_us", "id"])
+    op.create_index("run_key", "run", ["key_id", "made_us", "id"])
+    has_content = sa.text("body_bytes > 0")
+    op.create_index(
+        "run_content",
+        "run",
+        ["team_id", "key_id", "made_us", "id", "body_bytes"],
+        sqlite_where=has_content,
+        postgresql_where=has_content,
+    )
+    is_open = sa.text("ended_us IS NULL")
+    op.create_index("run_under_way", "run", ["owner"], sqlite_where=is_open, postgresql_where=is_open)
+    op.create_table(
+        "run_event",
+        sa.Column("run_id", sa.Text, nullable=False),
+        sa.Column("first_seq", BIG, nullable=False),
+        sa.Column("last_seq", BIG, nullable=False),
+        sa.Column("at_us", BIG, nullable=False),
+        sa.Column("body", sa.LargeBinary, nullable=False),
+        sa.PrimaryKeyConstraint("run_id", "first_seq", name="run_event_pk"),
+        comment="what happened in a run, a row for each time it was written",
+    )
+    op.create_index("run_event_at", "run_event", ["at_us"])
+    op.create_table(
+        "idempotency",
+        sa.Column("account", sa.Text, nullable=False, comment="whose; names of others are other names"),
+        sa.Column("name", sa.Text, nullable=False, comment="what the client calls its request"),
+        sa.Column("body_hash", sa.Text, nullable=False),
+        sa.Column("run_id", sa.Text, nullable=False),
+        sa.Column("drop_us", BIG, nullable=False, comment="from when on the name is free again"),
+        sa.PrimaryKeyConstraint("account", "name", name="idempotency_pk"),
+        comment="requests that run once, however often they are sent",
+    )
+    op.create_index("idempotency_drop_us", "idempotency", ["drop_us"])

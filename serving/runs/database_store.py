@@ -1,0 +1,256 @@
+"""Records of runs in the store that all replicas share: readable on every one of them, also after the
+replica that ran them has ended.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, false, func, literal, select, true, tuple_
+
+from conductor.errors import StoreUnavailable
+from conductor.run.events import Event
+from conductor.run.record import Record, RunRecords
+from serving.accounts.caller import Caller
+from serving.accounts.leases import RENEW_S
+from serving.accounts.replica_store import ReplicaStore
+from serving.database.address import StoreError
+from serving.database.schema import run, run_event
+from serving.runs.claims import CLAIM, RELEASE_CLAIM, Claim
+from serving.runs.journal import RunJournal
+from serving.runs.memory_store import place
+from serving.runs.numbers import without_content
+from serving.runs.retention import REMOVE, Retention
+from serving.runs.rows import fold_items, load_items, load_records, mark_lost, now_us
+from serving.runs.statements import CANCEL_RUN, LOSE_DEAD, TAKE_OVER, TakeOver, Written
+from serving.runs.store import EventPage, Place, ignore
+from serving.settings.sections import LimitSettings, StoreSettings
+
+logger = logging.getLogger("podium")
+
+WATCH_S = 0.5
+"""How often a replica with runs under way looks whether somebody asked for their end."""
+REMOVE_S = 300.0
+"""How often what is not kept any more is removed."""
+MOST_AT_ONCE = 50
+"""Runs of replicas that ended which are taken over in one go."""
+PAGE_ITEMS = 200
+"""Rows of events in one page."""
+
+
+class DatabaseStore:
+    """A `RecordStore` over a database; see `aclose`.
+
+    Args:
+        store: of this replica.
+        limits: how many records may wait in memory while the store is away.
+        settings: what is kept, and for how long.
+        sweep_s: how often runs of replicas that ended are looked for.
+    """
+
+    def __init__(
+        self,
+        store: ReplicaStore,
+        limits: Callable[[], LimitSettings],
+        settings: StoreSettings | None = None,
+        sweep_s: float = RENEW_S,
+    ) -> None:
+        self.owner = store.owner
+        self.on_cancel: Callable[[str], None] = ignore
+        self.on_taken: Callable[[str], None] = ignore
+        self.on_orphan: Callable[[RunRecords], None] = ignore
+        self._store, self._sweep_s, self._settings = store, sweep_s, settings or StoreSettings()
+        self._journal = RunJournal(store, lambda: limits().records, self._on_written)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def note(self, record: Record, seq: int, event: Event) -> None:
+        """See `RecordStore.note`."""
+        self._journal.note(record, seq, event)
+        self._begin()
+
+    def start(self) -> None:
+        """Look after the runs of replicas that have ended, where anything can have been stored; else the
+        first run begins it.
+        """
+        if self._store.address.may_hold_something:
+            self._begin()
+
+    def _begin(self) -> None:
+        if not self._tasks:
+            self._tasks = [
+                asyncio.create_task(self._watch(), name="ends of runs"),
+                asyncio.create_task(self._sweep_on(), name="sweep of runs"),
+                asyncio.create_task(self._remove_on(), name="removal of old runs"),
+            ]
+
+    def keep(self, id: str, seq: int = 0) -> None:
+        """See `RecordStore.keep`."""
+        self._journal.begin(id, seq, is_kept=True)
+
+    def forget(self, id: str) -> None:
+        """See `RecordStore.forget`."""
+        self._journal.forget(id)
+
+    async def claim(self, claim: Claim) -> Claim:
+        """See `RecordStore.claim`."""
+        return await (await self._store.ledger()).writer.do(CLAIM, claim)
+
+    async def release(self, claim: Claim) -> None:
+        """See `RecordStore.release`. It is done soon, not now."""
+        (await self._store.ledger()).writer.post(RELEASE_CLAIM, claim)
+
+    async def put(self, records: RunRecords) -> None:
+        """See `RecordStore.put`. It is written soon, not now."""
+        self._journal.put(records)
+
+    async def get(self, id: str) -> RunRecords | None:
+        """See `RecordStore.get`."""
+        if (waiting := self._journal.find(id)) is not None:
+            return waiting
+        query = select(run.c.status, run.c.numbers, run.c.body).where(run.c.id == id)
+        row = next(iter(await self._rows(query)), None)
+        if row is None:
+            return None
+        if row.body is not None:
+            return load_records(row.body, has_content=True)
+        bodies = await self._rows(
+            select(run_event.c.body).where(run_event.c.run_id == id).order_by(run_event.c.first_seq)
+        )
+        records = fold_items(id, load_items(id, [each.body for each in bodies]))
+        return _with_status(row.status, records or load_records(row.numbers, has_content=False))
+
+    async def newest(self, limit: int, caller: Caller, before: Place | None = None) -> list[RunRecords]:
+        """See `RecordStore.newest`."""
+        position = tuple_(run.c.made_us, run.c.id)
+        query = select(run.c.status, run.c.numbers).where(_visible(caller))
+        if before is not None:
+            query = query.where(position < tuple_(literal(before[0]), literal(before[1])))
+        rows = await self._rows(query.order_by(run.c.made_us.desc(), run.c.id.desc()).limit(limit))
+        found = {
+            records.record.id: _with_status(row.status, records)
+            for row in rows
+            for records in (load_records(row.numbers, has_content=False),)
+        }
+        for records in self._journal.waiting():
+            record = records.record
+            if caller.sees(record.account) and (before is None or place(record) < before):
+                found[record.id] = without_content(records)
+        return sorted(found.values(), key=lambda each: place(each.record), reverse=True)[:limit]
+
+    async def events(self, id: str, after: int) -> EventPage:
+        """See `RecordStore.events`."""
+        rows = await self._rows(select(run.c.ended_us).where(run.c.id == id))
+        query = select(run_event.c.body).where(run_event.c.run_id == id, run_event.c.last_seq > after)
+        bodies = await self._rows(query.order_by(run_event.c.first_seq).limit(PAGE_ITEMS))
+        items = [item for item in load_items(id, [each.body for each in bodies]) if item.seq > after]
+        is_over = bool(rows) and rows[0].ended_us is not None and len(bodies) < PAGE_ITEMS
+        return EventPage(items, is_over)
+
+    async def cancel(self, id: str) -> bool:
+        """See `RecordStore.cancel`."""
+        if not self._store.address.may_hold_something:
+            return False
+        return await (await self._store.ledger()).writer.do(CANCEL_RUN, id)
+
+    async def aclose(self) -> None:
+        """See `RecordStore.aclose`."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._journal.aclose()
+
+    async def sweep(self) -> int:
+        """Mark the runs of replicas that ended as lost; gives how many.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        writer = (await self._store.ledger()).writer
+        lost = await writer.do(LOSE_DEAD, now_us() - int(self._settings.keep_s * 1_000_000))
+        if lost:
+            logger.warning("%d runs were lost with the routers that ran them", lost)
+        return lost
+
+    async def take_over(self) -> int:
+        """Continue the runs of replicas that ended which outlive them; gives how many.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        writer, taken = (await self._store.ledger()).writer, 0
+        for id in await writer.do(TAKE_OVER, TakeOver(self.owner, MOST_AT_ONCE)):
+            if self._journal.has(id):
+                continue
+            records = await self.get(id)
+            newest = await self._rows(select(func.max(run_event.c.last_seq)).where(run_event.c.run_id == id))
+            if records is not None and not self._journal.has(id):
+                taken += 1
+                self.keep(id, newest[0][0] or 0)
+                self.on_orphan(records)
+        if taken:
+            logger.warning("%d runs of routers that ended go on here", taken)
+        return taken
+
+    async def remove_old(self, at_us: int | None = None) -> int:
+        """Remove what the settings do not keep any more at a time, by default now; gives how many rows.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        writer, removed = (await self._store.ledger()).writer, 0
+        while step := await writer.do(REMOVE, Retention.of(self._settings, at_us)):
+            removed += step
+        return removed
+
+    async def _remove_on(self) -> None:
+        while True:
+            await asyncio.sleep(REMOVE_S * random.uniform(0.5, 1.5))
+            with suppress(StoreUnavailable, StoreError):
+                await self.remove_old()
+
+    async def _sweep_on(self) -> None:
+        while True:
+            with suppress(StoreUnavailable, StoreError):  # the writer has logged it
+                await self.sweep()
+                await self.take_over()
+            await asyncio.sleep(self._sweep_s)
+
+    async def _watch(self) -> None:
+        mine = (run.c.owner == self.owner) & run.c.ended_us.is_(None) & run.c.cancel_us.is_not(None)
+        while True:
+            await asyncio.sleep(WATCH_S)
+            if self._journal.under_way:
+                with suppress(StoreUnavailable, StoreError):
+                    for row in await self._rows(select(run.c.id).where(mine)):
+                        self.on_cancel(row.id)
+
+    def _on_written(self, id: str, written: Written) -> None:
+        if written.is_cancelled:
+            self.on_cancel(id)
+        if not written.is_owner:
+            self.on_taken(id)
+
+    async def _rows(self, query: Any) -> list[Row[Any]]:
+        if not self._store.address.may_hold_something:
+            return []
+        async with (await self._store.database()).reading() as connection:
+            return list(await connection.execute(query))
+
+
+def _visible(caller: Caller) -> ColumnElement[bool]:
+    """`Caller.sees`, for the database."""
+    account = caller.account
+    if caller.sees_every_run:
+        return true()
+    if account.team_id:
+        return run.c.team_id == account.team_id
+    return (run.c.key_id == account.key_id) & run.c.team_id.is_(None) if account.key_id else false()
+
+
+def _with_status(status: str, records: RunRecords) -> RunRecords:
+    """A run that was lost says so; no event of it does."""
+    return mark_lost(records) if status == "lost" else records

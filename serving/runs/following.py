@@ -1,0 +1,153 @@
+"""A run that is under way elsewhere, or has ended, as a `Run`: its events and its answer from the beginning."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+
+from conductor.errors import BadTask, Interrupted
+from conductor.model.failure import Failure
+from conductor.run.event_log import EventLog
+from conductor.run.events import AnswerDelta, RunDetached, RunFailed, RunFinished, RunResumed
+from conductor.run.run import Run
+from serving.runs.claims import Claim
+from serving.runs.rows import Item
+from serving.runs.store import RecordStore
+
+POLL_S = 0.1
+APPEARS_S = 5.0
+"""How long after its name was claimed a run is waited for."""
+
+
+@asynccontextmanager
+async def follow(store: RecordStore, claim: Claim) -> AsyncGenerator[Run]:
+    """The run that an earlier request has claimed, for one more reader.
+
+    Raises:
+        Interrupted: it was lost, or has never begun.
+        BadTask: its texts are not kept any more.
+    """
+    id = claim.run_id
+    records, begins = await store.get(id), (await store.events(id, 0)).items
+    waited_s = 0.0
+    while records is None and not begins:  # its first event is on its way
+        if waited_s > APPEARS_S:
+            await store.release(claim)
+            raise Interrupted("The server that was to run this has stopped. Ask again.", retryable=True)
+        await asyncio.sleep(POLL_S)
+        waited_s += POLL_S
+        records, begins = await store.get(id), (await store.events(id, 0)).items
+    if records is None or records.record.status in ("running", "detached"):
+        async with _pumped(store, id) as run:
+            yield run
+        return
+    if records.record.status == "lost":
+        raise lost()
+    if not records.has_content:
+        message = "The answer to this Idempotency-Key is not kept any more. Use another key."
+        raise BadTask(message, param="Idempotency-Key")
+    log = EventLog(records.record)
+    await log.replay()
+    yield Run(log, records.inner)
+
+
+@asynccontextmanager
+async def _pumped(store: RecordStore, id: str) -> AsyncGenerator[Run]:
+    pump = Pump(store, id)
+    run = await pump.first()
+    task = asyncio.create_task(pump.run_on(run), name=f"run {id} followed")
+    try:
+        yield run
+    finally:
+        run.answer.close()
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def lost() -> Interrupted:
+    """The error for who waits for a run that nobody continues."""
+    return Interrupted(
+        "The run was lost with the server that ran it. Ask again with another Idempotency-Key."
+    )
+
+
+class Pump:
+    """Reads what a store keeps of a run into a log.
+
+    Args:
+        store: where it is kept.
+        id: of the run.
+    """
+
+    def __init__(self, store: RecordStore, id: str) -> None:
+        self._store, self._id = store, id
+        self._after = 0
+        self._items: list[Item] = []
+        self._log: EventLog | None = None
+        self._shown = self._said = AnswerDelta(0.0, "")
+        """What readers have of the answer, and what the process that runs it now has said of it."""
+
+    async def first(self) -> Run:
+        """The run at its beginning."""
+        while not self._items:
+            self._items = (await self._store.events(self._id, 0)).items
+            if not self._items:
+                await asyncio.sleep(POLL_S)
+        record = self._items[0].record
+        assert record is not None, "a run is told of with its record first"
+        self._log = EventLog(record)
+        return Run(self._log)
+
+    async def run_on(self, run: Run) -> None:
+        """Pass on what happens until the run ends."""
+        assert self._log is not None, "first() was called"
+        while True:
+            for item in self._items:
+                self._after = item.seq
+                if isinstance(item.event, RunFinished) and item.run_id == self._id:
+                    whole = await self._store.get(self._id)
+                    run.inner += [Run(EventLog(record)) for record in whole.inner.values()] if whole else []
+                if item.run_id == self._id:
+                    await self._tell(self._log, item)
+            if self._log.record.status not in ("running", "detached"):
+                return None
+            page = await self._store.events(self._id, self._after)
+            self._items = page.items
+            if page.is_over and not page.items:  # nobody continues it
+                return self._log.append(RunFailed(self._log.record.wall_s, Failure.of(lost())))
+            if not page.items:
+                await asyncio.sleep(POLL_S)
+
+    async def _tell(self, log: EventLog, item: Item) -> None:
+        match item.event:
+            case AnswerDelta():
+                await self._tell_piece(log, item.event)
+            case RunDetached():
+                pass  # another process goes on with it, and readers stay
+            case RunResumed():
+                self._said = AnswerDelta(0.0, "")
+                log.record = replace(item.record or log.record, answer_began_s=log.record.answer_began_s)
+            case _ if item.record is None:
+                log.append(item.event)
+            case _:
+                pass  # the first event, which the record has
+
+    async def _tell_piece(self, log: EventLog, piece: AnswerDelta) -> None:
+        """What is new of a piece: an answer that is made again must begin as it did."""
+        said = AnswerDelta(piece.at_s, self._said.text + piece.text, self._said.reasoning + piece.reasoning)
+        self._said = said
+        text, reasoning = _rest(self._shown.text, said.text), _rest(self._shown.reasoning, said.reasoning)
+        if text is None or reasoning is None:
+            message = "The server that wrote the answer has stopped, and another wrote a different one: read the run's record."
+            log.append(RunFailed(piece.at_s, Failure.of(Interrupted(message))))
+        elif text or reasoning:
+            self._shown = AnswerDelta(0.0, self._shown.text + text, self._shown.reasoning + reasoning)
+            await log.append_delta(AnswerDelta(piece.at_s, text, reasoning))
+
+
+def _rest(shown: str, said: str) -> str | None:
+    """What `said` adds to `shown`; None where it is another text."""
+    if said.startswith(shown):
+        return said[len(shown) :]
+    return "" if shown.startswith(said) else None

@@ -1,0 +1,205 @@
+"""What happens in the runs of one replica, written to the store soon, off the way of the clients.
+
+Everything of a run that comes together in `BATCH_S` is one row; all runs of the replica share a transaction.
+While the store is away it waits here.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from conductor.errors import StoreUnavailable
+from conductor.run.events import AnswerDelta, Event
+from conductor.run.record import Record, RunRecords
+from serving.accounts.replica_store import ReplicaStore
+from serving.database.address import StoreError
+from serving.runs.rows import EventRow, Item, event_row, join_pieces, run_row, top_run
+from serving.runs.statements import WRITE, RunWrite, Written
+
+logger = logging.getLogger("podium")
+
+BATCH_S = 0.06
+"""Between something that happens and its being written."""
+AGAIN_S = 0.5
+"""Between two attempts to write to a store that is away."""
+FLUSH_S = 5.0
+"""How long a journal that is closed tries to write what it still has."""
+
+
+@dataclass(slots=True, eq=False)
+class Noted:
+    """A run of this replica that is under way, or not all written.
+
+    Args:
+        seq: of its newest item.
+        items: not written yet.
+        rows: of items that could not be written; they stay as they are, because perhaps they were.
+        records: as they are now, its own and those of the runs inside it.
+        final: its records once it has ended.
+        is_kept: whether it outlives its client, so that pieces of the answer are written too.
+    """
+
+    seq: int = 0
+    items: list[Item] = field(default_factory=list[Item])
+    rows: list[EventRow] = field(default_factory=list[EventRow])
+    records: dict[str, Record] = field(default_factory=dict[str, Record])
+    final: RunRecords | None = None
+    is_kept: bool = False
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something of it is to be written."""
+        return bool(self.items or self.rows or self.final)
+
+
+class RunJournal:
+    """See the module; see `aclose`.
+
+    Args:
+        store: where it is written.
+        most_waiting: how many runs that have ended may wait for a store that is away.
+        on_written: told of each write: the run, and what became of it.
+    """
+
+    def __init__(
+        self,
+        store: ReplicaStore,
+        most_waiting: Callable[[], int],
+        on_written: Callable[[str, Written], None],
+    ) -> None:
+        self._store, self._most_waiting, self._on_written = store, most_waiting, on_written
+        self._runs = dict[str, Noted]()
+        self._wake, self._idle = asyncio.Event(), asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._is_away, self._n_dropped = False, 0
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a run of this replica has not ended."""
+        return any(run.final is None for run in self._runs.values())
+
+    def waiting(self) -> Iterator[RunRecords]:
+        """Runs that have ended and are not written yet."""
+        return (run.final for run in self._runs.values() if run.final is not None)
+
+    def find(self, id: str) -> RunRecords | None:
+        """One of `waiting`."""
+        run = self._runs.get(id)
+        return run.final if run else None
+
+    def has(self, id: str) -> bool:
+        """Whether the run is under way here, or not all written."""
+        return id in self._runs
+
+    def begin(self, id: str, seq: int = 0, *, is_kept: bool = False) -> None:
+        """Expect a run.
+
+        Args:
+            id: of the run.
+            seq: of its newest item that another replica wrote.
+            is_kept: see `Noted.is_kept`.
+        """
+        self._runs[id] = Noted(seq, is_kept=is_kept)
+
+    def forget(self, id: str) -> None:
+        """A run that was expected has not begun."""
+        self._runs.pop(id, None)
+
+    def note(self, record: Record, seq: int, event: Event) -> None:
+        """See `RecordStore.note`."""
+        top = top_run(record.id)
+        run = self._runs.setdefault(top, Noted())
+        if isinstance(event, AnswerDelta):
+            if not run.is_kept or record.id != top:
+                return
+            last = run.items[-1] if run.items else None
+            if last and last.run_id == top and isinstance(last.event, AnswerDelta):
+                run.items[-1] = replace(last, event=join_pieces(last.event, event))
+                return
+        run.seq += 1
+        is_new = record.id not in run.records
+        run.records[record.id] = record
+        run.items.append(Item(run.seq, record.id, event, record if is_new else None))
+        self._begin_writing()
+
+    def put(self, records: RunRecords) -> None:
+        """See `RecordStore.put`."""
+        self._runs.setdefault(records.record.id, Noted()).final = records
+        self._begin_writing()
+        if self._is_away:
+            self._drop_oldest()
+
+    async def aclose(self) -> None:
+        """Write what is waiting, for a few seconds at most."""
+        task, self._task = self._task, None
+        if task is None:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_S):
+                await self._idle.wait()
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        if left := [id for id, run in self._runs.items() if run.is_waiting]:
+            logger.error("the store was away to the end: %d runs were not written", len(left))
+
+    def _begin_writing(self) -> None:
+        self._wake.set()
+        self._idle.clear()
+        if self._task is None:
+            self._task = asyncio.create_task(self._write_on(), name="journal of runs")
+
+    async def _write_on(self) -> None:
+        while True:
+            await self._wake.wait()
+            await asyncio.sleep(AGAIN_S if self._is_away else BATCH_S)
+            self._wake.clear()
+            waiting = [(id, run) for id, run in self._runs.items() if run.is_waiting]
+            self._is_away = False
+            results = await asyncio.gather(*(self._write(*each) for each in waiting), return_exceptions=True)
+            for (id, _), result in zip(waiting, results, strict=True):
+                if isinstance(result, BaseException):  # of this run alone, and the others are not to suffer
+                    logger.error("the run %s cannot be written", id, exc_info=result)
+                    self._runs.pop(id, None)
+            if not any(run.is_waiting for run in self._runs.values()):
+                self._idle.set()
+
+    async def _write(self, id: str, run: Noted) -> None:
+        final = run.final
+        records = final or _current(id, run)
+        if records is None:
+            return
+        if run.items:
+            items, run.items = run.items, []
+            run.rows.append(event_row(id, items))
+        rows = tuple(run.rows)
+        try:
+            writer = (await self._store.ledger()).writer
+            row = run_row(records, kept=run.is_kept)
+            written = await writer.do(WRITE, RunWrite(row, rows))
+        except (StoreUnavailable, StoreError) as exc:
+            if not self._is_away:
+                logger.error("runs are not written, and kept in memory: %s", getattr(exc, "detail", exc))
+            self._is_away = True
+            self._wake.set()
+            return
+        del run.rows[: len(rows)]
+        if final is not None and run.final is final and self._runs.get(id) is run:
+            del self._runs[id]
+        self._on_written(id, written)
+
+    def _drop_oldest(self) -> None:
+        """Forget runs while the store is away, rather than fill the memory."""
+        ended = [id for id, run in self._runs.items() if run.final is not None]
+        for id in ended[: max(0, len(ended) - self._most_waiting())]:
+            del self._runs[id]
+            self._n_dropped += 1
+            if self._n_dropped.bit_count() == 1:  # at each doubling
+                logger.error("the store is away: %d records of runs were dropped", self._n_dropped)
+
+
+def _current(id: str, run: Noted) -> RunRecords | None:
+    inner = {each: record for each, record in run.records.items() if each != id}
+    return RunRecords(run.records[id], inner) if id in run.records else None

@@ -1,0 +1,174 @@
+"""What the store's writer can do with runs, on both databases. Each can be done twice.
+
+A run belongs to its owner: once another replica has taken it over, what the earlier one writes is left out.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields
+from typing import Any
+
+from serving.database.writer import Operation, PostgresConnection
+from serving.runs.rows import EventRow, RunRow, now_us
+
+CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+"""PostgreSQL's, in microseconds. SQLite's is the machine's, on which all its processes are."""
+RUN_COLUMNS = [field.name for field in fields(RunRow)]
+EVENT_COLUMNS = [field.name for field in fields(EventRow)]
+BYTES = {"numbers", "body"}
+NUMBERS = {
+    "made_us",
+    "ended_us",
+    "cost",
+    "input_tokens",
+    "output_tokens",
+    "kept",
+    "body_bytes",
+    "first_seq",
+    "last_seq",
+    "at_us",
+}
+FIXED = {"id", "key_id", "team_id", "model", "owner", "made_us", "trace_id"}
+"""Columns that a run has from its beginning."""
+NEWER = ", ".join(f"{name} = excluded.{name}" for name in RUN_COLUMNS if name not in FIXED)
+UPSERT = f"""ON CONFLICT (id) DO UPDATE SET {NEWER} WHERE run.owner = excluded.owner AND (run.ended_us IS NULL OR run.status = 'lost')
+RETURNING id, cancel_us"""
+
+
+def _unnest(columns: Sequence[str]) -> str:
+    types = ["bytea" if each in BYTES else "bigint" if each in NUMBERS else "text" for each in columns]
+    return "unnest({})".format(", ".join(f"${n}::{kind}[]" for n, kind in enumerate(types, 1)))
+
+
+def _marks(columns: Sequence[str]) -> str:
+    return ", ".join("?" * len(columns))
+
+
+PUT_RUNS = {
+    "postgresql": f"INSERT INTO run ({', '.join(RUN_COLUMNS)}) SELECT * FROM {_unnest(RUN_COLUMNS)} {UPSERT}",
+    "sqlite": f"INSERT INTO run ({', '.join(RUN_COLUMNS)}) VALUES ({_marks(RUN_COLUMNS)}) {UPSERT}",
+}
+PUT_EVENTS = {
+    "postgresql": f"INSERT INTO run_event ({', '.join(EVENT_COLUMNS)}) SELECT * FROM {_unnest(EVENT_COLUMNS)} ON CONFLICT DO NOTHING",
+    "sqlite": f"INSERT INTO run_event ({', '.join(EVENT_COLUMNS)}) VALUES ({_marks(EVENT_COLUMNS)}) ON CONFLICT DO NOTHING",
+}
+OPEN = "ended_us IS NULL AND NOT EXISTS (SELECT 1 FROM replica a WHERE a.id = run.owner AND a.lease_until_us >= {now})"
+"""Under way on a replica that does not live any more."""
+MOST_TAKES = 3
+"""A run that ended so many replicas is given up."""
+LOSE = f"UPDATE run SET status = 'lost', ended_us = {{now}} WHERE {OPEN} AND (kept = 0 OR takes >= {MOST_TAKES} OR made_us < {{oldest}})"
+ORPHANS = (
+    f"SELECT id FROM run WHERE {OPEN} AND kept = 1 AND takes < {MOST_TAKES} ORDER BY made_us LIMIT {{limit}}"
+)
+TAKE = "UPDATE run SET owner = {owner}, takes = takes + 1 WHERE id IN ({orphans})"
+MINE = "SELECT id FROM run WHERE owner = {owner} AND ended_us IS NULL AND kept = 1"
+
+CANCEL = {
+    "postgresql": f"UPDATE run SET cancel_us = coalesce(cancel_us, {CLOCK}) WHERE id = ANY ($1::text[]) AND ended_us IS NULL RETURNING id",
+    "sqlite": "UPDATE run SET cancel_us = coalesce(cancel_us, ?) WHERE id = ? AND ended_us IS NULL RETURNING id",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunWrite:
+    """A run as it is now, and what has happened in it since the last write."""
+
+    row: RunRow
+    events: tuple[EventRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOver:
+    """Who takes over, and how many runs at most."""
+
+    owner: str
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of a `RunWrite`.
+
+    Args:
+        is_owner: whether the run is this replica's still, and not ended before.
+        is_cancelled: whether somebody asked for its end.
+    """
+
+    is_owner: bool
+    is_cancelled: bool = False
+
+
+async def _write(connection: PostgresConnection, items: Sequence[RunWrite]) -> list[Written]:
+    async with connection.transaction():
+        rows = await connection.fetch(PUT_RUNS["postgresql"], *_columns(RUN_COLUMNS, [i.row for i in items]))
+        found = {row["id"]: Written(is_owner=True, is_cancelled=row["cancel_us"] is not None) for row in rows}
+        if events := [row for item in items if item.row.id in found for row in item.events]:
+            await connection.execute(PUT_EVENTS["postgresql"], *_columns(EVENT_COLUMNS, events))
+    return [found.get(item.row.id, Written(is_owner=False)) for item in items]
+
+
+def _write_sqlite(connection: sqlite3.Connection, items: Sequence[RunWrite]) -> list[Written]:
+    results: list[Written] = []
+    for item in items:
+        found = connection.execute(PUT_RUNS["sqlite"], astuple(item.row)).fetchall()
+        if found:
+            connection.executemany(PUT_EVENTS["sqlite"], [astuple(row) for row in item.events])
+        results.append(Written(bool(found), is_cancelled=bool(found) and found[0][1] is not None))
+    return results
+
+
+async def _lose(connection: PostgresConnection, items: Sequence[int]) -> list[int]:
+    status = await connection.execute(LOSE.format(now=CLOCK, oldest="$1"), items[-1])
+    return [int(status.rpartition(" ")[2])] * len(items)
+
+
+def _lose_sqlite(connection: sqlite3.Connection, items: Sequence[int]) -> list[int]:
+    return [connection.execute(LOSE.format(now=now_us(), oldest="?"), items[-1:]).rowcount] * len(items)
+
+
+async def _take(connection: PostgresConnection, items: Sequence[TakeOver]) -> list[list[str]]:
+    owner, limit = items[-1].owner, items[-1].limit
+    orphans = ORPHANS.format(now=CLOCK, limit="$2") + " FOR UPDATE SKIP LOCKED"
+    async with connection.transaction():
+        await connection.execute(TAKE.format(owner="$1", orphans=orphans), owner, limit)
+        rows = await connection.fetch(MINE.format(owner="$1"), owner)
+    return [[row["id"] for row in rows]] * len(items)
+
+
+def _take_sqlite(connection: sqlite3.Connection, items: Sequence[TakeOver]) -> list[list[str]]:
+    owner, limit = items[-1].owner, items[-1].limit
+    orphans = ORPHANS.format(now=now_us(), limit="?")
+    connection.execute(TAKE.format(owner="?", orphans=orphans), (owner, limit))
+    rows = connection.execute(MINE.format(owner="?"), (owner,)).fetchall()
+    return [[row[0] for row in rows]] * len(items)
+
+
+def _columns(names: Sequence[str], rows: Sequence[object]) -> list[list[Any]]:
+    """Rows as the columns that `unnest` takes."""
+    return [[getattr(row, name) for row in rows] for name in names]
+
+
+WRITE: Operation[RunWrite, Written] = Operation("run", _write, _write_sqlite)
+"""Write a run and its events down."""
+
+
+async def _cancel(connection: PostgresConnection, ids: Sequence[str]) -> list[bool]:
+    rows = await connection.fetch(CANCEL["postgresql"], ids)
+    found = {row["id"] for row in rows}
+    return [id in found for id in ids]
+
+
+def _cancel_sqlite(connection: sqlite3.Connection, ids: Sequence[str]) -> list[bool]:
+    return [bool(connection.execute(CANCEL["sqlite"], (now_us(), id)).fetchall()) for id in ids]
+
+
+CANCEL_RUN: Operation[str, bool] = Operation("end of a run", _cancel, _cancel_sqlite)
+"""Ask the owner of a run to end it; False where it is not under way."""
+LOSE_DEAD: Operation[int, int] = Operation("sweep of runs", _lose, _lose_sqlite)
+"""Mark the runs of dead replicas as lost, of those that outlive their replica the ones made before a time;
+gives how many.
+"""
+TAKE_OVER: Operation[TakeOver, list[str]] = Operation("taking over of runs", _take, _take_sqlite)
+"""Become the owner of runs of dead replicas that outlive them; gives all runs of that sort that are this
+replica's and under way.
+"""

@@ -1,0 +1,60 @@
+"""Replicas that share a real database, in one process."""
+
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import text
+
+from serving.accounts.account_ledgers import AccountLedgers
+from serving.accounts.replica_store import ReplicaStore
+from serving.database.address import Address
+from serving.runs.database_store import DatabaseStore
+from serving.settings.sections import LimitSettings
+from tests.serving.api.served import Json, Served, served, team
+
+
+@dataclass
+class Replica:
+    """One router, and its side of the store."""
+
+    api: Served
+    store: ReplicaStore
+    records: DatabaseStore
+
+    async def rows(self, sql: str, **values: Any) -> list[Any]:
+        async with (await self.store.database()).reading() as connection:
+            return list(await connection.execute(text(sql), values))
+
+    async def change(self, sql: str, **values: Any) -> None:
+        async with (await self.store.database()).writing() as connection:
+            await connection.execute(text(sql), values)
+
+
+@asynccontextmanager
+async def opened(address: Address, **options: Any) -> AsyncGenerator[tuple[ReplicaStore, DatabaseStore]]:
+    """One replica's store."""
+    store = ReplicaStore(address, renew_s=60)
+    records = DatabaseStore(store, LimitSettings, sweep_s=60, **options)
+    try:
+        yield store, records
+    finally:
+        await records.aclose()
+        await store.aclose()
+
+
+@asynccontextmanager
+async def replicas(
+    address: Address, settings: Json | None = None, n: int = 2
+) -> AsyncGenerator[list[Replica]]:
+    """`n` routers that serve the same settings, each with scripts of its own."""
+    async with AsyncExitStack() as stack:
+        running: list[Replica] = []
+        for _ in range(n):
+            store, records = await stack.enter_async_context(opened(address))
+            api = await stack.enter_async_context(
+                served(settings or team(), store=records, ledgers=AccountLedgers(store))
+            )
+            running.append(Replica(api, store, records))
+        yield running

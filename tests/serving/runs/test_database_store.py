@@ -1,0 +1,197 @@
+"""Records in a real database: on every replica, in lists without their texts, and lost with their replica."""
+
+import asyncio
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+
+from conductor.model.messages import Message
+from conductor.model.usage import Usage
+from conductor.model.worker import CallResult, FinishReason
+from conductor.plan.plan import Step
+from conductor.run.events import AnswerDelta, PlanStarted, RunFinished, StepFinished, StepPlanned, StepStarted
+from conductor.run.fold import fold
+from conductor.run.record import Account, Record, RunRecords
+from conductor.run.task import Task
+from serving.accounts.caller import ANYBODY, DEFAULT_SCOPES, Caller
+from serving.database.address import Address, sqlite_address
+from serving.runs.database_store import DatabaseStore
+from serving.runs.numbers import without_content
+from tests.databases import Postgres
+from tests.serving.api.served import scripted, team
+from tests.serving.runs.stores import opened, replicas
+from tests.serving.states import until
+
+MINE, OTHERS, ALONE = Account("k1", "t1"), Account("k2", "t2"), Account("k3")
+SAID = CallResult("Secret words. \ud800\x00", "a", "m", Usage(10, 20), Decimal("0.5"), FinishReason.STOP)
+
+
+def begun(id: str, created: float = 1.0, account: Account = MINE, owner: str = "") -> Record:
+    return Record(
+        id,
+        Task((Message.of("user", "Secret?"),), model="mini"),
+        created,
+        ("a",),
+        owner=owner,
+        account=account,
+    )
+
+
+EVENTS = (
+    PlanStarted(0.1, 0, 0, "conductor", "conductor", (Message.of("user", "Plan: Secret?"),)),
+    StepPlanned(0.2, 0, 0, Step("a", "Find the secret.", ())),
+    StepStarted(0.3, 0, 0, (Message.of("user", "Secret?"),)),
+    StepFinished(0.4, 0, 0, SAID),
+    AnswerDelta(0.5, "Secret"),
+    AnswerDelta(0.5, " words."),
+    RunFinished(0.6, "Secret words.", FinishReason.STOP),
+)
+
+
+async def tell(store: DatabaseStore, record: Record, n: int = len(EVENTS)) -> Record:
+    """The first `n` events of a run, and its record then."""
+    record = replace(record, owner=store.owner)
+    for event in EVENTS[:n]:
+        record = fold(record, [event])
+        store.note(record, record.seq, event)
+    if record.status != "running":
+        await store.put(RunRecords(record))
+    return record
+
+
+async def ids(
+    store: DatabaseStore, caller: Caller = ANYBODY, limit: int = 100, **before: object
+) -> list[str]:
+    return [run.record.id for run in await store.newest(limit, caller, **before)]  # type: ignore[arg-type]
+
+
+async def test_a_record_is_read_on_another_replica_as_it_was_written(store_address: Address) -> None:
+    async with opened(store_address) as (_, one), opened(store_address) as (_, other):
+        record = await tell(one, begun("wf_1"))
+        assert await one.get("wf_1") == RunRecords(record), "also before it is written"
+        await one.aclose()
+        assert await other.get("wf_1") == RunRecords(record)
+        assert await other.newest(10, ANYBODY) == [without_content(RunRecords(record))]
+        assert await other.get("wf_2") is None
+
+
+async def test_a_list_reads_no_body_and_has_no_text(store_address: Address) -> None:
+    async with opened(store_address) as (_, one), opened(store_address) as (store, other):
+        await tell(one, begun("wf_1"))
+        await one.aclose()
+        async with (await store.database()).writing() as connection:
+            await connection.exec_driver_sql("UPDATE run SET body = NULL")
+            await connection.exec_driver_sql("DELETE FROM run_event")
+        (listed,) = await other.newest(10, ANYBODY)
+        assert (listed.record.cost_usd, listed.record.usage) == (Decimal("0.5"), Usage(10, 20))
+        assert "ecret" not in repr(listed)
+        assert await other.get("wf_1") == listed, "numbers are left where the texts were removed"
+
+
+async def test_lists_are_paged_by_when_runs_began_and_show_a_caller_its_own_team(
+    store_address: Address,
+) -> None:
+    async with opened(store_address) as (_, store):
+        accounts = {"a": MINE, "b": OTHERS, "c": MINE, "d": ALONE, "e": MINE, "f": MINE}
+        for n, (id, account) in enumerate(accounts.items()):
+            await tell(store, begun(id, 1.0 + n // 2, account))
+        await store.aclose()
+        mine = Caller(Account("k9", "t1"), DEFAULT_SCOPES)
+        assert await ids(store, mine) == ["f", "e", "c", "a"]
+        assert await ids(store, Caller(ALONE, DEFAULT_SCOPES)) == ["d"]
+        assert await ids(store, Caller(Account("k9"), DEFAULT_SCOPES)) == []
+        assert await ids(store) == ["f", "e", "d", "c", "b", "a"]
+        assert await ids(store, limit=2) == ["f", "e"]
+        assert await ids(store, limit=2, before=(3_000_000, "e")) == ["d", "c"]
+        assert await ids(store, mine, before=(3_000_000, "f")) == ["e", "c", "a"]
+
+
+async def test_what_happens_is_read_on_another_replica_while_it_happens(store_address: Address) -> None:
+    async with opened(store_address) as (_, one), opened(store_address) as (_, other):
+        record = await tell(one, begun("wf_1"), 4)
+        await until_written(other, 4)
+        page = await other.events("wf_1", 0)
+        assert ([item.event for item in page.items], page.is_over) == ([*EVENTS[:4]], False)
+        assert [item.seq for item in (await other.events("wf_1", 2)).items] == [3, 4]
+        under_way = await other.get("wf_1")
+        assert under_way == RunRecords(record)
+        assert [run.record.status for run in await other.newest(1, ANYBODY)] == ["running"]
+        for event in EVENTS[4:]:
+            record = fold(record, [event])
+            one.note(record, record.seq, event)
+        await one.put(RunRecords(record))
+        await one.aclose()
+        page = await other.events("wf_1", 4)
+        assert ([item.event for item in page.items], page.is_over) == ([EVENTS[-1]], True), (
+            "no text of a run that is not kept"
+        )
+
+
+async def until_written(store: DatabaseStore, n: int) -> None:
+    while (page := await store.events("wf_1", 0)) and len(page.items) < n:
+        await asyncio.sleep(0.01)
+
+
+async def test_a_run_of_a_dead_replica_is_lost_with_what_it_had_spent(store_address: Address) -> None:
+    async with opened(store_address) as (dying, one), opened(store_address) as (_, other):
+        await tell(one, begun("wf_1"), 4)
+        await tell(one, begun("wf_2"))
+        await until_written(other, 4)
+        assert await other.sweep() == 0
+        async with (await dying.database()).writing() as connection:
+            await connection.exec_driver_sql(
+                f"UPDATE replica SET lease_until_us = 1 WHERE id = '{one.owner}'"
+            )
+        assert await other.sweep() == 1
+        lost = await other.get("wf_1")
+        assert lost is not None
+        assert (lost.record.status, lost.record.cost_usd) == ("lost", Decimal("0.5"))
+        assert lost.record.steps[0].result == SAID
+        listed = {run.record.id: run.record.status for run in await other.newest(2, ANYBODY)}
+        assert listed == {"wf_1": "lost", "wf_2": "finished"}
+        # it was only frozen, and ends its run after all
+        record = fold(begun("wf_1", owner=one.owner), EVENTS)
+        await one.put(RunRecords(record))
+        await one.aclose()
+        assert await other.get("wf_1") == RunRecords(record)
+
+
+async def test_runs_wait_for_a_store_that_is_away_and_are_readable_here(postgres: Postgres) -> None:
+    async with opened(await asyncio.to_thread(postgres.make_database)) as (_, store):
+        await tell(store, begun("wf_1"))
+        await store.aclose()
+        await asyncio.to_thread(postgres.stop)
+        try:
+            record = await tell(store, begun("wf_2"))
+            assert await store.get("wf_2") == RunRecords(record)
+        finally:
+            await asyncio.to_thread(postgres.start)
+        assert await store.get("wf_2") == RunRecords(record)
+        await store.aclose()
+        assert not list(store._journal.waiting())
+        assert await ids(store) == ["wf_2", "wf_1"]
+
+
+async def test_a_file_appears_with_the_first_run(tmp_path: Path) -> None:
+    address = sqlite_address(tmp_path / "data" / "podium.db")
+    async with replicas(address, n=1) as (one,):
+        assert (await one.api.http.get("/v1/workflows")).json()["data"] == []
+        assert (await one.api.http.get("/v1/workflows/wf_1")).status_code == 404
+        assert not address.path.exists()
+        await one.api.ok()
+        await until(address.path.exists)
+
+
+async def test_two_routers_show_each_others_runs(store_address: Address) -> None:
+    settings = team(workers=[scripted("a", "One."), scripted("b", "Two."), scripted("c")])
+    async with replicas(store_address, settings) as (one, other):
+        ids = [(await router.api.ok())["podium"]["workflow_id"] for router in (one, other, one)]
+        await one.records.aclose()
+        await other.records.aclose()
+        for router in (one, other):
+            listed = (await router.api.http.get("/v1/workflows?limit=2")).json()
+            assert ([run["id"] for run in listed["data"]], listed["has_more"]) == ([ids[2], ids[1]], True)
+            rest = (await router.api.http.get(f"/v1/workflows?after={ids[1]}")).json()
+            assert ([run["id"] for run in rest["data"]], rest["has_more"]) == ([ids[0]], False)
+            assert [(await router.api.record(id))["answer"] for id in ids] == ["Two."] * 3
+        assert (await one.api.http.get("/v1/workflows?after=wf_9")).status_code == 404

@@ -1,0 +1,123 @@
+"""What happens in a run, followed on any replica, and its end asked for there."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx2
+import pytest
+
+from serving.database.address import Address
+from tests.serving.api.served import ASK, PRICE, Json, Served, scripted, served, team
+from tests.serving.runs.stores import replicas
+from tests.serving.states import until
+
+SLOW = team(
+    workers=[
+        scripted("a", "A reason.", price=PRICE),
+        scripted("b", {"text": "one two three", "stall_after_tokens": 2}, price=PRICE),
+        scripted("c"),
+    ]
+)
+BEFORE_IT_STALLS = ["plan_began", "step_planned", "step_began", "step_planned", "plan_ended", "step_spoke", "step_ended", "step_began", "step_spoke"]  # fmt: skip
+
+
+@asynccontextmanager
+async def asking(api: Served, **body: Any) -> AsyncGenerator[tuple["asyncio.Task[httpx2.Response]", str]]:
+    """A request under way, and its run's id; the client leaves at the end."""
+    task = asyncio.create_task(api.http.post("/v1/chat/completions", json=ASK | body))
+    try:
+        await until(lambda: api.service.running == 1 and api.worker("b").open_calls == 1)
+        yield task, next(iter(api.service._running))
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+def events_of(text: str) -> list[tuple[int | None, Json]]:
+    """Server-sent events: the id and the data of each."""
+    found: list[tuple[int | None, Json]] = []
+    for block in text.strip().split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.splitlines())
+        if "data" in fields:
+            found.append((int(fields["id"]) if "id" in fields else None, json.loads(fields["data"])))
+    return found
+
+
+async def read(api: Served, id: str, until_n: int, **headers: str) -> list[tuple[int | None, Json]]:
+    """The first events of a stream that goes on."""
+    lines: list[str] = []
+    async with api.http.stream("GET", f"/v1/workflows/{id}/events", headers=headers) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        async for line in answer.aiter_lines():
+            lines.append(line)
+            if sum(each.startswith("data: ") for each in lines) == until_n:
+                return events_of("\n".join(lines))
+    raise AssertionError(lines)
+
+
+async def test_a_run_is_followed_and_resumed_on_another_replica_until_it_ends(store_address: Address) -> None:
+    async with replicas(store_address, SLOW) as (one, other), asking(one.api) as (_, id):
+        while (await other.api.http.get(f"/v1/workflows/{id}")).status_code == 404:
+            await asyncio.sleep(0.01)
+        seen = await read(other.api, id, len(BEFORE_IT_STALLS))
+        assert sorted(event["type"] for _, event in seen) == sorted(BEFORE_IT_STALLS)
+        ids = [number for number, _ in seen]
+        assert ids == sorted(set(ids))
+        again = await read(other.api, id, 3, **{"last-event-id": str(ids[5])})
+        assert again == seen[6:]
+        following = asyncio.create_task(other.api.http.get(f"/v1/workflows/{id}/events?after={ids[-1]}"))
+        assert (await other.api.http.post(f"/v1/workflows/{id}/cancel", json={})).json()[
+            "status"
+        ] == "running"
+        rest = events_of((await following).text)
+        assert [event["type"] for _, event in rest] == ["step_lost", "cancelled", "end"]
+        assert rest[-1] == (None, {"type": "end", "status": "cancelled"})
+        whole = events_of((await one.api.http.get(f"/v1/workflows/{id}/events")).text)
+        assert whole == seen + rest, "also once it has ended, and on its own replica"
+
+
+async def test_an_event_id_that_is_none_is_refused() -> None:
+    async with served(team()) as api:
+        id = (await api.ok())["podium"]["workflow_id"]
+        for name in ("x", "-1", "9" * 20, "²"):
+            answer = await api.http.get(
+                f"/v1/workflows/{id}/events", headers={"last-event-id": name.encode("latin-1")}
+            )
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, "Last-Event-ID")
+        assert (await api.http.get("/v1/workflows/wf_9/events")).status_code == 404
+
+
+async def test_without_a_store_its_own_replica_tells_what_happened() -> None:
+    async with served(team()) as api:
+        id = (await api.ok())["podium"]["workflow_id"]
+        told = [
+            event["type"] for _, event in events_of((await api.http.get(f"/v1/workflows/{id}/events")).text)
+        ]
+    assert told[0] == "plan_began"
+    assert told[-2:] == ["finished", "end"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_who_waits_for_a_run_that_somebody_cancels_is_told(stream: bool) -> None:
+    async with (
+        served(SLOW | {"limits": {"first_byte_s": 0}}) as api,
+        asking(api, stream=stream) as (task, id),
+    ):
+        await until(lambda: (api.service._running[id].record.steps or [None])[-1].first_token_s is not None)
+        api.see_ledgers()
+        assert (await api.http.post(f"/v1/workflows/{id}/cancel", json={})).status_code == 200
+        answer = await task
+        await api.quiet()
+        record = await api.record(id)
+        if stream:
+            last = json.loads(answer.text.split("\n\n")[-3].removeprefix("data: "))
+            assert last["error"]["code"] == "cancelled"
+        else:
+            assert (answer.status_code, answer.json()["error"]["code"]) == (409, "cancelled")
+        assert (record["status"], record["steps"][1]["output"]) == ("cancelled", "one two")
+        again = await api.http.post(f"/v1/workflows/{id}/cancel", json={})
+        assert (again.status_code, again.json()["status"]) == (200, "cancelled")
+        assert (await api.http.post("/v1/workflows/wf_9/cancel", json={})).status_code == 404

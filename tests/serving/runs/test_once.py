@@ -1,0 +1,150 @@
+"""Requests that run once, however often and wherever they are sent; runs that go on when their client leaves."""
+
+import asyncio
+from typing import Any
+
+import httpx2
+import pytest
+
+from serving.database.address import Address
+from tests.serving.api.served import ASK, PRICE, Served, parsed, said, scripted, served, team
+from tests.serving.runs.stores import Replica, replicas
+from tests.serving.states import until
+
+WORDS = " ".join(f"word{n}" for n in range(40))
+PACED = team(
+    workers=[
+        scripted("a", "A reason.", price=PRICE),
+        scripted("b", WORDS, tokens_per_s=60, price=PRICE),
+        scripted("c"),
+    ],
+    limits={"first_byte_s": 0},
+)
+KEY = {"idempotency-key": "mine-1"}
+
+
+async def ask(api: Served, name: str = "mine-1", **body: Any) -> httpx2.Response:
+    headers = {"idempotency-key": name}
+    return await api.http.post("/v1/chat/completions", json=ASK | body, headers=headers)
+
+
+def calls(*routers: Replica) -> int:
+    return sum(len(each.api.worker(name).calls) for each in routers for name in ("conductor", "a", "b"))
+
+
+async def until_ended(api: Served, id: str) -> dict[str, Any]:
+    while (record := (await api.http.get(f"/v1/workflows/{id}")).json()).get("status") in (None, "running"):
+        await asyncio.sleep(0.02)
+    return record
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_same_again_gives_the_same_answer_and_runs_nothing(
+    stream: bool, store_address: Address
+) -> None:
+    async with replicas(store_address) as (one, other):
+        first = await ask(one.api, stream=stream)
+        for router in (one, other):
+            again = await ask(router.api, stream=stream)
+            assert again.headers["x-podium-workflow-id"] == first.headers["x-podium-workflow-id"]
+            if stream:
+                assert said(parsed(again.text)) == said(parsed(first.text)) == "Blue light scatters most."
+                assert parsed(again.text)[-2]["podium"] == parsed(first.text)[-2]["podium"]
+            else:
+                assert again.json() == first.json()
+        assert calls(one, other) == 3
+        assert (await ask(other.api, "mine-2")).headers["x-podium-workflow-id"] != first.headers["x-podium-workflow-id"]  # fmt: skip
+        assert calls(one, other) == 6
+
+
+async def test_another_body_under_the_same_key_is_refused(store_address: Address) -> None:
+    async with replicas(store_address) as (one, other):
+        await ask(one.api)
+        for router in (one, other):
+            refused = await ask(router.api, temperature=0.5)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (422, "idempotency_key_reused")
+        assert calls(one, other) == 3
+
+
+@pytest.mark.parametrize("name", ["", "x" * 256, "tab\there"])
+async def test_a_key_that_is_none_is_refused(name: str) -> None:
+    async with served(team()) as api:
+        answer = await ask(api, name)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "Idempotency-Key")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_same_while_it_runs_joins_it_on_any_replica(stream: bool, store_address: Address) -> None:
+    async with replicas(store_address, PACED) as (one, other):
+        first = asyncio.create_task(ask(one.api, stream=stream))
+        await until(lambda: one.api.worker("b").open_calls == 1)
+        joined = await asyncio.gather(*(ask(router.api, stream=stream) for router in (one, other)))
+        answers = [await first, *joined]
+        if stream:
+            assert [said(parsed(each.text)) for each in answers] == [WORDS] * 3
+        else:
+            assert [each.json()["choices"][0]["message"]["content"] for each in answers] == [WORDS] * 3
+            assert answers[0].json() == answers[1].json() == answers[2].json()
+        assert calls(one, other) == 3
+
+
+@pytest.mark.parametrize("how", ["key", "keep", "stream"])
+async def test_a_kept_run_goes_on_when_its_client_leaves_and_is_joined_again(
+    how: str, store_address: Address
+) -> None:
+    async with replicas(store_address, PACED) as (one, other):
+        body = {"stream": how == "stream"}
+        sent = one.api.post(keep=True) if how == "keep" else ask(one.api, **body)
+        asking = asyncio.create_task(sent)
+        await until(lambda: one.api.worker("b").open_calls == 1)
+        (id,) = one.api.service._running
+        asking.cancel()
+        await asyncio.wait([asking])
+        assert one.api.service.running == 1
+        if how != "keep":
+            again = await ask(other.api, **body)
+            assert again.headers["x-podium-workflow-id"] == id
+        assert (await until_ended(other.api, id))["status"] == "finished"
+        assert calls(one, other) == 3
+
+
+async def test_a_run_without_a_key_still_ends_with_its_client() -> None:
+    async with served(PACED) as api:
+        asking = asyncio.create_task(api.http.post("/v1/chat/completions", json=ASK))
+        await until(lambda: api.worker("b").open_calls == 1)
+        asking.cancel()
+        await asyncio.wait([asking])
+        await until(lambda: api.service.running == 0)
+        assert (await api.newest())["status"] == "cancelled"
+
+
+async def test_a_run_in_the_background_is_answered_with_its_id_at_once(store_address: Address) -> None:
+    async with replicas(store_address, PACED) as (one, other):
+        answer = await one.api.post(background=True)
+        assert (answer.status_code, answer.json()["status"]) == (202, "running")
+        record = await until_ended(other.api, answer.json()["id"])
+        assert (record["status"], record["answer"]) == ("finished", WORDS)
+
+
+async def test_a_request_that_could_not_be_run_frees_its_key() -> None:
+    async with served(PACED | {"limits": {"max_running": 1}}) as api:
+        first = asyncio.create_task(ask(api, "first"))
+        await until(lambda: api.service.running == 1)
+        assert (await ask(api)).status_code == 429
+        await first
+        assert (await ask(api)).status_code == 200
+
+
+async def test_without_a_store_a_key_holds_on_its_own_replica() -> None:
+    async with served(team()) as api:
+        first, again = await ask(api), await ask(api)
+        assert first.json() == again.json()
+        assert len(api.worker("conductor").calls) == 1
+
+
+async def test_a_run_that_failed_fails_again_without_a_call() -> None:
+    async with served(team(workers=[scripted("a", {"error": "refused"})], workflows={})) as api:
+        first = await ask(api, model="a")
+        again = await ask(api, model="a")
+        assert (first.status_code, again.status_code) == (502, 502)
+        assert len(api.worker("a").calls) == 1

@@ -1,0 +1,104 @@
+"""What the store removes with time, and what stays."""
+
+import asyncio
+
+from sqlalchemy import text
+
+from conductor.run.record import Account
+from serving.accounts.caller import ANYBODY
+from serving.database.address import Address
+from serving.runs.database_store import DatabaseStore
+from serving.runs.retention import DAY_US
+from serving.runs.rows import now_us
+from serving.settings.sections import StoreSettings
+from tests.serving.runs.stores import opened
+from tests.serving.runs.test_database_store import begun, tell
+
+HOUR_US = 3_600_000_000
+NOW_S = 1_000 * 86_400.0
+NOW_US = 1_000 * DAY_US
+DAYS = {"today": 0, "week": 7, "month": 31, "year": 401}
+
+
+async def shown(store: DatabaseStore) -> dict[str, bool]:
+    """The runs that are left, and whether their texts are."""
+    listed = [run.record.id for run in await store.newest(100, ANYBODY)]
+    found = {id: await store.get(id) for id in listed}
+    return {id: run.has_content and bool(run.record.answer) for id, run in found.items()}
+
+
+async def test_texts_go_first_and_numbers_later(store_address: Address) -> None:
+    async with opened(store_address) as (_, store):
+        for id, days in DAYS.items():
+            await tell(store, begun(id, NOW_S - days * 86_400))
+        await store.aclose()
+        assert await store.remove_old(NOW_US) == 3
+        assert await shown(store) == {"today": True, "week": True, "month": False}
+        kept = await store.get("month")
+        assert kept is not None
+        assert (kept.record.usage.output_tokens, kept.record.cost_usd is not None) == (20, True)
+        assert "ecret" not in repr(kept)
+        assert await store.remove_old(NOW_US) == 0
+
+
+async def test_nothing_goes_where_everything_is_kept(store_address: Address) -> None:
+    settings = StoreSettings(content_days=None, numbers_days=None, content_bytes_per_team=None)
+    async with opened(store_address, settings=settings) as (_, store):
+        for id, days in DAYS.items():
+            await tell(store, begun(id, NOW_S - days * 86_400))
+        await store.aclose()
+        assert await store.remove_old(NOW_US) == 0
+        assert all((await shown(store)).values())
+
+
+async def test_the_oldest_texts_of_a_team_make_room_for_its_newer_ones(store_address: Address) -> None:
+    settings = StoreSettings(content_bytes_per_team=1, content_days=None)
+    async with opened(store_address) as (_, measured):
+        await tell(measured, begun("measured", NOW_S - 100))
+        await measured.aclose()
+        one = await body_bytes(measured)
+    settings = StoreSettings(content_bytes_per_team=int(2.5 * one), content_days=None)
+    async with opened(store_address, settings=settings) as (_, store):
+        for n in range(4):
+            await tell(store, begun(f"mine{n}", NOW_S + n, Account("k1", "t1")))
+            await tell(store, begun(f"ours{n}", NOW_S + n, Account("k2", "t1")))
+        await tell(store, begun("theirs", NOW_S - 50, Account("k3", "t2")))
+        await tell(store, begun("alone", NOW_S - 50, Account("k4")))
+        await store.aclose()
+        await store.remove_old(NOW_US + 10 * 1_000_000)
+        left = await shown(store)
+        assert {id for id, has_content in left.items() if has_content} == {
+            "ours3",
+            "mine3",
+            "theirs",
+            "alone",
+        }
+        assert len(left) == 11
+
+
+async def body_bytes(store: DatabaseStore) -> int:
+    rows = await store._rows(text("SELECT body_bytes FROM run"))
+    return rows[0][0]
+
+
+async def test_events_go_once_the_record_is_complete_and_of_a_lost_run_with_its_texts(
+    store_address: Address,
+) -> None:
+    async with opened(store_address) as (dying, one), opened(store_address) as (_, other):
+        await tell(one, begun("lost", now_us() / 1e6), 4)
+        await tell(one, begun("whole", now_us() / 1e6))
+        while not (await other.events("lost", 0)).items:
+            await asyncio.sleep(0.01)
+        async with (await dying.database()).writing() as connection:
+            await connection.exec_driver_sql("UPDATE replica SET lease_until_us = 1")
+        await other.sweep()
+        soon, later = now_us() + 2 * HOUR_US, now_us() + 31 * DAY_US
+        await other.remove_old(soon)
+        assert [len((await other.events(id, 0)).items) for id in ("lost", "whole")] == [4, 0]
+        whole = await other.get("whole")
+        assert whole is not None
+        assert whole.has_content
+        await other.remove_old(later)
+        gone = await other.get("lost")
+        assert gone is not None
+        assert (gone.record.status, gone.has_content) == ("lost", False)

@@ -1,0 +1,161 @@
+"""Routers that end, killed or not, and the kept runs that go on without them."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from conductor.run.events import CallQueued
+from serving.database.address import Address
+from tests.serving.api.served import ASK, PRICE, parsed, said, scripted, team
+from tests.serving.runs.stores import Replica, replicas
+from tests.serving.runs.test_once import ask, calls, until_ended
+from tests.serving.states import until
+
+ROOT = Path(__file__).parents[3]
+WORDS = " ".join(f"word{n}" for n in range(60))
+HALTING = {"text": WORDS, "stall_after_tokens": 20}
+KEY = {"idempotency-key": "mine-1"}
+CHILD = """
+import asyncio, json, sys
+from serving.database.address import parse_address
+from tests.serving.runs.stores import replicas
+async def main():
+    said = json.loads(sys.stdin.readline())
+    async with replicas(parse_address(said["address"]), said["settings"], n=1) as (one,):
+        print(json.dumps({"url": one.api.url, "owner": one.store.owner}), flush=True)
+        await asyncio.Event().wait()
+asyncio.run(main())
+"""
+
+
+def settings(answer: object) -> dict[str, object]:
+    """The first router's last step halts in mid-answer; the next one's does not."""
+    workers = [
+        scripted("a", "A reason.", price=PRICE),
+        scripted("b", answer, tokens_per_s=400, price=PRICE),
+        scripted("c"),
+    ]
+    return team(workers=workers, limits={"first_byte_s": 0})
+
+
+@asynccontextmanager
+async def router_process(address: Address) -> AsyncGenerator[tuple[subprocess.Popen[str], str, str]]:
+    """A router in a process of its own: the process, its URL, its id in the store."""
+    process = subprocess.Popen(  # noqa: ASYNC220 (it only starts it)
+        [sys.executable, "-c", CHILD], cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert process.stdin
+        assert process.stdout
+        where = address.dsn or f"sqlite:///{address.path}"
+        process.stdin.write(json.dumps({"address": where, "settings": settings(HALTING)}) + "\n")
+        process.stdin.flush()
+        told = json.loads(await asyncio.to_thread(process.stdout.readline))
+        yield process, told["url"], told["owner"]
+    finally:
+        process.kill()
+        await asyncio.to_thread(process.wait)
+
+
+async def let_it_die(router: Replica, owner: str) -> None:
+    """The lease of a router that was killed runs out."""
+    await router.change("UPDATE replica SET lease_until_us = 1 WHERE id = :owner", owner=owner)
+
+
+async def until_it_halts(router: Replica, id: str) -> None:
+    """Until the store has all that was said of the answer."""
+    while True:
+        items = (await router.records.events(id, 0)).items
+        if "".join(getattr(item.event, "text", "") for item in items) == " ".join(WORDS.split()[:20]):
+            return
+        await asyncio.sleep(0.02)
+
+
+async def test_a_killed_routers_kept_run_is_finished_by_another_and_its_readers_miss_no_word(
+    store_address: Address,
+) -> None:
+    async with (
+        replicas(store_address, settings(WORDS), n=1) as (other,),
+        router_process(store_address) as (process, url, owner),
+    ):
+        async with httpx2.AsyncClient(base_url=url, timeout=20) as http:
+            first = asyncio.create_task(
+                http.post("/v1/chat/completions", json=ASK | {"stream": True}, headers=KEY)
+            )
+            while not (listed := (await other.api.http.get("/v1/workflows")).json()["data"]):
+                await asyncio.sleep(0.02)
+            id = listed[0]["id"]
+            await until_it_halts(other, id)
+            joined = asyncio.create_task(ask(other.api, stream=True))
+            whole = asyncio.create_task(other.api.http.get(f"/v1/workflows/{id}/events"))
+            process.kill()
+            with pytest.raises(httpx2.HTTPError):
+                await first
+        await let_it_die(other, owner)
+        assert await other.records.sweep() == 0
+        assert await other.records.take_over() == 1
+        answer = await joined
+        assert said(parsed(answer.text)) == WORDS
+        assert answer.headers["x-podium-workflow-id"] == id
+        record = await until_ended(other.api, id)
+        assert (record["status"], record["answer"], record["unmetered_calls"]) == ("finished", WORDS, 1)
+        assert [step["output"] for step in record["steps"]] == ["A reason.", WORDS]
+        assert [attempt["outcome"] for attempt in record["steps"][1]["attempts"]] == ["cut"]
+        assert calls(other) == 1, "the plan and the finished step are not asked for again"
+        assert "resumed" in (await whole).text
+        assert await other.records.take_over() == 0
+
+
+async def test_a_router_that_stops_leaves_its_kept_run_to_another(store_address: Address) -> None:
+    async with replicas(store_address, settings(WORDS), n=1) as (other,):
+        async with replicas(store_address, settings(HALTING), n=1) as (one,):
+            first = asyncio.create_task(ask(one.api))
+            await until(lambda: one.api.service.running == 1)
+            (id,) = one.api.service._running
+            await until_it_halts(one, id)
+            await one.api.service.aclose()
+            assert (await first).json()["error"]["code"] == "interrupted"
+            await one.store.aclose()
+        assert (await other.api.record(id))["status"] == "detached"
+        assert await other.records.take_over() == 1
+        assert (await ask(other.api)).json()["choices"][0]["message"]["content"] == WORDS
+        assert calls(other) == 1
+
+
+async def test_a_replica_that_was_only_frozen_writes_no_more_of_a_run_that_was_taken_over(
+    store_address: Address,
+) -> None:
+    async with (
+        replicas(store_address, settings(WORDS), n=1) as (other,),
+        replicas(store_address, settings(HALTING), n=1) as (one,),
+    ):
+        first = asyncio.create_task(ask(one.api))
+        await until(lambda: one.api.service.running == 1)
+        (id,) = one.api.service._running
+        await until_it_halts(one, id)
+        await let_it_die(other, one.store.owner)
+        assert await other.records.take_over() == 1
+        assert (await until_ended(other.api, id))["answer"] == WORDS
+        one.records.note(one.api.service._running[id].record, 99, CallQueued(1.0, 0, 1, "b", "It went on."))
+        assert (await first).json()["error"]["code"] == "interrupted", "it stops, rather than pay twice"
+        await one.records.aclose()
+        assert (await other.api.record(id))["status"] == "finished"
+
+
+async def test_a_kept_run_that_ended_its_routers_again_and_again_is_given_up(store_address: Address) -> None:
+    async with replicas(store_address, settings(HALTING), n=1) as (one,):
+        answer = await one.api.post(background=True)
+        id = answer.json()["id"]
+        await until_it_halts(one, id)
+        await one.change("UPDATE run SET takes = 3, owner = 'dead' WHERE id = :id", id=id)
+        assert await one.records.take_over() == 0
+        assert await one.records.sweep() == 1
+        assert (await one.rows("SELECT status FROM run WHERE id = :id", id=id))[0][0] == "lost"
+        await one.api.service.cancel(id)
