@@ -116,7 +116,7 @@ def _curve(way: str, config: Config, options: argparse.Namespace) -> list[tuple[
     set_seed(config.seed)
     run = TrainingRun(config, RunDir(options.out))
     tokenizer = tokenizer_for(config.model, [])
-    model = model_for(config.model, tokenizer, config.seed)
+    model: Any = model_for(config.model, tokenizer, config.seed)
     weights = torch.load(options.run / "warm" / "weights.pt", weights_only=True)
     model.load_state_dict(weights, strict=False)
     only = config.questions.also[0].model_copy(update={"share": 0.999})
@@ -135,7 +135,7 @@ def _curve(way: str, config: Config, options: argparse.Namespace) -> list[tuple[
 
     points = [(0.0, measure())]
     watch = Stopwatch(60 * options.minutes / options.times, options.times, measure)
-    callbacks = [ProgressBar(way), watch]
+    callbacks: list[TrainerCallback] = [ProgressBar(way), watch]
     if way == "GRPO":
         _sample(alone, run, model, tokenizer, options.out, callbacks)
     else:

@@ -298,9 +298,9 @@ def test_the_local_conductor_is_shown_exactly_what_its_adapter_learned_with() ->
         "the earlier steps it reads, such as\n"
         '{"needs": "cooking", "worker": 2, "subtask": "", "access": []}\n\n'
         "The team:\n"
-        "writing: clear, friendly prose; explaining, summarising, and putting the final answer together\n"
+        "creative writing: stories, poems, letters, advertising, small talk; puts things together in friendly prose\n"
         "   (costs nothing; context of 4,096 tokens) = 0\n"
-        "solving: step by step; facts, arithmetic, logic and short code\n"
+        "facts and general knowledge, sums, units, logic, translation, grammar, summaries, how things are done; step by step\n"
         "   (costs nothing; context of 4,096 tokens) = 1\n"
         "checking: reads the work of others and finds mistakes; not for first drafts\n"
         "   (costs nothing; context of 4,096 tokens) = 2"

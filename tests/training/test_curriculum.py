@@ -3,7 +3,6 @@
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -190,8 +189,14 @@ def test_a_plan_that_cannot_run_or_has_the_wrong_shape_is_judged_so():
     assert first.parsed
     assert not first.has_shape
     assert first.steps == 1
-    renamed = replace(question, workers=tuple(reversed(question.workers)))
-    assert judge(renamed, right) != judge(question, right) or len(question.workers) == 2
+    steps, rewards = lesson(question)
+    wrong = [
+        step | {"worker": worths.index(min(worths))} for step, worths in zip(steps, rewards, strict=True)
+    ]
+    asked_others = judge(question, format_plan(wrong, "steps", FIELDS))
+    assert asked_others.has_shape
+    assert asked_others.workers == 0
+    assert not asked_others.is_right
 
 
 def test_every_file_of_the_curriculum_says_what_it_is():

@@ -260,7 +260,7 @@ def _chain(rng: random.Random, materials: Materials, team: DrawnTeam) -> Request
     second = first and _clause(rng, materials, team, (first,), then=True)
     if not first or not second:
         return None
-    text = _join_clauses(rng, rng.choice(materials.joints.chain), a=first.clause, b=second.clause)
+    text = _join_clauses(rng.choice(materials.joints.chain), a=first.clause, b=second.clause)
     return Request("chain", (_in_a_frame(rng, materials, text),), (first, second))
 
 
@@ -280,7 +280,7 @@ def _join(rng: random.Random, materials: Materials, team: DrawnTeam) -> Request 
     specialist = [each for each in lasts if each.domain in team.topics]
     last = rng.choice(specialist or lasts)
     third = Part(last.domain, fill(rng, last.text, joints.slots), (0, 1))
-    text = _join_clauses(rng, rng.choice(joints.join), a=first.clause, b=second.clause, j=third.clause)
+    text = _join_clauses(rng.choice(joints.join), a=first.clause, b=second.clause, j=third.clause)
     return Request("join", (_in_a_frame(rng, materials, text),), (first, second, third))
 
 
@@ -288,12 +288,12 @@ def _check(rng: random.Random, materials: Materials, team: DrawnTeam) -> Request
     first = _clause(rng, materials, team, ())
     if not first:
         return None
-    subtask = rng.choice(materials.joints.check_subtasks).replace("{a}", first.clause)
+    subtask = _join_clauses(rng.choice(materials.joints.check_subtasks), a=first.clause)
     check = Part(first.domain, subtask, (0,), checks=True)
     doers = set(team.best(first.domain))
     if not best_workers(check, team, tuple(doers)):
         return None
-    text = _join_clauses(rng, rng.choice(materials.joints.check), a=first.clause)
+    text = _join_clauses(rng.choice(materials.joints.check), a=first.clause)
     return Request("check", (_in_a_frame(rng, materials, text),), (first, check))
 
 
@@ -319,7 +319,7 @@ def _clause(
     return Part(domain.domain, clause.replace("{it}", rng.choice(RESULT)), (0,) if then else ())
 
 
-def _join_clauses(rng: random.Random, template: str, **clauses: str) -> str:
+def _join_clauses(template: str, **clauses: str) -> str:
     """`template` with its clauses, one of which may begin with a capital."""
     texts = clauses | {name.upper(): clause[:1].upper() + clause[1:] for name, clause in clauses.items()}
     return _SLOT.sub(lambda found: texts.get(found[1], found[0]), template)
