@@ -1,4 +1,4 @@
-"""`make compare-stages`: from one warm-started conductor, the same minutes of each way of learning, on one plot.
+"""From one warm-started conductor, the same minutes of each way of learning, on one plot.
 
 A finished run gives the start, the questions and the team. Each way goes on from its warm start by itself:
 more of the warm start, the exact expected reward, or GRPO; every few minutes it is measured on held-out
