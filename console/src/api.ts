@@ -1,0 +1,56 @@
+/** The HTTP API: one place that knows the key, which is kept in memory alone. */
+import { signal } from "@preact/signals";
+
+/** The key that every request is sent with; empty where the server asks for none. */
+export const key = signal("");
+/** Whether the server has refused a request for want of a key, or of a better one. */
+export const needsKey = signal("");
+
+export class ApiError extends Error {
+  constructor(
+    readonly status: number,
+    message: string,
+    readonly param: string | null,
+  ) {
+    super(message);
+  }
+}
+
+/** Headers of a request; a key is in no address, because addresses are logged. */
+export function headers(more: Record<string, string> = {}): Record<string, string> {
+  return key.value ? { authorization: `Bearer ${key.value}`, ...more } : more;
+}
+
+/** The answer to a request, whose status says that it went well.
+ *
+ * @throws {ApiError} with the server's own words, where it did not.
+ */
+export async function send(path: string, init: RequestInit = {}): Promise<Response> {
+  const given = (init.headers ?? {}) as Record<string, string>;
+  const answer = await fetch(path, { ...init, headers: headers(given), cache: "no-store" });
+  if (answer.ok) return answer;
+  const error = await answer
+    .json()
+    .then((body: { error?: { message?: string; param?: string | null } }) => body.error)
+    .catch(() => undefined);
+  const message = error?.message ?? `The server answered ${answer.status}.`;
+  if (answer.status === 401) needsKey.value = message;
+  throw new ApiError(answer.status, message, error?.param ?? null);
+}
+
+export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
+  return (await send(path, signal ? { signal } : {})).json() as Promise<T>;
+}
+
+export async function post<T>(path: string, body: unknown, method = "POST"): Promise<T> {
+  const content = body === undefined ? {} : { body: JSON.stringify(body) };
+  const answer = await send(path, { method, ...content, headers: { "content-type": "application/json" } });
+  return answer.json() as Promise<T>;
+}
+
+/** What went wrong, for people. */
+export function words(error: unknown): string {
+  if (error instanceof ApiError) return error.message;
+  if (error instanceof TypeError) return "The server cannot be reached. Is it running?";
+  return error instanceof Error ? error.message : String(error);
+}

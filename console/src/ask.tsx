@@ -1,0 +1,242 @@
+/** A question, with everything that a request may set; the same question on another plan, side by side. */
+import { useSignal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
+import { get, send, words } from "./api";
+import { type PlannedStep, PlanEditor } from "./planEditor";
+import { go } from "./route";
+import { type ApiRun, type Run, OVER } from "./run";
+import { RunView, useRun } from "./runView";
+import { read } from "./sse";
+
+export interface ModelInfo {
+  id: string;
+  podium: {
+    kind: "conductor" | "workflow" | "worker";
+    card?: string;
+    sees_images?: boolean;
+    in_pool?: boolean;
+    model?: string;
+    provenance?: string | null;
+    conductor?: { worker: string; model: string };
+  };
+}
+
+const EXAMPLES = [
+  "Which planet is the largest, and how much heavier is it than the Earth?",
+  "Write a poem of four lines about autumn in Lisbon, then translate it into French.",
+  "A train leaves at 14:35 and arrives at 17:10. How long does it take? Check the result.",
+];
+
+/** Ask, and give the run's id as soon as there is one. The run goes on when the page is closed. */
+async function ask(body: Record<string, unknown>): Promise<string> {
+  const answer = await send("/v1/chat/completions", {
+    method: "POST",
+    headers: { "content-type": "application/json" },
+    body: JSON.stringify(body),
+  });
+  const id = answer.headers.get("x-podium-workflow-id") ?? "";
+  void drain(answer); // the run's own page shows it
+  return id;
+}
+
+async function drain(answer: Response): Promise<void> {
+  try {
+    for await (const _ of read(answer.body!)) void _;
+  } catch {
+    // the run's own page says what became of it
+  }
+}
+
+export function Ask(props: { from: string | null }) {
+  const models = useSignal<ModelInfo[]>([]);
+  const question = useSignal("");
+  const model = useSignal("");
+  const effort = useSignal("");
+  const dollars = useSignal("");
+  const deadline = useSignal("");
+  const left = useSignal<Set<string>>(new Set());
+  const steps = useSignal<PlannedStep[]>([]);
+  const fault = useSignal("");
+  const busy = useSignal(false);
+  useEffect(() => {
+    get<{ data: ModelInfo[] }>("/v1/models")
+      .then((answer) => {
+        models.value = answer.data;
+        model.value ||= answer.data.find((each) => each.podium.kind === "conductor")?.id ?? answer.data[0]?.id ?? "";
+      })
+      .catch((error: unknown) => (fault.value = words(error)));
+  }, []);
+  useEffect(() => {
+    if (!props.from) return;
+    get<ApiRun>(`/v1/workflows/${encodeURIComponent(props.from)}`)
+      .then((run) => {
+        const plan = run.steps.filter((step) => step.plan === run.plans.length - 1);
+        steps.value = plan.map(({ worker, subtask, access }) => ({ worker, subtask, access }));
+        const last = plan.at(-1)?.prompt.findLast((message) => message.role === "user");
+        question.value ||= plan.at(-1)?.access.length ? "" : (last?.content ?? "");
+        model.value = run.model;
+      })
+      .catch((error: unknown) => (fault.value = words(error)));
+  }, [props.from]);
+  const workers = models.value.filter((each) => each.podium.kind === "worker" && each.podium.in_pool).map((each) => each.id);
+
+  const submit = async (text: string) => {
+    if (!text.trim() || busy.value) return;
+    busy.value = true;
+    fault.value = "";
+    const podium = {
+      keep: true,
+      ...(left.value.size ? { exclude_workers: [...left.value] } : {}),
+      ...(dollars.value ? { max_cost_usd: Number(dollars.value) } : {}),
+      ...(deadline.value ? { deadline_s: Number(deadline.value) } : {}),
+      ...(steps.value.length ? { plan: steps.value } : {}),
+    };
+    try {
+      const id = await ask({
+        model: model.value,
+        stream: true,
+        messages: [{ role: "user", content: text }],
+        ...(effort.value ? { reasoning_effort: effort.value } : {}),
+        podium,
+      });
+      go(props.from ? `compare/${props.from}/${id}` : `runs/${id}`);
+    } catch (error) {
+      fault.value = words(error);
+    } finally {
+      busy.value = false;
+    }
+  };
+
+  return (
+    <form
+      class="ask"
+      onSubmit={(event) => {
+        event.preventDefault();
+        void submit(question.value);
+      }}
+    >
+      <h1>{props.from ? "The same question, another plan" : "Ask"}</h1>
+      <label class="wide">
+        Your question
+        <textarea
+          rows={5}
+          value={question.value}
+          onInput={(event) => (question.value = event.currentTarget.value)}
+          onKeyDown={(event) => {
+            if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) void submit(question.value);
+          }}
+        />
+      </label>
+      {props.from ? null : (
+        <div class="examples" role="group" aria-label="Examples">
+          {EXAMPLES.map((text) => (
+            <button
+              type="button"
+              key={text}
+              onClick={() => {
+                question.value = text;
+                void submit(text);
+              }}
+            >
+              {text}
+            </button>
+          ))}
+        </div>
+      )}
+      <div class="limits">
+        <label>
+          Model
+          <select value={model.value} onChange={(event) => (model.value = event.currentTarget.value)}>
+            {models.value.map((each) => (
+              <option key={each.id} value={each.id}>
+                {each.id} ({each.podium.kind})
+              </option>
+            ))}
+          </select>
+        </label>
+        <label>
+          Effort
+          <select value={effort.value} onChange={(event) => (effort.value = event.currentTarget.value)}>
+            {["", "none", "low", "medium", "high", "max"].map((each) => (
+              <option key={each} value={each}>
+                {each || "as the model's settings say"}
+              </option>
+            ))}
+          </select>
+        </label>
+        <label>
+          Dollars at most
+          <input type="number" min="0" step="any" value={dollars.value} onInput={(event) => (dollars.value = event.currentTarget.value)} />
+        </label>
+        <label>
+          Seconds at most
+          <input type="number" min="0" step="any" value={deadline.value} onInput={(event) => (deadline.value = event.currentTarget.value)} />
+        </label>
+      </div>
+      <fieldset>
+        <legend>The pool</legend>
+        {workers.map((name) => (
+          <label class="check" key={name}>
+            <input
+              type="checkbox"
+              checked={!left.value.has(name)}
+              onChange={(event) => {
+                const next = new Set(left.value);
+                event.currentTarget.checked ? next.delete(name) : next.add(name);
+                left.value = next;
+              }}
+            />
+            {name}
+          </label>
+        ))}
+      </fieldset>
+      {steps.value.length ? (
+        <PlanEditor steps={steps} workers={workers} />
+      ) : (
+        <button type="button" disabled={!workers.length} onClick={() => (steps.value = [{ worker: workers[0] ?? "", subtask: "", access: [] }])}>
+          Write the plan myself
+        </button>
+      )}
+      {fault.value ? (
+        <p class="fault" role="alert">
+          {fault.value}
+        </p>
+      ) : null}
+      <button type="submit" class="go" disabled={busy.value || !question.value.trim()}>
+        {busy.value ? "Asking…" : "Ask"} <kbd>Ctrl Enter</kbd>
+      </button>
+    </form>
+  );
+}
+
+/** Two runs side by side. */
+export function Compare(props: { ids: string[] }) {
+  return (
+    <div class="compare">
+      {props.ids.map((id) => (
+        <section key={id} aria-label={`Run ${id}`}>
+          <RunView id={id} />
+        </section>
+      ))}
+    </div>
+  );
+}
+
+/** A run's page: the run, and what one may do with it. */
+export function RunPage(props: { id: string }) {
+  const { run } = useRun(props.id);
+  return (
+    <>
+      <RunView key={props.id} id={props.id} />
+      {run.value && OVER.has(run.value.status) ? <RunActions run={run.value} /> : null}
+    </>
+  );
+}
+
+function RunActions(props: { run: Run }) {
+  return (
+    <p class="actions">
+      <a href={`#/again/${props.run.id}`}>Ask again on another plan</a>
+    </p>
+  );
+}

@@ -1,0 +1,87 @@
+/** What one step was shown, and what it said. */
+import { count, dollars, seconds } from "./format";
+import type { Attempt, Step } from "./run";
+import { statusWord } from "./status";
+
+export function Details(props: { step: Step; trace: string | null; onClose: () => void }) {
+  const { step } = props;
+  const usage = step.usage;
+  return (
+    <aside class="details" aria-label={`Step ${step.step + 1}`}>
+      <header>
+        <h2>
+          Step {step.step + 1}: {step.worker}
+        </h2>
+        <button type="button" class="plain" onClick={props.onClose}>
+          Close
+        </button>
+      </header>
+      <dl>
+        <Fact name="Status" value={statusWord(step.status)} />
+        <Fact name="Task" value={step.subtask || "the user's own words"} />
+        <Fact name="Needs" value={step.needs ?? ""} />
+        <Fact name="Reads" value={step.access.map((read) => `step ${read + 1}`).join(", ")} />
+        <Fact name="Model" value={step.model ?? ""} />
+        <Fact name="Tokens" value={usage ? `${count(usage.input_tokens)} in, ${count(usage.output_tokens)} out` : ""} />
+        <Fact name="Cost" value={step.ended_s === null ? "" : dollars(step.cost_usd)} />
+        <Fact name="First word" value={step.first_token_s !== null && step.started_s !== null ? seconds(step.first_token_s - step.started_s) : ""} />
+        <Fact name="Trace" value={props.trace ?? ""} />
+      </dl>
+      {step.error ? <p class="fault">{step.error.message}</p> : null}
+      {step.attempts.length ? <Attempts attempts={step.attempts} /> : null}
+      <h3>What it said</h3>
+      <Said step={step} />
+      {step.reasoning ? (
+        <details>
+          <summary>What it thought</summary>
+          <pre>{step.reasoning}</pre>
+        </details>
+      ) : null}
+      <details>
+        <summary>What it was shown</summary>
+        {step.prompt.map((message, index) => (
+          <section key={index}>
+            <h4>{message.role}</h4>
+            <pre>{message.content}</pre>
+          </section>
+        ))}
+        {step.prompt.length ? null : <p>Its prompt is in the record once the run has ended, where the team's policy keeps texts.</p>}
+      </details>
+      {step.notes.length ? (
+        <ul>
+          {step.notes.map((note) => (
+            <li key={note}>{note}</li>
+          ))}
+        </ul>
+      ) : null}
+    </aside>
+  );
+}
+
+function Said(props: { step: Step }) {
+  return <pre class="said">{props.step.words.value || "Nothing yet."}</pre>;
+}
+
+function Fact(props: { name: string; value: string }) {
+  return props.value ? (
+    <div>
+      <dt>{props.name}</dt>
+      <dd>{props.value}</dd>
+    </div>
+  ) : null;
+}
+
+function Attempts(props: { attempts: Attempt[] }) {
+  return (
+    <>
+      <h3>Earlier tries</h3>
+      <ol>
+        {props.attempts.map((attempt, index) => (
+          <li key={index}>
+            {attempt.worker}: {attempt.message} {attempt.waited_s ? `Waited ${seconds(attempt.waited_s)} after it.` : ""}
+          </li>
+        ))}
+      </ol>
+    </>
+  );
+}

@@ -1,0 +1,90 @@
+/** A plan as a graph: a button for each step, a line for each output that is read. */
+import { brief, dollars, seconds } from "./format";
+import { places } from "./layout";
+import { type Plan, type Step, criticalPath } from "./run";
+import { hue, statusWord } from "./status";
+
+const WIDTH = 220;
+const HEIGHT = 96;
+const GAP_X = 64;
+const GAP_Y = 20;
+
+export function Graph(props: { plan: Plan; selected: Step | null; onSelect: (step: Step) => void }) {
+  const { plan } = props;
+  const placed = places(plan.steps.map((step) => step.access));
+  const critical = criticalPath(plan);
+  const width = Math.max(0, ...placed.map((place) => place.column + 1)) * (WIDTH + GAP_X) - GAP_X;
+  const height = Math.max(0, ...placed.map((place) => place.row + 1)) * (HEIGHT + GAP_Y) - GAP_Y;
+  const x = (step: number) => (placed[step]?.column ?? 0) * (WIDTH + GAP_X);
+  const y = (step: number) => (placed[step]?.row ?? 0) * (HEIGHT + GAP_Y);
+  return (
+    <div class="graph" role="group" aria-label={`Plan ${plan.plan + 1} as a graph`}>
+      <div class="graph-area" style={{ width: `${Math.max(width, WIDTH)}px`, height: `${Math.max(height, HEIGHT)}px` }}>
+        <svg class="edges" width={Math.max(width, 1)} height={Math.max(height, 1)} aria-hidden="true">
+          {plan.steps.flatMap((step) =>
+            step.access.map((read) => {
+              const [x1, y1] = [x(read) + WIDTH, y(read) + HEIGHT / 2];
+              const [x2, y2] = [x(step.step), y(step.step) + HEIGHT / 2];
+              const bend = (x2 - x1) / 2;
+              const flows = plan.steps[read]?.status === "done" && step.status === "running";
+              const on = critical.has(read) && critical.has(step.step) ? " critical" : "";
+              return (
+                <path
+                  key={`${read}-${step.step}`}
+                  class={`edge${flows ? " flows" : ""}${on}`}
+                  d={`M${x1},${y1} C${x1 + bend},${y1} ${x2 - bend},${y2} ${x2},${y2}`}
+                />
+              );
+            }),
+          )}
+        </svg>
+        {plan.steps.map((step) => (
+          <Node
+            key={step.step}
+            step={step}
+            selected={props.selected?.plan === step.plan && props.selected.step === step.step}
+            critical={critical.has(step.step) && plan.steps.length > 1}
+            style={{ left: `${x(step.step)}px`, top: `${y(step.step)}px`, width: `${WIDTH}px`, height: `${HEIGHT}px` }}
+            onSelect={() => props.onSelect(step)}
+          />
+        ))}
+      </div>
+    </div>
+  );
+}
+
+function Node(props: {
+  step: Step;
+  selected: boolean;
+  critical: boolean;
+  style: Record<string, string>;
+  onSelect: () => void;
+}) {
+  const { step } = props;
+  const took = step.ended_s !== null && step.started_s !== null ? seconds(step.ended_s - step.started_s) : "";
+  const tries = step.attempts.length ? `${step.attempts.length + 1} tries` : "";
+  return (
+    <button
+      type="button"
+      class={`node ${step.status}${props.critical ? " critical" : ""}`}
+      style={{ ...props.style, "--hue": `${hue(step.worker)}` }}
+      aria-pressed={props.selected}
+      onClick={props.onSelect}
+    >
+      <span class="node-head">
+        <span class="node-number">{step.step + 1}</span>
+        <strong>{step.served_by && step.served_by !== step.worker ? `${step.worker} → ${step.served_by}` : step.worker}</strong>
+        <span class="chip">{statusWord(step.status)}</span>
+      </span>
+      <span class="node-task">{brief(step.subtask || "the user's own words", 90)}</span>
+      <Words step={step} />
+      <span class="node-foot">{[took, step.cost_usd === null ? "" : dollars(step.cost_usd), tries].filter(Boolean).join(" · ")}</span>
+    </button>
+  );
+}
+
+/** Its newest words; a text of its own, so that a word draws nothing else again. */
+function Words(props: { step: Step }) {
+  const text = props.step.words.value;
+  return <span class="node-words">{text ? `…${brief(text.slice(-70), 60)}` : ""}</span>;
+}

@@ -1,0 +1,234 @@
+/** Teams, keys and budgets, for who has a key with the scope `admin`. */
+import { useSignal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
+import { get, post, words } from "./api";
+
+interface Team {
+  id: string;
+  name: string;
+  enabled: boolean;
+}
+
+interface Key {
+  id: string;
+  name: string;
+  hint: string;
+  scopes: string[];
+  team: Team | null;
+  state: string;
+}
+
+interface Window {
+  limit_usd: string | null;
+  spent_usd: string;
+  held_usd: string;
+}
+
+interface Budget {
+  day: Window;
+  month: Window;
+}
+
+export function Keys() {
+  const teams = useSignal<Team[]>([]);
+  const keys = useSignal<Key[]>([]);
+  const budgets = useSignal<Record<string, Budget>>({});
+  const secret = useSignal("");
+  const fault = useSignal("");
+  const load = async () => {
+    const [foundTeams, foundKeys] = await Promise.all([
+      get<{ data: Team[] }>("/v1/admin/teams"),
+      get<{ data: Key[] }>("/v1/admin/keys?limit=1000"),
+    ]);
+    teams.value = foundTeams.data;
+    keys.value = foundKeys.data;
+    const found = await Promise.all(foundTeams.data.map((team) => get<Budget>(`/v1/admin/teams/${team.id}/budget`)));
+    budgets.value = Object.fromEntries(foundTeams.data.map((team, index) => [team.id, found[index]!]));
+  };
+  const run = (work: () => Promise<unknown>) => {
+    fault.value = "";
+    work()
+      .then(load)
+      .catch((error: unknown) => (fault.value = words(error)));
+  };
+  useEffect(() => run(async () => undefined), []);
+  return (
+    <section>
+      <h1>Keys and budgets</h1>
+      {fault.value ? (
+        <p class="fault" role="alert">
+          {fault.value}
+        </p>
+      ) : null}
+      {secret.value ? (
+        <p class="note" role="status">
+          The new key, shown this once: <code>{secret.value}</code>{" "}
+          <button type="button" onClick={() => void navigator.clipboard.writeText(secret.value)}>
+            Copy
+          </button>
+        </p>
+      ) : null}
+      <h2>Teams</h2>
+      <NewTeam onMake={(name) => run(() => post("/v1/admin/teams", { name }))} />
+      <div class="scrolls">
+        <table>
+          <thead>
+            <tr>
+              {["Team", "Today", "This month", "Limits (dollars)", ""].map((name) => (
+                <th scope="col" key={name}>
+                  {name || <span class="hidden">What may be done</span>}
+                </th>
+              ))}
+            </tr>
+          </thead>
+          <tbody>
+            {teams.value.map((team) => (
+              <TeamRow key={team.id} team={team} budget={budgets.value[team.id]} run={run} />
+            ))}
+          </tbody>
+        </table>
+      </div>
+      <h2>Keys</h2>
+      <NewKey
+        teams={teams.value}
+        onMake={(body) => run(async () => (secret.value = (await post<{ secret: string }>("/v1/admin/keys", body)).secret))}
+      />
+      <div class="scrolls">
+        <table>
+          <thead>
+            <tr>
+              {["Key", "Team", "Scopes", "Ends in", "State", ""].map((name) => (
+                <th scope="col" key={name}>
+                  {name || <span class="hidden">What may be done</span>}
+                </th>
+              ))}
+            </tr>
+          </thead>
+          <tbody>
+            {keys.value.map((each) => (
+              <tr key={each.id}>
+                <td>{each.name}</td>
+                <td>{each.team?.name ?? "nobody's"}</td>
+                <td>{each.scopes.join(", ")}</td>
+                <td>
+                  <code>{each.hint}</code>
+                </td>
+                <td>{each.state}</td>
+                <td>
+                  <button type="button" disabled={each.state !== "active"} onClick={() => run(() => post(`/v1/admin/keys/${each.id}`, undefined, "DELETE"))}>
+                    Revoke {each.name}
+                  </button>
+                </td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </section>
+  );
+}
+
+function NewTeam(props: { onMake: (name: string) => void }) {
+  const name = useSignal("");
+  return (
+    <form
+      class="limits"
+      onSubmit={(event) => {
+        event.preventDefault();
+        props.onMake(name.value);
+        name.value = "";
+      }}
+    >
+      <label>
+        Name of a new team
+        <input required value={name.value} onInput={(event) => (name.value = event.currentTarget.value)} />
+      </label>
+      <button type="submit">Make the team</button>
+    </form>
+  );
+}
+
+function NewKey(props: { teams: Team[]; onMake: (body: Record<string, unknown>) => void }) {
+  const name = useSignal("");
+  const team = useSignal("");
+  const admin = useSignal(false);
+  return (
+    <form
+      class="limits"
+      onSubmit={(event) => {
+        event.preventDefault();
+        props.onMake({ name: name.value, team: team.value || null, ...(admin.value ? { scopes: ["admin"] } : {}) });
+        name.value = "";
+      }}
+    >
+      <label>
+        What a new key is for
+        <input required value={name.value} onInput={(event) => (name.value = event.currentTarget.value)} />
+      </label>
+      <label>
+        Team of the key
+        <select value={team.value} onChange={(event) => (team.value = event.currentTarget.value)}>
+          <option value="">nobody's</option>
+          {props.teams.map((each) => (
+            <option key={each.id} value={each.id}>
+              {each.name}
+            </option>
+          ))}
+        </select>
+      </label>
+      <label class="check">
+        <input type="checkbox" checked={admin.value} disabled={team.value !== ""} onChange={(event) => (admin.value = event.currentTarget.checked)} />
+        administrator
+      </label>
+      <button type="submit">Make the key</button>
+    </form>
+  );
+}
+
+function TeamRow(props: { team: Team; budget: Budget | undefined; run: (work: () => Promise<unknown>) => void }) {
+  const { team, budget } = props;
+  const day = useSignal<string | null>(null);
+  const month = useSignal<string | null>(null);
+  const limit = (text: string) => (text.trim() ? text.trim() : null);
+  return (
+    <tr>
+      <td>{team.name}</td>
+      <td>{budget ? spending(budget.day) : ""}</td>
+      <td>{budget ? spending(budget.month) : ""}</td>
+      <td>
+        <form
+          class="limits"
+          onSubmit={(event) => {
+            event.preventDefault();
+            const limits = {
+              ...(day.value === null ? {} : { day_usd: limit(day.value) }),
+              ...(month.value === null ? {} : { month_usd: limit(month.value) }),
+            };
+            props.run(() => post(`/v1/admin/teams/${team.id}/budget`, limits));
+          }}
+        >
+          <label>
+            a day
+            <input inputMode="decimal" size={6} value={day.value ?? budget?.day.limit_usd ?? ""} onInput={(event) => (day.value = event.currentTarget.value)} />
+          </label>
+          <label>
+            a month
+            <input inputMode="decimal" size={6} value={month.value ?? budget?.month.limit_usd ?? ""} onInput={(event) => (month.value = event.currentTarget.value)} />
+          </label>
+          <button type="submit">Set for {team.name}</button>
+        </form>
+      </td>
+      <td>
+        <button type="button" onClick={() => props.run(() => post(`/v1/admin/teams/${team.id}`, { enabled: !team.enabled }))}>
+          Switch {team.name} {team.enabled ? "off" : "on"}
+        </button>
+      </td>
+    </tr>
+  );
+}
+
+function spending(window: Window): string {
+  const spent = Number(window.spent_usd).toFixed(4);
+  const held = Number(window.held_usd) ? `, $${Number(window.held_usd).toFixed(4)} held` : "";
+  return `$${spent}${window.limit_usd === null ? "" : ` of $${window.limit_usd}`}${held}`;
+}

@@ -1,0 +1,67 @@
+/** A plan of one's own: who does what, and who reads whom. */
+import type { Signal } from "@preact/signals";
+
+export interface PlannedStep {
+  worker: string;
+  subtask: string;
+  access: number[];
+}
+
+export function PlanEditor(props: { steps: Signal<PlannedStep[]>; workers: string[] }) {
+  const steps = props.steps.value;
+  const change = (index: number, facts: Partial<PlannedStep>) => {
+    props.steps.value = steps.map((step, each) => (each === index ? { ...step, ...facts } : step));
+  };
+  const drop = (index: number) => {
+    const moved = (read: number) => (read > index ? read - 1 : read);
+    props.steps.value = steps
+      .filter((_, each) => each !== index)
+      .map((step) => ({ ...step, access: step.access.filter((read) => read !== index).map(moved) }));
+  };
+  return (
+    <fieldset class="plan-editor">
+      <legend>The plan</legend>
+      <ol>
+        {steps.map((step, index) => (
+          <li key={index}>
+            <label>
+              Worker
+              <select value={step.worker} onChange={(event) => change(index, { worker: event.currentTarget.value })}>
+                {props.workers.map((name) => (
+                  <option key={name}>{name}</option>
+                ))}
+              </select>
+            </label>
+            <label class="wide">
+              Task (empty: your own words)
+              <input value={step.subtask} onInput={(event) => change(index, { subtask: event.currentTarget.value })} />
+            </label>
+            {index ? (
+              <span role="group" aria-label={`What step ${index + 1} reads`}>
+                reads{" "}
+                {steps.slice(0, index).map((_, read) => {
+                  const on = step.access.includes(read);
+                  const access = on ? step.access.filter((each) => each !== read) : [...step.access, read].sort((a, b) => a - b);
+                  return (
+                    <button type="button" key={read} aria-pressed={on} onClick={() => change(index, { access })}>
+                      {read + 1}
+                    </button>
+                  );
+                })}
+              </span>
+            ) : null}
+            <button type="button" class="plain" disabled={steps.length === 1} onClick={() => drop(index)}>
+              Remove
+            </button>
+          </li>
+        ))}
+      </ol>
+      <button
+        type="button"
+        onClick={() => (props.steps.value = [...steps, { worker: props.workers[0] ?? "", subtask: "", access: steps.length ? [steps.length - 1] : [] }])}
+      >
+        Add a step
+      </button>
+    </fieldset>
+  );
+}

@@ -1,0 +1,363 @@
+/** A run as the page shows it: made of its record, of its events while they come, or replayed from its record. */
+import { type Signal, signal } from "@preact/signals";
+
+export interface Usage {
+  input_tokens: number;
+  output_tokens: number;
+  cached_input_tokens: number;
+  reasoning_tokens: number;
+}
+
+export interface Attempt {
+  worker: string;
+  error: string;
+  message: string;
+  waited_s: number;
+  outcome?: string;
+  took_s?: number | null;
+}
+
+export interface ApiMessage {
+  role: string;
+  content: string;
+}
+
+/** A step in `GET /v1/workflows/{id}`. */
+export interface ApiStep {
+  plan: number;
+  round: number;
+  step: number;
+  worker: string;
+  subtask: string;
+  access: number[];
+  needs?: string;
+  tools?: boolean;
+  status: string;
+  prompt: ApiMessage[];
+  served_by: string | null;
+  model: string | null;
+  output: string | null;
+  reasoning: string | null;
+  usage: Usage | null;
+  cost_usd: number | null;
+  finish_reason: string | null;
+  attempts: Attempt[];
+  notes: string[];
+  reused_from: number | null;
+  planned_s: number | null;
+  started_s: number | null;
+  first_token_s: number | null;
+  ended_s: number | null;
+  error: { message: string } | null;
+  inner: ApiRun | null;
+}
+
+export interface ApiPlan {
+  plan: number;
+  round: number;
+  source: string;
+  worker: string | null;
+  prompt: ApiMessage[];
+  output: string | null;
+  usage: Usage | null;
+  cost_usd: number | null;
+  attempts: Attempt[];
+  accepted: boolean;
+  rejected: string | null;
+  why: string;
+  error: { message: string } | null;
+  started_s: number | null;
+  ended_s: number | null;
+}
+
+/** `GET /v1/workflows/{id}`. */
+export interface ApiRun {
+  id: string;
+  model: string;
+  status: string;
+  content: boolean;
+  created: number;
+  trace_id: string | null;
+  rounds: number;
+  fallback: string | null;
+  answer: string;
+  finish_reason: string | null;
+  error: { message: string } | null;
+  usage: { total_tokens: number };
+  cost_usd: number | null;
+  wall_s: number;
+  critical_path_s: number;
+  plans: ApiPlan[];
+  steps: ApiStep[];
+}
+
+export interface Step extends Omit<ApiStep, "output"> {
+  /** Its words so far; a signal, so that a word changes one text on the page. */
+  words: Signal<string>;
+}
+
+export interface Plan extends Omit<ApiPlan, "output"> {
+  words: Signal<string>;
+  steps: Step[];
+}
+
+export interface Run {
+  id: string;
+  model: string;
+  status: string;
+  created: number;
+  trace_id: string | null;
+  error: { message: string } | null;
+  fallback: string | null;
+  cost_usd: number | null;
+  total_tokens: number | null;
+  critical_path_s: number | null;
+  has_content: boolean;
+  plans: Plan[];
+  answer: Signal<string>;
+  thoughts: Signal<string>;
+  /** Seconds since it began, as far as the page has got. */
+  now_s: number;
+}
+
+export const OVER = new Set(["finished", "failed", "cancelled", "lost", "suspended"]);
+
+export function fromRecord(api: ApiRun): Run {
+  const plans = api.plans.map((plan): Plan => ({ ...plan, words: signal(plan.output ?? ""), steps: [] }));
+  for (const step of api.steps) plans[step.plan]?.steps.push({ ...step, words: signal(step.output ?? "") });
+  return {
+    id: api.id,
+    model: api.model,
+    status: api.status,
+    created: api.created,
+    trace_id: api.trace_id,
+    error: api.error,
+    fallback: api.fallback,
+    cost_usd: api.cost_usd,
+    total_tokens: api.usage.total_tokens,
+    critical_path_s: api.critical_path_s,
+    has_content: api.content,
+    plans,
+    answer: signal(api.answer),
+    thoughts: signal(""),
+    now_s: api.wall_s,
+  };
+}
+
+export function begun(id: string, model: string, created: number): Run {
+  return {
+    id,
+    model,
+    created,
+    status: "running",
+    trace_id: null,
+    error: null,
+    fallback: null,
+    cost_usd: null,
+    total_tokens: null,
+    critical_path_s: null,
+    has_content: true,
+    plans: [],
+    answer: signal(""),
+    thoughts: signal(""),
+    now_s: 0,
+  };
+}
+
+/** An event of `GET /v1/workflows/{id}/events`. */
+export interface RunEvent {
+  type: string;
+  at_s?: number;
+  plan?: number;
+  step?: number | null;
+  [field: string]: unknown;
+}
+
+const NOTHING_YET = {
+  prompt: [],
+  served_by: null,
+  model: null,
+  reasoning: null,
+  usage: null,
+  cost_usd: null,
+  finish_reason: null,
+  attempts: [],
+  notes: [],
+  reused_from: null,
+  started_s: null,
+  first_token_s: null,
+  ended_s: null,
+  error: null,
+  inner: null,
+};
+
+/** The run once `event` has happened. Words go into signals; anything else makes a new value. */
+export function after(run: Run, event: RunEvent): Run {
+  const at = event.at_s ?? run.now_s;
+  const text = typeof event.text === "string" ? event.text : "";
+  switch (event.type) {
+    case "answer":
+      run.answer.value += text;
+      run.thoughts.value += typeof event.reasoning === "string" ? event.reasoning : "";
+      return run;
+    case "plan_text":
+      run.plans[event.plan ?? 0] && (run.plans[event.plan ?? 0]!.words.value += text);
+      return run;
+    case "step_text":
+      stepOf(run, event) && (stepOf(run, event)!.words.value += text);
+      return run;
+    case "plan_began":
+      return { ...run, now_s: at, plans: [...run.plans, newPlan(event, run.plans.length, at)] };
+    case "plan_ended":
+      return withPlan(run, event, at, (plan) => ({
+        ...plan,
+        ended_s: at,
+        accepted: Boolean(event.accepted),
+        rejected: (event.rejected as string | null) ?? null,
+        why: (event.why as string) ?? "",
+      }));
+    case "step_planned":
+      return withPlan(run, event, at, (plan) => ({ ...plan, steps: [...plan.steps, newStep(plan, event, at)] }));
+    case "finished":
+    case "failed":
+    case "cancelled":
+    case "suspended":
+      return { ...run, now_s: at, status: event.type, error: (event.error as Run["error"]) ?? run.error };
+    default:
+      return withStep(run, event, at);
+  }
+}
+
+function stepOf(run: Run, event: RunEvent): Step | undefined {
+  return run.plans[event.plan ?? 0]?.steps[event.step ?? -1];
+}
+
+function newPlan(event: RunEvent, index: number, at: number): Plan {
+  return {
+    plan: index,
+    round: (event.round as number) ?? 0,
+    source: (event.source as string) ?? "conductor",
+    worker: (event.worker as string | null) ?? null,
+    prompt: [],
+    usage: null,
+    cost_usd: null,
+    attempts: [],
+    accepted: false,
+    rejected: null,
+    why: "",
+    error: null,
+    started_s: at,
+    ended_s: null,
+    words: signal(""),
+    steps: [],
+  };
+}
+
+function newStep(plan: Plan, event: RunEvent, at: number): Step {
+  return {
+    ...NOTHING_YET,
+    plan: plan.plan,
+    round: plan.round,
+    step: plan.steps.length,
+    worker: String(event.worker ?? ""),
+    subtask: String(event.subtask ?? ""),
+    access: (event.access as number[]) ?? [],
+    needs: String(event.needs ?? ""),
+    status: "planned",
+    planned_s: at,
+    words: signal(""),
+  };
+}
+
+function withPlan(run: Run, event: RunEvent, at: number, change: (plan: Plan) => Plan): Run {
+  const plans = run.plans.map((plan) => (plan.plan === event.plan ? change(plan) : plan));
+  return { ...run, now_s: Math.max(run.now_s, at), plans };
+}
+
+function withStep(run: Run, event: RunEvent, at: number): Run {
+  const facts = stepFacts(event, at);
+  if (!facts || event.step === null || event.step === undefined) return { ...run, now_s: Math.max(run.now_s, at) };
+  return withPlan(run, event, at, (plan) => ({
+    ...plan,
+    steps: plan.steps.map((step) => (step.step === event.step ? { ...step, ...facts } : step)),
+  }));
+}
+
+function stepFacts(event: RunEvent, at: number): Partial<Step> | null {
+  switch (event.type) {
+    case "step_began":
+      return { status: "running", started_s: at };
+    case "step_spoke":
+      return { first_token_s: at, served_by: (event.served_by as string) ?? null };
+    case "step_waits":
+      return { status: "waiting" };
+    case "step_ended":
+      return {
+        status: "done",
+        ended_s: at,
+        usage: (event.usage as Usage | null) ?? null,
+        cost_usd: (event.cost_usd as number | null) ?? null,
+      };
+    case "step_reused":
+      return { status: "done", ended_s: at, reused_from: (event.reused_from as number) ?? null };
+    case "step_lost":
+      return { status: String(event.why), ended_s: at, error: (event.error as Step["error"]) ?? null };
+    default:
+      return null;
+  }
+}
+
+/** The run as it was so many seconds after it began. */
+export function at(record: Run, now_s: number): Run {
+  const plans = record.plans
+    .filter((plan) => (plan.started_s ?? 0) <= now_s)
+    .map((plan) => ({
+      ...plan,
+      ended_s: known(plan.ended_s, now_s),
+      words: signal(spoken(plan.words.value, plan.started_s, plan.ended_s, now_s)),
+      steps: plan.steps.filter((step) => (step.planned_s ?? 0) <= now_s).map((step) => stepAt(step, now_s)),
+    }));
+  const last = record.plans.at(-1)?.steps.at(-1);
+  const over = now_s >= record.now_s;
+  const shown = over ? record.answer.value : spoken(record.answer.value, last?.first_token_s, last?.ended_s, now_s);
+  return { ...record, now_s: Math.min(now_s, record.now_s), status: over ? record.status : "running", plans, answer: signal(shown) };
+}
+
+function stepAt(step: Step, now_s: number): Step {
+  const ended = known(step.ended_s, now_s);
+  const started = known(step.started_s, now_s);
+  const running = started !== null ? "running" : "planned";
+  return {
+    ...step,
+    started_s: started,
+    first_token_s: known(step.first_token_s, now_s),
+    ended_s: ended,
+    status: ended === null && step.ended_s !== null ? running : step.status,
+    cost_usd: ended === null ? null : step.cost_usd,
+    usage: ended === null ? null : step.usage,
+    words: signal(spoken(step.words.value, step.first_token_s, step.ended_s, now_s)),
+  };
+}
+
+function known(time_s: number | null, now_s: number): number | null {
+  return time_s !== null && time_s <= now_s ? time_s : null;
+}
+
+/** How much of `text` was there: its words are taken to have come evenly. */
+function spoken(text: string, from_s: number | null | undefined, to_s: number | null | undefined, now_s: number): string {
+  if (from_s === null || from_s === undefined || now_s < from_s) return "";
+  if (to_s === null || to_s === undefined || now_s >= to_s) return text;
+  return text.slice(0, Math.round((text.length * (now_s - from_s)) / Math.max(to_s - from_s, 1e-9)));
+}
+
+/** The steps of the longest chain of waiting through the plan: what made it take as long as it did. */
+export function criticalPath(plan: Plan): Set<number> {
+  const path = new Set<number>();
+  let step = plan.steps.at(-1);
+  while (step) {
+    path.add(step.step);
+    const reads: Step[] = step.access.map((index) => plan.steps[index]).filter((each): each is Step => each !== undefined);
+    step = reads.sort((a, b) => (b.ended_s ?? Infinity) - (a.ended_s ?? Infinity))[0];
+  }
+  return path;
+}

@@ -1,0 +1,203 @@
+/** One run: live from its events, or from its record, replayed at any speed. */
+import { signal, useComputed, useSignal } from "@preact/signals";
+import { useEffect, useRef } from "preact/hooks";
+import { get, words } from "./api";
+import { Details } from "./details";
+import { count, dollars, seconds, when } from "./format";
+import { Graph } from "./graph";
+import { type ApiRun, OVER, type Plan, type Run, type RunEvent, type Step, after, at, begun, fromRecord } from "./run";
+import { follow } from "./sse";
+import { statusWord } from "./status";
+import { Timeline } from "./timeline";
+
+/** A run that is watched: its newest state, and what is wrong with watching it. */
+export function useRun(id: string) {
+  const run = useSignal<Run | null>(null);
+  const fault = useSignal("");
+  const connected = useSignal(true);
+  useEffect(() => {
+    const stop = new AbortController();
+    watch(id, stop.signal, run, connected).catch((error: unknown) => {
+      if (!stop.signal.aborted) fault.value = words(error);
+    });
+    return () => stop.abort();
+  }, [id]);
+  return { run, fault, connected };
+}
+
+async function watch(
+  id: string,
+  stop: AbortSignal,
+  run: ReturnType<typeof signal<Run | null>>,
+  connected: ReturnType<typeof signal<boolean>>,
+): Promise<void> {
+  const path = `/v1/workflows/${encodeURIComponent(id)}`;
+  const record = await get<ApiRun>(path, stop);
+  if (OVER.has(record.status)) {
+    run.value = fromRecord(record);
+    return;
+  }
+  let live = begun(record.id, record.model, record.created);
+  run.value = live;
+  for await (const event of follow(`${path}/events`, stop, (state) => (connected.value = state))) {
+    live = after(live, JSON.parse(event.data) as RunEvent);
+    run.value = live;
+  }
+  run.value = fromRecord(await get<ApiRun>(path, stop)); // its prompts, tokens and cents
+}
+
+export function RunView(props: { id: string }) {
+  const { run, fault, connected } = useRun(props.id);
+  const selected = useSignal<{ plan: number; step: number } | null>(null);
+  const replay = useReplay(run.value);
+  const shown = replay.shown.value ?? run.value;
+  if (fault.value) return <p class="fault">{fault.value}</p>;
+  if (!shown) return <p role="status">Reading the run…</p>;
+  const step = selected.value && shown.plans[selected.value.plan]?.steps[selected.value.step];
+  const onSelect = (each: Step) => (selected.value = { plan: each.plan, step: each.step });
+  return (
+    <div class={step ? "run with-details" : "run"}>
+      <div class="run-main">
+        <Head run={shown} connected={connected.value} />
+        {OVER.has(run.value?.status ?? "") ? <ReplayBar replay={replay} whole={run.value!.now_s} /> : null}
+        {shown.plans.map((plan) => (
+          <PlanPart key={plan.plan} plan={plan} many={shown.plans.length > 1} selected={step ?? null} onSelect={onSelect} />
+        ))}
+        <Timeline plans={shown.plans} now_s={replay.shown.value ? run.value!.now_s : shown.now_s} selected={step ?? null} onSelect={onSelect} />
+        <Answer key={replay.shown.value ? "replayed" : "live"} run={shown} />
+      </div>
+      {step ? <Details key={`${step.plan}.${step.step}`} step={step} trace={shown.trace_id} onClose={() => (selected.value = null)} /> : null}
+    </div>
+  );
+}
+
+function Head(props: { run: Run; connected: boolean }) {
+  const { run } = props;
+  return (
+    <header class="run-head">
+      <h1>
+        {run.model} <span class={`chip ${run.status}`}>{statusWord(run.status)}</span>
+      </h1>
+      <ul class="facts">
+        <li>{seconds(run.now_s)}</li>
+        {run.critical_path_s ? <li title="How long it had taken, had every step begun the moment it could">critical path {seconds(run.critical_path_s)}</li> : null}
+        {OVER.has(run.status) ? <li>{dollars(run.cost_usd)}</li> : null}
+        {run.total_tokens ? <li>{count(run.total_tokens)} tokens</li> : null}
+        <li>{when(run.created)}</li>
+        <li>
+          <code>{run.id}</code>
+        </li>
+      </ul>
+      {props.connected ? null : <p role="status">The connection is cut; it is taken up again where it broke.</p>}
+      {run.error ? <p class="fault">{run.error.message}</p> : null}
+      {run.fallback ? <p class="note">One worker answered alone: {run.fallback}</p> : null}
+      {run.has_content ? null : <p class="note">Texts of this run are not kept, only numbers.</p>}
+    </header>
+  );
+}
+
+function PlanPart(props: { plan: Plan; many: boolean; selected: Step | null; onSelect: (step: Step) => void }) {
+  const { plan } = props;
+  return (
+    <section class="plan" aria-label={`Plan ${plan.plan + 1}`}>
+      {props.many ? (
+        <h2>
+          Plan {plan.plan + 1}: {plan.source}
+          {plan.accepted ? ", keeps the answer" : ""}
+        </h2>
+      ) : null}
+      {plan.rejected ? <p class="fault">Refused: {plan.why}</p> : null}
+      {plan.error ? <p class="fault">{plan.error.message}</p> : null}
+      {plan.steps.length ? <Graph plan={plan} selected={props.selected} onSelect={props.onSelect} /> : null}
+      {plan.worker ? <PlanText plan={plan} /> : null}
+    </section>
+  );
+}
+
+function PlanText(props: { plan: Plan }) {
+  const text = props.plan.words.value;
+  if (!text) return props.plan.ended_s === null ? <p role="status">{props.plan.worker} writes the plan…</p> : null;
+  return (
+    <details open={props.plan.ended_s === null}>
+      <summary>The plan as {props.plan.worker} wrote it</summary>
+      <pre>{text}</pre>
+    </details>
+  );
+}
+
+function Answer(props: { run: Run }) {
+  const text = props.run.answer.value;
+  return (
+    <section class="answer" aria-label="Answer">
+      <h2>Answer</h2>
+      <pre class="said">{text || (OVER.has(props.run.status) ? "There is none." : "Not yet.")}</pre>
+    </section>
+  );
+}
+
+interface Replay {
+  shown: { value: Run | null };
+  now_s: { value: number | null };
+  speed: { value: number };
+}
+
+/** A run played again from its record. */
+function useReplay(run: Run | null): Replay {
+  const now_s = useSignal<number | null>(null);
+  const speed = useSignal(0);
+  const whole = useRef(run);
+  whole.current = run;
+  const shown = useComputed(() => (now_s.value === null || !whole.current ? null : at(whole.current, now_s.value)));
+  useEffect(() => {
+    if (!speed.value || !run) return undefined;
+    let frame = 0;
+    let before = performance.now();
+    const tick = (now: number) => {
+      const next = (now_s.value ?? 0) + (speed.value * (now - before)) / 1000;
+      before = now;
+      now_s.value = next >= run.now_s ? null : next;
+      if (now_s.value === null) speed.value = 0;
+      else frame = requestAnimationFrame(tick);
+    };
+    frame = requestAnimationFrame(tick);
+    return () => cancelAnimationFrame(frame);
+  }, [speed.value, run]);
+  return { shown, now_s, speed };
+}
+
+function ReplayBar(props: { replay: Replay; whole: number }) {
+  const { replay } = props;
+  const at_s = replay.now_s.value ?? props.whole;
+  return (
+    <div class="replay" role="group" aria-label="Replay">
+      {[1, 4, 16].map((speed) => (
+        <button
+          type="button"
+          key={speed}
+          aria-pressed={replay.speed.value === speed}
+          onClick={() => {
+            if (replay.now_s.value === null) replay.now_s.value = 0;
+            replay.speed.value = replay.speed.value === speed ? 0 : speed;
+          }}
+        >
+          {replay.speed.value === speed ? "Pause" : `Replay ${speed}×`}
+        </button>
+      ))}
+      <input
+        type="range"
+        min="0"
+        max={props.whole}
+        step={props.whole / 500}
+        value={at_s}
+        aria-label="Moment of the run"
+        aria-valuetext={seconds(at_s)}
+        onInput={(event) => {
+          const value = Number(event.currentTarget.value);
+          replay.speed.value = 0;
+          replay.now_s.value = value >= props.whole ? null : value;
+        }}
+      />
+      <span>{seconds(at_s) || "0 s"}</span>
+    </div>
+  );
+}

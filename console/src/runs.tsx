@@ -1,0 +1,114 @@
+/** The newest runs, without their texts. */
+import { useSignal } from "@preact/signals";
+import { useEffect } from "preact/hooks";
+import { get, words } from "./api";
+import { count, dollars, seconds, when } from "./format";
+import type { ApiRun } from "./run";
+import { statusWord } from "./status";
+
+const PAGE = 50;
+const STATUSES = ["running", "suspended", "finished", "failed", "cancelled", "lost"];
+
+interface Page {
+  data: ApiRun[];
+  has_more: boolean;
+}
+
+export function Runs() {
+  const runs = useSignal<ApiRun[]>([]);
+  const more = useSignal(false);
+  const fault = useSignal("");
+  const filter = useSignal({ status: "", model: "", worker: "", text: "" });
+  const load = async (after: string) => {
+    const asked = new URLSearchParams({ limit: String(PAGE) });
+    for (const [name, value] of Object.entries(filter.value)) if (value) asked.set(name, value);
+    if (after) asked.set("after", after);
+    try {
+      const page = await get<Page>(`/v1/workflows?${asked.toString()}`);
+      runs.value = after ? [...runs.value, ...page.data] : page.data;
+      more.value = page.has_more;
+      fault.value = "";
+    } catch (error) {
+      fault.value = words(error);
+    }
+  };
+  useEffect(() => {
+    const timer = setTimeout(() => void load(""), 200); // while somebody types
+    return () => clearTimeout(timer);
+  }, [filter.value]);
+  const change = (name: keyof typeof filter.value) => (event: { currentTarget: { value: string } }) => {
+    filter.value = { ...filter.value, [name]: event.currentTarget.value };
+  };
+  return (
+    <section>
+      <h1>Runs</h1>
+      <div class="limits">
+        <label>
+          Status
+          <select value={filter.value.status} onChange={change("status")}>
+            <option value="">any</option>
+            {STATUSES.map((status) => (
+              <option key={status} value={status}>
+                {statusWord(status)}
+              </option>
+            ))}
+          </select>
+        </label>
+        <label>
+          Model
+          <input value={filter.value.model} onInput={change("model")} />
+        </label>
+        <label>
+          Worker
+          <input value={filter.value.worker} onInput={change("worker")} />
+        </label>
+        <button type="button" onClick={() => void load("")}>
+          Read again
+        </button>
+      </div>
+      {fault.value ? (
+        <p class="fault" role="alert">
+          {fault.value}
+        </p>
+      ) : null}
+      <div class="scrolls">
+        <table>
+          <thead>
+            <tr>
+              {["Began", "Model", "Status", "Steps", "Workers", "Took", "Tokens", "Cost", "Run"].map((name) => (
+                <th scope="col" key={name}>
+                  {name}
+                </th>
+              ))}
+            </tr>
+          </thead>
+          <tbody>
+            {runs.value.map((run) => (
+              <tr key={run.id}>
+                <td>{when(run.created)}</td>
+                <td>{run.model}</td>
+                <td>
+                  <span class={`chip ${run.status}`}>{statusWord(run.status)}</span>
+                </td>
+                <td>{run.steps.length}</td>
+                <td>{[...new Set(run.steps.map((step) => step.served_by ?? step.worker))].join(", ")}</td>
+                <td>{seconds(run.wall_s)}</td>
+                <td>{count(run.usage.total_tokens)}</td>
+                <td>{dollars(run.cost_usd)}</td>
+                <td>
+                  <a href={`#/runs/${run.id}`}>{run.id.slice(0, 11)}…</a>
+                </td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+      {runs.value.length ? null : <p>No run yet. <a href="#/ask">Ask something.</a></p>}
+      {more.value ? (
+        <button type="button" onClick={() => void load(runs.value.at(-1)?.id ?? "")}>
+          Older ones
+        </button>
+      ) : null}
+    </section>
+  );
+}

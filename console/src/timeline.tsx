@@ -1,0 +1,101 @@
+/** A plan over time: for each step when it waited, when it was asked and silent, and when it talked. */
+import { seconds } from "./format";
+import { type Plan, type Step, criticalPath } from "./run";
+import { hue, statusWord } from "./status";
+
+export function Timeline(props: {
+  plans: Plan[];
+  now_s: number;
+  selected: Step | null;
+  onSelect: (step: Step) => void;
+}) {
+  const whole = Math.max(props.now_s, 0.001);
+  const share = (s: number) => `${(100 * Math.min(Math.max(s, 0), whole)) / whole}%`;
+  return (
+    <div class="timeline" role="group" aria-label="The run over time">
+      <div class="axis" aria-hidden="true">
+        {[0, 0.25, 0.5, 0.75, 1].map((part) => (
+          <span key={part} style={{ left: `${100 * part}%` }}>
+            {seconds(part * whole) || "0"}
+          </span>
+        ))}
+      </div>
+      {props.plans.map((plan) => (
+        <PlanBars key={plan.plan} {...props} plan={plan} share={share} />
+      ))}
+    </div>
+  );
+}
+
+function PlanBars(props: {
+  plan: Plan;
+  now_s: number;
+  share: (s: number) => string;
+  selected: Step | null;
+  onSelect: (step: Step) => void;
+}) {
+  const { plan, share } = props;
+  const critical = criticalPath(plan);
+  const ended = plan.ended_s ?? props.now_s;
+  const began = plan.started_s ?? 0;
+  return (
+    <>
+      {plan.worker ? (
+        <div class="row">
+          <span class="row-name">plan by {plan.worker}</span>
+          <span class="row-bars">
+            <Bar kind="planning" from={share(began)} to={share(ended)} hue={hue(plan.worker)} title={`writes the plan for ${seconds(ended - began)}`} />
+          </span>
+        </div>
+      ) : null}
+      {plan.steps.map((step) => (
+        <button
+          type="button"
+          class={`row${critical.has(step.step) && plan.steps.length > 1 ? " critical" : ""}`}
+          key={step.step}
+          aria-pressed={props.selected?.plan === step.plan && props.selected.step === step.step}
+          onClick={() => props.onSelect(step)}
+        >
+          <span class="row-name">
+            {step.step + 1} {step.worker}
+          </span>
+          <span class="row-bars" aria-label={described(step, props.now_s)} role="img">
+            <Bars step={step} now_s={props.now_s} share={share} />
+          </span>
+        </button>
+      ))}
+    </>
+  );
+}
+
+function Bars(props: { step: Step; now_s: number; share: (s: number) => string }) {
+  const { step, share, now_s } = props;
+  const colour = hue(step.worker);
+  const planned = step.planned_s ?? 0;
+  const started = step.started_s ?? (step.ended_s ?? now_s);
+  const spoke = step.first_token_s ?? (step.ended_s ?? now_s);
+  const ended = step.ended_s ?? now_s;
+  return (
+    <>
+      <Bar kind="waits" from={share(planned)} to={share(started)} hue={colour} title={`waited ${seconds(started - planned)}`} />
+      {step.started_s === null ? null : (
+        <>
+          <Bar kind="silent" from={share(started)} to={share(spoke)} hue={colour} title={`first word after ${seconds(spoke - started)}`} />
+          <Bar kind="talks" from={share(spoke)} to={share(ended)} hue={colour} title={`talked for ${seconds(ended - spoke)}`} />
+        </>
+      )}
+    </>
+  );
+}
+
+function Bar(props: { kind: string; from: string; to: string; hue: number; title: string }) {
+  const style = { left: props.from, width: `calc(${props.to} - ${props.from})`, "--hue": `${props.hue}` };
+  return <span class={`bar ${props.kind}`} style={style} title={props.title} />;
+}
+
+function described(step: Step, now_s: number): string {
+  const ended = step.ended_s ?? now_s;
+  const waited = (step.started_s ?? ended) - (step.planned_s ?? 0);
+  const worked = step.started_s === null ? "" : `, then worked ${seconds(ended - step.started_s)}`;
+  return `${statusWord(step.status)}: waited ${seconds(waited)}${worked}`;
+}
