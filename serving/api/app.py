@@ -11,7 +11,8 @@ from conductor.errors import BadTask, PodiumError, UnknownName
 from serving.accounts.authenticator import Authenticator
 from serving.accounts.directory import Directory
 from serving.api import admin, completions, health, models, workflows
-from serving.api.authentication import Authentication
+from serving.api.authentication import CONSOLE, Authentication
+from serving.api.console import Console
 from serving.api.dialect import Dialects
 from serving.api.dialects.table import DIALECTS
 from serving.api.respond import failure
@@ -40,6 +41,7 @@ def build_api(service: Service, dialects: Dialects = DIALECTS, directory: Direct
     fixed = (models.router, workflows.router, health.router, admin.router)
     for router in (completions.build_router(dialects), *fixed):
         app.include_router(router)
+    app.mount(CONSOLE, Console())
     app.add_exception_handler(PodiumError, _render_error)
     app.add_exception_handler(HTTPException, _render_http_error)
     app.add_exception_handler(RequestValidationError, _render_query_error)

@@ -20,6 +20,8 @@ CALLER = "podium.caller"
 """In a scope: the `Caller`."""
 ALIVE = "/healthz"
 """Told to everybody."""
+CONSOLE = "/console"
+"""Told to everybody, with what is below it: a page that asks for a key itself."""
 READY = "/readyz"
 """Its status is told to everybody, and no more than that: see `health.readyz`."""
 Headers = Iterable[tuple[bytes, bytes]]
@@ -50,7 +52,7 @@ class Authentication:
             return await send({"type": "websocket.close", "code": POLICY_VIOLATION})
         headers, path = scope["headers"], scope["path"]
         scope["headers"] = [each for each in headers if each[0] not in (AUTHORIZATION, API_KEY)]
-        if path != ALIVE:
+        if path not in (ALIVE, CONSOLE) and not path.startswith(f"{CONSOLE}/"):
             try:
                 scope[CALLER] = await self._caller(scope, headers)
             except (NotAllowed, StoreUnavailable) as exc:

@@ -1,0 +1,51 @@
+"""`/console`: the page for people, as set-up has built it from `console/`; see `cluster/local/console.py`.
+
+Its files hold nothing of anybody, so they are told to everybody; what the page shows it asks of the API, with
+the key that its user gives it.
+"""
+
+from pathlib import Path
+
+from starlette.exceptions import HTTPException
+from starlette.responses import PlainTextResponse, Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from serving.paths import ROOT
+
+FOLDER = ROOT / "build" / "console"
+"""Where set-up puts the built page."""
+NOT_BUILT = (
+    "The console is not built here. Run `make console` in Podium's folder; it needs the npm registry once.\n"
+)
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-cache",
+}
+"""No script, style or address but the page's own; model output could not load anything even as HTML."""
+
+
+class Console(StaticFiles):
+    """The built page.
+
+    Args:
+        folder: where it is.
+    """
+
+    def __init__(self, folder: Path = FOLDER) -> None:
+        super().__init__(directory=folder, html=True, check_dir=False)
+        self._folder = folder
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """One of its files; where it is not built, a sentence that says how to."""
+        try:
+            response = await super().get_response(path, scope)
+        except HTTPException:
+            if (self._folder / "index.html").exists():
+                raise
+            response = PlainTextResponse(NOT_BUILT, 503)
+        response.headers.update(HEADERS)
+        return response
