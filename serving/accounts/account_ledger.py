@@ -127,18 +127,16 @@ class AccountLedger:
         while True:
             worst_usd = (price or FREE).of(Usage(input_tokens, tokens))
             request = self._request(price, worst_usd, what)
+            hold = AccountHold(worst_usd, input_tokens + tokens, tokens, request=request, price=price)
             try:
                 refusal = await self._hold(request)
             except StoreUnavailable:
                 if self._refuses_when_away:
                     raise
                 logger.error("a call to %s goes on without a hold, because the store is away", what)
-                request = replace(request, id=uuid.uuid4().hex)  # the other one is void
-                return AccountHold(
-                    worst_usd, input_tokens + tokens, tokens, request=request, price=price, is_held=False
-                )
+                return replace(hold, request=replace(request, id=uuid.uuid4().hex), is_held=False)
             if refusal is None:
-                return AccountHold(worst_usd, input_tokens + tokens, tokens, request=request, price=price)
+                return hold
             if price is None:
                 raise _unpriced(refusal, what)
             window = refusal.window
@@ -152,6 +150,9 @@ class AccountLedger:
                 raise _too_much(refusal, what, others_hold=can_wait)
 
     async def _hold(self, request: HoldRequest) -> Refusal | None:
+        """Hold, or void what may have been held: the id is used up then."""
+        if self._store.is_away and not self._refuses_when_away:  # nobody is kept waiting for it
+            raise StoreUnavailable("The store of keys and budgets is away.")
         try:
             return await self._store.hold(request)
         except BaseException:  # also while it waits: whether it is held is not known

@@ -67,6 +67,13 @@ class LedgerStore:
         """The one writer of this replica, for others who write to the same store."""
         return self._writer
 
+    @property
+    def is_away(self) -> bool:
+        """Whether nothing can be held: the database could not be reached when that was last tried, or not for as
+        long as the lease.
+        """
+        return self._writer.is_away or time.monotonic() > self._lease_until_s
+
     async def hold(self, request: HoldRequest) -> Refusal | None:
         """Reserve, in the store; None where that is done, else what is in the way.
 

@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from conductor.errors import BadTask, PodiumError, UnknownName
-from serving.accounts.authenticator import Authenticator
+from serving.accounts.authenticator import KEPT_AWAY_S, KEPT_S, Authenticator
 from serving.accounts.directory import Directory
 from serving.api import admin, completions, health, models, workflows
 from serving.api.authentication import Authentication
@@ -34,7 +34,8 @@ def build_api(service: Service, dialects: Dialects = DIALECTS, directory: Direct
     # FastAPI's own pages for its schema load scripts from a CDN, and the schema knows no bodies: both are
     # read by hand.
     app = FastAPI(title="Podium", openapi_url=None)
-    authenticator = Authenticator(directory)
+    serves_when_away = service.pool.settings.store.when_away == "serve"
+    authenticator = Authenticator(directory, kept_s=KEPT_AWAY_S if serves_when_away else KEPT_S)
     app.state.service, app.state.dialects = service, dialects
     app.state.directory, app.state.authenticator = directory, authenticator
     fixed = (models.router, workflows.router, health.router, admin.router)

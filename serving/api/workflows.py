@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from decimal import Decimal
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
@@ -14,11 +15,15 @@ from serving.api import record_json
 from serving.api.authentication import caller_of
 from serving.api.encode import dumps
 from serving.api.respond import success
+from serving.runs.finding import Wanted
 from serving.runs.service import Service
 
 router = APIRouter()
 POLL_S = 0.1
 """How often a run is looked at for somebody who follows it."""
+MOST_USD = 9_000_000
+NO_NUL = r"^[^\x00]+$"
+"""PostgreSQL's texts have none."""
 HEARTBEAT = b": still there\n\n"
 
 
@@ -27,6 +32,18 @@ async def workflows(
     request: Request,
     limit: Annotated[int, Query(ge=1, le=1000)] = 20,
     after: Annotated[str | None, Query(description="The id of a run: those that began before it.")] = None,
+    worker: Annotated[str | None, Query(pattern=NO_NUL, description="It was called in the run.")] = None,
+    min_cost_usd: Annotated[Decimal | None, Query(ge=0, le=MOST_USD)] = None,
+    max_cost_usd: Annotated[Decimal | None, Query(ge=0, le=MOST_USD)] = None,
+    words: Annotated[
+        str | None,
+        Query(
+            min_length=3,
+            max_length=200,
+            pattern=NO_NUL,
+            description="They are in the question or the answer.",
+        ),
+    ] = None,
 ) -> Response:
     """The newest runs that the caller's team asked for, also those under way. A list has no texts, only how
     long they are; they are in each run's own record.
@@ -34,7 +51,7 @@ async def workflows(
     service: Service = request.app.state.service
     caller = caller_of(request)
     caller.require(Scope.READ)
-    newest = await service.newest(limit + 1, caller, after)
+    newest = await service.newest(limit + 1, caller, after, Wanted(worker, min_cost_usd, max_cost_usd, words))
     shown = [_shown(run, caller) for run in newest[:limit]]
     return success({"object": "list", "data": shown, "has_more": len(newest) > limit})
 
@@ -69,7 +86,8 @@ async def events(
     after: Annotated[int, Query(ge=0)] = 0,
 ) -> Response:
     """What happens in a run, as server-sent events, from its beginning or from the event after
-    `Last-Event-ID`; until it ends. Any replica can be asked.
+    `Last-Event-ID`; until it ends. Any replica can be asked. Pieces of the answer are among them from when somebody
+    asks, the first with all that was said by then; of runs that outlive their client, all of them.
     """
     service: Service = request.app.state.service
     caller = caller_of(request)
@@ -79,6 +97,7 @@ async def events(
             raise BadTask(f"Last-Event-ID: {quote(last_event_id)} is not the id of an event.", param="Last-Event-ID")  # fmt: skip
         after = int(last_event_id)
     await _find(request, id, caller)
+    await service.store.watch(id)
     heartbeat_s = service.pool.settings.limits.heartbeat_s
     headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
     return StreamingResponse(_follow(service, id, caller, after, heartbeat_s), 200, headers, "text/event-stream")  # fmt: skip

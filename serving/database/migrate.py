@@ -17,6 +17,7 @@ from sqlalchemy import Connection, inspect, text
 
 from serving.database.address import Address, StoreError
 from serving.database.database import Database, make_file, make_folder
+from serving.database.outages import mapped_errors
 from serving.database.schema import metadata
 
 FOLDER = Path(__file__).parent / "migrations"
@@ -153,7 +154,8 @@ async def _alone(address: Address) -> AsyncGenerator[None]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         await asyncio.to_thread(fcntl.flock, descriptor, fcntl.LOCK_EX)
-        await asyncio.to_thread(make_file, address.path)
+        with mapped_errors(address):  # such as a disk that is full
+            await asyncio.to_thread(make_file, address.path)
         yield
     finally:
         os.close(descriptor)

@@ -157,6 +157,7 @@ run = Table(
     Column("kept", Integer, nullable=False, comment="1: it outlives its client and its replica"),
     Column("takes", Integer, nullable=False, server_default=text("0"), comment="how often it was taken over"),
     Column("cancel_us", BigInteger, comment="when somebody asked for its end"),
+    Column("watch_us", BigInteger, comment="since when somebody follows it"),
     Column("body_bytes", BigInteger, nullable=False, server_default=text("0")),
     Column("numbers", LargeBinary, nullable=False, comment="the record without its texts"),
     Column("body", LargeBinary, comment="the record; null: under way, or its texts were removed"),
@@ -164,6 +165,7 @@ run = Table(
     Index("run_made", "made_us", "id"),
     Index("run_team", "team_id", "made_us", "id"),
     Index("run_key", "key_id", "made_us", "id"),
+    Index("run_cost", "cost"),
     Index(
         "run_content",
         "team_id",
@@ -181,6 +183,22 @@ run = Table(
         postgresql_where=text("ended_us IS NULL"),
     ),
     comment="a row a run; lists read every column but the body",
+)
+run_worker = Table(
+    "run_worker",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("worker", Text, primary_key=True),
+    Column("made_us", BigInteger, nullable=False, comment="when the run began"),
+    Index("run_worker_made", "worker", "made_us"),
+    comment="the workers by which a run is found; goes with the run",
+)
+run_text = Table(
+    "run_text",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("text", Text, nullable=False, comment="question and answer, in small letters"),
+    comment="the words by which a run is found; goes with its texts",
 )
 idempotency = Table(
     "idempotency",

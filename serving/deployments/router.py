@@ -52,7 +52,7 @@ class Router:
         address = find_shared_address(self._settings.store, os.environ)
         self._directory, self._store = Directory(address), ReplicaStore(address)
         self._records = self._record_store()
-        ledgers = AccountLedgers(self._store)
+        ledgers = AccountLedgers(self._store, self._settings.store.when_away)
         self._service = Service(pool, self._records, meter, replicas.counts, ledgers)
         self._changing, self._up = asyncio.Lock(), False
         sample(meter, self._service.levels)

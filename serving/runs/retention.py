@@ -20,6 +20,17 @@ STEP = 500
 OLD_CONTENT = """SELECT id FROM run WHERE body_bytes > 0 AND made_us < {0} AND ended_us IS NOT NULL ORDER BY made_us LIMIT {1}"""
 MUCH_CONTENT = """SELECT id FROM (SELECT id, sum(body_bytes) OVER (PARTITION BY team_id, CASE WHEN team_id IS NULL THEN key_id END
     ORDER BY made_us DESC, id DESC) AS room FROM run WHERE body_bytes > 0) AS kept WHERE room > {0} LIMIT {1}"""
+REMOVE_CONTENT = (
+    "UPDATE run SET body = NULL, body_bytes = 0 WHERE id {0}",
+    "DELETE FROM run_event WHERE run_id {0}",
+    "DELETE FROM run_text WHERE run_id {0}",
+)
+REMOVE_RUN = (
+    "DELETE FROM run WHERE id {0}",
+    "DELETE FROM run_event WHERE run_id {0}",
+    "DELETE FROM run_text WHERE run_id {0}",
+    "DELETE FROM run_worker WHERE run_id {0}",
+)
 OLD_RUNS = "SELECT id FROM run WHERE made_us < {0} AND ended_us IS NOT NULL ORDER BY made_us LIMIT {1}"
 OLD_CLAIMS = "DELETE FROM idempotency WHERE drop_us < {0}"
 OLD_EVENTS = """DELETE FROM run_event WHERE (run_id, first_seq) IN (SELECT e.run_id, e.first_seq FROM run_event e LEFT JOIN run r ON r.id = e.run_id
@@ -73,17 +84,15 @@ async def _remove(connection: PostgresConnection, items: Sequence[Retention]) ->
     async with connection.transaction():
         for query, bound in items[-1].of_content:
             ids = [row["id"] for row in await connection.fetch(query.format("$1", "$2"), bound, STEP)]
-            await connection.execute(
-                "UPDATE run SET body = NULL, body_bytes = 0 WHERE id = ANY ($1::text[])", ids
-            )
-            await connection.execute("DELETE FROM run_event WHERE run_id = ANY ($1::text[])", ids)
+            for statement in REMOVE_CONTENT:
+                await connection.execute(statement.format("= ANY ($1::text[])"), ids)
             removed += len(ids)
         ids = [
             row["id"]
             for row in await connection.fetch(OLD_RUNS.format("$1", "$2"), items[-1].numbers_us, STEP)
         ]
-        await connection.execute("DELETE FROM run WHERE id = ANY ($1::text[])", ids)
-        await connection.execute("DELETE FROM run_event WHERE run_id = ANY ($1::text[])", ids)
+        for statement in REMOVE_RUN:
+            await connection.execute(statement.format("= ANY ($1::text[])"), ids)
         await connection.execute(OLD_CLAIMS.format("$1"), now_us())
         bounds = (items[-1].events_us, items[-1].content_us, STEP)
         status = await connection.execute(OLD_EVENTS.format("$1", "$2", "$3"), *bounds)
@@ -94,12 +103,12 @@ def _remove_sqlite(connection: sqlite3.Connection, items: Sequence[Retention]) -
     removed = 0
     for query, bound in items[-1].of_content:
         ids = connection.execute(query.format("?", "?"), (bound, STEP)).fetchall()
-        connection.executemany("UPDATE run SET body = NULL, body_bytes = 0 WHERE id = ?", ids)
-        connection.executemany("DELETE FROM run_event WHERE run_id = ?", ids)
+        for statement in REMOVE_CONTENT:
+            connection.executemany(statement.format("= ?"), ids)
         removed += len(ids)
     ids = connection.execute(OLD_RUNS.format("?", "?"), (items[-1].numbers_us, STEP)).fetchall()
-    connection.executemany("DELETE FROM run WHERE id = ?", ids)
-    connection.executemany("DELETE FROM run_event WHERE run_id = ?", ids)
+    for statement in REMOVE_RUN:
+        connection.executemany(statement.format("= ?"), ids)
     connection.execute(OLD_CLAIMS.format("?"), (now_us(),))
     bounds = (items[-1].events_us, items[-1].content_us, STEP)
     old = connection.execute(OLD_EVENTS.format("?", "?", "?"), bounds).rowcount

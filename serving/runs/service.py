@@ -20,6 +20,7 @@ from serving.accounts.caller import Caller
 from serving.health import WorkerHealth
 from serving.pool import Pool
 from serving.runs.conductor_health import ConductorHealth
+from serving.runs.finding import ANY, Wanted
 from serving.runs.kept import KeptRuns
 from serving.runs.memory_store import MemoryStore, place
 from serving.runs.numbers import without_content
@@ -86,6 +87,11 @@ class Service:
     def running(self) -> int:
         """Runs under way."""
         return len(self._running)
+
+    @property
+    def is_store_away(self) -> bool:
+        """Whether what is paid cannot be written down at the moment."""
+        return self._ledgers is not None and self._ledgers.is_away
 
     @property
     def calls(self) -> int:
@@ -218,14 +224,17 @@ class Service:
         records = run.records if run else await self.store.get(id)
         return records if records is not None and caller.sees(records.record.account) else None
 
-    async def newest(self, limit: int, caller: Caller, after: str | None = None) -> list[RunRecords]:
-        """The runs that began last among those that `caller` may see, also those under way, without their
-        texts.
+    async def newest(
+        self, limit: int, caller: Caller, after: str | None = None, wanted: Wanted = ANY
+    ) -> list[RunRecords]:
+        """The runs that began last among those that `caller` may see and that are `wanted`, also those under way,
+        without their texts.
 
         Args:
             limit: how many.
             caller: who asks.
             after: the id of a run: those that began before it.
+            wanted: which runs.
 
         Raises:
             UnknownName: there is no such run.
@@ -237,11 +246,12 @@ class Service:
             if records is None:
                 raise UnknownName(f"No run {quote(after)} is kept here.", param="after")
             before = place(records.record)
-        kept = await self.store.newest(limit, caller, before)
+        kept = await self.store.newest(limit, caller, before, wanted)
         found = {run.record.id: run for run in kept}
         for run in self._running.values():
             record = run.record
-            if caller.sees(record.account) and (before is None or place(record) < before):
+            is_seen = caller.sees(record.account) and (before is None or place(record) < before)
+            if is_seen and wanted.matches(run.records):
                 found[record.id] = without_content(run.records)
         return heapq.nlargest(limit, found.values(), key=lambda run: place(run.record))
 

@@ -167,6 +167,10 @@ class StoreSettings(Frozen):
     records: bool = True
     """Write runs down: their records, and what happens in them. Off: the newest are kept in the memory of the
     replica that ran them, and gone with it."""
+    when_away: Literal["refuse", "serve"] = "refuse"
+    """What becomes of calls with a price while the database is away or its disk is full. `refuse`: 503. `serve`:
+    they go on, past any budget, each is told in the log, and entered when the database is back, unless their router
+    ends before; keys that a router has looked up within the hour are believed meanwhile."""
     keep_s: float = Field(default=3600.0, gt=0)
     """How long a run that outlives its client goes on at most: one with an `Idempotency-Key`, `podium.keep` or
     `podium.background`."""
