@@ -178,7 +178,7 @@ async def prove_all(kinds: Sequence[str], runs: int, requests: int, routers: int
         for kind in kinds:
             for number in range(1, runs + 1):
                 with tempfile.TemporaryDirectory() as folder:
-                    address = await _empty(kind, postgres, Path(folder))
+                    address = await empty_database(kind, postgres, Path(folder))
                     seen = await prove(address, requests, routers, f"ledger-{kind}")
                 right = right and is_right(seen[0], seen[1])
                 table.add_row(*row(kind, number, *seen))
@@ -186,7 +186,8 @@ async def prove_all(kinds: Sequence[str], runs: int, requests: int, routers: int
     return right
 
 
-async def _empty(kind: str, postgres: Postgres | None, folder: Path) -> Address:
+async def empty_database(kind: str, postgres: Postgres | None, folder: Path) -> Address:
+    """One of that kind, in `postgres` or in `folder`."""
     if kind == "sqlite" or postgres is None:
         return sqlite_address(folder / "podium.db")
     return await asyncio.to_thread(postgres.make_database)

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response, StreamingResponse
 
 from conductor.errors import BadTask, UnknownName, quote
+from conductor.run.events import AnswerDelta, Event, RunResumed
 from conductor.run.record import RunRecords
 from serving.accounts.caller import Caller, Scope
 from serving.api import record_json
@@ -16,6 +17,7 @@ from serving.api.authentication import caller_of
 from serving.api.encode import dumps
 from serving.api.respond import success
 from serving.runs.finding import Wanted
+from serving.runs.following import AnswerDiffers, RetoldAnswer
 from serving.runs.service import Service
 
 router = APIRouter()
@@ -106,12 +108,15 @@ async def events(
 async def _follow(
     service: Service, id: str, caller: Caller, after: int, heartbeat_s: float
 ) -> AsyncGenerator[bytes]:
-    silent_s = 0.0
+    silent_s, newest, answer = 0.0, 0, RetoldAnswer()
     while True:
-        page = await service.store.events(id, after)
-        written = [_event(item.seq, shown) for item in page.items if item.run_id == id and (shown := record_json.told(item.event))]  # fmt: skip
-        if page.items:
-            after = page.items[-1].seq
+        page = await service.store.events(id, newest)
+        written: list[bytes] = []
+        for item in page.items:
+            newest = item.seq
+            shown = _told(item.event, answer) if item.run_id == id else None
+            if shown and item.seq > after:
+                written.append(_event(item.seq, shown))
         if written:
             silent_s = 0.0
             yield b"".join(written)
@@ -126,6 +131,24 @@ async def _follow(
         if silent_s >= heartbeat_s:
             silent_s = 0.0
             yield HEARTBEAT
+
+
+def _told(event: Event, answer: RetoldAnswer) -> record_json.Json | None:
+    """An event as it is shown. Of an answer that another process writes again, what is new; all of it, as
+    `answer_restarted`, where it is another one.
+    """
+    match event:
+        case RunResumed():
+            answer.begin_again()
+        case AnswerDelta():
+            try:
+                piece = answer.add(event)
+            except AnswerDiffers as exc:
+                return (record_json.told(exc.said) or {}) | {"type": "answer_restarted"}
+            return record_json.told(piece) if piece else None
+        case _:
+            pass
+    return record_json.told(event)
 
 
 def _event(seq: int, shown: dict[str, Any]) -> bytes:
