@@ -10,6 +10,7 @@ FAST     ?=
 SCENARIO ?= mixed
 DURATION ?=
 EVAL     ?= --help
+PROVE    ?=
 DATA     ?=
 LEARNED  := $(if $(DATA),requests_and_recorded,requests)
 BIN      := .venv/bin
@@ -17,7 +18,7 @@ CHOSEN   := --settings $(SETTINGS) $(if $(MODEL),--model $(MODEL)) $(if $(CONDUC
 SERVER   := $(CHOSEN) --port $(PORT)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-base setup-dev setup-learning serve demo stop test check fix bench load siege capacity eval check-cluster train-tiny train-conductor docs lock clean
+.PHONY: help setup setup-base setup-dev setup-learning serve demo stop test check fix bench prove-ledger prove-records prove-outages load siege capacity eval check-cluster train-tiny train-conductor docs lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -62,6 +63,15 @@ fix: setup-dev ## let ruff repair what it can
 bench: setup-learning ## the figures of the README; written to build/bench.json too
 	@mkdir -p build
 	@$(BIN)/podium bench
+
+prove-ledger: setup-base ## no budget is overspent: 1,000 requests at once, 4 routers, one killed; PROVE="--store sqlite --runs 1"
+	@$(BIN)/python -m prove.ledger $(PROVE)
+
+prove-records: setup-base ## runs outlive their router: 500 runs, one of two routers killed
+	@$(BIN)/python -m prove.records $(PROVE)
+
+prove-outages: setup-base ## nothing acknowledged is lost: database stopped, disk full, clock moved, migration killed (root)
+	@$(BIN)/python -m prove.outages $(PROVE)
 
 load: setup-dev ## load a running server (PORT=8000): SCENARIO=open-mixed DURATION=10m; report in build/load/SCENARIO
 	@$(BIN)/podium load $(SCENARIO) --url http://127.0.0.1:$(PORT) $(if $(DURATION),--duration $(DURATION))

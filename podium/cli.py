@@ -60,6 +60,7 @@ OURS = {
     "cluster",
     "loadtest",
     "bench",
+    "prove",
     "capacity",
     "evaluation",
     "training",

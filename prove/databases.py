@@ -15,7 +15,7 @@ from typing import Any
 import asyncpg
 
 from cluster.local.processes import free_port
-from serving.database.address import Address, parse_address
+from serving.database.address import Address, parse_address, sqlite_address
 
 REMEDY = "PostgreSQL's own programs are needed (initdb, pg_ctl). Debian: `apt-get install postgresql`."
 SETTINGS = "-c listen_addresses=127.0.0.1 -c unix_socket_directories= -c max_connections=60"
@@ -38,6 +38,9 @@ def _find_programs() -> Path | None:
     folders = [Path(folder) for folder in os.environ.get("PATH", "").split(":")]
     folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
     return next((each for each in folders if (each / "initdb").exists() and (each / "pg_ctl").exists()), None)
+
+
+__all__ = ["Postgres", "running_postgres", "sqlite_address"]
 
 
 class Postgres:

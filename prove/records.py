@@ -201,7 +201,7 @@ async def _ask_all(session: aiohttp.ClientSession, routers: Sequence[Router], n:
 async def _wait_until_half_way(database: Database, kept: int) -> None:
     try:
         async with asyncio.timeout(HALVES_WITHIN_S):
-            while await one(database, HALF_WAY) < kept:  # noqa: ASYNC110 (other processes write)
+            while await one(database, HALF_WAY) < kept:
                 await asyncio.sleep(0.1)
     except TimeoutError:
         raise ProofError(
