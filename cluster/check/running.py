@@ -33,6 +33,21 @@ def keys(case: Case) -> list[Finding]:
     ]
 
 
+def store(case: Case) -> list[Finding]:
+    """The address of the database reaches the nodes: routers may run on several, which a SQLite file does not serve."""
+    name = case.settings.store.url_env
+    if name in case.machines.environment:
+        return []
+    return [
+        Finding(
+            case.machines.file,
+            "the containers' environment",
+            f"has no {name}, the address of the store; routers of several nodes cannot share a SQLite file",
+            f"add {name} to the variables that are fetched or referred to there; no router starts without it",
+        )
+    ]
+
+
 def prices(case: Case) -> list[Finding]:
     """Every worker of the pool that is billed has a price: with an unknown one, no budget can be kept."""
     return [

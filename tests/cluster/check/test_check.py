@@ -195,7 +195,13 @@ def a_gpu_of_unknown_size(files: Files) -> None:
 
 @breaks("cluster.yaml", "environment", "has no GEMINI_API_KEY")
 def a_key_that_no_node_gets(files: Files) -> None:
-    files.cluster["initialization_commands"] = ["for name in OPENAI_API_KEY ANTHROPIC_API_KEY; do true; done"]
+    kept = "OPENAI_API_KEY ANTHROPIC_API_KEY PODIUM_STORE_URL"
+    files.cluster["initialization_commands"] = [f"for name in {kept}; do true; done"]
+
+
+@breaks("cluster.yaml", "environment", "has no TEAM_STORE_URL, the address of the store")
+def a_store_that_no_node_is_told_of(files: Files) -> None:
+    files.settings["store"] = {"url_env": "TEAM_STORE_URL"}
 
 
 @breaks("gpu.yaml", "worker 'gpt-5': price", "is not set")
