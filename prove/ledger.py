@@ -20,10 +20,10 @@ import aiohttp
 from rich.table import Table
 
 from program.options import count
-from program.process import allow_open_files, machine, wide_console
+from program.process import machine, wide_console
 from prove.audit import Audit, audit, wait_until_settled
 from prove.databases import Postgres, running_postgres
-from prove.routers import Answer, Json, Router, ask, make_key, open_session, running_routers
+from prove.routers import Answer, Json, Router, ask, make_key, open_session, prepare_process, running_routers
 from serving.accounts.leases import LEASE_S, RENEW_S
 from serving.accounts.money import to_pico
 from serving.accounts.windows import team_subject
@@ -203,7 +203,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--requests", type=count, default=1000, help="at once (%(default)s)")
     parser.add_argument("--routers", type=count, default=4, help="processes (%(default)s)")
     options = parser.parse_args(argv)
-    allow_open_files()
+    prepare_process()
     table = Table(
         title=f"{options.requests} requests at once, a budget for a tenth, {options.routers} routers, one killed; {machine()}"
     )

@@ -19,14 +19,14 @@ from tempfile import TemporaryDirectory
 from rich.table import Table
 
 from program.options import count, seconds
-from program.process import allow_open_files, machine, wide_console
+from program.process import machine, wide_console
 from prove.audit import audit, lost_records, wait_until_settled
 from prove.databases import Postgres, running_postgres
 from prove.faults import clock_moved, full, small_disk, stopped
 from prove.ledger import KINDS, PRICE, SETTLES_WITHIN_S, empty_database
 from prove.load import Seen, asking
 from prove.migration import kill_migrations
-from prove.routers import Json, Router, make_key, open_session, running_routers
+from prove.routers import Json, Router, make_key, open_session, prepare_process, running_routers
 from serving.accounts.windows import team_subject
 from serving.database.address import Address, sqlite_address
 from serving.database.migrate import open_database
@@ -219,7 +219,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     only = options.only.split(",")
     if unknown := set(only) - set(SCENARIOS):
         parser.error(f"nothing is called {min(unknown)!r}; there are: {', '.join(SCENARIOS)}")
-    allow_open_files()
+    prepare_process()
     table = Table(title=f"{options.clients} clients, {ROUTERS} routers; {machine()}")
     for heading in HEADINGS:
         table.add_column(heading)

@@ -19,11 +19,20 @@ import orjson
 from rich.table import Table
 
 from program.options import count
-from program.process import allow_open_files, machine, wide_console
+from program.process import machine, wide_console
 from prove.audit import one, rows, wait_until_settled
 from prove.databases import Postgres, running_postgres
 from prove.ledger import KINDS, PRICE, SETTLES_WITHIN_S, empty_database
-from prove.routers import Json, ProofError, Router, ask, make_key, open_session, running_routers
+from prove.routers import (
+    Json,
+    ProofError,
+    Router,
+    ask,
+    make_key,
+    open_session,
+    prepare_process,
+    running_routers,
+)
 from serving.database.address import Address
 from serving.database.database import Database
 from serving.database.migrate import open_database
@@ -262,7 +271,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--kept", type=count, default=100, help="under way when the router is killed (%(default)s)"
     )
     options = parser.parse_args(argv)
-    allow_open_files()
+    prepare_process()
     table = Table(title=f"Two routers, one killed; {machine()}")
     for heading in HEADINGS:
         table.add_column(heading, justify="right")

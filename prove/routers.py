@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 import orjson
 
+from program.process import allow_open_files, restore_interrupts
 from serving.accounts.caller import DEFAULT_SCOPES, Scope
 from serving.accounts.directory import Directory
 from serving.accounts.windows import key_subject, team_subject
@@ -27,6 +28,15 @@ Json = dict[str, Any]
 
 class ProofError(Exception):
     """What a proof needs could not be had; nothing was proved."""
+
+
+def prepare_process() -> None:
+    """For a proof's own process: as many files as the machine allows, and an end by SIGTERM or Ctrl-C that ends what
+    was started.
+    """
+    allow_open_files()
+    restore_interrupts()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def url_of(address: Address) -> str:
