@@ -1,8 +1,8 @@
-"""A migration that is killed before each of its statements in turn, while others write to the database: nobody is
-left with half a schema, and nothing that was written is lost.
+"""A migration that is killed before each of its statements that change something, in turn, while others write to the
+database: nobody is left with half a schema, and nothing that was written is lost.
 
-`python -m prove.migration`, told an address on its standard input, kills itself before the first, the second ...
-statement, each time in a process of its own, until one comes to its end; it prints how many were killed.
+`python -m prove.migration`, told an address on its standard input, kills itself before the first such statement, the
+second and so on, each time in a process of its own, until one comes to its end; it prints how many were killed.
 """
 
 import asyncio
@@ -26,6 +26,8 @@ from serving.database.migrate import find_version, migrate, newest_version
 FIRST = "0001"
 ADD = "INSERT INTO team (id, name, made_us) VALUES (:id, :id, 1)"
 PAUSE_S = 0.005
+READING = ("SELECT", "PRAGMA")
+"""Statements that change nothing."""
 
 
 async def kill_migrations(address: Address) -> tuple[int, int, int]:
@@ -72,12 +74,12 @@ async def _writing(database: Database) -> AsyncGenerator[list[str]]:
 
 
 def _migrate_until(statement: int, address: Address) -> None:
-    """Migrate, and die before that statement."""
+    """Migrate, and die before that statement of those that change something."""
     executed = 0
 
-    def count(*_: object) -> None:
+    def count(_: object, __: object, written: str, *___: object) -> None:
         nonlocal executed
-        executed += 1
+        executed += not written.lstrip().upper().startswith(READING)
         if executed == statement:
             os.kill(os.getpid(), signal.SIGKILL)
 
