@@ -17,7 +17,7 @@ from sqlalchemy import event, text
 from sqlalchemy.engine import Engine
 
 from conductor.errors import StoreUnavailable
-from prove.audit import one
+from prove.audit import rows
 from prove.routers import ROOT, ProofError, url_of
 from serving.database.address import Address, parse_address
 from serving.database.database import Database
@@ -47,7 +47,8 @@ async def kill_migrations(address: Address) -> tuple[int, int, int]:
             raise ProofError("the migrations could not be started")
         killed, half = json.loads(said)
     async with Database(address) as database:
-        return killed, half, len(acknowledged) - await one(database, "SELECT count(*) FROM team")
+        found = {row[0] for row in await rows(database, "SELECT id FROM team")}
+    return killed, half, len(set(acknowledged) - found)
 
 
 @asynccontextmanager
