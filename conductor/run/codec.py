@@ -30,6 +30,15 @@ def dump(value: Any) -> Json:
     return _dumper(type(value))(value)
 
 
+def load(kind: Any, data: Json) -> Any:
+    """The value of type `kind` that `dump` made `data` of.
+
+    Raises:
+        UnreadableRecord: `data` is not a valid `kind`, or a newer version wrote it.
+    """
+    return _loader(kind)(data, "")
+
+
 Dumper = Callable[[Any], Json]
 
 
