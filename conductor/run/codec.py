@@ -65,7 +65,7 @@ def _dataclass_dumper(kind: type[Any]) -> Dumper:
         shape: dict[str, Json] = {TYPE: kind.__name__}
         for name, kind_left_out, default in defaults:
             held = getattr(value, name)
-            if held != default or (kind_left_out is not None and type(held) is not kind_left_out):
+            if (kind_left_out is not None and type(held) is not kind_left_out) or held != default:
                 shape[name] = _dumper(type(held))(held)
         return shape
 
