@@ -104,7 +104,7 @@ class RunWrite:
 def run_write(records: RunRecords, events: tuple[EventRow, ...], *, kept: bool) -> RunWrite:
     """The write of a run as it is now."""
     row = run_row(records, kept=kept)
-    if row.body is None:
+    if row.ended_us is None:
         return RunWrite(row, events)
     text = text_of(records)
     row = replace(row, body_bytes=row.body_bytes + len(text.encode()))
