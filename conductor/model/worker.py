@@ -121,6 +121,8 @@ class Delta:
     """What the call took is unknown, or what the server says of it cannot be true; `notes` say why."""
     cost_is_bound: bool = False
     """`cost_usd` is the most that the call can have cost, in the server's own words."""
+    pieces: int = 1
+    """How many pieces of the server's are together in it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,8 @@ class Ledger(Protocol):
 
         Args:
             hold: of the call.
-            cost_usd, usage: what it took; None: not known.
+            cost_usd: what it took; None: not known.
+            usage: likewise.
             is_bound: `cost_usd` is the most that it can have cost.
         """
         ...
