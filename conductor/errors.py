@@ -185,7 +185,9 @@ class BudgetExceeded(PodiumError):
     held: str = ""
     limit: str = ""
     attempts: tuple[Any, ...] = ()
-    """Where it was to be made once more: the `Attempt`s that failed."""
+    """Where it was to be made once more: the `Attempt`s that failed, and are paid."""
+    step: int | None = None
+    """The step that made them."""
 
 
 class DeadlineExceeded(PodiumError):
@@ -209,7 +211,9 @@ class StoreUnavailable(PodiumError):
     retryable = True
     retry_after_s: float = 2.0
     attempts: tuple[Any, ...] = ()
-    """Where a call was to be made once more: the `Attempt`s that failed."""
+    """Where a call was to be made once more: the `Attempt`s that failed, and are paid."""
+    step: int | None = None
+    """The step that made them."""
 
 
 class Cancelled(PodiumError):

@@ -11,7 +11,7 @@ from conductor.errors import BudgetExceeded, Interrupted, StoreUnavailable, Work
 from conductor.model.failure import Attempt, Failure, charges
 from conductor.model.messages import Image, Text
 from conductor.model.pool_member import PoolMember
-from conductor.model.usage import Usage, total
+from conductor.model.usage import FREE, Usage, total
 from conductor.model.worker import Call, CallResult, Reply
 from conductor.run.ledger import BudgetLedger, Hold, Ledger
 
@@ -91,9 +91,8 @@ class CallHolds:
         Raises:
             BudgetExceeded: it could cost more than is left. Nothing is held then.
         """
-        self._bill_at_bound(error)
-        failure = Failure.of(error)
-        await self._settle(*_sum([failure]), is_bound=failure.cost_is_bound)
+        failure = self._billed(error)
+        await self._pay([failure], failure)
         self.failed.append(Attempt.of(error.worker or self._member.name, failure))
         await self._left.aclose()
         await self._reserve()
@@ -101,9 +100,8 @@ class CallHolds:
 
     async def fail(self, error: WorkerError) -> None:
         """Pay for a call that gave nothing: what its server said of it, which mostly is nothing."""
-        self._bill_at_bound(error)
-        failure = Failure.of(error)
-        await self._settle(*_sum(self._unpaid(charges(failure))), is_bound=failure.cost_is_bound)
+        failure = self._billed(error)
+        await self._pay(self._unpaid(charges(failure)), failure)
 
     async def finish(self, result: CallResult) -> None:
         """Pay for the answer, and for the failed calls before it that are not paid yet."""
@@ -123,11 +121,16 @@ class CallHolds:
                 unpaid.append(each)
         return unpaid
 
-    def _bill_at_bound(self, error: WorkerError) -> None:
-        """Say in `error` what a call that is probably paid can have cost."""
-        price, is_known = self._member.worst_price, error.usage is not None or error.cost_usd is not None
-        if error.billed_at_bound and not is_known and price is not None:
-            error.cost_usd = price.most(self.bound)
+    def _billed(self, error: WorkerError) -> Failure:
+        """The failure, with what a call that is probably paid can have cost."""
+        price = self._member.worst_price
+        if error.billed_at_bound and price is not None and price != FREE:
+            error.cost_usd = max(price.most(self.bound), error.cost_usd or Decimal(0))
+        return Failure.of(error)
+
+    async def _pay(self, unpaid: Iterable[Failure | Attempt], last: Failure) -> None:
+        cost_usd, usage = _sum(unpaid)
+        await self._settle(cost_usd, None if last.cost_is_bound else usage, is_bound=last.cost_is_bound)
 
     async def _reserve(self) -> None:
         price, bound = self._member.worst_price, self._bound
@@ -171,8 +174,8 @@ async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGene
                 await holds.fail(exc)
             raise
         except (BudgetExceeded, StoreUnavailable) as exc:
-            if reply is None:
-                exc.attempts = tuple(holds.failed)
+            if reply is None and holds.failed:
+                exc.attempts, exc.step = tuple(holds.failed), call.site.step
             raise
         except Interrupted as exc:  # a worker's word for it; a run that is cut says so itself
             message = f"{member.name} was interrupted: {exc.message}"
