@@ -145,6 +145,9 @@ class WorkerError(PodiumError):
     usage: Any = None
     cost_usd: Any = None
     """What the failed call took, as `Usage` and `Decimal`, where its server said so before it failed."""
+    billed_at_bound: bool = False
+    """Whether the model was at work when it failed, so that the call is probably paid: it is billed at the most
+    that it could cost."""
 
 
 class WorkerUnavailable(WorkerError):
@@ -181,6 +184,10 @@ class BudgetExceeded(PodiumError):
     spent: str = ""
     held: str = ""
     limit: str = ""
+    attempts: tuple[Any, ...] = ()
+    """Where it was to be made once more: the `Attempt`s that failed, and are paid."""
+    step: int | None = None
+    """The step that made them."""
 
 
 class DeadlineExceeded(PodiumError):
@@ -203,6 +210,10 @@ class StoreUnavailable(PodiumError):
 
     retryable = True
     retry_after_s: float = 2.0
+    attempts: tuple[Any, ...] = ()
+    """Where a call was to be made once more: the `Attempt`s that failed, and are paid."""
+    step: int | None = None
+    """The step that made them."""
 
 
 class Cancelled(PodiumError):

@@ -141,5 +141,5 @@ def price_of(worker: WorkerSettings) -> Price | None:
     set.
     """
     if worker.price is not None:
-        return Price(**worker.price.model_dump())
+        return worker.price.to_price()
     return FREE if isinstance(worker, VllmSettings | ScriptedSettings) else None

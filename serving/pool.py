@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from conductor.model.pool_member import PoolMember
-from conductor.model.usage import Price
+from conductor.model.usage import Price, dearest_of
 from conductor.model.worker import Sampling, Worker
 from conductor.plan.prompts import Prompts
 from conductor.run.plan_writer import ConductorModel, Constraint
@@ -237,12 +237,4 @@ def context_tokens_of(worker: WorkerSettings, settings: Settings) -> int | None:
 
 def _worst(prices: list[Price | None]) -> Price | None:
     known = [price for price in prices if price is not None]
-    if len(known) < len(prices):
-        return None
-    cached = [price.cached_input_usd_per_mtok for price in known]
-    cached = [usd for usd in cached if usd is not None]
-    return Price(
-        max(price.input_usd_per_mtok for price in known),
-        max(price.output_usd_per_mtok for price in known),
-        max(cached) if len(cached) == len(known) else None,
-    )
+    return dearest_of(known) if len(known) == len(prices) else None

@@ -15,8 +15,9 @@ from serving.layers.traced import Traced
 from serving.layers.watched import Watched
 from serving.settings.known_models import accepts_of
 from serving.settings.settings import Settings
-from serving.settings.workers import API_SETTINGS, WorkerSettings
+from serving.settings.workers import API_SETTINGS, PythonSettings, WorkerSettings
 from serving.telemetry.spans import PROVIDERS
+from serving.workers.bounded import Bounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,10 @@ class Stack:
     limiter: Limited
     """The layer that knows how many calls are open and how many wait."""
     health: WorkerHealth
+
+
+def _bound(worker: Worker, context: Context) -> Worker:
+    return Bounded(worker) if isinstance(context.own, PythonSettings) else worker
 
 
 def _trace(worker: Worker, context: Context) -> Worker:
@@ -71,7 +76,7 @@ def _fit(worker: Worker, context: Context) -> Worker:
     return Fitting(worker, own.model, accepts_of(own)) if isinstance(own, API_SETTINGS) else worker
 
 
-LAYERS: tuple[Layer, ...] = (_trace, _watch, _limit, _skip_refused, _retry, _fit)
+LAYERS: tuple[Layer, ...] = (_bound, _trace, _watch, _limit, _skip_refused, _retry, _fit)
 """Around one worker, innermost first. A span is one call as it is sent, and so is what counts for its health;
 a wait for a retry holds no slot, and a worker is sent only what it accepts."""
 

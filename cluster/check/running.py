@@ -49,12 +49,14 @@ def store(case: Case) -> list[Finding]:
 
 
 def prices(case: Case) -> list[Finding]:
-    """Every worker of the pool that is billed has a price: with an unknown one, no budget can be kept."""
+    """Every worker of the pool that is billed has a price, its own or the price table's: with an unknown one, no
+    budget can be kept.
+    """
     return [
         Finding(
             case.settings_file,
             f"worker {worker.name!r}: price",
-            "is not set; what its calls cost is unknown",
+            "is not set, and the price table has none; what its calls cost is unknown",
             "price: {input_usd_per_mtok: ..., output_usd_per_mtok: ...}, from the provider's list",
         )
         for worker in case.settings.workers

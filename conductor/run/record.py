@@ -279,6 +279,13 @@ class Record:
         return total([call.cost_usd for call in (*self.calls, *self.calls_without_answer)])
 
     @property
+    def cost_is_bound(self) -> bool:
+        """Whether `cost_usd` is the most that it can have been: what one of the calls took is not known. The
+        notes of the call, or its error, say why.
+        """
+        return any(call.cost_is_bound for call in (*self.calls, *self.calls_without_answer))
+
+    @property
     def usage(self) -> Usage:
         """Tokens of every call, those that failed included, as far as they are known."""
         return sum((call.usage for call in (*self.calls, *self.calls_without_answer) if call.usage), Usage())

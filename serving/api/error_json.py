@@ -49,6 +49,7 @@ def attempt_json(attempt: Attempt) -> dict[str, Any]:
         "took_s": None if attempt.took_s is None else round(attempt.took_s, 6),
         "outcome": attempt.outcome,
         "cost_usd": None if attempt.cost_usd is None else float(attempt.cost_usd),
+        "cost_is_bound": attempt.cost_is_bound,
     }
 
 

@@ -49,7 +49,9 @@ def model_name(record: Record) -> str:
 
 
 def usage(record: Record) -> Json:
-    """The answering step's tokens, the rest beside them, and all in `total_tokens`."""
+    """The answering step's tokens, the rest beside them, and all in `total_tokens`. Where tokens of calls are in
+    none of these sums, how many calls; and whether the cost is a bound for that.
+    """
     answering = record.answering.usage if record.answering and record.answering.usage else Usage()
     rest = record.orchestration
     return {
@@ -65,6 +67,8 @@ def usage(record: Record) -> Json:
             "reasoning_tokens": answering.reasoning_tokens,
             "orchestration_output_tokens": rest.output_tokens,
         },
+        **({"unmetered_calls": unmetered} if (unmetered := record.n_unmetered_calls) else {}),
+        **({"cost_is_bound": True} if record.cost_is_bound else {}),
     }
 
 
@@ -75,6 +79,7 @@ def summary(record: Record, inner: Inner = NONE, *, trace: bool) -> Json:
         "rounds": record.rounds,
         "steps": steps(record, inner) if trace else [_brief(step) for step in steps(record, inner)],
         "cost_usd": dollars(record.cost_usd),
+        "cost_is_bound": record.cost_is_bound,
         "unmetered_calls": record.n_unmetered_calls,
         "wall_s": _seconds(record.wall_s),
         "critical_path_s": _seconds(record.critical_path_s),
@@ -105,6 +110,7 @@ def workflow(
         "error": _error(record.failure, for_operator=for_operator),
         "usage": usage(record),
         "cost_usd": dollars(record.cost_usd),
+        "cost_is_bound": record.cost_is_bound,
         "unmetered_calls": record.n_unmetered_calls,
         "wall_s": _seconds(record.wall_s),
         "critical_path_s": _seconds(record.critical_path_s),
@@ -156,6 +162,7 @@ def progress(event: Event) -> Json | None:
                 "type": "step_ended",
                 "step": event.step,
                 "cost_usd": dollars(result.cost_usd),
+                "cost_is_bound": result.cost_is_bound,
                 "usage": _tokens(result.usage),
             }
         case StepReused():
@@ -200,6 +207,7 @@ def _brief(step: Json) -> Json:
             "access",
             "status",
             "cost_usd",
+            "cost_is_bound",
             "reused_from",
             "started_s",
             "ended_s",
@@ -265,7 +273,7 @@ def _call(result: CallResult | None, cut: tuple[Attempt, ...] = (), *, for_opera
     if result is None:
         return dict.fromkeys(
             ("served_by", "model", "output", "reasoning", "usage", "cost_usd", "finish_reason")
-        ) | {"attempts": attempts, "notes": []}
+        ) | {"cost_is_bound": False, "attempts": attempts, "notes": []}
     return {
         "served_by": result.worker,
         "model": result.model,
@@ -273,6 +281,7 @@ def _call(result: CallResult | None, cut: tuple[Attempt, ...] = (), *, for_opera
         "reasoning": result.reasoning or None,
         "usage": _tokens(result.usage),
         "cost_usd": dollars(result.cost_usd),
+        "cost_is_bound": result.cost_is_bound,
         "finish_reason": result.finish.value if result.finish else None,
         "attempts": attempts,
         "notes": list(result.notes),
@@ -286,6 +295,7 @@ def _tokens(usage: Usage | None) -> Json | None:
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,
         "cached_input_tokens": usage.cached_input_tokens,
+        "cache_write_tokens": usage.cache_write_tokens,
         "reasoning_tokens": usage.reasoning_tokens,
     }
 

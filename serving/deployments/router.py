@@ -26,6 +26,7 @@ from serving.pool import build_pool
 from serving.runs.database_store import DatabaseStore
 from serving.runs.service import Service
 from serving.settings.patch import apply_patch
+from serving.settings.price_table import with_known_prices
 from serving.settings.settings import SettingsError, parse
 from serving.telemetry import logs
 
@@ -48,7 +49,8 @@ class Router:
         logs.to_stdout()
         meter = RayMeter()
         self._health = Health()
-        pool = build_pool(self._settings, os.environ, self._engines, self._health)
+        priced = with_known_prices(self._settings, os.environ)
+        pool = build_pool(priced, os.environ, self._engines, self._health)
         address = find_shared_address(self._settings.store, os.environ)
         self._directory, self._store = Directory(address), ReplicaStore(address)
         self._records = self._record_store()
@@ -77,6 +79,7 @@ class Router:
             pool = None
             try:
                 settings = apply_patch(self._settings, user_config)
+                settings = await asyncio.to_thread(with_known_prices, settings, os.environ)
                 pool = build_pool(settings, os.environ, self._engines, self._health)
                 if self._up:  # before, engines may be starting too, and load theirs before `/readyz` says yes
                     await pool.load_adapters()

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from conductor.errors import WorkerError
 from conductor.model.failure import Attempt, Failure
+from conductor.model.retries import call_again
 from conductor.model.worker import Call, Reply, Worker
 
 
@@ -44,10 +45,11 @@ class FailingOver:
                     break
                 except WorkerError as exc:
                     took_s = time.monotonic() - began_s
-                    failed += [*exc.attempts, Attempt.of(worker.name, Failure.of(exc), took_s=took_s)]
                     if worker is line[-1]:
-                        exc.attempts = tuple(failed[:-1])
+                        exc.attempts = (*failed, *exc.attempts)
                         raise
+                    call = await call_again(call, exc)
+                    failed += [*exc.attempts, Attempt.of(worker.name, Failure.of(exc), took_s=took_s)]
             else:
                 raise AssertionError("there is at least one worker")
             reply.attempts = (*failed, *reply.attempts)

@@ -10,6 +10,7 @@ from math import inf
 
 from conductor.errors import WorkerBusy, WorkerError
 from conductor.model.failure import Attempt, Failure
+from conductor.model.retries import call_again
 from conductor.model.worker import Call, Reply, Worker
 
 
@@ -49,8 +50,9 @@ class Retrying:
                     exc.attempts = (*failed, *exc.attempts)
                     raise
                 took_s = time.monotonic() - began_s
-                failed.append(Attempt.of(self.name, Failure.of(exc), waited_s=wait_s, took_s=took_s))
                 await asyncio.sleep(wait_s)
+                call = await call_again(call, exc)
+                failed.append(Attempt.of(self.name, Failure.of(exc), waited_s=wait_s, took_s=took_s))
             else:
                 reply.attempts = (*failed, *reply.attempts)
                 return reply

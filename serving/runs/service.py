@@ -323,6 +323,7 @@ def _log(records: RunRecords) -> None:
         "output_tokens": used.output_tokens,
         "cached_input_tokens": used.cached_input_tokens,
         "cost_usd": None if record.cost_usd is None else float(record.cost_usd),
+        "cost_is_bound": record.cost_is_bound,
         "wall_s": round(record.wall_s, 4),
         "critical_path_s": round(record.critical_path_s, 4),
         "answer_began_s": None if began_s is None else round(began_s, 4),

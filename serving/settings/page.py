@@ -40,6 +40,7 @@ SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("workers[]: kind python", workers.PythonSettings),
     ("workers[]: kind scripted", workers.ScriptedSettings),
     ("workers[].price", workers.PriceSettings),
+    ("workers[].price.long_prompts[]", workers.LongPromptSettings),
     ("workers[].retry", workers.RetrySettings),
     ("workers[].accepts", Accepts),
     ("workers[].scale", workers.Scale),

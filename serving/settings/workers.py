@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from conductor.model.usage import LongPromptRates, Price
 from conductor.model.worker import FinishReason
 from serving.lora.adapters import AdapterError, name_of
 from serving.settings.accepts import Accepts
@@ -24,7 +25,7 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
 
-class PriceSettings(Frozen):
+class RateSettings(Frozen):
     """Dollars per million tokens."""
 
     input_usd_per_mtok: Decimal = Field(ge=0)
@@ -33,6 +34,31 @@ class PriceSettings(Frozen):
     """Of the answer, thoughts included."""
     cached_input_usd_per_mtok: Decimal | None = Field(default=None, ge=0)
     """Of the part of the prompt that comes from the provider's cache. null: as the rest of it."""
+    cache_write_usd_per_mtok: Decimal | None = Field(default=None, ge=0)
+    """Of the part that is written to it. null: as the rest of it."""
+    cache_write_1h_usd_per_mtok: Decimal | None = Field(default=None, ge=0)
+    """Of what is written to be kept for an hour. null: as other writes."""
+    reasoning_usd_per_mtok: Decimal | None = Field(default=None, ge=0)
+    """Of thoughts. null: as the rest of the answer."""
+
+
+class LongPromptSettings(RateSettings):
+    """What all tokens of a call cost whose prompt is long."""
+
+    above_input_tokens: int = Field(ge=1)
+    """Longer than this."""
+
+
+class PriceSettings(RateSettings):
+    """Dollars per million tokens. A price here is used in place of the packaged price table's."""
+
+    long_prompts: tuple[LongPromptSettings, ...] = ()
+    """Other rates for calls with long prompts; of several, those of the highest threshold that is passed."""
+
+    def to_price(self) -> Price:
+        """As workers and ledgers take it."""
+        tiers = tuple(LongPromptRates(**tier.model_dump()) for tier in self.long_prompts)
+        return Price(**self.model_dump(exclude={"long_prompts"}), long_prompts=tiers)
 
 
 class RetrySettings(Frozen):
@@ -151,8 +177,9 @@ class _WorkerBase(Frozen):
     in_pool: bool = True
     """Whether plans may use it. A conductor usually should not be in its own pool."""
     price: PriceSettings | None = None
-    """What its tokens cost. null: nothing for `vllm` and `scripted`; unknown for other kinds, which requests
-    with a cost limit cannot use."""
+    """What its tokens cost. null: nothing for `vllm` and `scripted`; for a provider's model what the price
+    table says that comes with Podium, read when the settings are, by its name and where it is asked. Else
+    unknown: requests with a cost limit, and keys with a budget, cannot use it."""
     max_concurrency: int = Field(default=64, ge=1)
     """The most concurrent calls of one router replica; more wait for a slot."""
     max_output_tokens: int = Field(default=4096, ge=1)

@@ -72,8 +72,7 @@ class AnthropicWorker:
 
         Args:
             account: its `base_url` is without `/v1`; None: Anthropic, or what the environment's
-                ANTHROPIC_BASE_URL says. Its price knows no price for writing to the cache, which is counted
-                as plain input.
+                ANTHROPIC_BASE_URL says.
         """
         self.name, self._account = account.name, account
         self._client = anthropic.AsyncAnthropic(
@@ -102,12 +101,13 @@ class AnthropicWorker:
             UsageCheck(call, self._account.price),
             self._account.timer(self._faults, call.sampling.effort),
         )
-        last = Delta()
+        last, is_counted = Delta(), False
         try:
             async with aclosing(self._events(request, timer)) as events:
                 while (event := await timer.next(events)) is not None:
                     with self._map_errors():
                         delta = self._delta(event, last.usage, check)
+                    is_counted |= event.type == "message_delta" and delta.usage is not None
                     last = Delta(
                         finish=delta.finish or last.finish,
                         usage=delta.usage or last.usage,
@@ -121,6 +121,8 @@ class AnthropicWorker:
             if last.finish is None:  # else the answer is whole, and only the goodbye was cut off
                 raise
         if last.finish is not None:
+            if last.usage is not None and not is_counted:  # the start of the stream counts one token
+                check.reject("its end counts no output tokens")
             yield check.delta(last)
 
     async def _events(
@@ -265,15 +267,21 @@ def _usage(reported: object, before: Usage | None, check: UsageCheck) -> Usage |
     fresh, read, written = (
         count(name) for name in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
     )
+    written_1h = count("ephemeral_1h_input_tokens", getattr(reported, "cache_creation", None))
     thoughts = count("thinking_tokens", getattr(reported, "output_tokens_details", None))
+    said = count("output_tokens")
+    if said is None:
+        return None
     earlier = before or Usage()
     cached = earlier.cached_input_tokens if read is None else read
-    total = earlier.input_tokens if fresh is None else fresh + cached + (written or 0)
+    written = earlier.cache_write_tokens if written is None else written
     return check.usage(
-        total if before or fresh is not None else None,
-        count("output_tokens"),
+        earlier.input_tokens if fresh is None else fresh + cached + written,
+        said,
         cached,
         earlier.reasoning_tokens if thoughts is None else thoughts,
+        written,
+        earlier.cache_write_1h_tokens if written_1h is None else written_1h,
     )
 
 

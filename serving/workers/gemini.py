@@ -19,6 +19,7 @@ import base64
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from itertools import groupby
 from typing import Any, cast
 
@@ -135,7 +136,7 @@ class GeminiWorker:
                 if delta.text or delta.reasoning or finish:
                     timer.hear(is_last=finish is not None)
                 if delta.text or delta.reasoning:
-                    yield delta
+                    yield replace(delta, usage=None) if finish else delta  # the end says the rest
         except WorkerUnavailable:
             if finish is None:  # else the answer is whole, and only the accounts were cut off
                 raise

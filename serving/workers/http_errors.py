@@ -108,6 +108,7 @@ class ErrorMapper:
                 f"{self.worker} began to answer and then said nothing for too long. Ask for less effort, or another worker.",
                 worker=self.worker,
                 retryable=False,
+                billed_at_bound=True,
                 detail=self.quote(
                     f"It was called at {self.address}, and may have been paid. Raise stall_timeout_s if it thinks this long."
                 ),

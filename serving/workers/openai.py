@@ -36,7 +36,7 @@ from serving.workers.http_guard import bound_response, end_with_connection
 from serving.workers.images import split_data_url
 from serving.workers.output_limit import within_limit
 from serving.workers.stall_timer import StallTimer
-from serving.workers.usage import UsageCheck
+from serving.workers.usage import UsageCheck, integer
 
 CONNECTIONS = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
 FINISH = {
@@ -122,12 +122,13 @@ class OpenAIWorker:
                     with self._map_errors():
                         for chunk in chunks:
                             last = self._last(chunk, last, check)
-                    words = [_words(chunk) for chunk in chunks]
-                    if last.finish is not None or any(text or thought for text, thought in words):
+                    words = [said for chunk in chunks if any(said := _words(chunk))]
+                    if last.finish is not None or words:
                         timer.hear(is_last=last.finish is not None)
-                    for text, reasoning in [_together(words)] if call.coalesce else words:
-                        if text or reasoning:
-                            yield Delta(text, reasoning, usage=last.usage, model=last.model)
+                    so_far = None if last.finish else last.usage  # the end says the rest
+                    pieces = len(words) if call.coalesce else 1
+                    for text, reasoning in [_together(words)] if call.coalesce and words else words:
+                        yield Delta(text, reasoning, usage=so_far, model=last.model, pieces=pieces)
         except WorkerUnavailable:
             if last.finish is None:  # else the answer is whole, and only the accounts were cut off
                 raise
@@ -207,6 +208,7 @@ class OpenAIWorker:
             finish=last.finish if refused else self._finish(chunk) or last.finish,
             usage=_usage(chunk.usage, check) or last.usage,
             cost_usd=last.cost_usd if cost_usd is None else cost_usd,
+            cost_is_bound=last.cost_is_bound or fields(chunk.podium).get("cost_is_bound") is True,
             model=chunk.model if isinstance(chunk.model, str) and chunk.model else last.model,
         )
 
@@ -292,9 +294,12 @@ def _together(words: list[tuple[str, str]]) -> tuple[str, str]:
 
 def _cost(chunk: ChatChunk) -> object:
     """What the server says the call cost so far: OpenRouter's `usage.cost`, or another Podium's
-    `podium.cost_usd`.
+    `podium.cost_usd`. Where OpenRouter uses a key of ours, its cost is its fee alone: none is known then.
     """
-    cost = fields(chunk.usage).get("cost")
+    usage = fields(chunk.usage)
+    if usage.get("is_byok"):
+        return None
+    cost = usage.get("cost")
     return fields(chunk.podium).get("cost_usd") if cost is None else cost
 
 
@@ -302,12 +307,21 @@ def _usage(reported: object, check: UsageCheck) -> Usage | None:
     if reported is None:
         return None
     usage = fields(reported)
-    read, written = fields(usage.get("prompt_tokens_details")), fields(usage.get("completion_tokens_details"))
+    of_prompt, of_answer = (
+        fields(usage.get("prompt_tokens_details")),
+        fields(usage.get("completion_tokens_details")),
+    )
+    read = check.count("prompt_tokens", usage.get("prompt_tokens"))
+    said = check.count("completion_tokens", usage.get("completion_tokens"))
+    thought = check.count("reasoning_tokens", of_answer.get("reasoning_tokens"))
+    if read and thought and integer(usage.get("total_tokens")) == read + (said or 0) + thought:
+        said = (said or 0) + thought  # as xAI counts: beside the answer, not in it
     return check.usage(
-        check.count("prompt_tokens", usage.get("prompt_tokens")),
-        check.count("completion_tokens", usage.get("completion_tokens")),
-        check.count("cached_tokens", read.get("cached_tokens")),
-        check.count("reasoning_tokens", written.get("reasoning_tokens")),
+        read,
+        said,
+        check.count("cached_tokens", of_prompt.get("cached_tokens")),
+        thought,
+        check.count("cache_write_tokens", of_prompt.get("cache_write_tokens")),
     )
 
 

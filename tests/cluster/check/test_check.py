@@ -207,6 +207,7 @@ def a_store_that_no_node_is_told_of(files: Files) -> None:
 @breaks("gpu.yaml", "worker 'gpt-5': price", "is not set")
 def an_api_worker_without_a_price(files: Files) -> None:
     del files.worker("gpt-5")["price"]
+    files.worker("gpt-5")["model"] = "gpt-that-no-table-has"
 
 
 @breaks("serve.yaml", "router.graceful_shutdown_timeout_s", "is 30 s; what it has begun may take 600 s")
@@ -406,6 +407,7 @@ def test_a_thousand_requests_cost_what_their_calls_do() -> None:
 
 def test_an_unknown_price_makes_an_unknown_sum_and_not_a_small_one(files: Files) -> None:
     del files.worker("gpt-5")["price"]
+    files.worker("gpt-5")["model"] = "gpt-that-no-table-has"
     files.node("router")["node_config"]["InstanceType"] = "z9.large"
     case = files.case()
     assert cost.provider_usd(case, "ultra") is None

@@ -122,7 +122,7 @@ def test_a_body_tells_the_facts_and_keeps_openais_shape():
         "message": "x", "type": "upstream_error", "param": None, "code": "worker_unavailable",
         "podium": {
             "worker": "a", "step": 0, "workflow_id": "wf_1",
-            "attempts": [{"worker": "a", "error": "WorkerBusy", "message": "busy", "waited_s": 0.5, "took_s": None, "outcome": "failed", "cost_usd": None}],
+            "attempts": [{"worker": "a", "error": "WorkerBusy", "message": "busy", "waited_s": 0.5, "took_s": None, "outcome": "failed", "cost_usd": None, "cost_is_bound": False}],
         },
     }  # fmt: skip
     assert chat_error_body(errors.BudgetExceeded("x", spent="$1", held="$2", limit="$3"))["error"]["podium"] == {
