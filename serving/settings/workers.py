@@ -253,6 +253,12 @@ class _ApiSettings(_WorkerBase):
     """How long opening a connection may take."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
     """Sent along with every call, for what a server understands beyond the fields that we send."""
+    allow_link_local: bool = False
+    """Let `base_url` lead to a link-local address or to a cloud's metadata service. Loopback and private
+    addresses need no permission beside `base_url` itself."""
+    fetches_pictures: bool | None = None
+    """Whether its server may be given the address of a picture in a request, and so fetch what callers name,
+    from where it stands. null: only a server at a public address; to others pictures are sent as `data:`."""
 
     @model_validator(mode="after")
     def _one_key(self) -> Self:
