@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
+from socket import AF_INET
 from typing import Any, cast
 
 import psutil
@@ -76,10 +77,23 @@ def list_ports(processes: Iterable[psutil.Process]) -> list[Port]:
 
 def _ask(port: Port) -> Port:
     host = port.address
-    if ip_address(host).is_unspecified:
-        host = "127.0.0.1" if ip_address(host).version == 4 else "::1"
+    if ip_address(
+        host
+    ).is_unspecified:  # as a neighbour would come: some ports ask nothing of who is on this machine
+        host = own_address() or "127.0.0.1"
     asks_for = ask_by_http(host, port.port) or ask_by_grpc(host, port.port) or UNKNOWN
     return Port(port.port, port.address, port.pid, port.process, asks_for)
+
+
+def own_address() -> str | None:
+    """An IPv4 address of this machine by which others reach it; None where it has none."""
+    found = (
+        each.address
+        for interface in psutil.net_if_addrs().values()
+        for each in interface
+        if each.family is AF_INET
+    )
+    return next((address for address in found if not ip_address(address).is_loopback), None)
 
 
 def ask_by_http(host: str, port: int) -> str | None:
