@@ -146,7 +146,7 @@ async def ask_everything(url: str, keys: dict[str, str], prompts: dict[str, str]
                     "/v1/chat/completions",
                     {"model": model, "messages": talk, "stream": stream},
                 )
-                statuses[model] = answer.status_code
+                statuses.setdefault(model, answer.status_code)  # a stream may have begun before it failed
                 said.errors += answer.text
                 if model == "gpt" and not stream:
                     said.trace_id = answer.json()["podium"]["trace_id"]
