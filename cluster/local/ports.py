@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from ipaddress import IPv6Address, ip_address
 from socket import AF_INET
 from typing import Any, cast
@@ -23,10 +24,12 @@ from cluster.local.processes import ROOT, command_of, processes_of
 
 WITHIN_S = 5.0
 METRICS, NOTHING, UNKNOWN = "nothing: metrics", "nothing", "unknown"
+PATHS = ("/", "/api/v0/nodes")
+"""By HTTP. The second is of Ray's dashboard, which shows its empty pages to everybody."""
 CALLS = (
     "/ray.rpc.NodeInfoGcsService/GetAllNodeInfo",
     "/ray.rpc.NodeManagerService/GetNodeStats",
-    "/ray.rpc.ObjectManagerService/FreeObjects",
+    "/ray.rpc.ObjectManagerService/Pull",
     "/ray.rpc.CoreWorkerService/GetCoreWorkerStats",
     "/ray.rpc.ReporterService/HealthCheck",
     "/ray.rpc.LogService/ListLogs",
@@ -77,9 +80,7 @@ def list_ports(processes: Iterable[psutil.Process]) -> list[Port]:
 
 def _ask(port: Port) -> Port:
     host = port.address
-    if ip_address(
-        host
-    ).is_unspecified:  # as a neighbour would come: some ports ask nothing of who is on this machine
+    if ip_address(host).is_unspecified:  # as a neighbour would come: Podium asks nothing of its own machine
         host = own_address() or "127.0.0.1"
     asks_for = ask_by_http(host, port.port) or ask_by_grpc(host, port.port) or UNKNOWN
     return Port(port.port, port.address, port.pid, port.process, asks_for)
@@ -99,9 +100,10 @@ def own_address() -> str | None:
 def ask_by_http(host: str, port: int) -> str | None:
     """What the port asks for; None: it does not speak HTTP."""
     try:
-        status, _ = _get(host, port, "/")
-        if status in (401, 403):
-            return f"a credential (HTTP {status})"
+        for path in PATHS:
+            status, _ = _get(host, port, path)
+            if status in (401, 403):
+                return f"a credential (HTTP {status})"
         status, kind = _get(host, port, "/metrics")
     except (OSError, http.client.HTTPException):
         return None
@@ -110,15 +112,14 @@ def ask_by_http(host: str, port: int) -> str | None:
 
 def ask_by_grpc(host: str, port: int) -> str | None:
     """What the port asks for; None: it does not speak gRPC, or has none of `CALLS`."""
-    import grpc
-
+    grpc: Any = import_module("grpc")  # takes a moment; partial types
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    with cast(Any, grpc).insecure_channel(where, options=[("grpc.enable_http_proxy", 0)]) as channel:
+    with grpc.insecure_channel(where, options=[("grpc.enable_http_proxy", 0)]) as channel:
         for method in CALLS:
             try:
                 channel.unary_unary(method)(b"", timeout=WITHIN_S)
             except grpc.RpcError as exc:
-                code = cast(Any, exc).code()
+                code = exc.code()
                 if code is grpc.StatusCode.UNIMPLEMENTED:
                     continue
                 if code is grpc.StatusCode.UNAUTHENTICATED:

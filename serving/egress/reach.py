@@ -100,10 +100,12 @@ async def addresses_of(host: str, port: int) -> list[str]:
         OSError: it has none.
     """
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(_written(*sockaddr) for *_, sockaddr in found))
+    return list(dict.fromkeys(_written(sockaddr) for *_, sockaddr in found))
 
 
-def _written(address: str, _port: int, _flow: int = 0, scope: int = 0) -> str:
+def _written(sockaddr: tuple[object, ...]) -> str:
+    """With the interface of an IPv6 address that wants one."""
+    address, scope = str(sockaddr[0]), sockaddr[3] if len(sockaddr) > 3 else 0
     return f"{address}%{scope}" if scope and "%" not in address else address
 
 
