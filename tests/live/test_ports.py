@@ -186,7 +186,7 @@ def status(url: str) -> int:
 
 
 def wait_for(state: Callable[[], bool], log: Path) -> None:
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 110
     while not state():
         assert time.monotonic() < deadline, log.read_text(errors="replace")[-5000:]
         time.sleep(0.5)
