@@ -18,7 +18,7 @@ CHOSEN   := --settings $(SETTINGS) $(if $(MODEL),--model $(MODEL)) $(if $(CONDUC
 SERVER   := $(CHOSEN) --port $(PORT)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-base setup-dev setup-learning serve demo stop test check fix bench prove-ledger prove-records prove-outages load siege capacity eval check-cluster train-tiny train-conductor docs lock clean
+.PHONY: help setup setup-base setup-dev setup-learning serve demo stop test check fix bench prove-ledger prove-records prove-outages load siege capacity eval check-cluster train-tiny train-conductor docs access-table lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -98,6 +98,9 @@ train-conductor: setup-learning ## train the conductor that ships, an hour and a
 docs: setup-base ## write docs/settings.md and docs/conductor.md again, from the settings' classes and the prompts
 	@$(BIN)/python -m serving.settings.page > build/settings.md && mv build/settings.md docs/settings.md
 	@$(BIN)/python -m serving.conductor_page > build/conductor.md && mv build/conductor.md docs/conductor.md
+
+access-table: setup-dev ## write the table of who may ask what into docs/security.md again, from the test that proves it
+	@$(BIN)/python -m tests.serving.api.access_table
 
 lock: setup-base ## write requirements/all.lock again from pyproject.toml; versions change only where it asks for that
 	@$(BIN)/python -m cluster.local.uv

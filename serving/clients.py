@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from conductor.model.usage import FREE, Price
 from conductor.model.worker import Worker
+from serving.egress.reach import ANYWHERE, SETTINGS
 from serving.health import Identity
 from serving.lora.adapters import name_of
 from serving.settings.keys import read_key
@@ -90,6 +91,8 @@ def _account(
         extra_body=worker.extra_body,
         family=worker.like or worker.model,
         accepts=accepts_of(worker),
+        reach=ANYWHERE if worker.allow_link_local else SETTINGS,
+        fetches_pictures=worker.fetches_pictures,
     )
 
 

@@ -7,6 +7,7 @@ written.
 import re
 from decimal import Decimal
 from typing import Annotated, Any, Literal, Self, cast
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -22,7 +23,12 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,99}$"
 
 
 class Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        protected_namespaces=(),
+        hide_input_in_errors=True,  # what is refused may be a secret, and a traceback goes into a log
+    )
 
 
 class RateSettings(Frozen):
@@ -280,6 +286,22 @@ class _ApiSettings(_WorkerBase):
     """How long opening a connection may take."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
     """Sent along with every call, for what a server understands beyond the fields that we send."""
+    allow_link_local: bool = False
+    """Let `base_url` lead to a link-local address or to a cloud's metadata service. Loopback and private
+    addresses need no permission beside `base_url` itself."""
+    fetches_pictures: bool | None = None
+    """Whether its server may be given the address of a picture in a request, and so fetch what callers name,
+    from where it stands. null: only a server at a public address; to others pictures are sent as `data:`."""
+
+    @field_validator("base_url")
+    @classmethod
+    def _without_password(cls, url: str | None) -> str | None:
+        if url is not None and "@" in urlsplit(url).netloc:
+            raise ValueError(
+                "has a user or a password before its host; name the key's variable in `api_key_env` instead, "
+                "so that it is written nowhere"
+            )
+        return url
 
     @model_validator(mode="after")
     def _one_key(self) -> Self:

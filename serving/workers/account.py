@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import httpx2
 
 from conductor.model.usage import Price
+from serving.egress.reach import SETTINGS, Reach
 from serving.settings.accepts import Accepts
 from serving.workers.http_errors import ErrorMapper
 from serving.workers.stall_timer import StallTimer
@@ -40,6 +41,10 @@ class Account:
     """The name by which the model is known; see `known_as`."""
     accepts: Accepts = Accepts()
     """What the model accepts, and whether it thinks."""
+    reach: Reach = SETTINGS
+    """Which addresses its server may have."""
+    fetches_pictures: bool | None = None
+    """Whether its server may be given the address of a picture; see `serving.workers.pictures`."""
 
     @property
     def public_name(self) -> str:

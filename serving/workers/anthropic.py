@@ -28,11 +28,13 @@ from conductor.errors import WorkerError, WorkerUnavailable
 from conductor.model.messages import Image, Message, Part
 from conductor.model.usage import Usage
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
+from serving.egress.client import guard
 from serving.workers.account import Account
 from serving.workers.http_errors import ErrorMapper, error_text
 from serving.workers.http_guard import bound_response
 from serving.workers.images import split_data_url
 from serving.workers.output_limit import within_limit
+from serving.workers.pictures import check_pictures
 from serving.workers.stall_timer import StallTimer
 from serving.workers.usage import UsageCheck
 
@@ -79,8 +81,11 @@ class AnthropicWorker:
             api_key=account.api_key,
             base_url=account.base_url,
             max_retries=0,
-            http_client=anthropic.DefaultAsyncHttpxClient(
-                timeout=account.timeout, follow_redirects=False, event_hooks={"response": [bound_response]}
+            http_client=guard(
+                anthropic.DefaultAsyncHttpxClient(
+                    timeout=account.timeout, event_hooks={"response": [bound_response]}
+                ),
+                account.reach,
             ),
             open_telemetry=False,  # our span around the call is the one; the SDK would add a second
         )
@@ -96,6 +101,8 @@ class AnthropicWorker:
         await self._client.close()
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
+        host = self._client.base_url.host
+        await check_pictures(call, host, self._account.fetches_pictures, self._faults)
         request = self._request(call)
         check, timer = (
             UsageCheck(call, self._account.price),
@@ -235,7 +242,7 @@ def fault(faults: ErrorMapper, exc: anthropic.AnthropicError) -> WorkerError:
         case anthropic.APITimeoutError():
             return faults.stall()
         case anthropic.APIConnectionError() | anthropic.RetryableError():
-            return faults.unreachable()
+            return faults.unreachable(exc)
         case anthropic.APIError():
             return faults.unavailable("failed. Try again.", f"Its SDK said: {exc.message}")
         case _:  # credentials that cannot be had, arguments the SDK does not take

@@ -31,12 +31,14 @@ from conductor.errors import WorkerError, WorkerUnavailable
 from conductor.model.messages import Image, Message, Part
 from conductor.model.usage import Usage
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
+from serving.egress.client import guard
 from serving.workers.account import Account
 from serving.workers.gemini_stream import check_usage_counts
 from serving.workers.http_errors import ErrorMapper
 from serving.workers.http_guard import bound_response
 from serving.workers.images import media_type_of, split_data_url
 from serving.workers.output_limit import within_limit
+from serving.workers.pictures import check_pictures
 from serving.workers.stall_timer import StallTimer
 from serving.workers.usage import UsageCheck
 
@@ -85,13 +87,16 @@ class GeminiWorker:
         """
         self.name, self._account = account.name, account
         address = (account.base_url or DEFAULT_BASE_URL).rstrip("/")
-        self._http = httpx2.AsyncClient(
-            limits=httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=100),
-            event_hooks={
-                "request": [self._set_timeout],
-                "response": [_remember, bound_response, check_usage_counts],
-            },
-            follow_redirects=False,
+        self._host = httpx2.URL(address).host
+        self._http = guard(
+            httpx2.AsyncClient(
+                limits=httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=100),
+                event_hooks={
+                    "request": [self._set_timeout],
+                    "response": [_remember, bound_response, check_usage_counts],
+                },
+            ),
+            account.reach,
         )
         options = types.HttpOptions(
             base_url=address, httpx_async_client=self._http, extra_body=dict(account.extra_body) or None
@@ -113,6 +118,7 @@ class GeminiWorker:
         request.extensions["timeout"] = self._account.timeout.as_dict()
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
+        await check_pictures(call, self._host, self._account.fetches_pictures, self._faults)
         contents, config = self._request(call)
         finish: FinishReason | None = None
         usage: Usage | None = None

@@ -22,6 +22,7 @@ import anyio
 import httpx2
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
+from serving.egress.reach import AddressForbidden
 
 MAX_QUOTE_CHARS = 300
 """How much of what a provider said goes into an error's detail."""
@@ -90,8 +91,14 @@ class ErrorMapper:
             every_call=every_call,
         )
 
-    def unreachable(self) -> WorkerUnavailable:
-        """No connection, or it broke."""
+    def unreachable(self, cause: BaseException | None = None) -> WorkerError:
+        """No connection, or it broke; or, where that is the `cause`, none was made to a forbidden address."""
+        while cause is not None and not isinstance(cause, AddressForbidden):
+            cause = cause.__cause__
+        if cause is not None:
+            return self._config_error(
+                f"{cause}, which is not connected to. If its base_url is meant to lead there, set `allow_link_local: true`."
+            )
         return self.unavailable(
             "cannot be reached, or the connection broke. Try again.",
             f"It was called at {self.address}: is it up, is base_url right?",
@@ -195,11 +202,11 @@ class ErrorMapper:
         try:
             yield
         except httpx2.ConnectTimeout as exc:  # what aiohttp's transport makes of every failure to connect
-            raise self.unreachable() from exc
+            raise self.unreachable(exc) from exc
         except httpx2.TimeoutException as exc:
             raise self.stall() from exc
-        except WIRE_ERRORS as exc:
-            raise self.unreachable() from exc
+        except (*WIRE_ERRORS, AddressForbidden) as exc:
+            raise self.unreachable(exc) from exc
         except GARBLED as exc:
             raise self.garble_error() from exc
 

@@ -29,12 +29,14 @@ from conductor.errors import WorkerError, WorkerUnavailable
 from conductor.model.messages import Image, Message, Part
 from conductor.model.usage import Usage
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
+from serving.egress.client import guard
 from serving.workers.account import Account
 from serving.workers.chat_chunks import ChatChunk, ChunkReader, fields
 from serving.workers.http_errors import error_text
 from serving.workers.http_guard import bound_response, end_with_connection
 from serving.workers.images import split_data_url
 from serving.workers.output_limit import within_limit
+from serving.workers.pictures import check_pictures
 from serving.workers.stall_timer import StallTimer
 from serving.workers.usage import UsageCheck, integer
 
@@ -80,11 +82,13 @@ class OpenAIWorker:
                 OPENAI_BASE_URL says.
         """
         self.name, self._account = account.name, account
-        self._http: httpx2.AsyncClient = openai.DefaultAioHttpClient(
-            timeout=account.timeout,
-            limits=CONNECTIONS,
-            follow_redirects=False,
-            event_hooks={"response": [end_with_connection, bound_response]},
+        self._http: httpx2.AsyncClient = guard(
+            openai.DefaultAioHttpClient(
+                timeout=account.timeout,
+                limits=CONNECTIONS,
+                event_hooks={"response": [end_with_connection, bound_response]},
+            ),
+            account.reach,
         )
         sdk = openai.AsyncOpenAI(
             api_key=account.api_key, base_url=account.base_url, max_retries=0, http_client=self._http
@@ -110,6 +114,7 @@ class OpenAIWorker:
         await self._http.aclose()
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
+        await check_pictures(call, self._endpoint.host, self._account.fetches_pictures, self._faults)
         request = self._request(call)
         check, timer = (
             UsageCheck(call, self._account.price),

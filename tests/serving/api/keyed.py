@@ -41,8 +41,12 @@ class Keyed:
     def headers(self, who: str | None) -> dict[str, str]:
         return {} if who is None else {"authorization": f"Bearer {self.secrets[who]}"}
 
-    async def ask(self, who: str | None, method: str, path: str, body: Json | None = None) -> httpx2.Response:
-        return await self.api.http.request(method, path, json=body, headers=self.headers(who))
+    async def ask(
+        self, who: str | None, method: str, path: str, body: Json | None = None, headers: Json | None = None
+    ) -> httpx2.Response:
+        return await self.api.http.request(
+            method, path, json=body, headers=self.headers(who) | (headers or {})
+        )
 
 
 @asynccontextmanager

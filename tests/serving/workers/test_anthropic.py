@@ -107,7 +107,7 @@ async def test_pictures_go_as_base64_or_as_an_address():
         Image("https://pictures.example/cat.jpg"),
     )
     async with serving(AnthropicWire()) as server:
-        await ask(server, Call(messages=(Message("user", parts),)))
+        await ask(server, Call(messages=(Message("user", parts),)), fetches_pictures=True)
     png = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
     assert server.body["messages"][0]["content"] == [
         *words("What?"),
