@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 from conductor.errors import WorkerError, WorkerUnavailable
 from conductor.model.failure import Attempt
 from conductor.model.messages import Message
+from conductor.model.permit import ANYTHING, Permit
 from conductor.model.refusals import Refusals
 from conductor.model.usage import FREE, Price, Usage, cost_of
 
@@ -82,6 +83,8 @@ class Call:
     """Called with a reason when the first token will be delayed, e.g. by a cold start."""
     refusals: Refusals | None = field(default=None, compare=False)
     """What has been refused in the run so far; never sent."""
+    permit: Permit = field(default=ANYTHING, compare=False)
+    """Who may be asked, and what may become of the texts; never sent."""
 
 
 class FinishReason(StrEnum):

@@ -82,7 +82,8 @@ class RunResponse(Response):
         wire = _Wire(send, self._dialect)
         try:
             # In one turn of the loop, so that no `user_config` replaces the pool between the two.
-            resolved = resolve(self._request, self._service.pool, plan_only=self.plan_only)
+            pool, policies = self._service.pool, self._caller.policies
+            resolved = resolve(self._request, pool, policies, plan_only=self.plan_only)
             async with self._opened(resolved) as run:
                 wire.workflow_id = run.record.id
                 if self._request.podium.background and not self._request.stream:

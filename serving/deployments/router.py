@@ -53,7 +53,8 @@ class Router:
         self._directory, self._store = Directory(address), ReplicaStore(address)
         self._records = self._record_store()
         ledgers = AccountLedgers(self._store)
-        self._service = Service(pool, self._records, meter, replicas.counts, ledgers)
+        finder = self._directory.policies
+        self._service = Service(pool, self._records, meter, replicas.counts, ledgers, finder)
         self._changing, self._up = asyncio.Lock(), False
         sample(meter, self._service.levels)
 

@@ -7,6 +7,7 @@ import logging
 import random
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, false, func, literal, select, true, tuple_
@@ -120,6 +121,8 @@ class DatabaseStore:
             select(run_event.c.body).where(run_event.c.run_id == id).order_by(run_event.c.first_seq)
         )
         records = fold_items(id, load_items(id, [each.body for each in bodies]))
+        if records is not None and not records.record.task.permit.stores:
+            records = replace(records, has_content=False)
         return _with_status(row.status, records or load_records(row.numbers, has_content=False))
 
     async def newest(self, limit: int, caller: Caller, before: Place | None = None) -> list[RunRecords]:

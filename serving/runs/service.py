@@ -16,10 +16,13 @@ from conductor.run.run import Run
 from conductor.run.task import Task
 from conductor.run.team import Team
 from serving.accounts.account_ledgers import AccountLedgers
+from serving.accounts.account_policy import Policies
 from serving.accounts.caller import Caller
+from serving.accounts.permission import narrow_records, not_kept
 from serving.health import WorkerHealth
 from serving.pool import Pool
 from serving.runs.conductor_health import ConductorHealth
+from serving.runs.content import ContentJournal, kept_part
 from serving.runs.kept import KeptRuns
 from serving.runs.memory_store import MemoryStore, place
 from serving.runs.numbers import without_content
@@ -40,6 +43,10 @@ Opener = Callable[[Ledger | None, str | None], AbstractAsyncContextManager[Run]]
 """Opens a run, given what it draws on and the trace it belongs to."""
 
 
+PolicyFinder = Callable[[Account], Awaitable[Policies]]
+"""Finds what the runs of an account may reach, as it is now."""
+
+
 async def _no_replicas() -> dict[str, dict[str, int]]:
     return {}
 
@@ -54,8 +61,10 @@ class Service:
         meter: Meter | None = None,
         replicas: ReplicaCount | None = None,
         ledgers: AccountLedgers | None = None,
+        policies: PolicyFinder | None = None,
     ) -> None:
         self.pool = pool
+        self._policies = policies
         self.meter = meter
         self.replicas: ReplicaCount = replicas or _no_replicas
         self.store: RecordStore = store or MemoryStore(lambda: self.pool.settings.limits)
@@ -135,7 +144,7 @@ class Service:
                 trace_id=trace_id,
                 owner=self.store.owner,
                 account=caller.account,
-                journal=self.store.note,
+                journal=ContentJournal(task.permit, self.store.note).note,
             )
 
         async with self._recorded(id, task.model, headers, caller.account, open_it) as run:
@@ -147,7 +156,10 @@ class Service:
 
         Raises:
             Overloaded: there is no room; nothing was run.
+            NotAllowed: no text of it may be kept.
         """
+        if not task.permit.stores:
+            raise not_kept()
         self.store.keep(id)
         opened = self.run(task, team, id, headers, caller)
         try:
@@ -163,20 +175,36 @@ class Service:
         task.add_done_callback(self._continuing.discard)
 
     async def _continue_it(self, records: RunRecords) -> None:
-        record, pool = records.record, self.pool
+        pool = self.pool
+        try:
+            records = await self._narrow(records, pool)
+        except PodiumError as exc:  # such as: its key is gone
+            return await self._fail(records, exc)
+        record = records.record
         is_given = record.task.plan is not None and record.task.plan_source != "client"
-        team = pool.whole_pool_team if is_given else pool.team
+        team = pool.whole_pool_team if is_given else pool.team_for(record.task.permit)
+        journal = ContentJournal(record.task.permit, self.store.note)
 
         def open_it(ledger: Ledger | None, _: str | None) -> AbstractAsyncContextManager[Run]:
-            return resume_run(team, records, ledger=ledger, owner=self.store.owner, journal=self.store.note)
+            return resume_run(team, records, ledger=ledger, owner=self.store.owner, journal=journal.note)
 
         opened = self._recorded(record.id, record.model, {}, record.account, open_it)
         try:
             run = await self.kept.begin(opened, pool.settings.store.keep_s)
             run.answer.close()
         except PodiumError as exc:  # such as: a worker of it is gone
-            failed = replace(record, status="failed", failure=Failure.of(exc), owner=self.store.owner)
-            await self.store.put(RunRecords(failed, records.inner))
+            await self._fail(records, exc)
+
+    async def _narrow(self, records: RunRecords, pool: Pool) -> RunRecords:
+        """A run that is to be continued, inside the policies that its account has now."""
+        account = records.record.account
+        if self._policies is None or not account.key_id:
+            return records
+        return narrow_records(records, await self._policies(account), pool.settings)
+
+    async def _fail(self, records: RunRecords, error: PodiumError) -> None:
+        failed = replace(records.record, status="failed", failure=Failure.of(error), owner=self.store.owner)
+        await self.store.put(kept_part(replace(records, record=failed)))
 
     @asynccontextmanager
     async def _recorded(
@@ -200,7 +228,7 @@ class Service:
             self._running.pop(id, None)
             self._in_use.remove(pool)
             if run is not None:
-                await self.store.put(run.records)
+                await self.store.put(kept_part(run.records))
                 _log(run.records)
                 if pool is self.pool:
                     self.conductor_health.count(run.record)
@@ -215,7 +243,7 @@ class Service:
     async def records(self, id: str, caller: Caller) -> RunRecords | None:
         """A run, also while it goes on; None where it is not kept, or not for `caller` to see."""
         run = self._running.get(id)
-        records = run.records if run else await self.store.get(id)
+        records = kept_part(run.records) if run else await self.store.get(id)
         return records if records is not None and caller.sees(records.record.account) else None
 
     async def newest(self, limit: int, caller: Caller, after: str | None = None) -> list[RunRecords]:

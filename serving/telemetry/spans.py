@@ -20,6 +20,7 @@ from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode
 
 from conductor.model.worker import CallSite
+from serving.redaction.secrets import redact_secrets
 
 OPERATION = "gen_ai.operation.name"
 PROVIDER = "gen_ai.provider.name"
@@ -130,7 +131,7 @@ def trace_id(span: Span) -> str | None:
 def mark_failed(span: Span, error_type: str, message: str) -> None:
     """Mark `span` as failed."""
     span.set_attribute(ERROR_TYPE, error_type)
-    span.set_status(Status(StatusCode.ERROR, message))
+    span.set_status(Status(StatusCode.ERROR, redact_secrets(message)))
 
 
 def outgoing_headers() -> dict[str, str]:
