@@ -81,6 +81,7 @@ class RunResponse(Response):
     async def _answer(self, send: Send) -> None:
         wire = _Wire(send, self._dialect)
         try:
+            await self._admit(wire)
             # In one turn of the loop, so that no `user_config` replaces the pool between the two.
             pool, policies = self._service.pool, self._caller.policies
             resolved = resolve(self._request, pool, policies, plan_only=self.plan_only)
@@ -96,6 +97,21 @@ class RunResponse(Response):
             if wire.begun:
                 raise
             await wire.error(exc)
+        finally:
+            if not self._service.is_running(self._id):  # it was not run here, or has settled itself
+                await self._service.rates.settle(self._id, None)
+
+    async def _admit(self, wire: "_Wire") -> None:
+        """Count the request in the rates of its caller.
+
+        Raises:
+            RateLimited: one is reached.
+        """
+        caller, tokens = self._caller, self._request.token_estimate
+        admission = await self._service.rates.admit(self._id, caller.account, caller.policies, tokens)
+        wire.extra = admission.headers
+        if admission.refusal is not None:
+            raise admission.refusal
 
     @asynccontextmanager
     async def _opened(self, resolved: ResolvedTask) -> AsyncGenerator[Run]:
@@ -219,6 +235,8 @@ class _Wire:
         self._send, self._dialect = send, dialect
         self.workflow_id: str | None = None
         """In headers and errors from the moment there is a run of that name."""
+        self.extra: dict[str, str] = {}
+        """More headers."""
         self.begun = False
         self.sent_s = 0.0
         """When the newest byte of the stream was sent, by the loop's clock."""
@@ -253,6 +271,7 @@ class _Wire:
 
     async def _start(self, status: int, headers: dict[str, str]) -> None:
         self.begun = True
+        headers = self.extra | headers
         if self.workflow_id:
             headers = {WORKFLOW_HEADER: self.workflow_id, **headers}
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]

@@ -12,6 +12,7 @@ from conductor.errors import StoreUnavailable, WorkerUnavailable
 from conductor.model.failure import Failure
 from serving.accounts.account_ledgers import AccountLedgers
 from serving.accounts.directory import Directory
+from serving.accounts.rates import Rates
 from serving.accounts.replica_store import ReplicaStore
 from serving.api.app import build_api
 from serving.deployments.autoscaling import LOAD
@@ -53,8 +54,9 @@ class Router:
         self._directory, self._store = Directory(address), ReplicaStore(address)
         self._records = self._record_store()
         ledgers = AccountLedgers(self._store)
-        finder = self._directory.policies
-        self._service = Service(pool, self._records, meter, replicas.counts, ledgers, finder)
+        policies = self._directory.policies
+        rates = Rates(os.environ.get(self._settings.store.redis_url_env))
+        self._service = Service(pool, self._records, meter, replicas.counts, ledgers, policies, rates)
         self._changing, self._up = asyncio.Lock(), False
         sample(meter, self._service.levels)
 
