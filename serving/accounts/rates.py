@@ -253,9 +253,9 @@ def wait_until(window: tuple[int, float, int, float], limit: int, amount: int) -
     """
     before, before_s, count, count_s = window
     room = limit - amount + 1  # counts are rounded down
-    if count < room:
-        return max(0.0, before_s - (room - count) * MINUTE_S / before) if before else 0.0
     next_s = max(0.0, count_s - MINUTE_S)
+    if count < room:
+        return min(next_s, max(0.0, before_s - (room - count) * MINUTE_S / before)) if before else 0.0
     return next_s + MINUTE_S * (1 - room / count)
 
 

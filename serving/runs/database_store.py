@@ -3,6 +3,7 @@ replica that ran them has ended.
 """
 
 import asyncio
+import json
 import logging
 import random
 from collections.abc import Callable
@@ -19,12 +20,12 @@ from serving.accounts.caller import Caller
 from serving.accounts.leases import RENEW_S
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
-from serving.database.schema import run, run_event
+from serving.database.schema import api_key, run, run_event, team
 from serving.runs.claims import CLAIM, RELEASE_CLAIM, Claim
 from serving.runs.journal import RunJournal
 from serving.runs.memory_store import place
 from serving.runs.numbers import without_content
-from serving.runs.retention import REMOVE, Retention
+from serving.runs.retention import REMOVE, ContentDays, Retention
 from serving.runs.rows import fold_items, load_items, load_records, mark_lost, now_us
 from serving.runs.statements import CANCEL_RUN, LOSE_DEAD, TAKE_OVER, TakeOver, Written
 from serving.runs.store import EventPage, Place, ignore
@@ -205,9 +206,19 @@ class DatabaseStore:
             StoreUnavailable: the store is away.
         """
         writer, removed = (await self._store.ledger()).writer, 0
-        while step := await writer.do(REMOVE, Retention.of(self._settings, at_us)):
+        retention = Retention.of(self._settings, at_us, await self._content_days())
+        while step := await writer.do(REMOVE, retention):
             removed += step
         return removed
+
+    async def _content_days(self) -> list[ContentDays]:
+        """What policies say of it."""
+        found: list[ContentDays] = []
+        for column, table in (("team_id", team), ("key_id", api_key)):
+            query = select(table.c.id, table.c.policy).where(table.c.policy.contains("content_days"))
+            said = [(row.id, json.loads(row.policy).get("content_days")) for row in await self._rows(query)]
+            found += [ContentDays(column, id, float(days)) for id, days in said if days is not None]
+        return found
 
     async def _remove_on(self) -> None:
         while True:
