@@ -40,9 +40,11 @@ class Asked:
 def permit_of(policies: Policies, settings: Settings) -> Permit:
     """What the runs of a caller may reach of the workers in `settings`."""
     policy = policies.both
-    allowed = tuple(worker.name for worker in settings.workers if policy.allows_worker(worker))
+    workers = None
+    if policy.limits_workers:
+        workers = tuple(worker.name for worker in settings.workers if policy.allows_worker(worker))
     return Permit(
-        workers=allowed if policy.limits_workers else None,
+        workers=workers,
         max_effort=policy.max_effort,
         stores=policy.store_content,
         traces=policy.trace_content,
