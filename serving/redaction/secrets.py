@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 REMOVED = "[secret removed]"
 LEAST_CHARS = 12
-"""A shorter value is a word, and would be taken out of everything."""
+"""A shorter value is a word, and would be taken out of everything; all forms are longer."""
 MOST_WAITING = 4000
 """A piece of a text that is longer does not wait for the end of its line."""
 
@@ -48,6 +48,8 @@ def learn_secret(value: str) -> None:
 
 def redact_secrets(text: str) -> str:
     """`text` without secrets; itself where it has none."""
+    if len(text) < LEAST_CHARS:
+        return text
     for value in _known:
         if value in text:
             text = text.replace(value, REMOVED)
