@@ -31,6 +31,7 @@ NO_LIMIT = 2**62
 REDIS_S = 1.0
 """A Redis that takes longer does not answer, and nobody waits for it."""
 LOG_EVERY_S = 10.0
+MOST_ADMITTED = 10_000
 Kind = Literal["requests", "tokens"]
 
 
@@ -166,6 +167,8 @@ class Rates:
         tokens_taken = {rate: amount for rate, amount in taken.items() if rate.kind == "tokens"}
         admission = Admission(await self._levels(rates), tokens_taken, self._now_s())
         self._admitted[run_id] = admission
+        while len(self._admitted) > MOST_ADMITTED:  # more than can be under way: some were never run
+            del self._admitted[next(iter(self._admitted))]
         return admission
 
     async def settle(self, run_id: str, records: RunRecords | None) -> None:

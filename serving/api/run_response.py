@@ -64,6 +64,8 @@ class RunResponse(Response):
         self._service, self._dialect, self._caller = service, dialect, caller
         self._request, self._incoming = request, headers
         self._id = f"wf_{uuid.uuid4().hex}"
+        self._is_left = False
+        """Whether the client left before a run that outlives it had begun."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI. Returns once the answer is out, or the client has gone and everything is closed."""
@@ -98,7 +100,8 @@ class RunResponse(Response):
                 raise
             await wire.error(exc)
         finally:
-            if not self._service.is_running(self._id):  # it was not run here, or has settled itself
+            is_settled_later = self._is_left or self._service.is_running(self._id)
+            if not is_settled_later:
                 await self._service.rates.settle(self._id, None)
 
     async def _admit(self, wire: "_Wire") -> None:
@@ -128,6 +131,7 @@ class RunResponse(Response):
             found = await asyncio.shield(beginning)
         except asyncio.CancelledError:  # the client left; what was claimed is run
             beginning.add_done_callback(_close_answer)
+            self._is_left = True
             raise
         if isinstance(found, Claim):
             async with follow(service.store, found) as run:

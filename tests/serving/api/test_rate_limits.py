@@ -11,6 +11,7 @@ import pytest
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import ASK, PRICE, scripted, team
 from tests.serving.api.test_policies import ask, limit
+from tests.serving.states import until
 
 SETTINGS = team(workers=[scripted("a", "word " * 50, price=PRICE)], workflows={})
 
@@ -53,8 +54,10 @@ async def test_tokens_of_all_calls_count_once_they_are_known_and_what_did_not_ru
         assert wrong.status_code == 404
         first = await ask(it, model="a", max_tokens=400)
         used = first.json()["usage"]["total_tokens"]
+        await until(lambda: not it.api.service.rates._admitted, "the first one is settled")
         assert 50 < used < 100
         asked = await ask(it, "only run", model="a", max_tokens=1000)
         assert asked.status_code == 200  # the estimate of the first one was 400
+        await until(lambda: not it.api.service.rates._admitted, "the second one is settled")
         left = int((await ask(it, model="a", max_tokens=10)).headers["x-ratelimit-remaining-tokens"])
         assert 1200 - 4 * used < left < 1200 - 2 * used
