@@ -11,6 +11,7 @@ SCENARIO ?= mixed
 DURATION ?=
 EVAL     ?= --help
 PROVE    ?=
+EXAMPLES ?= 20000
 DATA     ?=
 LEARNED  := $(if $(DATA),requests_and_recorded,requests)
 BIN      := .venv/bin
@@ -18,7 +19,7 @@ CHOSEN   := --settings $(SETTINGS) $(if $(MODEL),--model $(MODEL)) $(if $(CONDUC
 SERVER   := $(CHOSEN) --port $(PORT)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-base setup-dev setup-learning serve demo stop test check fix bench prove-ledger prove-records prove-outages load siege capacity eval check-cluster train-tiny train-conductor docs access-table lock clean
+.PHONY: help setup setup-base setup-dev setup-learning serve demo stop test check fix bench prove-ledger prove-records prove-outages load siege fuzz-policy capacity eval check-cluster train-tiny train-conductor docs access-table lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -78,6 +79,9 @@ load: setup-dev ## load a running server (PORT=8000): SCENARIO=open-mixed DURATI
 
 siege: setup-dev ## ordinary clients beside 5,000 idle connections, unfinished bodies, huge headers and prompts, on both paths
 	@$(BIN)/podium siege
+
+fuzz-policy: setup-dev ## try to get past a policy: EXAMPLES=20000 random pools, policies, requests, plans and outputs
+	@$(BIN)/python -m tests.serving.fuzz_policy $(EXAMPLES)
 
 capacity: setup-dev ## replicas, GPUs and dollars for a rate, simulated
 	@$(BIN)/podium capacity

@@ -21,6 +21,7 @@
     ├── BudgetExceeded       the next call could cost more than is left; says spent, held, limit
     ├── DeadlineExceeded     the caller's time is over
     ├── Overloaded           Podium itself has no room; says when to come back
+    ├── RateLimited          the caller asks for more in a minute than it may; says when to come back
     ├── StoreUnavailable     what must be written down before a call cannot be; says when to come back
     ├── Cancelled            somebody asked for its end
     └── Interrupted          the process that did it ended
@@ -201,6 +202,14 @@ class Overloaded(PodiumError):
 
     retryable = True
     retry_after_s: float = 1.0
+
+
+class RateLimited(PodiumError):
+    """The caller has asked for as much as it may in a minute. Nothing was run."""
+
+    retryable = True
+    retry_after_s: float = 1.0
+    limit: str = ""
 
 
 class StoreUnavailable(PodiumError):

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from conductor.model.permit import ANYTHING, Permit
 from conductor.model.pool_member import PoolMember
 from conductor.model.usage import Price, dearest_of
 from conductor.model.worker import Sampling, Worker
@@ -44,6 +45,12 @@ class Pool:
     @property
     def team(self) -> Team:
         """What plans and runs over these workers."""
+        return self.team_for(ANYTHING)
+
+    def team_for(self, permit: Permit) -> Team:
+        """What plans and runs over these workers for a run with that permit: where its conductor may not be
+        called, the first of those that it falls back to that may is in its place.
+        """
         settings, own = self.settings, self.settings.prompts
         names = ("conductor", "steps", "lists", "worker")
         texts = {name: text for name in names if (text := getattr(own, name)) is not None}
@@ -51,6 +58,11 @@ class Pool:
         chosen = settings.conductor
         if chosen is None:
             return Team(None, in_pool, Prompts(**texts))
+        line = (chosen.worker, *settings.worker(chosen.worker).fallbacks)
+        allowed = next((name for name in line if permit.allows(name)), None)
+        if allowed is None:
+            return Team(None, in_pool, Prompts(**texts), chosen.fallback)
+        chosen = chosen.model_copy(update={"worker": allowed})
         conductor = ConductorModel(
             self.members[chosen.worker],
             chosen.format,

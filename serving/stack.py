@@ -9,6 +9,7 @@ from serving.health import Health, WorkerHealth
 from serving.layers.failing_over import FailingOver
 from serving.layers.fitting import Fitting
 from serving.layers.limited import Limited
+from serving.layers.permitted import Permitted
 from serving.layers.retrying import Retrying
 from serving.layers.skipping_refused import SkippingRefused
 from serving.layers.traced import Traced
@@ -76,9 +77,15 @@ def _fit(worker: Worker, context: Context) -> Worker:
     return Fitting(worker, own.model, accepts_of(own)) if isinstance(own, API_SETTINGS) else worker
 
 
-LAYERS: tuple[Layer, ...] = (_bound, _trace, _watch, _limit, _skip_refused, _retry, _fit)
+def _permit(worker: Worker, context: Context) -> Worker:
+    own = context.own
+    return Permitted(worker, accepts_of(own).default_effort if isinstance(own, API_SETTINGS) else "none")
+
+
+LAYERS: tuple[Layer, ...] = (_bound, _trace, _watch, _limit, _skip_refused, _retry, _fit, _permit)
 """Around one worker, innermost first. A span is one call as it is sent, and so is what counts for its health;
-a wait for a retry holds no slot, and a worker is sent only what it accepts."""
+a wait for a retry holds no slot, and a worker is sent only what it accepts, and only what its run's permit
+allows: outermost, so that whatever chooses among workers is held to it for each of them."""
 
 
 def _fail_over(own: WorkerSettings, stacks: Mapping[str, Stack], settings: Settings) -> Worker:

@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 from conductor.errors import WorkerError, WorkerUnavailable
 from conductor.model.failure import Attempt
 from conductor.model.messages import Message
+from conductor.model.permit import ANYTHING, Permit
 from conductor.model.refusals import Refusals
 from conductor.model.usage import FREE, Price, Usage, cost_of
 
@@ -87,6 +88,8 @@ class Call:
     on_retry: Callable[[WorkerError], Awaitable[int]] | None = field(default=None, compare=False)
     """Awaited before the call is made once more, with why: pays for the one that failed, reserves the next,
     and gives how long its answer may be. See `retries.py`."""
+    permit: Permit = field(default=ANYTHING, compare=False)
+    """Who may be asked, and what may become of the texts; never sent."""
 
 
 class FinishReason(StrEnum):

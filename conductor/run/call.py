@@ -7,7 +7,15 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Self
 
-from conductor.errors import BudgetExceeded, Interrupted, StoreUnavailable, WorkerError, WorkerUnavailable
+from conductor.errors import (
+    BudgetExceeded,
+    Interrupted,
+    StoreUnavailable,
+    WorkerError,
+    WorkerRefused,
+    WorkerUnavailable,
+    quote,
+)
 from conductor.model.failure import Attempt, Failure, charges
 from conductor.model.messages import Image, Text
 from conductor.model.pool_member import PoolMember
@@ -155,8 +163,11 @@ async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGene
 
     Raises:
         BudgetExceeded: nothing was called, or not once more.
-        WorkerError: with the step that asked.
+        WorkerError: with the step that asked; `WorkerRefused` where the run's permit leaves the worker out.
     """
+    if not (call.permit.allows(member.name) or member.bills_inner_calls):
+        message = f"{quote(member.name)} is none of the workers that this run may call."
+        raise WorkerRefused(message, worker=member.name, step=call.site.step, every_call=True)
     call = replace(call, sampling=member.with_defaults(call.sampling))
     if member.bills_inner_calls:
         ledger = BudgetLedger()

@@ -11,6 +11,7 @@ from fastapi.openapi.utils import get_openapi
 from starlette.responses import Response
 
 from conductor.errors import NotAllowed
+from serving.accounts.account_policy import AccountPolicy
 from serving.accounts.authenticator import Authenticator
 from serving.accounts.caller import Caller, Scope
 from serving.accounts.directory import MOST_LISTED, Directory
@@ -24,6 +25,7 @@ from serving.api.admin_schema import (
     KeyWithSecret,
     NewKey,
     NewTeam,
+    Policy,
     Rotation,
     Team,
     TeamChange,
@@ -158,6 +160,36 @@ async def set_key_budget(request: Request, caller: Admin, id: str, body: BudgetC
     await _directory(request).set_budget(key_subject(key.id), body.limits_usd)
     _note(request, caller, "key budget set", set_key_id=key.id, **body.limits_usd)
     return await get_key_budget(request, key.id)
+
+
+@router.get("/teams/{id}/policy", responses={404: ABSENT})
+async def get_team_policy(request: Request, id: str) -> Policy:
+    """What the keys of a team may do."""
+    return Policy.of(await _directory(request).team(id))
+
+
+@router.post("/teams/{id}/policy", responses={404: ABSENT})
+async def set_team_policy(request: Request, caller: Admin, id: str, body: AccountPolicy) -> Policy:
+    """Change what the keys of a team may do: fields that are named, null or the default lifts one. Everywhere
+    within 10 s; runs under way go on as they began.
+    """
+    changed = await _directory(request).change_team_policy(id, body)
+    _note(request, caller, "team policy set", team_id=changed.id, policy=changed.policy.stated())
+    return Policy.of(changed)
+
+
+@router.get("/keys/{id}/policy", responses={404: ABSENT})
+async def get_key_policy(request: Request, id: str) -> Policy:
+    """What a key may do."""
+    return Policy.of(await _directory(request).key(id))
+
+
+@router.post("/keys/{id}/policy", responses={404: ABSENT})
+async def set_key_policy(request: Request, caller: Admin, id: str, body: AccountPolicy) -> Policy:
+    """Change what a key may do of what its team may. It can only take away."""
+    changed = await _directory(request).change_key_policy(id, body)
+    _note(request, caller, "key policy set", set_key_id=changed.id, policy=changed.policy.stated())
+    return Policy.of(changed)
 
 
 @router.get(OPENAPI, include_in_schema=False)

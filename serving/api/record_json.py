@@ -99,6 +99,7 @@ def workflow(
         "model": record.model,
         "status": record.status,
         "content": has_content,
+        "training": record.task.permit.trains,
         "account": _account(record.account),
         "created": int(record.created),
         "trace_id": record.trace_id,

@@ -40,6 +40,7 @@ team = Table(
     Column("name", Text, nullable=False, unique=True),
     Column("made_us", BigInteger, nullable=False),
     Column("off_us", BigInteger, comment="since when none of its keys works; null: they work"),
+    Column("policy", Text, nullable=False, server_default=text("'{}'"), comment="JSON: what its keys may do"),
 )
 api_key = Table(
     "api_key",
@@ -61,6 +62,7 @@ api_key = Table(
     Column("made_us", BigInteger, nullable=False),
     Column("expires_us", BigInteger),
     Column("revoked_us", BigInteger),
+    Column("policy", Text, nullable=False, server_default=text("'{}'"), comment="JSON: narrows its team's"),
 )
 budget = Table(
     "budget",

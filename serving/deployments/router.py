@@ -12,6 +12,7 @@ from conductor.errors import StoreUnavailable, WorkerUnavailable
 from conductor.model.failure import Failure
 from serving.accounts.account_ledgers import AccountLedgers
 from serving.accounts.directory import Directory
+from serving.accounts.rates import Rates
 from serving.accounts.replica_store import ReplicaStore
 from serving.api.app import build_api
 from serving.deployments.autoscaling import LOAD
@@ -55,7 +56,9 @@ class Router:
         self._directory, self._store = Directory(address), ReplicaStore(address)
         self._records = self._record_store()
         ledgers = AccountLedgers(self._store, self._settings.store.when_away)
-        self._service = Service(pool, self._records, meter, replicas.counts, ledgers)
+        policies = self._directory.policies
+        rates = Rates(os.environ.get(self._settings.store.redis_url_env))
+        self._service = Service(pool, self._records, meter, replicas.counts, ledgers, policies, rates)
         self._changing, self._up = asyncio.Lock(), False
         sample(meter, self._service.levels)
 

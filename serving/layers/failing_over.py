@@ -56,9 +56,10 @@ class FailingOver:
             yield reply
 
     def _line(self, call: Call) -> Sequence[Worker]:
-        """Who is asked, in order: only those who see, where the first one does and the call shows a
-        picture.
+        """Who is asked, in order: only those whom the call's permit allows; only those who see, where the
+        first one does and the call shows a picture.
         """
+        line = [worker for worker in self._workers if call.permit.allows(worker.name)]
         if self.name in self._blind or not any(message.has_image for message in call.messages):
-            return self._workers
-        return [worker for worker in self._workers if worker.name not in self._blind]
+            return line or self._workers[:1]  # who says that it may not be asked
+        return [worker for worker in line if worker.name not in self._blind] or self._workers[:1]

@@ -3,10 +3,12 @@ replica that ran them has ended.
 """
 
 import asyncio
+import json
 import logging
 import random
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, false, func, literal, select, true, tuple_
@@ -19,13 +21,13 @@ from serving.accounts.leases import RENEW_S
 from serving.accounts.money import to_pico
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
-from serving.database.schema import run, run_event, run_text, run_worker
+from serving.database.schema import api_key, run, run_event, run_text, run_worker, team
 from serving.runs.claims import CLAIM, RELEASE_CLAIM, Claim
 from serving.runs.finding import ANY, Wanted
 from serving.runs.journal import RunJournal
 from serving.runs.memory_store import place
 from serving.runs.numbers import without_content
-from serving.runs.retention import REMOVE, Retention
+from serving.runs.retention import REMOVE, ContentDays, Retention
 from serving.runs.rows import fold_items, load_items, load_records, mark_lost, now_us
 from serving.runs.statements import CANCEL_RUN, LOSE_DEAD, TAKE_OVER, WATCH_RUN, TakeOver, Written
 from serving.runs.store import EventPage, Place, ignore
@@ -122,6 +124,8 @@ class DatabaseStore:
             select(run_event.c.body).where(run_event.c.run_id == id).order_by(run_event.c.first_seq)
         )
         records = fold_items(id, load_items(id, [each.body for each in bodies]))
+        if records is not None and not records.record.task.permit.stores:
+            records = replace(records, has_content=False)
         return _with_status(row.status, records or load_records(row.numbers, has_content=False))
 
     async def newest(
@@ -214,9 +218,19 @@ class DatabaseStore:
             StoreUnavailable: the store is away.
         """
         writer, removed = (await self._store.ledger()).writer, 0
-        while step := await writer.do(REMOVE, Retention.of(self._settings, at_us)):
+        retention = Retention.of(self._settings, at_us, await self._content_days())
+        while step := await writer.do(REMOVE, retention):
             removed += step
         return removed
+
+    async def _content_days(self) -> list[ContentDays]:
+        """What policies say of it."""
+        found: list[ContentDays] = []
+        for column, table in (("team_id", team), ("key_id", api_key)):
+            query = select(table.c.id, table.c.policy).where(table.c.policy.contains("content_days"))
+            said = [(row.id, json.loads(row.policy).get("content_days")) for row in await self._rows(query)]
+            found += [ContentDays(column, id, float(days)) for id, days in said if days is not None]
+        return found
 
     async def _remove_on(self) -> None:
         while True:

@@ -15,7 +15,7 @@ from conductor.run.events import AnswerDelta, Event
 from conductor.run.record import Record, RunRecords
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
-from serving.runs.rows import EventRow, Item, event_row, join_pieces, top_run
+from serving.runs.rows import ENDED, EventRow, Item, event_row, join_pieces, top_run
 from serving.runs.said import AnswerSoFar
 from serving.runs.statements import WRITE, Written, run_write
 
@@ -218,5 +218,9 @@ class RunJournal:
 
 
 def _current(id: str, run: Noted) -> RunRecords | None:
+    """The records of a run under way. One that has just ended is written once it is put: what may be kept of its
+    texts is decided there (`content.py`).
+    """
     inner = {each: record for each, record in run.records.items() if each != id}
-    return RunRecords(run.records[id], inner) if id in run.records else None
+    record = run.records.get(id)
+    return None if record is None or record.status in ENDED else RunRecords(record, inner)

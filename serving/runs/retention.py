@@ -4,7 +4,7 @@ One step removes a bounded number of rows, so that nobody waits for it long.
 """
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -31,6 +31,9 @@ REMOVE_RUN = (
     "DELETE FROM run_text WHERE run_id {0}",
     "DELETE FROM run_worker WHERE run_id {0}",
 )
+ACCOUNT_CONTENT = """SELECT id FROM run WHERE {column} = '{id}' AND made_us < {{0}} AND ended_us IS NOT NULL
+    AND (body_bytes > 0 OR EXISTS (SELECT 1 FROM run_event e WHERE e.run_id = run.id)) ORDER BY made_us LIMIT {{1}}"""
+"""Of one team, or one key."""
 OLD_RUNS = "SELECT id FROM run WHERE made_us < {0} AND ended_us IS NOT NULL ORDER BY made_us LIMIT {1}"
 OLD_CLAIMS = "DELETE FROM idempotency WHERE drop_us < {0}"
 OLD_EVENTS = """DELETE FROM run_event WHERE (run_id, first_seq) IN (SELECT e.run_id, e.first_seq FROM run_event e LEFT JOIN run r ON r.id = e.run_id
@@ -38,6 +41,24 @@ OLD_EVENTS = """DELETE FROM run_event WHERE (run_id, first_seq) IN (SELECT e.run
 """Of runs with a body after a while; where the events are all there is, as of a run that was lost, when
 content goes.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class ContentDays:
+    """How long the texts of a team or a key are kept.
+
+    Args:
+        column: of `run`, that names it: `team_id` or `key_id`.
+        id: of our own making, so that it can stand in a statement.
+        days: at most.
+    """
+
+    column: str
+    id: str
+    days: float
+
+    def __post_init__(self) -> None:
+        assert self.id.isidentifier(), "ids are made by `Directory`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +70,18 @@ class Retention:
         numbers_us: anything.
         events_us: events of runs whose record is complete.
         bytes_per_team: of texts.
+        of_accounts: texts of a team or a key: the column that names it, its id, and from when on.
     """
 
     content_us: int
     numbers_us: int
     events_us: int
     bytes_per_team: int | None
+    of_accounts: tuple[tuple[str, str, int], ...] = ()
 
     @classmethod
-    def of(cls, settings: StoreSettings, at_us: int | None = None) -> Self:
-        """What `settings` keep at a time."""
+    def of(cls, settings: StoreSettings, at_us: int | None = None, policies: Iterable[ContentDays] = ()) -> Self:  # fmt: skip
+        """What `settings` keep at a time, and policies of teams and keys less of."""
         at_us = now_us() if at_us is None else at_us
 
         def since(days: float | None) -> int:
@@ -70,13 +93,17 @@ class Retention:
             numbers_us,
             at_us - EVENTS_US,
             settings.content_bytes_per_team,
+            tuple((each.column, each.id, since(each.days)) for each in policies),
         )
 
     @property
     def of_content(self) -> list[tuple[str, int]]:
         """Which runs lose their texts: queries, each with its bound."""
         by_size = [] if self.bytes_per_team is None else [(MUCH_CONTENT, self.bytes_per_team)]
-        return [(OLD_CONTENT, self.content_us), *by_size]
+        by_account = [
+            (ACCOUNT_CONTENT.format(column=column, id=id), bound) for column, id, bound in self.of_accounts
+        ]
+        return [(OLD_CONTENT, self.content_us), *by_size, *by_account]
 
 
 async def _remove(connection: PostgresConnection, items: Sequence[Retention]) -> list[int]:

@@ -161,6 +161,9 @@ class StoreSettings(Frozen):
     url_env: str = Field(default="PODIUM_STORE_URL", min_length=1)
     """The environment variable that holds the database's address, `postgresql://USER:PASSWORD@HOST/DATABASE`;
     where it is not set, a SQLite file is used. Routers on several nodes need PostgreSQL."""
+    redis_url_env: str = Field(default="PODIUM_REDIS_URL", min_length=1)
+    """The environment variable that holds the address of a Redis, `redis://:PASSWORD@HOST:6379/0`; where it is set,
+    requests and tokens in a minute are counted there for all routers together, else by each router for itself."""
     path: Path | None = None
     """The SQLite file, on a disk of the machine itself. null: `podium/podium.db` in `$XDG_DATA_HOME`, or in
     `~/.local/share`."""

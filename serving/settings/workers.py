@@ -213,6 +213,14 @@ class _WorkerBase(Frozen):
     """How its calls are retried."""
     optional: bool = False
     """Leave it out, with a warning, where its key is not set."""
+    provider: str | None = None
+    """Who runs it, as policies of teams and keys name it. null: its kind, such as `openai`."""
+    region: str | None = None
+    """Where it runs, as policies name it, such as `eu` or `eu-central-1`. null: nobody said, so a policy that
+    names regions leaves it out."""
+    local: bool | None = None
+    """Whether what it is sent stays on one's own machines, for policies with `local_only`. null: yes for kinds
+    `vllm` and `scripted` and for a `base_url` on this machine, else no."""
 
 
 class VllmSettings(_WorkerBase):

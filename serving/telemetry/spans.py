@@ -22,6 +22,7 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, Statu
 
 from conductor.model.worker import CallSite
 from serving.egress.reach import SETTINGS, AddressForbidden
+from serving.redaction.secrets import redact_secrets
 
 OPERATION = "gen_ai.operation.name"
 PROVIDER = "gen_ai.provider.name"
@@ -134,7 +135,7 @@ def trace_id(span: Span) -> str | None:
 def mark_failed(span: Span, error_type: str, message: str) -> None:
     """Mark `span` as failed."""
     span.set_attribute(ERROR_TYPE, error_type)
-    span.set_status(Status(StatusCode.ERROR, message))
+    span.set_status(Status(StatusCode.ERROR, redact_secrets(message)))
 
 
 def outgoing_headers() -> dict[str, str]:

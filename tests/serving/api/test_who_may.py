@@ -56,12 +56,16 @@ TABLE = (
     Asked("POST", "/v1/admin/teams/{team}", ADMINS, {"enabled": True}),
     Asked("GET", "/v1/admin/teams/{team}/budget", ADMINS),
     Asked("POST", "/v1/admin/teams/{team}/budget", ADMINS, {"day_usd": 9}),
+    Asked("GET", "/v1/admin/teams/{team}/policy", ADMINS),
+    Asked("POST", "/v1/admin/teams/{team}/policy", ADMINS, {"max_steps": 9}),
     Asked("GET", "/v1/admin/keys", ADMINS),
     Asked("POST", "/v1/admin/keys", CREATES, {"name": "new"}),
     Asked("GET", "/v1/admin/keys/{key}", ADMINS),
     Asked("POST", "/v1/admin/keys/{key}/rotate", ADMINS, {}),
     Asked("GET", "/v1/admin/keys/{key}/budget", ADMINS),
     Asked("POST", "/v1/admin/keys/{key}/budget", ADMINS, {}),
+    Asked("GET", "/v1/admin/keys/{key}/policy", ADMINS),
+    Asked("POST", "/v1/admin/keys/{key}/policy", ADMINS, {}),
     Asked("DELETE", "/v1/admin/keys/{key}", ADMINS),
     Asked("GET", "/v1/admin/openapi.json", ADMINS),
 )
@@ -118,7 +122,7 @@ async def test_every_route_gives_every_sort_of_key_what_it_may_have_and_nothing_
 def test_the_table_has_every_route() -> None:
     api: Any = build_api(Service(build_pool(parse(team()), {}, engines={})))
     served = {(method, route.path) for route in api.routes for method in route.methods - {"HEAD"}}
-    ends = {"team": ("", "/budget"), "key": ("", "/budget", "/rotate")}
+    ends = {"team": ("", "/budget", "/policy"), "key": ("", "/budget", "/rotate", "/policy")}
     same = {
         f"/v1/admin/{of}s/{{id}}{end}": f"/v1/admin/{of}s/{{{of}}}{end}" for of in ends for end in ends[of]
     }
