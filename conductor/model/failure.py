@@ -125,6 +125,8 @@ class Attempt:
     usage: Usage | None = None
     cost_usd: Decimal | None = None
     """What it took, where its server said so: a failed call may be billed."""
+    deployment: str = ""
+    """Which of the places where the worker is reached was asked; empty where it has one."""
 
     @classmethod
     def of(

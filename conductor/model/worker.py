@@ -136,6 +136,8 @@ class CallResult:
     notes: tuple[str, ...] = ()
     """What was changed in the call or not believed of the answer, one sentence each: for the record, never
     for the answer."""
+    deployment: str = ""
+    """Which of the places where the worker is reached answered; empty where it has one."""
 
 
 @dataclass(slots=True)
@@ -167,6 +169,8 @@ class Reply:
     notes: tuple[str, ...] = ()
     billed_at_bound: bool = False
     """Bill the most that the call could take: `usage` is unknown and stays so."""
+    deployment: str = ""
+    """See `CallResult.deployment`."""
     texts: list[str] = field(default_factory=list[str])
     thoughts: list[str] = field(default_factory=list[str])
 
@@ -214,6 +218,7 @@ class Reply:
             reasoning="".join(self.thoughts),
             inner_run=self.inner_run,
             notes=self.notes,
+            deployment=self.deployment,
         )
 
 

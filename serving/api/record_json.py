@@ -32,7 +32,7 @@ from conductor.run.events import (
     StepStarted,
 )
 from conductor.run.record import Account, PlanRecord, Record, StepRecord
-from serving.api.error_json import attempt_json, error_json, operator_json
+from serving.api.error_json import attempt_json, error_json, operator_attempt_json, operator_json
 
 Json = dict[str, Any]
 Inner = Mapping[str, Record]
@@ -259,7 +259,7 @@ def _error(failure: Failure | None, *, for_operator: bool) -> Json | None:
 
 def _call(result: CallResult | None, cut: tuple[Attempt, ...] = (), *, for_operator: bool) -> Json:
     attempts = [
-        attempt_json(each) | ({"detail": each.detail} if for_operator else {})
+        (operator_attempt_json if for_operator else attempt_json)(each)
         for each in (*cut, *(result.attempts if result else ()))
     ]
     if result is None:
@@ -276,7 +276,7 @@ def _call(result: CallResult | None, cut: tuple[Attempt, ...] = (), *, for_opera
         "finish_reason": result.finish.value if result.finish else None,
         "attempts": attempts,
         "notes": list(result.notes),
-    }
+    } | ({"deployment": result.deployment} if for_operator and result.deployment else {})
 
 
 def _tokens(usage: Usage | None) -> Json | None:
