@@ -1,12 +1,12 @@
 """How models are reached through a cloud, each by its own SDK: who is asked for credentials, and what goes wrong there.
 
-Azure's and AWS's libraries come with the extra `clouds`; they are imported only where a worker needs them.
+Azure's and AWS's libraries come with the extras `azure` and `bedrock`; they are imported only where a worker
+needs them.
 """
 # boto3 and google-auth have no types of their own.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 
 import sys
-from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,8 +31,6 @@ ERRORS = {
 }
 """What the clouds' libraries raise where there are no credentials, or none that are taken."""
 
-TokenSource = Callable[[], Awaitable[str]]
-
 
 def check_installed(worker: ApiSettings) -> None:
     """What the worker's cloud needs is installed.
@@ -45,24 +43,37 @@ def check_installed(worker: ApiSettings) -> None:
         return
     if find_spec(module.partition(".")[0]) is None or find_spec(module) is None:
         raise SettingsError(
-            f"Worker {worker.name!r}: service {worker.service!r} needs the extra `clouds`, which is not installed here. "
-            "Run `pip install 'podium[clouds]'` where the router runs."
+            f"Worker {worker.name!r}: service {worker.service!r} needs {module}, which is not installed here. "
+            f"Run `pip install 'podium[{worker.service}]'` where the router runs."
         )
 
 
-def entra_tokens(account: Account) -> TokenSource | None:
-    """Where tokens for Azure come from: Entra ID, as whoever the router's process is there. None: the account
-    has a key.
-    """
-    if account.api_key != NO_KEY:
-        return None
-    from azure.identity.aio import DefaultAzureCredential, get_bearer_token_provider
+class EntraTokens:
+    """Tokens for Azure, kept until they expire: of whoever the router's process is to Entra ID."""
 
-    return get_bearer_token_provider(DefaultAzureCredential(), ENTRA_SCOPE)
+    def __init__(self) -> None:
+        from azure.identity.aio import DefaultAzureCredential, get_bearer_token_provider
+
+        self._credential = DefaultAzureCredential()
+        self._tokens = get_bearer_token_provider(self._credential, ENTRA_SCOPE)
+
+    async def __call__(self) -> str:
+        """One that is in force."""
+        return await self._tokens()
+
+    async def aclose(self) -> None:
+        """Close its connections."""
+        await self._credential.close()
+
+
+def entra_tokens(account: Account) -> EntraTokens | None:
+    """Where the account's tokens for Azure come from; None: it has a key, or is not there."""
+    is_needed = account.access.service == "azure" and account.api_key == NO_KEY
+    return EntraTokens() if is_needed else None
 
 
 def azure_client(
-    account: Account, http: "httpx2.AsyncClient", tokens: TokenSource | None
+    account: Account, http: "httpx2.AsyncClient", tokens: EntraTokens | None
 ) -> "openai.AsyncAzureOpenAI":
     """The SDK's client for Azure's dated API."""
     import openai

@@ -88,7 +88,7 @@ class OpenAIWorker:
             follow_redirects=False,
             event_hooks={"response": [end_with_connection, bound_response]},
         )
-        self._tokens = entra_tokens(account) if account.access.service == "azure" else None
+        self._tokens = entra_tokens(account)
         sdk = self._sdk()
         url = _address(account, sdk)
         self._endpoint = _endpoint(url)
@@ -117,6 +117,8 @@ class OpenAIWorker:
     async def aclose(self) -> None:
         """Close every connection. The worker is of no use afterwards."""
         await self._http.aclose()
+        if self._tokens is not None:
+            await self._tokens.aclose()
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
         request = self._request(call)
