@@ -80,7 +80,7 @@ def summary(record: Record, inner: Inner = NONE, *, trace: bool) -> Json:
         "critical_path_s": _seconds(record.critical_path_s),
         "fallback": record.fallback,
         "trace_id": record.trace_id,
-    }
+    } | _origin(record)
 
 
 def workflow(
@@ -110,7 +110,7 @@ def workflow(
         "critical_path_s": _seconds(record.critical_path_s),
         "plans": [_plan(each, for_operator=for_operator) for each in record.plans],
         "steps": steps(record, inner, for_operator=for_operator),
-    }
+    } | _origin(record)
 
 
 def steps(record: Record, inner: Inner = NONE, *, for_operator: bool = False) -> list[Json]:
@@ -244,6 +244,11 @@ def _plan(plan: PlanRecord, *, for_operator: bool) -> Json:
         "started_s": _seconds(plan.started_s),
         "ended_s": _seconds(plan.ended_s),
     }
+
+
+def _origin(record: Record) -> Json:
+    """The run whose answer it was given, where it was given one."""
+    return {"cached_from": record.cached_from} if record.cached_from else {}
 
 
 def _account(account: Account) -> Json | None:

@@ -51,6 +51,7 @@ SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("http", sections.HttpSettings),
     ("router", sections.RouterSettings),
     ("store", sections.StoreSettings),
+    ("cache", sections.CacheSettings),
     ("telemetry", sections.TelemetrySettings),
 )
 """In the order of the page. Workers' common fields are shown once, those of `Scaling` where they are used."""

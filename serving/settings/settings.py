@@ -17,6 +17,7 @@ from conductor.errors import PodiumError
 from conductor.run.team_worker import TEAM
 from serving.settings.keys import ApiSettings, KeyFileError, read_key
 from serving.settings.sections import (
+    CacheSettings,
     ConductorSettings,
     HttpSettings,
     LimitSettings,
@@ -55,6 +56,8 @@ class Settings(Frozen):
     """How many router replicas there are, and how large they are."""
     store: StoreSettings = StoreSettings()
     """Where keys, budgets and the ledger are kept."""
+    cache: CacheSettings = CacheSettings()
+    """Answers given again to equal requests."""
     telemetry: TelemetrySettings = TelemetrySettings()
     """What is traced."""
 
