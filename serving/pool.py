@@ -17,7 +17,8 @@ from serving.health import Health, WorkerHealth
 from serving.layers.limited import Limited
 from serving.settings.known_models import accepts_of
 from serving.settings.sections import ConductorSettings
-from serving.settings.settings import Settings, absent_workers, without_workers
+from serving.settings.settings import Settings, SettingsError, absent_workers, without_workers
+from serving.settings.webhooks import SecretError, signers
 from serving.settings.workers import API_SETTINGS, VllmSettings, WorkerSettings, places_of
 from serving.stack import Stack, build_stacks
 from serving.telemetry.spans import PROVIDERS
@@ -176,8 +177,12 @@ def build_pool(
         health: where calls are counted, that of the pool before where there was one; a new one where None.
 
     Raises:
-        SettingsError: a key is missing, or its file cannot be used.
+        SettingsError: a key or a webhook's secret is missing, or cannot be used.
     """
+    try:
+        signers(settings.webhooks, environment)
+    except SecretError as exc:
+        raise SettingsError(str(exc)) from exc
     absent = absent_workers(settings, environment)
     for name, source in absent.items():
         logger.warning("Worker %s is left out: no key in %s.", name, source)

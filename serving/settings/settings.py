@@ -28,6 +28,7 @@ from serving.settings.sections import (
     StoreSettings,
     TelemetrySettings,
 )
+from serving.settings.webhooks import WebhookSettings
 from serving.settings.workers import API_SETTINGS, Frozen, VllmSettings, WorkerSettings, places_of
 
 
@@ -58,6 +59,8 @@ class Settings(Frozen):
     """Where keys, budgets and the ledger are kept."""
     cache: CacheSettings = CacheSettings()
     """Answers given again to equal requests."""
+    webhooks: WebhookSettings = WebhookSettings()
+    """Who is told of budgets that are spent."""
     telemetry: TelemetrySettings = TelemetrySettings()
     """What is traced."""
 
