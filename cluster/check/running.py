@@ -23,7 +23,8 @@ def keys(case: Case) -> list[Finding]:
         for place in places_of(worker).values()
         if isinstance(place, API_SETTINGS) and place.api_key_env
     }
-    return [
+    found = _webhook_secret(case)
+    return found + [
         Finding(
             case.machines.file,
             "the containers' environment",
@@ -33,6 +34,21 @@ def keys(case: Case) -> list[Finding]:
         )
         for name, worker in wanted.items()
         if name not in case.machines.environment
+    ]
+
+
+def _webhook_secret(case: Case) -> list[Finding]:
+    """What signs webhooks reaches the nodes."""
+    webhooks = case.settings.webhooks
+    if webhooks.url is None or webhooks.secret_env in case.machines.environment:
+        return []
+    return [
+        Finding(
+            case.machines.file,
+            "the containers' environment",
+            f"has no {webhooks.secret_env}, which signs webhooks",
+            f"add {webhooks.secret_env} to the variables that are fetched or referred to there; nothing starts without it",
+        )
     ]
 
 

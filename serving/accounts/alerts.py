@@ -67,7 +67,7 @@ async def _passed(database: Database, percents: Collection[int], now_us: int) ->
         and_(window.period == "month", window.starts == month),
     )
     is_its = and_(window.subject == budget.c.subject, window.period == budget.c.period)
-    least = budget.c.cap / 100 * min(percents)  # not spent * 100, which may be too large for its column
+    least = budget.c.cap // 100 * min(percents)  # not spent * 100, which may be too large for its column
     spent = (
         select(window.subject, window.period, window.starts, window.spent, budget.c.cap)
         .select_from(spend_window.join(budget, is_its))

@@ -17,7 +17,7 @@ from serving.pool import Pool
 from serving.runs.service import Service
 from serving.settings.patch import apply_patch, check_same_deployments
 from serving.settings.settings import Settings, SettingsError
-from serving.settings.source import SettingsSource
+from serving.settings.source import SettingsSource, key_stamps
 
 logger = logging.getLogger("podium")
 
@@ -50,6 +50,8 @@ class LiveSettings:
         self._service, self._settings, self._build = service, settings, build
         self._source, self._poll_s = source, poll_s
         self._user_config: Mapping[str, Any] = {}
+        self._wanted = settings
+        """With the `user_config` laid over, and with workers whose keys are not there yet."""
         self._changing = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self.is_up = False
@@ -105,7 +107,8 @@ class LiveSettings:
 
     async def _take(self, settings: Settings, user_config: Mapping[str, Any]) -> None:
         async with self._changing:
-            pool = self._build(apply_patch(settings, user_config))
+            wanted = apply_patch(settings, user_config)
+            pool = self._build(wanted)
             try:
                 if self.is_up:
                     await pool.load_adapters()
@@ -115,7 +118,7 @@ class LiveSettings:
             late = [name for name in AT_START if getattr(settings, name) != getattr(self._settings, name)]
             if late:
                 logger.warning("What is changed under %s holds after a restart.", ", ".join(late))
-            self._settings, self._user_config = settings, user_config
+            self._settings, self._user_config, self._wanted = settings, user_config, wanted
             await self._service.swap(pool)
 
     def _refuse(self, what: str, error: PodiumError) -> None:
@@ -124,14 +127,14 @@ class LiveSettings:
 
     async def _follow(self, source: SettingsSource) -> None:
         """Reload when a file has changed, and then stayed as it is for one look: it may be half written."""
-        taken = seen = (source.digest, source.stamp(self._settings)[1])
+        taken = seen = (source.digest, key_stamps(self._wanted))
         while True:
             await asyncio.sleep(self._poll_s)
-            now = await asyncio.to_thread(source.stamp, self._service.pool.settings)
+            now = await asyncio.to_thread(source.stamp, self._wanted)
             if now == seen and now != taken and now[0]:
                 taken = now
                 with suppress(*FAULTS):
                     await self.reload()
-                    taken = seen = (now[0], source.stamp(self._service.pool.settings)[1])
+                    taken = seen = (now[0], key_stamps(self._wanted))
                     continue
             seen = now

@@ -1,14 +1,18 @@
 """Who is told of budgets, and what signs what is told (https://www.standardwebhooks.com)."""
 
-import binascii
+from base64 import b64decode
 from collections.abc import Mapping
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
-from standardwebhooks.webhooks import EmptyWebhookSecretError, Webhook
+from standardwebhooks.webhooks import Webhook
 
 from serving.settings.access import Frozen
 
+PREFIX = "whsec_"
+LEAST_BYTES = 24
+"""Of a secret, as the specification has it."""
 Percent = Annotated[int, Field(ge=1, le=100)]
 
 
@@ -32,8 +36,13 @@ class WebhookSettings(Frozen):
     @field_validator("url")
     @classmethod
     def _check_url(cls, url: str | None) -> str | None:
-        if url is not None and not url.startswith(("https://", "http://")):
-            raise ValueError("must begin with https:// (or http://, for a receiver of one's own)")
+        if url is None:
+            return None
+        parts = urlsplit(url)
+        if parts.scheme not in ("https", "http") or not parts.hostname:
+            raise ValueError("must be https://... (or http://..., for a receiver of one's own)")
+        if parts.username is not None or parts.password is not None:
+            raise ValueError("must hold no password: what is sent is signed")
         return url
 
 
@@ -56,8 +65,12 @@ def signers(settings: WebhookSettings, environment: Mapping[str, str]) -> tuple[
             "Set it in the environment that the router is started in: `echo whsec_$(openssl rand -base64 32)` makes one."
         )
     try:
-        return tuple(Webhook(secret) for secret in secrets)
-    except (binascii.Error, ValueError, EmptyWebhookSecretError) as exc:
+        keys = [b64decode(secret.removeprefix(PREFIX), validate=True) for secret in secrets]
+    except ValueError:
+        keys = [b""]
+    if min(map(len, keys)) < LEAST_BYTES:
         raise SecretError(
-            f"webhooks: the variable {settings.secret_env} holds no secret of the form `whsec_` and base64."
-        ) from exc
+            f"webhooks: the variable {settings.secret_env} holds no secret of the form `whsec_` and base64 of at least "
+            f"{LEAST_BYTES} bytes."
+        )
+    return tuple(Webhook(key) for key in keys)

@@ -208,6 +208,7 @@ async def test_two_secrets_sign_each_so_that_either_receiver_believes_it() -> No
         (None, "PODIUM_WEBHOOK_SECRET"),
         ("whsec_***", "no secret of the form"),
         ("whsec_", "no secret of the form"),
+        ("whsec_c2hvcnQ=", "at least 24 bytes"),
     ],
 )
 def test_settings_without_a_secret_that_signs_are_refused_and_the_secret_is_not_told(

@@ -5,13 +5,13 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from sqlalchemy import text
 
 from serving.accounts.windows import team_subject
 from serving.database.address import Address
 from tests.serving.api.keyed import Keyed, keyed
 from tests.serving.api.served import ASK, Json, parsed, said, scripted, served, team
 from tests.serving.runs.stores import replicas
+from tests.serving.states import until
 
 CHAT = "/v1/chat/completions"
 CACHED = {"cache": {"keep_s": 60}}
@@ -27,13 +27,9 @@ async def ask(it: Keyed, who: str, **body: Any) -> Any:
     return answer
 
 
-async def until_kept(it: Keyed, n: int) -> None:
+async def until_kept(it: Keyed) -> None:
     """Answers are kept soon, not at once."""
-    while True:
-        async with (await it.directory.open()).reading() as connection:
-            if (await connection.execute(text("SELECT count(*) FROM cached_answer"))).scalar_one() >= n:
-                return
-        await asyncio.sleep(0.02)
+    await until(lambda: not it.api.service.answers._writing, "every answer is kept")
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -113,8 +109,7 @@ async def test_answers_never_cross_teams_nor_keys_without_one_and_hits_are_bille
     async with keyed(store_address, team(**CACHED)) as it:
         await it.directory.set_budget(team_subject(it.ids["search"]), {"day": Decimal(1)})
         first = (await ask(it, "mine")).json()["podium"]
-        await until_kept(it, 1)
-        n_kept = 1
+        await until_kept(it)
         for who, is_hit in [
             ("mine", True),
             ("only run", True),
@@ -127,8 +122,7 @@ async def test_answers_never_cross_teams_nor_keys_without_one_and_hits_are_bille
             podium = (await ask(it, who)).json()["podium"]
             assert ("cached_from" in podium) is is_hit, who
             assert (podium["cost_usd"] == 0) is is_hit, who
-            n_kept += not is_hit
-            await until_kept(it, n_kept)
+            await until_kept(it)
         while True:
             day = (await it.ask("admin", "GET", f"/v1/admin/teams/{it.ids['search']}/budget")).json()["day"]
             if Decimal(day["held_usd"]) == 0 and Decimal(day["spent_usd"]) > 0:
