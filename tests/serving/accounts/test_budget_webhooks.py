@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from sqlalchemy import func, select
 from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from conductor.errors import BudgetExceeded
@@ -21,6 +22,7 @@ from serving.accounts.budgets import read_spending, set_budget
 from serving.accounts.replica_store import ReplicaStore
 from serving.accounts.windows import key_subject, team_subject
 from serving.database.address import Address
+from serving.database.schema import budget_alert
 from serving.pool import build_pool
 from serving.settings.settings import SettingsError, parse
 from serving.settings.webhooks import WebhookSettings
@@ -98,14 +100,18 @@ async def test_each_part_of_a_budget_is_told_once_in_its_window_whatever_the_rep
         await it.directory.set_budget(team_subject(it.ids["search"]), {"month": Decimal("0.2")})
         async with store_and_hooks(store_address, receiver.url, n=3) as replicas:
             told: list[int] = []
-            for _ in range(10):
+            for _ in range(9):
                 answer = await it.ask("mine", "POST", "/v1/chat/completions", ASK | {"model": "w"})
                 assert answer.status_code == 200, answer.text
                 while Decimal((await _month(it))["held_usd"]):
                     await asyncio.sleep(0.01)
                 await asyncio.gather(*(each.look() for each in replicas))
                 told.append(len(receiver.messages))
-        assert told == [0, 0, 0, 0, 1, 1, 1, 2, 2, 3], "at 0.10, 0.16 and 0.20 of 0.20 dollars"
+            assert told == [0, 0, 0, 0, 1, 1, 1, 2, 2], "at 0.10 and 0.16 of 0.20 dollars"
+            answer = await it.ask("mine", "POST", "/v1/chat/completions", ASK | {"model": "w"})
+            assert answer.status_code == 402, "it could cost four cents, and two are left"
+            while len(receiver.messages) < 3:
+                await asyncio.gather(*(each.look() for each in replicas))
         assert [message["data"]["percent"] for message in receiver.messages] == [50, 80, 100]
         assert len(set(receiver.ids)) == 3
         first = receiver.messages[0]
@@ -139,9 +145,7 @@ async def test_what_is_not_taken_is_sent_again_under_the_same_id(status: int, st
     ):
         await spend(hooks._store, "key_1", "0.6")
         hooks.start()
-        while len(receiver.messages) < 3:
-            await asyncio.sleep(0.02)
-        await asyncio.sleep(0.3)
+        await until_done(hooks, 1)
         assert len(receiver.messages) == 3, "the third was taken"
         assert len(set(receiver.ids)) == 1
         assert len({json.dumps(message, sort_keys=True) for message in receiver.messages}) == 1
@@ -153,12 +157,22 @@ async def test_a_receiver_that_never_takes_it_is_given_up_and_one_that_is_gone_a
     async with receiving(*[500] * 9) as receiver, store_and_hooks(store_address, receiver.url) as (hooks,):
         await spend(hooks._store, "key_1", "0.6")
         hooks.start()
-        await asyncio.sleep(1.5)
+        await until_done(hooks, 1)
         assert len(receiver.messages) == 4, "the first and three more"
         receiver.statuses = [410]
         await spend(hooks._store, "key_2", "0.6")
-        await asyncio.sleep(0.6)
+        await until_done(hooks, 2)
         assert len(receiver.messages) == 5
+
+
+async def until_done(hooks: BudgetWebhooks, n: int) -> None:
+    """So many are taken or given up."""
+    done = select(func.count()).select_from(budget_alert).where(budget_alert.c.done_us.is_not(None))
+    while True:
+        async with (await hooks._store.database()).reading() as connection:
+            if await connection.scalar(done) == n:
+                return
+        await asyncio.sleep(0.02)
 
 
 async def test_a_call_that_finds_too_little_left_tells_of_the_whole_budget(store_address: Address) -> None:
