@@ -61,7 +61,7 @@ TABLE = (
     Asked("GET", "/v1/admin/keys/{key}/budget", ADMINS),
     Asked("POST", "/v1/admin/keys/{key}/budget", ADMINS, {}),
     Asked("DELETE", "/v1/admin/keys/{key}", ADMINS),
-    Asked("POST", "/v1/admin/reload", (*ADMINS[:-1], 400)),  # it was started from no file
+    Asked("POST", "/v1/admin/reload", (*ADMINS[:-1], 400), {}),  # it was started from no file
     Asked("GET", "/v1/admin/openapi.json", ADMINS),
     Asked("GET", "/v1/nothing", (401, 401, 404, 404, 404, 404, 404)),
     Asked("GET", "/openapi.json", (401, 401, 404, 404, 404, 404, 404)),
