@@ -7,10 +7,11 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Row, and_, delete, func, or_, select, tuple_, update
+from sqlalchemy import ColumnElement, and_, delete, func, or_, select, update
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from serving.accounts.windows import Period, Window, WindowId, days_and_months
+from serving.accounts.windows import Window, WindowId, days_and_months
 from serving.database.database import Database
 from serving.database.schema import api_key, budget, budget_alert, spend_window, team
 from serving.database.writer import Operation, PostgresConnection
@@ -18,6 +19,7 @@ from serving.database.writer import Operation, PostgresConnection
 KEPT_US = 62 * 86_400_000_000
 """Longer than any month: a part is noticed once in its window."""
 MOST_AT_ONCE = 20
+KEY = budget_alert.c["subject", "period", "starts", "percent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +76,18 @@ async def _passed(database: Database, percents: Collection[int], now_us: int) ->
         .where(is_under_way, budget.c.cap > 0, window.spent >= least)
     )
     async with database.reading() as connection:
-        rows = (await connection.execute(spent)).all()
+        rows = (await connection.execute(spent)).mappings().all()
         if not rows:
             return []
-        whose = tuple_(alert.subject, alert.period, alert.starts)
-        known = select(alert.subject, alert.period, alert.starts, alert.percent)
-        known = known.where(whose.in_([(row.subject, row.period, row.starts) for row in rows]))
+        subjects = {row["subject"] for row in rows}
+        known = select(*KEY).where(alert.subject.in_(subjects), alert.made_us >= now_us - KEPT_US)
         noted = {tuple(row) for row in await connection.execute(known)}
     return [
-        {**row._asdict(), "percent": percent, "made_us": now_us, "next_us": now_us}
+        {**row, "percent": percent, "made_us": now_us, "next_us": now_us}
         for row in rows
         for percent in percents
-        if row.spent * 100 >= row.cap * percent
-        and (row.subject, row.period, row.starts, percent) not in noted
+        if row["spent"] * 100 >= row["cap"] * percent
+        and (row["subject"], row["period"], row["starts"], percent) not in noted
     ]
 
 
@@ -103,21 +104,17 @@ async def take_due(database: Database, percents: Collection[int], lease_us: int)
             return []
     due = select(budget_alert).where(is_due).order_by(alert.next_us).limit(MOST_AT_ONCE)
     async with database.writing() as connection:
-        rows = (await connection.execute(due.with_for_update(skip_locked=True))).all()
+        rows = (await connection.execute(due.with_for_update(skip_locked=True))).mappings().all()
+        found: list[Alert] = []
         for row in rows:
-            values = {"next_us": now_us + lease_us, "tries": row.tries + 1}
-            await connection.execute(update(budget_alert).where(_is(row)).values(values))
-        names = {
-            f"{kind}:{each.id}": each.name
-            for kind, table in (("key", api_key), ("team", team))
-            for each in await connection.execute(select(table.c.id, table.c.name).where(table.c.id.in_(
-                [row.subject.partition(":")[2] for row in rows])))
-        }  # fmt: skip
-    return [
-        Alert(WindowId(row.subject, row.period, row.starts), row.percent, row.cap, row.spent, row.made_us,
-              row.tries + 1, names.get(row.subject, ""))
-        for row in rows
-    ]  # fmt: skip
+            window = WindowId(row["subject"], row["period"], row["starts"])
+            tries = row["tries"] + 1
+            later = update(budget_alert).where(_is(window, row["percent"]))
+            await connection.execute(later.values(next_us=now_us + lease_us, tries=tries))
+            name = await _name(connection, window.subject)
+            numbers = (row["percent"], row["cap"], row["spent"], row["made_us"])
+            found.append(Alert(window, *numbers, tries, name))
+        return found
 
 
 async def put_off(database: Database, alert: Alert, next_us: int | None) -> None:
@@ -127,17 +124,26 @@ async def put_off(database: Database, alert: Alert, next_us: int | None) -> None
         StoreUnavailable: the database is away.
     """
     values = {"done_us": time.time_ns() // 1000} if next_us is None else {"next_us": next_us}
-    key = budget_alert.c
-    its_row = and_(
-        tuple_(key.subject, key.period, key.starts) == tuple_(*alert.window), key.percent == alert.percent
-    )
     async with database.writing() as connection:
-        await connection.execute(update(budget_alert).where(its_row).values(values))
+        its_row = update(budget_alert).where(_is(alert.window, alert.percent))
+        await connection.execute(its_row.values(values))
 
 
-def _is(row: Row[tuple[str, Period, int, int]]):
-    key, own = budget_alert.c, row._mapping  # noqa: SLF001 (its public way to columns by name)
-    return and_(*(key[name] == own[name] for name in ("subject", "period", "starts", "percent")))
+async def _name(connection: AsyncConnection, subject: str) -> str:
+    """Of the key or the team; empty where it is gone."""
+    kind, _, id = subject.partition(":")
+    table = team if kind == "team" else api_key
+    return await connection.scalar(select(table.c.name).where(table.c.id == id)) or ""
+
+
+def _is(window: WindowId, percent: int) -> ColumnElement[bool]:
+    key = budget_alert.c
+    return and_(
+        key.subject == window.subject,
+        key.period == window.period,
+        key.starts == window.starts,
+        key.percent == percent,
+    )
 
 
 @dataclass(frozen=True, slots=True)
