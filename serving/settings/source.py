@@ -31,8 +31,10 @@ class SettingsSource:
 
     @classmethod
     def of(cls, path: Path, model: str | None, conductor: str | None) -> "SettingsSource":
-        """The file as it is now."""
-        return cls(str(path), model, conductor, _digest(str(path)))
+        """The file as it is now. Replicas have another working folder; a link, such as a mounted ConfigMap's, stays
+        one.
+        """
+        return cls(str(path.absolute()), model, conductor, _digest(str(path)))
 
     def read(self) -> Settings:
         """The settings as the file has them now.
