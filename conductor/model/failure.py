@@ -132,6 +132,8 @@ class Attempt:
     """What it took, where its server said so: a failed call may be billed."""
     cost_is_bound: bool = False
     """`cost_usd` is the most that it can have cost."""
+    deployment: str = ""
+    """Which of the places where the worker is reached was asked; empty where it has one."""
 
     @classmethod
     def of(

@@ -150,6 +150,8 @@ class CallResult:
     for the answer."""
     cost_is_bound: bool = False
     """`cost_usd` is the most that the call can have cost; `notes` say why it is not known."""
+    deployment: str = ""
+    """Which of the places where the worker is reached answered; empty where it has one."""
 
 
 @dataclass(slots=True)
@@ -185,6 +187,8 @@ class Reply:
     """Bill the most that the call could take: `usage` is unknown and stays so."""
     cost_is_bound: bool = False
     """`cost_usd` is the most that it can have cost, as the server says."""
+    deployment: str = ""
+    """See `CallResult.deployment`."""
     texts: list[str] = field(default_factory=list[str])
     thoughts: list[str] = field(default_factory=list[str])
 
@@ -267,6 +271,7 @@ class Reply:
             inner_run=self.inner_run,
             notes=self.notes,
             cost_is_bound=is_bound,
+            deployment=self.deployment,
         )
 
 

@@ -173,6 +173,8 @@ class Record:
     """When the answer's first piece was there for the reader; seconds since the run began."""
     account: Account = NOBODY
     """Who asked for it, and may see it."""
+    cached_from: str = ""
+    """The id of the run whose answer this one was given; empty where it was answered by itself."""
 
     @property
     def model(self) -> str:

@@ -150,6 +150,8 @@ class AccountLedger:
                 continue
             tokens = min(tokens - 1, _tokens_for(price, input_tokens, window.room))
             if tokens < least:
+                if not can_wait:
+                    self._store.tell_exhausted(refusal)
                 raise _too_much(refusal, what, others_hold=can_wait)
 
     async def _hold(self, request: HoldRequest) -> Refusal | None:

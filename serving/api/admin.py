@@ -4,13 +4,15 @@ Every change is a line in the log: who changed what, by ids.
 """
 
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.openapi.utils import get_openapi
 from starlette.responses import Response
 
-from conductor.errors import NotAllowed
+from conductor.errors import BadTask, NotAllowed, WorkerUnavailable
+from conductor.model.failure import Failure
 from serving.accounts.account_policy import AccountPolicy
 from serving.accounts.authenticator import Authenticator
 from serving.accounts.caller import Caller, Scope
@@ -26,6 +28,7 @@ from serving.api.admin_schema import (
     NewKey,
     NewTeam,
     Policy,
+    Reloaded,
     Rotation,
     Team,
     TeamChange,
@@ -33,6 +36,9 @@ from serving.api.admin_schema import (
 )
 from serving.api.authentication import FIRST_KEY, caller_of
 from serving.api.respond import success
+from serving.lora.adapters import AdapterError
+from serving.runs.service import Service
+from serving.settings.settings import SettingsError
 from serving.telemetry.logs import FIELDS
 
 logger = logging.getLogger("podium")
@@ -190,6 +196,23 @@ async def set_key_policy(request: Request, caller: Admin, id: str, body: Account
     changed = await _directory(request).change_key_policy(id, body)
     _note(request, caller, "key policy set", set_key_id=changed.id, policy=changed.policy.stated())
     return Policy.of(changed)
+
+
+@router.post("/reload", responses={400: BAD})
+async def reload(request: Request, caller: Admin) -> Reloaded:
+    """Read the settings file and the files of keys again, now, on this replica; the others follow within seconds,
+    where the file is. A file that cannot be used changes nothing, and the answer says what is wrong.
+    """
+    service: Service = request.app.state.service
+    read_again: Callable[[], Awaitable[None]] | None = request.app.state.reload
+    if read_again is None:
+        raise BadTask("This server was started from no settings file.", param="settings")
+    try:
+        await read_again()
+    except (SettingsError, AdapterError, WorkerUnavailable) as exc:
+        raise BadTask(Failure.of(exc).explanation, param="settings") from exc
+    _note(request, caller, "settings reloaded")
+    return Reloaded(workers=list(service.pool.members))
 
 
 @router.get(OPENAPI, include_in_schema=False)

@@ -59,6 +59,12 @@ class NewKey(_Body):
         return None if self.expires_at is None else int(self.expires_at.timestamp() * US)
 
 
+class Reloaded(_Body):
+    """What is served now."""
+
+    workers: list[str] = Field(description="Every worker that can be asked.")
+
+
 class Rotation(_Body):
     """How a key gets a new secret."""
 

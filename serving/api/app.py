@@ -1,6 +1,7 @@
 """The routes put together."""
 
 import logging
+from collections.abc import Awaitable, Callable
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -20,16 +21,23 @@ from serving.edge.policy import Policy
 from serving.edge.waiting import WaitingRoom
 from serving.runs.service import Service
 
+Reload = Callable[[], Awaitable[None]]
 logger = logging.getLogger("podium")
 
 
-def build_api(service: Service, dialects: Dialects = DIALECTS, directory: Directory | None = None) -> FastAPI:
+def build_api(
+    service: Service,
+    dialects: Dialects = DIALECTS,
+    directory: Directory | None = None,
+    reload: Reload | None = None,
+) -> FastAPI:
     """The HTTP API over `service`.
 
     Args:
         service: who runs and keeps records.
         dialects: what clients speak, each at its path.
         directory: of teams and keys; None: there are none, and whoever is on this machine may call.
+        reload: reads the settings' files again; None: there are none.
     """
     # FastAPI's own pages for its schema load scripts from a CDN, and the schema knows no bodies: both are
     # read by hand.
@@ -37,6 +45,7 @@ def build_api(service: Service, dialects: Dialects = DIALECTS, directory: Direct
     serves_when_away = service.pool.settings.store.when_away == "serve"
     authenticator = Authenticator(directory, kept_s=KEPT_AWAY_S if serves_when_away else KEPT_S)
     app.state.service, app.state.dialects = service, dialects
+    app.state.reload = reload
     app.state.directory, app.state.authenticator = directory, authenticator
     fixed = (models.router, workflows.router, health.router, admin.router)
     for router in (completions.build_router(dialects), *fixed):

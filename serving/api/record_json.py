@@ -32,7 +32,7 @@ from conductor.run.events import (
     StepStarted,
 )
 from conductor.run.record import Account, PlanRecord, Record, StepRecord
-from serving.api.error_json import attempt_json, error_json, operator_json
+from serving.api.error_json import attempt_json, error_json, operator_attempt_json, operator_json
 
 Json = dict[str, Any]
 Inner = Mapping[str, Record]
@@ -85,7 +85,7 @@ def summary(record: Record, inner: Inner = NONE, *, trace: bool) -> Json:
         "critical_path_s": _seconds(record.critical_path_s),
         "fallback": record.fallback,
         "trace_id": record.trace_id,
-    }
+    } | _origin(record)
 
 
 def workflow(
@@ -117,7 +117,7 @@ def workflow(
         "critical_path_s": _seconds(record.critical_path_s),
         "plans": [_plan(each, for_operator=for_operator) for each in record.plans],
         "steps": steps(record, inner, for_operator=for_operator),
-    }
+    } | _origin(record)
 
 
 def steps(record: Record, inner: Inner = NONE, *, for_operator: bool = False) -> list[Json]:
@@ -255,6 +255,11 @@ def _plan(plan: PlanRecord, *, for_operator: bool) -> Json:
     }
 
 
+def _origin(record: Record) -> Json:
+    """The run whose answer it was given, where it was given one."""
+    return {"cached_from": record.cached_from} if record.cached_from else {}
+
+
 def _account(account: Account) -> Json | None:
     """Whom the run is for, by ids; None where no key was asked for."""
     return {"key_id": account.key_id, "team_id": account.team_id or None} if account.key_id else None
@@ -268,7 +273,7 @@ def _error(failure: Failure | None, *, for_operator: bool) -> Json | None:
 
 def _call(result: CallResult | None, cut: tuple[Attempt, ...] = (), *, for_operator: bool) -> Json:
     attempts = [
-        attempt_json(each) | ({"detail": each.detail} if for_operator else {})
+        (operator_attempt_json if for_operator else attempt_json)(each)
         for each in (*cut, *(result.attempts if result else ()))
     ]
     if result is None:
@@ -286,7 +291,7 @@ def _call(result: CallResult | None, cut: tuple[Attempt, ...] = (), *, for_opera
         "finish_reason": result.finish.value if result.finish else None,
         "attempts": attempts,
         "notes": list(result.notes),
-    }
+    } | ({"deployment": result.deployment} if for_operator and result.deployment else {})
 
 
 def _tokens(usage: Usage | None) -> Json | None:

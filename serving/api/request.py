@@ -61,6 +61,8 @@ class Podium(_Strict):
     deadline_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     progress: Literal["off", "events", "reasoning"] = "off"
     trace: bool = False
+    cache: bool = True
+    """An answer that was given to an equal request of the team may be given again, where the settings keep any."""
     keep: bool = False
     """The run goes on when its client leaves."""
     background: bool = False

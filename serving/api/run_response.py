@@ -38,6 +38,7 @@ from serving.runs.following import follow
 from serving.runs.service import Service
 
 Json = dict[str, Any]
+CACHE_HEADER = "x-podium-cache"
 WORKFLOW_HEADER = "x-podium-workflow-id"
 HEARTBEAT = b": still working\n\n"
 
@@ -88,7 +89,7 @@ class RunResponse(Response):
             pool, policies = self._service.pool, self._caller.policies
             resolved = resolve(self._request, pool, policies, plan_only=self.plan_only)
             async with self._opened(resolved) as run:
-                wire.workflow_id = run.record.id
+                wire.workflow_id, wire.is_cached = run.record.id, bool(run.record.cached_from)
                 if self._request.podium.background and not self._request.stream:
                     await wire.json(202, {"id": run.record.id, "object": "workflow", "status": "running"})
                 elif self._request.stream and not self.plan_only:
@@ -121,8 +122,9 @@ class RunResponse(Response):
         """The run that answers: one that ends with this response, one that outlives it, or an earlier one."""
         service, keeping = self._service, self._keeping
         if keeping is None:
+            of_cache = self._request.podium.cache
             async with service.run(
-                resolved.task, resolved.team, self._id, self._incoming, self._caller
+                resolved.task, resolved.team, self._id, self._incoming, self._caller, of_cache=of_cache
             ) as run:
                 yield run
             return
@@ -241,6 +243,8 @@ class _Wire:
         """In headers and errors from the moment there is a run of that name."""
         self.extra: dict[str, str] = {}
         """More headers."""
+        self.is_cached = False
+        """Whether the answer is an earlier run's; then a header says so."""
         self.begun = False
         self.sent_s = 0.0
         """When the newest byte of the stream was sent, by the loop's clock."""
@@ -278,5 +282,7 @@ class _Wire:
         headers = self.extra | headers
         if self.workflow_id:
             headers = {WORKFLOW_HEADER: self.workflow_id, **headers}
+        if self.is_cached:
+            headers = {CACHE_HEADER: "hit", **headers}
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": raw})

@@ -213,6 +213,37 @@ idempotency = Table(
     Index("idempotency_drop_us", "drop_us"),
     comment="requests that run once, however often they are sent",
 )
+cached_answer = Table(
+    "cached_answer",
+    metadata,
+    Column("owner", Text, primary_key=True, comment="whose; others are never given it"),
+    Column("asked", Text, primary_key=True, comment="a hash of the request and of the settings"),
+    Column("run_id", Text, nullable=False, comment="whose record has the answer"),
+    Column("drop_us", BigInteger, nullable=False),
+    Index("cached_answer_drop_us", "drop_us"),
+    comment="which run answers equal requests of the same team",
+)
+budget_alert = Table(
+    "budget_alert",
+    metadata,
+    Column("subject", Text, primary_key=True),
+    Column("period", Text, primary_key=True),
+    Column("starts", Integer, primary_key=True, autoincrement=False, comment="the day or the month"),
+    Column("percent", Integer, primary_key=True, autoincrement=False, comment="of the budget that is spent"),
+    Column("cap", BigInteger, nullable=False),
+    Column("spent", BigInteger, nullable=False),
+    Column("made_us", BigInteger, nullable=False),
+    Column("tries", Integer, nullable=False, server_default=text("0")),
+    Column("next_us", BigInteger, nullable=False, comment="when it is sent, or taken for lost on its way"),
+    Column("done_us", BigInteger, comment="when it was taken, or given up; null: it is to be sent"),
+    Index(
+        "budget_alert_open",
+        "next_us",
+        sqlite_where=text("done_us IS NULL"),
+        postgresql_where=text("done_us IS NULL"),
+    ),
+    comment="each threshold of a budget that was passed, once in its day or month",
+)
 run_event = Table(
     "run_event",
     metadata,

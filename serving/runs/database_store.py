@@ -21,7 +21,8 @@ from serving.accounts.leases import RENEW_S
 from serving.accounts.money import to_pico
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
-from serving.database.schema import api_key, run, run_event, run_text, run_worker, team
+from serving.database.schema import api_key, cached_answer, run, run_event, run_text, run_worker, team
+from serving.runs.cached_answers import KEEP_ANSWER, CachedAnswer
 from serving.runs.claims import CLAIM, RELEASE_CLAIM, Claim
 from serving.runs.finding import ANY, Wanted
 from serving.runs.journal import RunJournal
@@ -105,6 +106,17 @@ class DatabaseStore:
     async def release(self, claim: Claim) -> None:
         """See `RecordStore.release`. It is done soon, not now."""
         (await self._store.ledger()).writer.post(RELEASE_CLAIM, claim)
+
+    async def find_answer(self, owner: str, asked: str) -> str | None:
+        """See `RecordStore.find_answer`."""
+        table = cached_answer.c
+        kept = (table.owner == owner) & (table.asked == asked) & (table.drop_us > now_us())
+        row = next(iter(await self._rows(select(table.run_id).where(kept))), None)
+        return row.run_id if row else None
+
+    async def keep_answer(self, answer: CachedAnswer) -> None:
+        """See `RecordStore.keep_answer`. It is written soon, not now."""
+        (await self._store.ledger()).writer.post(KEEP_ANSWER, answer)
 
     async def put(self, records: RunRecords) -> None:
         """See `RecordStore.put`. It is written soon, not now."""

@@ -9,10 +9,11 @@ from conductor.model.messages import Message, Text
 from conductor.run.events import AnswerDelta, Event
 from conductor.run.record import Record, RunRecords
 from serving.accounts.caller import Caller
+from serving.runs.cached_answers import CachedAnswer
 from serving.runs.claims import Claim
 from serving.runs.finding import ANY, Wanted
 from serving.runs.numbers import without_content
-from serving.runs.rows import Item, made_us
+from serving.runs.rows import Item, made_us, now_us
 from serving.runs.said import AnswerSoFar
 from serving.runs.store import EventPage, Place, ignore
 from serving.settings.sections import LimitSettings
@@ -35,6 +36,7 @@ class MemoryStore:
         self._kept = set[str]()
         self._said = dict[str, AnswerSoFar]()
         self._claims = OrderedDict[tuple[str, str], Claim]()
+        self._answers = OrderedDict[tuple[str, str], CachedAnswer]()
         self.on_cancel: Callable[[str], None] = ignore
         self.on_taken: Callable[[str], None] = ignore
         self.on_orphan: Callable[[RunRecords], None] = ignore
@@ -58,6 +60,19 @@ class MemoryStore:
         """See `RecordStore.release`."""
         if self._claims.get((claim.account, claim.name)) == claim:
             del self._claims[claim.account, claim.name]
+
+    async def find_answer(self, owner: str, asked: str) -> str | None:
+        """See `RecordStore.find_answer`."""
+        found = self._answers.get((owner, asked))
+        return found.run_id if found and found.drop_us > now_us() else None
+
+    async def keep_answer(self, answer: CachedAnswer) -> None:
+        """See `RecordStore.keep_answer`. As many as there may be records are remembered."""
+        key = (answer.owner, answer.asked)
+        self._answers[key] = answer
+        self._answers.move_to_end(key)
+        while len(self._answers) > self._limits().records:
+            self._answers.popitem(last=False)
 
     def note(self, record: Record, seq: int, event: Event) -> None:
         """See `RecordStore.note`. Events are what the record is made of, so they weigh little beside it."""

@@ -36,6 +36,7 @@ ACCOUNT_CONTENT = """SELECT id FROM run WHERE {column} = '{id}' AND made_us < {{
 """Of one team, or one key."""
 OLD_RUNS = "SELECT id FROM run WHERE made_us < {0} AND ended_us IS NOT NULL ORDER BY made_us LIMIT {1}"
 OLD_CLAIMS = "DELETE FROM idempotency WHERE drop_us < {0}"
+OLD_ANSWERS = "DELETE FROM cached_answer WHERE drop_us < {0}"
 OLD_EVENTS = """DELETE FROM run_event WHERE (run_id, first_seq) IN (SELECT e.run_id, e.first_seq FROM run_event e LEFT JOIN run r ON r.id = e.run_id
     WHERE (e.at_us < {0} AND r.body_bytes > 0) OR (e.at_us < {1} AND (r.id IS NULL OR r.ended_us IS NOT NULL)) ORDER BY e.at_us LIMIT {2})"""
 """Of runs with a body after a while; where the events are all there is, as of a run that was lost, when
@@ -121,6 +122,7 @@ async def _remove(connection: PostgresConnection, items: Sequence[Retention]) ->
         for statement in REMOVE_RUN:
             await connection.execute(statement.format("= ANY ($1::text[])"), ids)
         await connection.execute(OLD_CLAIMS.format("$1"), now_us())
+        await connection.execute(OLD_ANSWERS.format("$1"), now_us())
         bounds = (items[-1].events_us, items[-1].content_us, STEP)
         status = await connection.execute(OLD_EVENTS.format("$1", "$2", "$3"), *bounds)
     return [removed + len(ids) + int(status.rpartition(" ")[2])] * len(items)
@@ -137,6 +139,7 @@ def _remove_sqlite(connection: sqlite3.Connection, items: Sequence[Retention]) -
     for statement in REMOVE_RUN:
         connection.executemany(statement.format("= ?"), ids)
     connection.execute(OLD_CLAIMS.format("?"), (now_us(),))
+    connection.execute(OLD_ANSWERS.format("?"), (now_us(),))
     bounds = (items[-1].events_us, items[-1].content_us, STEP)
     old = connection.execute(OLD_EVENTS.format("?", "?", "?"), bounds).rowcount
     return [removed + len(ids) + old] * len(items)

@@ -59,6 +59,11 @@ def log(records: RunRecords) -> None:
         "error_type": record.failure.code if record.failure else None,
         "errors": faults(records),
         "trace_id": record.trace_id,
+        "training": record.task.permit.trains,
+        "cached_from": record.cached_from or None,
+        "deployments": sorted(
+            {f"{call.worker}@{call.deployment}" for call in record.calls if call.deployment}
+        ),
         "key_id": record.account.key_id or None,
         "team_id": record.account.team_id or None,
     }

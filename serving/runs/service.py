@@ -21,6 +21,7 @@ from serving.accounts.permission import narrow_records, not_kept
 from serving.accounts.rates import Rates
 from serving.health import WorkerHealth
 from serving.pool import Pool
+from serving.runs.answer_cache import AnswerCache, answered_by, replay
 from serving.runs.conductor_health import ConductorHealth
 from serving.runs.content import ContentJournal, kept_part
 from serving.runs.finding import ANY, Wanted
@@ -65,6 +66,7 @@ class Service:
         self.store: RecordStore = store or MemoryStore(lambda: self.pool.settings.limits)
         self.store.on_cancel, self.store.on_taken = self._cancel_here, self._leave
         self.store.on_orphan = self._continue
+        self.answers = AnswerCache(self.store, lambda: self.pool.settings)
         self.kept = KeptRuns()
         self._continuing = set[asyncio.Task[None]]()
         self._ledgers = ledgers
@@ -126,9 +128,17 @@ class Service:
 
     @asynccontextmanager
     async def run(
-        self, task: Task, team: Team, id: str, headers: dict[str, str], caller: Caller
+        self,
+        task: Task,
+        team: Team,
+        id: str,
+        headers: dict[str, str],
+        caller: Caller,
+        *,
+        of_cache: bool = False,
     ) -> AsyncGenerator[Run]:
-        """Run `task` for `caller` inside its span, and keep its record, whatever happens.
+        """Run `task` for `caller` inside its span, and keep its record, whatever happens. `of_cache`: an earlier
+        run's answer may be given, and this one's kept.
 
         Raises:
             Overloaded: there is no room; nothing was run.
@@ -139,7 +149,12 @@ class Service:
                 f"{self.running} requests are under way here, and no more are taken. Try again soon."
             )
 
+        found = await self.answers.find(task, caller.account) if of_cache else None
+
         def open_it(ledger: Ledger | None, trace_id: str | None) -> AbstractAsyncContextManager[Run]:
+            if found is not None:
+                given = answered_by(found, task, id, caller.account)
+                return replay(replace(given, owner=self.store.owner, trace_id=trace_id))
             return open_run(
                 team,
                 task,
@@ -151,7 +166,8 @@ class Service:
                 journal=ContentJournal(task.permit, self.store.note).note,
             )
 
-        async with self._recorded(id, task.model, headers, caller.account, open_it) as run:
+        opened = self._recorded(id, task.model, headers, caller.account, open_it)
+        async with self.answers.keeping(opened) if of_cache else opened as run:
             yield run
 
     async def keep(self, task: Task, team: Team, id: str, headers: dict[str, str], caller: Caller) -> Run:

@@ -7,6 +7,7 @@ from typing import Protocol
 from conductor.run.events import Event
 from conductor.run.record import Record, RunRecords
 from serving.accounts.caller import Caller
+from serving.runs.cached_answers import CachedAnswer
 from serving.runs.claims import Claim
 from serving.runs.finding import ANY, Wanted
 from serving.runs.rows import Item
@@ -60,6 +61,22 @@ class RecordStore(Protocol):
 
     async def release(self, claim: Claim) -> None:
         """Give the name back: nothing was run."""
+        ...
+
+    async def find_answer(self, owner: str, asked: str) -> str | None:
+        """The id of the run that answered what was asked; see `serving/runs/answer_cache.py`.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        ...
+
+    async def keep_answer(self, answer: CachedAnswer) -> None:
+        """Keep it, in place of an earlier one.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
         ...
 
     def note(self, record: Record, seq: int, event: Event) -> None:

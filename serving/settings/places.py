@@ -4,7 +4,13 @@ import ipaddress
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from serving.settings.workers import API_SETTINGS, ScriptedSettings, VllmSettings, WorkerSettings
+from serving.settings.workers import (
+    API_SETTINGS,
+    ScriptedSettings,
+    VllmSettings,
+    WorkerSettings,
+    places_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +29,12 @@ class Place:
 
 
 def places_reached(worker: WorkerSettings) -> list[Place]:
-    """Every place that a call of `worker` itself can go to; its fallbacks are workers of their own."""
-    return [Place(worker.provider or worker.kind, worker.region, _is_local(worker))]
+    """Every place that a call of `worker` itself can go to, each of its deployments; its fallbacks are workers of
+    their own.
+    """
+    return [
+        Place(each.provider or each.kind, each.region, _is_local(each)) for each in places_of(worker).values()
+    ]
 
 
 def _is_local(worker: WorkerSettings) -> bool:

@@ -187,6 +187,18 @@ class StoreSettings(Frozen):
     team are one each. null: any."""
 
 
+class CacheSettings(Frozen):
+    """Answers given again to equal requests of the same team: nobody is called, and nothing is paid. A request with
+    `podium: {cache: false}` is always asked.
+    """
+
+    keep_s: float | None = Field(default=None, gt=0)
+    """How long an answer is given again. null: never."""
+    teams: tuple[str, ...] | None = None
+    """The ids of the teams for which this is done. null: all, keys without a team each for itself, and whoever
+    asks where there are no keys."""
+
+
 class TelemetrySettings(Frozen):
     """What is traced. Where spans go is the standard `OTEL_EXPORTER_OTLP_*` variables' business."""
 

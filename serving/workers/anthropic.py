@@ -29,7 +29,8 @@ from conductor.model.messages import Image, Message, Part
 from conductor.model.usage import Usage
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 from serving.egress.client import guard
-from serving.workers.account import Account
+from serving.workers.account import NO_KEY, Account
+from serving.workers.clouds import credential_errors, google_credentials
 from serving.workers.http_errors import ErrorMapper, error_text
 from serving.workers.http_guard import bound_response
 from serving.workers.images import split_data_url
@@ -77,18 +78,7 @@ class AnthropicWorker:
                 ANTHROPIC_BASE_URL says.
         """
         self.name, self._account = account.name, account
-        self._client = anthropic.AsyncAnthropic(
-            api_key=account.api_key,
-            base_url=account.base_url,
-            max_retries=0,
-            http_client=guard(
-                anthropic.DefaultAsyncHttpxClient(
-                    timeout=account.timeout, event_hooks={"response": [bound_response]}
-                ),
-                account.reach,
-            ),
-            open_telemetry=False,  # our span around the call is the one; the SDK would add a second
-        )
+        self._client = _client(account)
         self._faults = account.faults("Anthropic", "ANTHROPIC_API_KEY", self._client.base_url)
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
@@ -226,6 +216,44 @@ class AnthropicWorker:
                 yield
         except anthropic.AnthropicError as exc:
             raise fault(self._faults, exc) from exc
+        except credential_errors() as exc:
+            raise self._faults.no_credentials() from exc
+
+
+Client = anthropic.AsyncAnthropic | anthropic.AsyncAnthropicBedrock | anthropic.AsyncAnthropicVertex
+
+
+def _client(account: Account) -> Client:
+    """The SDK's client for where the model is reached."""
+    access = account.access
+    http = guard(
+        anthropic.DefaultAsyncHttpxClient(
+            timeout=account.timeout, event_hooks={"response": [bound_response]}
+        ),
+        account.reach,
+    )
+    # Our span around the call is the one; the SDK would add a second.
+    shared: dict[str, Any] = {
+        "base_url": account.base_url,
+        "max_retries": 0,
+        "http_client": http,
+        "open_telemetry": False,
+    }
+    match access.service:
+        case "bedrock":
+            key = None if account.api_key == NO_KEY else account.api_key
+            return anthropic.AsyncAnthropicBedrock(
+                api_key=key, aws_region=access.region, aws_profile=access.profile, **shared
+            )
+        case "vertex":
+            return anthropic.AsyncAnthropicVertex(
+                region=access.region or "",
+                project_id=access.project or "",
+                credentials=google_credentials(access, account.name),
+                **shared,
+            )
+        case _:
+            return anthropic.AsyncAnthropic(api_key=account.api_key, **shared)
 
 
 def fault(faults: ErrorMapper, exc: anthropic.AnthropicError) -> WorkerError:

@@ -33,6 +33,7 @@ from conductor.model.usage import Usage
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 from serving.egress.client import guard
 from serving.workers.account import Account
+from serving.workers.clouds import credential_errors, google_credentials, vertex_address
 from serving.workers.gemini_stream import check_usage_counts
 from serving.workers.http_errors import ErrorMapper
 from serving.workers.http_guard import bound_response
@@ -83,10 +84,10 @@ class GeminiWorker:
         """Connects to nobody yet.
 
         Args:
-            account: of the Gemini API (not Vertex AI); its `base_url` is without the API's version.
+            account: of the Gemini API or of Vertex AI; its `base_url` is without the API's version.
         """
         self.name, self._account = account.name, account
-        address = (account.base_url or DEFAULT_BASE_URL).rstrip("/")
+        address = (account.base_url or vertex_address(account.access) or DEFAULT_BASE_URL).rstrip("/")
         self._host = httpx2.URL(address).host
         self._http = guard(
             httpx2.AsyncClient(
@@ -101,7 +102,7 @@ class GeminiWorker:
         options = types.HttpOptions(
             base_url=address, httpx_async_client=self._http, extra_body=dict(account.extra_body) or None
         )
-        self._client = genai.Client(vertexai=False, api_key=account.api_key, http_options=options)
+        self._client = _client(account, options)
         self._faults = account.faults("Gemini", "GEMINI_API_KEY", httpx2.URL(address))
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
@@ -238,6 +239,21 @@ class GeminiWorker:
                 yield
         except (errors.APIError, errors.ContinuationInterruptedError) as exc:
             raise fault(self._faults, exc) from exc
+        except credential_errors() as exc:
+            raise self._faults.no_credentials() from exc
+
+
+def _client(account: Account, options: types.HttpOptions) -> genai.Client:
+    access = account.access
+    if access.service != "vertex":
+        return genai.Client(vertexai=False, api_key=account.api_key, http_options=options)
+    return genai.Client(
+        vertexai=True,
+        project=access.project,
+        location=access.region,
+        credentials=google_credentials(access, account.name),
+        http_options=options,
+    )
 
 
 def fault(faults: ErrorMapper, exc: errors.APIError | errors.ContinuationInterruptedError) -> WorkerError:

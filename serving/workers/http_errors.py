@@ -104,6 +104,12 @@ class ErrorMapper:
             f"It was called at {self.address}: is it up, is base_url right?",
         )
 
+    def no_credentials(self) -> WorkerRefused:
+        """Its cloud gives no credentials, or takes none that are there. Its library's words may quote secrets."""
+        return self._config_error(
+            f"Its cloud's library found no credentials for {self.address}, or they were not taken (settings: service)."
+        )
+
     def stall(self, has_begun: bool = False) -> WorkerUnavailable:
         """Connected, or not even that, and then nothing came for too long.
 

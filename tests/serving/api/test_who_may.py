@@ -67,6 +67,7 @@ TABLE = (
     Asked("GET", "/v1/admin/keys/{key}/policy", ADMINS),
     Asked("POST", "/v1/admin/keys/{key}/policy", ADMINS, {}),
     Asked("DELETE", "/v1/admin/keys/{key}", ADMINS),
+    Asked("POST", "/v1/admin/reload", (*ADMINS[:-1], 400), {}),  # it was started from no file
     Asked("GET", "/v1/admin/openapi.json", ADMINS),
 )
 """Every route, each method of it at least once."""
