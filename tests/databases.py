@@ -2,10 +2,14 @@
 file.
 """
 
+import os
+import shutil
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from cluster.local.processes import free_port
 from prove.databases import Postgres
 from prove.databases import running_postgres as running_durable_postgres
 from serving.database.address import Address, sqlite_address

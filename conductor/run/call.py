@@ -165,9 +165,7 @@ async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGene
         BudgetExceeded: nothing was called, or not once more.
         WorkerError: with the step that asked; `WorkerRefused` where the run's permit leaves the worker out.
     """
-    if not (call.permit.allows(member.name) or member.bills_inner_calls):
-        message = f"{quote(member.name)} is none of the workers that this run may call."
-        raise WorkerRefused(message, worker=member.name, step=call.site.step, every_call=True)
+    _check_permit(member, call)
     call = replace(call, sampling=member.with_defaults(call.sampling))
     if member.bills_inner_calls:
         ledger = BudgetLedger()
@@ -203,6 +201,17 @@ async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGene
         finally:
             if reply is not None:
                 await holds.finish(reply.result)
+
+
+def _check_permit(member: PoolMember, call: Call) -> None:
+    """Let through whom the call's permit allows, and what only calls others: those are held to it themselves.
+
+    Raises:
+        WorkerRefused: the permit leaves the worker out.
+    """
+    if not (call.permit.allows(member.name) or member.bills_inner_calls):
+        message = f"{quote(member.name)} is none of the workers that this run may call."
+        raise WorkerRefused(message, worker=member.name, step=call.site.step, every_call=True)
 
 
 def _sum(failed: Iterable[Failure | Attempt]) -> tuple[Decimal, Usage]:

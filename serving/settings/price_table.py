@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from conductor.model.usage import dearest_of
 from serving.settings.settings import Settings
-from serving.settings.workers import API_SETTINGS, ApiSettings, PriceSettings
+from serving.settings.workers import API_SETTINGS, ApiSettings, PriceSettings, WorkerSettings, places_of
 
 logger = logging.getLogger("podium")
 
@@ -60,30 +60,47 @@ def with_known_prices(settings: Settings, environment: Mapping[str, str]) -> Set
         settings: as they were written.
         environment: of this process: the SDKs take addresses from it.
     """
-    asked = {
-        worker.name: question
+    unpriced = {
+        place: own
         for worker in settings.workers
-        if isinstance(worker, API_SETTINGS)
-        and worker.price is None
-        and (question := question_of(worker, environment))
+        for place, own in places_of(worker).items()
+        if isinstance(own, API_SETTINGS) and own.price is None
     }
-    prices = dict(zip(asked, look_up(list(asked.values())), strict=True))
-    for worker in settings.workers:
-        if isinstance(worker, API_SETTINGS) and worker.price is None:
-            _tell(worker, prices.get(worker.name))
-    workers = tuple(
-        worker.model_copy(update={"price": price}) if (price := prices.get(worker.name)) else worker
-        for worker in settings.workers
-    )
+    asked = {
+        place: question for place, own in unpriced.items() if (question := question_of(own, environment))
+    }
+    found = dict(zip(asked, look_up(list(asked.values())), strict=True))
+    prices = {place: found.get(place) for place in unpriced}
+    for place, own in unpriced.items():
+        _tell(place, own.model, prices[place])
+    workers = tuple(_with_price(worker, prices) for worker in settings.workers)
     return settings.model_copy(update={"workers": workers})
 
 
+def _with_price(worker: WorkerSettings, prices: Mapping[str, PriceSettings | None]) -> WorkerSettings:
+    """`worker`, at each of its deployments with the price of `prices` where it has none of its own."""
+    if not isinstance(worker, API_SETTINGS) or not worker.deployments:
+        price = prices.get(worker.name)
+        return worker.model_copy(update={"price": price}) if price else worker
+    deployments = tuple(
+        each.model_copy(update={"price": price}) if (price := prices.get(place)) else each
+        for each, place in zip(worker.deployments, places_of(worker), strict=True)
+    )
+    return worker.model_copy(update={"deployments": deployments})
+
+
 def question_of(worker: ApiSettings, environment: Mapping[str, str]) -> Question | None:
-    """What to ask the table of `worker`; None where no answer of it would hold."""
+    """What to ask the table of `worker`, at one of its places; None where no answer of it would hold."""
     if PRICED_APART & worker.extra_body.keys():
         return None
-    address = worker.base_url or environment.get(ADDRESS_ENV.get(worker.kind, "")) or None
     model = (worker.like or worker.model).removeprefix("models/")
+    if worker.service == "bedrock" and worker.base_url is None:
+        return Question("aws", None, worker.model)  # its names say at which rate: `eu.`, `global.`
+    if (
+        worker.service == "vertex" and worker.base_url is None
+    ):  # of models in a region the table knows no rate
+        return Question("google", None, model) if worker.region == "global" else None
+    address = worker.base_url or environment.get(ADDRESS_ENV.get(worker.kind, "")) or None
     return Question(None if address else PROVIDERS[worker.kind], address, model)
 
 
@@ -128,19 +145,19 @@ def _dearest(answer: list[object] | None) -> PriceSettings | None:
     return PriceSettings.model_validate(asdict(dearest_of(prices)))
 
 
-def _tell(worker: ApiSettings, price: PriceSettings | None) -> None:
+def _tell(worker: str, model: str, price: PriceSettings | None) -> None:
     if price is None:
         logger.warning(
             "Worker %s: what %s costs is unknown; requests with a cost limit and keys with a budget cannot use"
             " it. Set its `price`.",
-            worker.name,
-            worker.model,
+            worker,
+            model,
         )
         return
     logger.info(
         "Worker %s: %s costs $%f in, $%f out per million tokens, as genai-prices %s says.",
-        worker.name,
-        worker.model,
+        worker,
+        model,
         price.input_usd_per_mtok,
         price.output_usd_per_mtok,
         version("genai-prices"),
