@@ -65,6 +65,37 @@ def test_tiers_and_cache_writes_come_with_the_price():
     assert (claude.cache_write_usd_per_mtok, claude.cache_write_1h_usd_per_mtok) == (Decimal("3.75"), 6)
 
 
+def test_each_deployment_has_the_price_of_its_place_and_the_worst_of_them_is_held():
+    gpt = {"kind": "openai", "model": "gpt-5", "deployments": [
+        {"name": "own"},
+        {"name": "azure", "base_url": "https://us.openai.azure.com/openai/v1/"},
+        {"name": "dear", "price": OWN | {"output_usd_per_mtok": 99}},
+    ]}  # fmt: skip
+    settings = with_known_prices(told(gpt), {})
+    (worker,) = settings.workers
+    assert isinstance(worker, ApiSettings)
+    assert worker.price is None
+    outputs = [each.price.output_usd_per_mtok for each in worker.deployments if each.price]
+    assert outputs == [10, 10, 99]
+    worst = build_pool(settings, {"OPENAI_API_KEY": "sk-1"}, {}).members["w0"].worst_price
+    assert worst
+    assert worst.output_usd_per_mtok == 99
+    unknown = {"name": "unknown", "base_url": "http://127.0.0.1:1/v1"}
+    settings = with_known_prices(told(gpt | {"deployments": [{"name": "own"}, unknown]}), {})
+    assert build_pool(settings, {"OPENAI_API_KEY": "sk-1"}, {}).members["w0"].worst_price is None
+
+
+def test_a_model_in_a_cloud_is_priced_as_that_cloud_does():
+    bedrock = {"kind": "anthropic", "service": "bedrock", "region": "eu-central-1"}
+    vertex = {"kind": "gemini", "service": "vertex", "project": "p", "model": "gemini-2.5-pro"}
+    ours = {"ANTHROPIC_BASE_URL": "http://127.0.0.1:1"}
+    claude = priced(bedrock | {"model": "eu.anthropic.claude-sonnet-4-5-20250929-v1:0"}, ours)
+    assert claude
+    assert claude.input_usd_per_mtok == Decimal("3.3")
+    assert priced(vertex | {"region": "global"})
+    assert priced(vertex | {"region": "europe-west4"}) is None, "the table knows no rates of regions"
+
+
 DEEPSEEK = {"kind": "openai", "base_url": "https://api.deepseek.com", "model": "deepseek-chat"}
 AZURE = {"kind": "openai", "base_url": "https://us.openai.azure.com/openai/v1/", "model": "our-own-name"}
 

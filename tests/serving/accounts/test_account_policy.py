@@ -1,6 +1,7 @@
 """Policies only take away, in whatever order they are joined."""
 
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -115,3 +116,23 @@ def test_a_policy_with_a_fault_is_refused(wrong: dict[str, object]) -> None:
 
 def test_money_in_a_policy_is_exact() -> None:
     assert AccountPolicy.model_validate_json('{"max_cost_usd": "0.10"}').max_cost_usd == Decimal("0.10")
+
+
+def test_a_worker_is_allowed_only_where_every_place_that_it_is_reached_at_is() -> None:
+    here = {"name": "here", "base_url": "http://127.0.0.1:1/v1", "region": "eu"}
+    there = {"name": "there", "base_url": "https://api.example.com/v1", "region": "us", "provider": "p"}
+    gpt = {"name": "gpt", "kind": "openai", "model": "gpt-5"}
+
+    def allows(policy: AccountPolicy, *places: dict[str, Any], **more: object) -> bool:
+        (worker,) = parse({"workers": [gpt | more | {"deployments": list(places)}]}).workers
+        return policy.allows_worker(worker)
+
+    local, europe = AccountPolicy(local_only=True), AccountPolicy(regions=frozenset({"eu"}))
+    ours = AccountPolicy(providers=frozenset({"openai"}))
+    for policy in (local, europe, ours):
+        assert allows(policy, here)
+        assert not allows(policy, here, there)
+    assert not allows(local, there, local=True), "what is said of the worker does not hold elsewhere"
+    unsaid = {"name": "there", "base_url": "https://api.example.com/v1"}
+    assert not allows(europe, unsaid, region="eu")
+    assert allows(local, {**there, "local": True})

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from serving.accounts.account_policy import AccountPolicy
 from serving.accounts.windows import team_subject
 from serving.database.address import Address
 from tests.serving.api.keyed import Keyed, keyed
@@ -129,6 +130,32 @@ async def test_answers_never_cross_teams_nor_keys_without_one_and_hits_are_bille
                 break
             await asyncio.sleep(0.02)
         assert Decimal(day["spent_usd"]) == Decimal(str(first["cost_usd"])), "once for three requests"
+
+
+async def test_only_whoever_may_call_the_same_workers_gets_an_answer_and_none_is_kept_of_what_may_not_be(
+    store_address: Address,
+) -> None:
+    async with keyed(store_address, team(**CACHED)) as it:
+
+        async def is_hit(who: str) -> bool:
+            podium = (await ask(it, who)).json()["podium"]
+            await until_kept(it)
+            return "cached_from" in podium
+
+        assert [await is_hit("mine") for _ in range(2)] == [False, True]
+        await it.directory.change_key_policy(it.ids["only run"], AccountPolicy(max_effort="low"))
+        assert [await is_hit("only run") for _ in range(2)] == [False, True]
+        await it.directory.change_key_policy(it.ids["alone"], AccountPolicy(store_content=False))
+        assert [await is_hit("alone") for _ in range(2)] == [False, False]
+
+
+async def test_an_answer_of_which_something_was_taken_out_is_not_given_again() -> None:
+    secret = "Use sk-proj-" + "a1B2" * 12 + " for it."
+    async with served({"workers": [scripted("w", secret)]} | CACHED) as api:
+        for _ in range(2):
+            answer = await api.ok({"model": "w"})
+            assert answer["choices"][0]["message"]["content"] == secret
+            assert "cached_from" not in answer["podium"]
 
 
 async def test_it_is_for_the_teams_that_the_settings_name(store_address: Address) -> None:
