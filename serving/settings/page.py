@@ -17,7 +17,7 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from serving.settings import sections, settings, webhooks, workers
+from serving.settings import prices, sections, settings, webhooks, workers
 from serving.settings.accepts import Accepts
 
 HEAD = """\
@@ -40,7 +40,7 @@ SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("workers[]: kind vllm", workers.VllmSettings),
     ("workers[]: kind python", workers.PythonSettings),
     ("workers[]: kind scripted", workers.ScriptedSettings),
-    ("workers[].price", workers.PriceSettings),
+    ("workers[].price", prices.PriceSettings),
     ("workers[].price.long_prompts[]", workers.LongPromptSettings),
     ("workers[].retry", workers.RetrySettings),
     ("workers[].accepts", Accepts),

@@ -19,8 +19,9 @@ from typing import NamedTuple
 from pydantic import ValidationError
 
 from conductor.model.usage import dearest_of
+from serving.settings.prices import PriceSettings
 from serving.settings.settings import Settings
-from serving.settings.workers import API_SETTINGS, ApiSettings, PriceSettings, WorkerSettings, places_of
+from serving.settings.workers import API_SETTINGS, ApiSettings, WorkerSettings, places_of
 
 logger = logging.getLogger("podium")
 

@@ -155,6 +155,16 @@ async def test_what_it_costs_is_by_the_price_of_the_deployment_that_answered() -
         assert record["cost_usd"] == pytest.approx((12 + 7) * 100 / 1e6)
 
 
+async def test_the_next_deployment_is_asked_only_with_what_is_left_after_the_one_before_is_paid() -> None:
+    async with deployed({"weight": 1e6}, {}, stall_timeout_s=0.3) as (running, wires):
+        wires["a"].respond = lambda _: Answer(stall_after=2)
+        answer = await running.post({"model": "gpt"}, max_cost_usd=0.001)
+        assert answer.status_code == 402, answer.text
+        assert (len(wires["a"].requests), len(wires["b"].requests)) == (1, 0)
+        record = await running.record(answer.headers["x-podium-workflow-id"])
+        assert (record["cost_is_bound"], record["cost_usd"] > 0) == (True, True)
+
+
 def settings(*places: Json, **worker: object) -> Json:
     return {"workers": [{"name": "w", "kind": "openai", "model": "m", **worker, "deployments": list(places)}]}
 
