@@ -41,7 +41,7 @@ SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("workers[]: kind python", workers.PythonSettings),
     ("workers[]: kind scripted", workers.ScriptedSettings),
     ("workers[].price", prices.PriceSettings),
-    ("workers[].price.long_prompts[]", workers.LongPromptSettings),
+    ("workers[].price.long_prompts[]", prices.LongPromptSettings),
     ("workers[].retry", workers.RetrySettings),
     ("workers[].accepts", Accepts),
     ("workers[].scale", workers.Scale),
