@@ -71,10 +71,10 @@ async def let_it_die(router: Replica, owner: str) -> None:
 
 
 async def until_it_halts(router: Replica, id: str) -> None:
-    """Until the store has all that was said of the answer."""
+    """Until the store has all that was said of the answer, but for the last word, which waits for its end."""
     while True:
         items = (await router.records.events(id, 0)).items
-        if "".join(getattr(item.event, "text", "") for item in items) == " ".join(WORDS.split()[:20]):
+        if "".join(getattr(item.event, "text", "") for item in items) == " ".join(WORDS.split()[:19]) + " ":
             return
         await asyncio.sleep(0.02)
 
