@@ -22,6 +22,8 @@ from itertools import groupby
 from typing import Any, cast
 
 import anthropic
+from anthropic.lib.bedrock import AsyncAnthropicBedrock
+from anthropic.lib.vertex import AsyncAnthropicVertex
 from anthropic.types import RawMessageStreamEvent
 
 from conductor.errors import WorkerError, WorkerUnavailable
@@ -220,7 +222,7 @@ class AnthropicWorker:
             raise self._faults.no_credentials() from exc
 
 
-Client = anthropic.AsyncAnthropic | anthropic.AsyncAnthropicBedrock | anthropic.AsyncAnthropicVertex
+Client = anthropic.AsyncAnthropic | AsyncAnthropicBedrock | AsyncAnthropicVertex
 
 
 def _client(account: Account) -> Client:
@@ -242,11 +244,11 @@ def _client(account: Account) -> Client:
     match access.service:
         case "bedrock":
             key = None if account.api_key == NO_KEY else account.api_key
-            return anthropic.AsyncAnthropicBedrock(
+            return AsyncAnthropicBedrock(
                 api_key=key, aws_region=access.region, aws_profile=access.profile, **shared
             )
         case "vertex":
-            return anthropic.AsyncAnthropicVertex(
+            return AsyncAnthropicVertex(
                 region=access.region or "",
                 project_id=access.project or "",
                 credentials=google_credentials(access, account.name),
