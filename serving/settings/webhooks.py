@@ -2,14 +2,16 @@
 
 from base64 import b64decode
 from collections.abc import Mapping
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
-from standardwebhooks.webhooks import Webhook
 
 from serving.redaction.secrets import learn_secret
 from serving.settings.access import Frozen
+
+if TYPE_CHECKING:
+    from standardwebhooks.webhooks import Webhook
 
 PREFIX = "whsec_"
 LEAST_BYTES = 24
@@ -51,7 +53,7 @@ class SecretError(Exception):
     """Nothing can be signed; the message says why, and what to do."""
 
 
-def signers(settings: WebhookSettings, environment: Mapping[str, str]) -> tuple[Webhook, ...]:
+def signers(settings: WebhookSettings, environment: Mapping[str, str]) -> "tuple[Webhook, ...]":
     """What signs; none where nobody is told.
 
     Raises:
@@ -59,6 +61,8 @@ def signers(settings: WebhookSettings, environment: Mapping[str, str]) -> tuple[
     """
     if settings.url is None:
         return ()
+    from standardwebhooks.webhooks import Webhook  # settings are read where nothing but pydantic is
+
     secrets = environment.get(settings.secret_env, "").split()
     for secret in secrets:
         learn_secret(secret)  # so that no log, record or span shows it, whoever says it
