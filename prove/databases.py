@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -112,7 +112,7 @@ class Postgres:
 
 
 @contextmanager
-def running_postgres(*, is_durable: bool = True) -> Iterator[Postgres]:
+def running_postgres(*, is_durable: bool = True) -> Generator[Postgres]:
     """One with a folder of its own, gone afterwards; see `Postgres`."""
     folder = Path(tempfile.mkdtemp(prefix="podium-postgres-"))
     postgres = Postgres(folder, is_durable=is_durable)

@@ -27,7 +27,11 @@ class UnreadableRecord(ValueError):
 
 def dump(value: Any) -> Json:
     """`value` as what `json.dumps` takes."""
-    return _dumper(type(value))(value)
+    return _dumper(_kind_of(value))(value)
+
+
+def _kind_of(value: Any) -> type[Any]:
+    return cast(type[Any], type(value))
 
 
 def load(kind: Any, data: Json) -> Any:
@@ -52,9 +56,9 @@ def _dumper(kind: type[Any]) -> Dumper:
     if issubclass(kind, Decimal):
         return str
     if issubclass(kind, (tuple, list)):
-        return lambda values: [_dumper(type(each))(each) for each in values]
+        return lambda values: [_dumper(_kind_of(each))(each) for each in values]
     if issubclass(kind, Mapping):
-        return lambda values: {name: _dumper(type(each))(each) for name, each in values.items()}
+        return lambda values: {name: _dumper(_kind_of(each))(each) for name, each in values.items()}
     return lambda value: value
 
 
@@ -65,8 +69,9 @@ def _dataclass_dumper(kind: type[Any]) -> Dumper:
         shape: dict[str, Json] = {TYPE: kind.__name__}
         for name, kind_left_out, default in defaults:
             held = getattr(value, name)
-            if (kind_left_out is not None and type(held) is not kind_left_out) or held != default:
-                shape[name] = _dumper(type(held))(held)
+            kind_held = _kind_of(held)
+            if (kind_left_out is not None and kind_held is not kind_left_out) or held != default:
+                shape[name] = _dumper(kind_held)(held)
         return shape
 
     return dump_it
@@ -78,7 +83,7 @@ def _default_of(each: "Field[Any]") -> tuple[type[Any] | None, Any]:
         return None, each.default_factory()
     if each.default is MISSING or each.metadata.get("always_written"):
         return None, NOTHING
-    return type(each.default), each.default
+    return _kind_of(each.default), each.default
 
 
 Loader = Callable[[Json, str], Any]

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from conductor.model.permit import EFFORTS
+from conductor.model.permit import lowest_effort
 from serving.settings.places import places_reached
 from serving.settings.workers import WorkerSettings
 
@@ -24,10 +24,10 @@ Names = Annotated[
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
-class AccountPolicy(BaseModel):
+class AccountPolicy(BaseModel, frozen=True):
     """What a team or a key may do. null: no limit. A key may do what both its team's policy and its own allow."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
 
     models: Names | None = Field(
         default=None, description="The names that `model` may be: models, workflows and workers."
@@ -87,9 +87,7 @@ class AccountPolicy(BaseModel):
             max_steps=least(self.max_steps, other.max_steps),
             max_rounds=least(self.max_rounds, other.max_rounds),
             max_depth=least(self.max_depth, other.max_depth),
-            max_effort=min(
-                (each for each in (self.max_effort, other.max_effort) if each), key=EFFORTS.index, default=None
-            ),
+            max_effort=_least_effort(self.max_effort, other.max_effort),
             max_cost_usd=least(self.max_cost_usd, other.max_cost_usd),
             requests_per_minute=least(self.requests_per_minute, other.requests_per_minute),
             tokens_per_minute=least(self.tokens_per_minute, other.tokens_per_minute),
@@ -136,6 +134,10 @@ class AccountPolicy(BaseModel):
 def least(*limits: Any) -> Any:
     """The least of some limits; None of them: no limit."""
     return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _least_effort(*limits: Effort | None) -> Effort | None:
+    return cast(Effort | None, lowest_effort(*limits))
 
 
 def _both(one: Names | None, other: Names | None) -> Names | None:

@@ -87,7 +87,7 @@ async def _fetch(client: httpx2.AsyncClient, url: str, room: int) -> tuple[str, 
     """
     async with client.stream("GET", url, headers={"accept-encoding": "identity"}) as response:
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if response.status_code != httpx2.codes.OK or not PICTURE.fullmatch(kind):
+        if response.status_code != int(httpx2.codes.OK) or not PICTURE.fullmatch(kind):
             raise _refusal(f"Its server answered {response.status_code}, and no picture.")
         content = bytearray()
         async for piece in response.aiter_bytes():

@@ -69,7 +69,8 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
     """httpcore2's sockets, opened to addresses within `reach`."""
 
     def __init__(self, reach: Reach) -> None:
-        self._reach, self._inner = reach, httpcore2.AnyIOBackend()
+        self._reach = reach
+        self._inner = cast(httpcore2.AsyncNetworkBackend, httpcore2.AnyIOBackend())
 
     async def connect_tcp(
         self,
@@ -138,14 +139,14 @@ def _guarded_session(transport: Any, reach: Reach) -> aiohttp.ClientSession:
     proxy's, is not asked of the resolver.
     """
 
-    def open_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+    def open_socket(address: "tuple[int, int, int, str, tuple[Any, ...]]") -> socket.socket:
         family, kind, protocol, _, where = address
         reach.check(str(where[0]))
         return socket.socket(family, kind, protocol)
 
     connector = aiohttp.TCPConnector(
         limit=transport.limits.max_connections or 0,
-        keepalive_timeout=cast(Any, transport.limits.keepalive_expiry),
+        keepalive_timeout=transport.limits.keepalive_expiry,
         ssl=transport.ssl_context,
         resolver=GuardedResolver(reach),
         socket_factory=open_socket,

@@ -16,7 +16,7 @@ def map_texts(value: T, change: Callable[[str], str]) -> T:
 
 
 def _map(value: Any, change: Callable[[str], str]) -> Any:
-    kind: type[Any] = type(value)
+    kind = cast(type[Any], type(value))
     if kind is str:
         return change(value)
     if kind is tuple:

@@ -41,14 +41,24 @@ def note(name: str, ports: list[Port]) -> str:
     return table(ports)
 
 
+def ports_once_open(tag: str, needed: set[int]) -> list[Port]:
+    """The ports, once those needed are among them: HAProxy is replaced by a new process whenever Ray Serve changes its configuration."""
+    until_s = time.monotonic() + 30
+    while True:
+        ports = list_ports(processes_of(tag))
+        if needed <= {each.port for each in ports}:
+            return ports
+        assert time.monotonic() < until_s, table(ports)
+        time.sleep(0.5)
+
+
 @pytest.mark.parametrize("fast", [False, True], ids=["serves-proxy", "haproxy"])
 def test_make_serve_is_on_loopback_and_ray_asks_for_its_token_there_too(fast: bool, tmp_path: Path) -> None:
     env = fast_environment() if fast else None
     with Server(settings=SCRIPTED, port=0, env=env, dashboard_port=0, log=tmp_path / "log") as server:
-        ports = list_ports(processes_of(server.tag))
+        ports = ports_once_open(server.tag, {server.port, server.metrics_port, server.dashboard_port})
         said = note("fast" if fast else "default", ports)
         numbers = {each.port: each for each in ports}
-        assert {server.port, server.metrics_port, server.dashboard_port} <= numbers.keys()
         assert [each for each in ports if not each.is_on_loopback] == [], said
         assert numbers[server.metrics_port].asks_for == METRICS
         assert sum(each.asks_for == "a token (gRPC)" for each in ports) >= 5, said
