@@ -34,7 +34,8 @@ grep -q '# bounds of Podium' "$config" || sed -i -E "
 # bounds of Podium: cluster/haproxy_guarded.sh
 s/^( *maxconn )[0-9]+\$/\1$most/
 s/^( *stats socket .* mode )666( .*)?\$/\1600\2/
-s/^( *bind )[*]?:([0-9]+)\$/\1$metrics_address:\2/
+/^frontend prometheus\$/,/^ *bind /s/^( *bind )[*]?:/\1$metrics_address:/
+/^listen stats\$/,/^ *bind /s/^( *bind )[*]?:/\1$metrics_address:/
 /^defaults\$/a\\
     timeout http-request ${header_s}s
 /^frontend http_frontend\$/a\\
