@@ -10,6 +10,8 @@ FAST     ?=
 SCENARIO ?= mixed
 DURATION ?=
 EVAL     ?= --help
+PROVE    ?=
+EXAMPLES ?= 20000
 DATA     ?=
 LEARNED  := $(if $(DATA),requests_and_recorded,requests)
 BIN      := .venv/bin
@@ -17,7 +19,7 @@ CHOSEN   := --settings $(SETTINGS) $(if $(MODEL),--model $(MODEL)) $(if $(CONDUC
 SERVER   := $(CHOSEN) --port $(PORT)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-base setup-dev setup-learning serve demo stop test check fix bench load siege capacity eval check-cluster train-tiny train-conductor docs lock clean
+.PHONY: help setup setup-base setup-dev setup-learning serve demo stop test check fix bench prove-ledger prove-records prove-outages load siege fuzz-policy capacity eval check-cluster train-tiny train-conductor docs access-table lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -63,11 +65,23 @@ bench: setup-learning ## the figures of the README; written to build/bench.json 
 	@mkdir -p build
 	@$(BIN)/podium bench
 
+prove-ledger: setup-base ## no budget is overspent: 1,000 requests at once, 4 routers, one killed; PROVE="--store sqlite --runs 1"
+	@$(BIN)/python -m prove.ledger $(PROVE)
+
+prove-records: setup-base ## runs outlive their router: 500 runs, one of two routers killed
+	@$(BIN)/python -m prove.records $(PROVE)
+
+prove-outages: setup-base ## nothing acknowledged is lost: database stopped, disk full, clock moved, migration killed (root)
+	@$(BIN)/python -m prove.outages $(PROVE)
+
 load: setup-dev ## load a running server (PORT=8000): SCENARIO=open-mixed DURATION=10m; report in build/load/SCENARIO
 	@$(BIN)/podium load $(SCENARIO) --url http://127.0.0.1:$(PORT) $(if $(DURATION),--duration $(DURATION))
 
 siege: setup-dev ## ordinary clients beside 5,000 idle connections, unfinished bodies, huge headers and prompts, on both paths
 	@$(BIN)/podium siege
+
+fuzz-policy: setup-dev ## try to get past a policy: EXAMPLES=20000 random pools, policies, requests, plans and outputs
+	@$(BIN)/python -m tests.serving.fuzz_policy $(EXAMPLES)
 
 capacity: setup-dev ## replicas, GPUs and dollars for a rate, simulated
 	@$(BIN)/podium capacity
@@ -88,6 +102,9 @@ train-conductor: setup-learning ## train the conductor that ships, an hour and a
 docs: setup-base ## write docs/settings.md and docs/conductor.md again, from the settings' classes and the prompts
 	@$(BIN)/python -m serving.settings.page > build/settings.md && mv build/settings.md docs/settings.md
 	@$(BIN)/python -m serving.conductor_page > build/conductor.md && mv build/conductor.md docs/conductor.md
+
+access-table: setup-dev ## write the table of who may ask what into docs/security.md again, from the test that proves it
+	@$(BIN)/python -m tests.serving.api.access_table
 
 lock: setup-base ## write requirements/all.lock again from pyproject.toml; versions change only where it asks for that
 	@$(BIN)/python -m cluster.local.uv

@@ -26,6 +26,7 @@ from bench import (
     disconnects,
     engine,
     first_call,
+    metering,
     passthrough,
     replicas,
     schedulers,
@@ -81,12 +82,13 @@ SHARED = (
 )
 ISOLATED = [
     Part("replicas", replicas.ROUNDS * len(replicas.REPLICAS), replicas.measure),
+    Part("metering", metering.ROUNDS + metering.RATE_ROUNDS, metering.measure),
     Part("autoscaling", 150, autoscaling.measure),
     Part("vllm", engine.ROUNDS * len(engine.LINES), engine.measure),
     Part("two_engines", 150, two_engines.measure),
     Part("adapters", 200, adapters.measure),
 ]
-"""Each starts a Serve of its own, after the shared one has stopped."""
+"""Each starts a Serve, or routers, of its own, after the shared one has stopped."""
 PARTS = (*SHARED, *(part.name for part in ISOLATED))
 
 

@@ -63,6 +63,17 @@ def _replica_figures(count: int) -> dict[str, FigureSpec]:
     }
 
 
+def _metering_figures(store: str) -> dict[str, FigureSpec]:
+    what = f"a key, a budget, a price and the record in {store}"
+    return {
+        f"metering_added_p50_ms_{store}": at_most(2, f"added by {what}: p50, 1 client"),
+        f"metering_added_p99_ms_{store}": FigureSpec("the same, difference of the p99s"),
+        f"metering_rps_over_plain_{store}": at_least(
+            0.8, "requests/s with all of it vs. without, 32 clients"
+        ),
+    }
+
+
 CATALOGUE: dict[str, FigureSpec] = {
     "dag_wall_over_critical_path": at_most(
         1.05, "three parallel steps and one that reads them, by the record"
@@ -119,6 +130,9 @@ CATALOGUE: dict[str, FigureSpec] = {
     **_vllm_figures(1),
     **_vllm_figures(8),
     **_vllm_figures(32),
+    **_metering_figures("sqlite"),
+    **_metering_figures("postgresql"),
+    "metering_plain_rps": FigureSpec("requests/s of that router without any of it, 32 clients, without Ray"),
     **_replica_figures(1),
     **_replica_figures(2),
     **_replica_figures(4),

@@ -1,14 +1,17 @@
 #!/bin/sh
-# HAProxy with the bounds that Ray's template has no setting for, and an admin socket for this account alone (the template's is for
-# everybody), written into its configuration each time Ray starts it:
+# HAProxy with the bounds that Ray's template has no setting for, its statistics and metrics on loopback (the template's are on every
+# interface, without a password), and an admin socket for this account alone (the template's is for everybody), written into its
+# configuration each time Ray starts it:
 # `-db -f CONFIG ...`. RAY_SERVE_HAPROXY_BINARY_PATH names this file; docs/decisions/0016-the-edge.md says why.
 #
 #   PODIUM_HAPROXY                         the program; without it the one that comes with Ray
 #   PODIUM_HAPROXY_HEADER_S=10             for the headers of a request, and for what of its body fits into a buffer (16 KiB)
 #   PODIUM_HAPROXY_CONNECTIONS_PER_SOURCE  from one address; without it three quarters of all, 0 is no bound. Behind a load
 #                                          balancer everybody has its address: what is left over is for health checks
+#   PODIUM_HAPROXY_METRICS_ADDRESS=127.0.0.1  where its statistics (8404) and metrics (9101) are; anybody who gets there reads them
 set -eu
 config=$3
+metrics_address=${PODIUM_HAPROXY_METRICS_ADDRESS:-127.0.0.1}
 header_s=${PODIUM_HAPROXY_HEADER_S:-10}
 
 # A connection that is served takes two files, and half of one for splicing. With more than this process may open HAProxy does not start.
@@ -31,6 +34,8 @@ grep -q '# bounds of Podium' "$config" || sed -i -E "
 # bounds of Podium: cluster/haproxy_guarded.sh
 s/^( *maxconn )[0-9]+\$/\1$most/
 s/^( *stats socket .* mode )666( .*)?\$/\1600\2/
+/^frontend prometheus\$/,/^ *bind /s/^( *bind )[*]?:/\1$metrics_address:/
+/^listen stats\$/,/^ *bind /s/^( *bind )[*]?:/\1$metrics_address:/
 /^defaults\$/a\\
     timeout http-request ${header_s}s
 /^frontend http_frontend\$/a\\

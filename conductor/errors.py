@@ -21,6 +21,7 @@
     ├── BudgetExceeded       the next call could cost more than is left; says spent, held, limit
     ├── DeadlineExceeded     the caller's time is over
     ├── Overloaded           Podium itself has no room; says when to come back
+    ├── RateLimited          the caller asks for more in a minute than it may; says when to come back
     ├── StoreUnavailable     what must be written down before a call cannot be; says when to come back
     ├── Cancelled            somebody asked for its end
     └── Interrupted          the process that did it ended
@@ -145,6 +146,9 @@ class WorkerError(PodiumError):
     usage: Any = None
     cost_usd: Any = None
     """What the failed call took, as `Usage` and `Decimal`, where its server said so before it failed."""
+    billed_at_bound: bool = False
+    """Whether the model was at work when it failed, so that the call is probably paid: it is billed at the most
+    that it could cost."""
 
 
 class WorkerUnavailable(WorkerError):
@@ -181,6 +185,10 @@ class BudgetExceeded(PodiumError):
     spent: str = ""
     held: str = ""
     limit: str = ""
+    attempts: tuple[Any, ...] = ()
+    """Where it was to be made once more: the `Attempt`s that failed, and are paid."""
+    step: int | None = None
+    """The step that made them."""
 
 
 class DeadlineExceeded(PodiumError):
@@ -196,6 +204,14 @@ class Overloaded(PodiumError):
     retry_after_s: float = 1.0
 
 
+class RateLimited(PodiumError):
+    """The caller has asked for as much as it may in a minute. Nothing was run."""
+
+    retryable = True
+    retry_after_s: float = 1.0
+    limit: str = ""
+
+
 class StoreUnavailable(PodiumError):
     """The store of keys and budgets cannot be reached, so nothing new is paid for. What was spent before is
     in the record.
@@ -203,6 +219,10 @@ class StoreUnavailable(PodiumError):
 
     retryable = True
     retry_after_s: float = 2.0
+    attempts: tuple[Any, ...] = ()
+    """Where a call was to be made once more: the `Attempt`s that failed, and are paid."""
+    step: int | None = None
+    """The step that made them."""
 
 
 class Cancelled(PodiumError):

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from podium.policy_cli import key_policy, team_policy
 from podium.store_cli import add_settings, address_of
 from program.options import option, usd
 from serving.accounts.caller import DEFAULT_SCOPES, join, parse_scopes
@@ -80,6 +81,7 @@ def keys(arguments: Sequence[str] | None = None) -> int:
         "--overlap", type=duration_s, default=0.0, metavar="TIME", help="let the secret before work too, for 1h ... (not at all)"
     )  # fmt: skip
     _budget_command(commands, "key", key_budget)
+    _policy_command(commands, "key", key_policy)
     return _run(parser.parse_args(arguments))
 
 
@@ -101,6 +103,7 @@ def teams(arguments: Sequence[str] | None = None) -> int:
         switch.add_argument("team", help="its name or id")
         switch.set_defaults(on=on)
     _budget_command(commands, "team", team_budget)
+    _policy_command(commands, "team", team_policy)
     return _run(parser.parse_args(arguments))
 
 
@@ -184,6 +187,18 @@ def _budget_command(commands: Any, whose: str, run: Command) -> None:
             f"--per-{period}", type=limit_usd, metavar="USD", help=f"in each {period} (UTC), or `none`"
         )
     budget.add_argument("--json", action="store_true", help="one JSON object a line")
+
+
+def _policy_command(commands: Any, whose: str, run: Command) -> None:
+    policy = _command(commands, "policy", run, f"show what a {whose} may do, and change it")
+    policy.add_argument(whose, help="its name or id")
+    policy.add_argument(
+        "fields",
+        nargs="*",
+        metavar="FIELD=VALUE",
+        help="what to change, as in models=mini,ultra local_only=true max_cost_usd=0.50; `any` lifts a limit",
+    )
+    policy.add_argument("--json", action="store_true", help="one JSON object")
 
 
 def _command(commands: Any, name: str, run: Command, help: str) -> argparse.ArgumentParser:

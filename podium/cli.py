@@ -30,6 +30,7 @@ class Verb(NamedTuple):
 VERBS = {
     "serve": Verb("cluster.local.serve", "serve on this machine until Ctrl-C"),
     "stop": Verb("cluster.local.serve:stop", "end what a crashed or forgotten `podium serve` left running"),
+    "exposure": Verb("cluster.local.ports", "what listens here, at which address, and what it asks for"),
     "demo": Verb("cluster.local.demo", "start a server, ask it one question, show plan, answer and cost"),
     "keys": Verb("podium.accounts_cli:keys", "API keys: create, list, revoke, rotate"),
     "teams": Verb("podium.accounts_cli:teams", "teams of people, whose keys see each other's runs"),
@@ -60,6 +61,7 @@ OURS = {
     "cluster",
     "loadtest",
     "bench",
+    "prove",
     "capacity",
     "evaluation",
     "training",

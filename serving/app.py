@@ -15,8 +15,9 @@ from serving.edge.policy import Policy
 from serving.lora.adapters import AdapterError, name_of, verify
 from serving.lora.compatibility import MAX_LORA_RANK, check, tensors_of_model
 from serving.paths import resolve_path
-from serving.settings.overrides import check_conductor_key, settings_to_serve
+from serving.settings.overrides import check_conductor_key
 from serving.settings.settings import Settings, SettingsError, absent_workers, without_workers
+from serving.settings.source import SettingsSource
 from serving.settings.workers import VllmSettings, WorkerSettings
 from serving.telemetry.spans import EXPORTER
 
@@ -56,7 +57,8 @@ def application(args: dict[str, Any], engine: type | None = None) -> Application
             f"build_app takes settings=FILE, model=NAME and conductor=NAME, not {sorted(unknown) or 'nothing'}."
         )
     path, conductor = resolve_path(Path(args["settings"])), args.get("conductor")
-    settings = settings_to_serve(path, args.get("model"), conductor)
+    source = SettingsSource.of(path, args.get("model"), conductor)
+    settings = source.read()
     if not ray.is_initialized():
         # Ray will be started from here and its replicas inherit this environment: a key is missed now, not
         # a minute later. A Ray that runs has nodes with environments of their own, and the router alone can
@@ -72,7 +74,7 @@ def application(args: dict[str, Any], engine: type | None = None) -> Application
     engines = {
         worker.name: engine_deployment(_with_local_folder(worker), settings, engine) for worker in owners
     }
-    return router_deployment(settings, engines)
+    return router_deployment(settings, engines, source)
 
 
 def _see_vllm(owners: Sequence[VllmSettings], path: str) -> None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from conductor.model.usage import FREE, Price
 from conductor.model.worker import Worker
+from serving.egress.reach import ANYWHERE, SETTINGS
 from serving.health import Identity
 from serving.lora.adapters import name_of
 from serving.settings.keys import read_key
@@ -77,12 +78,14 @@ def _account(
     worker: OpenAISettings | AnthropicSettings | GeminiSettings, environment: Mapping[str, str]
 ) -> "Account":
     """The provider account. Servers that need no key get a placeholder."""
-    from serving.workers.account import Account
+    from serving.workers.account import NO_KEY, Account
+    from serving.workers.clouds import check_installed
 
+    check_installed(worker)
     return Account(
         name=worker.name,
         model=worker.model,
-        api_key=read_key(worker, environment) or "none",
+        api_key=read_key(worker, environment) or NO_KEY,
         base_url=worker.base_url,
         price=price_of(worker),
         stall_timeout_s=worker.stall_timeout_s,
@@ -90,6 +93,9 @@ def _account(
         extra_body=worker.extra_body,
         family=worker.like or worker.model,
         accepts=accepts_of(worker),
+        reach=ANYWHERE if worker.allow_link_local else SETTINGS,
+        fetches_pictures=worker.fetches_pictures,
+        access=worker,
     )
 
 
@@ -106,8 +112,14 @@ def model_name(worker: WorkerSettings, settings: Settings) -> str:
             return worker.model
 
 
-def identity_of(worker: WorkerSettings, settings: Settings) -> Identity:
-    """What must stay the same for the worker's health to be kept when settings change."""
+def identity_of(worker: WorkerSettings, settings: Settings, place: str = "") -> Identity:
+    """What must stay the same for the worker's health to be kept when settings change.
+
+    Args:
+        worker: as it is reached at `place`.
+        settings: all of them.
+        place: one of several deployments, as `places_of` calls it; empty: the worker as a whole.
+    """
     match worker:
         case ScriptedSettings():
             address = ""
@@ -116,8 +128,8 @@ def identity_of(worker: WorkerSettings, settings: Settings) -> Identity:
         case VllmSettings():
             address = worker.deployment or worker.name
         case _:
-            address = worker.base_url or ""
-    return Identity(worker.name, worker.kind, model_name(worker, settings), address)
+            address = " ".join(filter(None, (worker.base_url, worker.service, worker.region, worker.project)))
+    return Identity(place or worker.name, worker.kind, model_name(worker, settings), address)
 
 
 def provenance_of(worker: WorkerSettings, client: Worker, settings: Settings) -> str:
@@ -141,5 +153,5 @@ def price_of(worker: WorkerSettings) -> Price | None:
     set.
     """
     if worker.price is not None:
-        return Price(**worker.price.model_dump())
+        return worker.price.to_price()
     return FREE if isinstance(worker, VllmSettings | ScriptedSettings) else None

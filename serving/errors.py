@@ -44,6 +44,7 @@ TABLE: Mapping[type[errors.PodiumError], Row] = {
     errors.Interrupted: Row(503, "server_error", "interrupted"),
     errors.StoreUnavailable: Row(503, "server_error", "store_unavailable"),
     errors.Overloaded: Row(429, "rate_limit_error", "overloaded"),
+    errors.RateLimited: Row(429, "rate_limit_error", "rate_limit_exceeded"),
 }
 
 

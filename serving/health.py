@@ -4,12 +4,19 @@
 count. The gauges of `serving/runs/service.py` read it. Knows no pool and no wire.
 """
 
+import time
 from collections import deque
 from dataclasses import dataclass, field
 from math import ceil
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
+FAILURES_BEFORE_REST = 3
+FIRST_REST_S = 5.0
+MOST_REST_S = 60.0
+"""After so many failures in a row it is left alone for a while, which doubles with each further one."""
+MOST_ASKED_REST_S = 300.0
+"""As long as it may ask to be left alone."""
 WINDOW = 200
 """Shares and quantiles are of so many of the newest calls."""
 
@@ -43,6 +50,8 @@ class WorkerHealth:
 
     failures_in_a_row: int = 0
     """Newest calls that failed; 0 once one succeeds."""
+    rests_until_s: float = 0.0
+    """Until then it is better left alone, by `time.monotonic`, where another one can be asked."""
     _outcomes: deque[bool] = field(default_factory=_newest_outcomes)
     _first_token_s: deque[float] = field(default_factory=_newest_seconds)
 
@@ -55,10 +64,19 @@ class WorkerHealth:
         self.failures_in_a_row = 0
         self._outcomes.append(True)
 
-    def fail(self) -> None:
-        """Count a call that the worker failed."""
+    def fail(self, rest_s: float = 0.0) -> None:
+        """Count a call that the worker failed; by what it said it is better left alone for `rest_s`."""
         self.failures_in_a_row += 1
         self._outcomes.append(False)
+        rest_s = min(rest_s, MOST_ASKED_REST_S)
+        if (more := self.failures_in_a_row - FAILURES_BEFORE_REST) >= 0:
+            rest_s = max(rest_s, min(MOST_REST_S, FIRST_REST_S * 2.0 ** min(more, 8)))
+        self.rests_until_s = max(self.rests_until_s, time.monotonic() + rest_s)
+
+    @property
+    def rest_s(self) -> float:
+        """How long it is better left alone yet; 0: it can be asked."""
+        return max(0.0, self.rests_until_s - time.monotonic())
 
     @property
     def successes(self) -> int:

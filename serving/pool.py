@@ -6,8 +6,9 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from conductor.model.permit import ANYTHING, Permit
 from conductor.model.pool_member import PoolMember
-from conductor.model.usage import Price
+from conductor.model.usage import Price, dearest_of
 from conductor.model.worker import Sampling, Worker
 from conductor.plan.prompts import Prompts
 from conductor.run.plan_writer import ConductorModel, Constraint
@@ -17,8 +18,9 @@ from serving.health import Health, WorkerHealth
 from serving.layers.limited import Limited
 from serving.settings.known_models import accepts_of
 from serving.settings.sections import ConductorSettings
-from serving.settings.settings import Settings, absent_workers, without_workers
-from serving.settings.workers import API_SETTINGS, VllmSettings, WorkerSettings
+from serving.settings.settings import Settings, SettingsError, absent_workers, without_workers
+from serving.settings.webhooks import SecretError, signers
+from serving.settings.workers import API_SETTINGS, VllmSettings, WorkerSettings, places_of
 from serving.stack import Stack, build_stacks
 from serving.telemetry.spans import PROVIDERS
 
@@ -34,7 +36,7 @@ class Pool:
     members: Mapping[str, PoolMember]
     """All of them, those outside the plans' pool too."""
     clients: tuple[Worker, ...]
-    """The workers at the bottom of each stack, which hold the connections."""
+    """The workers at the bottom of each stack, which hold the connections; one for each deployment."""
     limiters: Mapping[str, Limited]
     """Each worker's concurrency limit, which knows how many calls wait."""
     health: Mapping[str, WorkerHealth]
@@ -44,6 +46,12 @@ class Pool:
     @property
     def team(self) -> Team:
         """What plans and runs over these workers."""
+        return self.team_for(ANYTHING)
+
+    def team_for(self, permit: Permit) -> Team:
+        """What plans and runs over these workers for a run with that permit: where its conductor may not be
+        called, the first of those that it falls back to that may is in its place.
+        """
         settings, own = self.settings, self.settings.prompts
         names = ("conductor", "steps", "lists", "worker")
         texts = {name: text for name in names if (text := getattr(own, name)) is not None}
@@ -51,6 +59,11 @@ class Pool:
         chosen = settings.conductor
         if chosen is None:
             return Team(None, in_pool, Prompts(**texts))
+        line = (chosen.worker, *settings.worker(chosen.worker).fallbacks)
+        allowed = next((name for name in line if permit.allows(name)), None)
+        if allowed is None:
+            return Team(None, in_pool, Prompts(**texts), chosen.fallback)
+        chosen = chosen.model_copy(update={"worker": allowed})
         conductor = ConductorModel(
             self.members[chosen.worker],
             chosen.format,
@@ -146,10 +159,11 @@ class Pool:
         """What each worker stands for that is no model: `scripted`, `synthetic`, `replayed`, `program`.
         Models are not in it.
         """
+        clients = {client.name: client for client in self.clients}
         return {
             worker.name: kind
-            for worker, client in zip(self.settings.workers, self.clients, strict=True)
-            if (kind := provenance_of(worker, client, self.settings))
+            for worker in self.settings.workers
+            if (kind := provenance_of(worker, clients[worker.name], self.settings))
         }
 
     async def aclose(self) -> None:
@@ -175,18 +189,26 @@ def build_pool(
         health: where calls are counted, that of the pool before where there was one; a new one where None.
 
     Raises:
-        SettingsError: a key is missing, or its file cannot be used.
+        SettingsError: a key or a webhook's secret is missing, or cannot be used.
     """
+    try:
+        signers(settings.webhooks, environment)
+    except SecretError as exc:
+        raise SettingsError(str(exc)) from exc
     absent = absent_workers(settings, environment)
     for name, source in absent.items():
         logger.warning("Worker %s is left out: no key in %s.", name, source)
     settings = without_workers(settings, set(absent))
-    clients = [build_client(worker, settings, environment, engines) for worker in settings.workers]
-    stacks = build_stacks({client.name: client for client in clients}, settings, health or Health())
+    clients = {
+        place: build_client(own, settings, environment, engines)
+        for worker in settings.workers
+        for place, own in places_of(worker).items()
+    }
+    stacks = build_stacks(clients, settings, health or Health())
     return Pool(
         settings=settings,
         members={worker.name: _member(worker, stacks[worker.name], settings) for worker in settings.workers},
-        clients=tuple(clients),
+        clients=tuple(clients.values()),
         limiters={name: each.limiter for name, each in stacks.items()},
         health={name: each.health for name, each in stacks.items()},
         engines=engines,
@@ -211,8 +233,8 @@ def _member(worker: WorkerSettings, stack: Stack, settings: Settings) -> PoolMem
         worker.name,
         stack.top,
         card=worker.card,
-        price=price_of(worker),
-        worst_price=_worst([price_of(each) for each in line]),
+        price=_worst([price_of(place) for place in places_of(worker).values()]),
+        worst_price=_worst([price_of(place) for each in line for place in places_of(each).values()]),
         max_output_tokens=worker.max_output_tokens,
         sees_images=worker.sees_images,
         system_prompt=worker.system_prompt,
@@ -237,12 +259,4 @@ def context_tokens_of(worker: WorkerSettings, settings: Settings) -> int | None:
 
 def _worst(prices: list[Price | None]) -> Price | None:
     known = [price for price in prices if price is not None]
-    if len(known) < len(prices):
-        return None
-    cached = [price.cached_input_usd_per_mtok for price in known]
-    cached = [usd for usd in cached if usd is not None]
-    return Price(
-        max(price.input_usd_per_mtok for price in known),
-        max(price.output_usd_per_mtok for price in known),
-        max(cached) if len(cached) == len(known) else None,
-    )
+    return dearest_of(known) if len(known) == len(prices) else None

@@ -6,17 +6,27 @@ from dataclasses import dataclass, replace
 from conductor.model.worker import Worker
 from serving.clients import identity_of, model_name
 from serving.health import Health, WorkerHealth
+from serving.layers.balancing import Balancing, Deployment
 from serving.layers.failing_over import FailingOver
 from serving.layers.fitting import Fitting
 from serving.layers.limited import Limited
+from serving.layers.permitted import Permitted
+from serving.layers.rate import Rate
 from serving.layers.retrying import Retrying
 from serving.layers.skipping_refused import SkippingRefused
 from serving.layers.traced import Traced
 from serving.layers.watched import Watched
 from serving.settings.known_models import accepts_of
 from serving.settings.settings import Settings
-from serving.settings.workers import API_SETTINGS, WorkerSettings
+from serving.settings.workers import (
+    API_SETTINGS,
+    ApiSettings,
+    PythonSettings,
+    WorkerSettings,
+    places_of,
+)
 from serving.telemetry.spans import PROVIDERS
+from serving.workers.bounded import Bounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +37,8 @@ class Context:
     """Of the worker that they are around."""
     settings: Settings
     health: WorkerHealth
+    deployment: str = ""
+    """Which of several places it is; empty: the only one, or the worker as a whole."""
 
 
 Layer = Callable[[Worker, Context], Worker]
@@ -43,10 +55,20 @@ class Stack:
     health: WorkerHealth
 
 
+def _bound(worker: Worker, context: Context) -> Worker:
+    return Bounded(worker) if isinstance(context.own, PythonSettings) else worker
+
+
 def _trace(worker: Worker, context: Context) -> Worker:
     own, settings = context.own, context.settings
     content = settings.telemetry.content
-    return Traced(worker, PROVIDERS[own.kind], model_name(own, settings), content=content)
+    return Traced(
+        worker,
+        PROVIDERS[own.kind],
+        model_name(own, settings),
+        content=content,
+        deployment=context.deployment,
+    )
 
 
 def _watch(worker: Worker, context: Context) -> Worker:
@@ -71,9 +93,18 @@ def _fit(worker: Worker, context: Context) -> Worker:
     return Fitting(worker, own.model, accepts_of(own)) if isinstance(own, API_SETTINGS) else worker
 
 
-LAYERS: tuple[Layer, ...] = (_trace, _watch, _limit, _skip_refused, _retry, _fit)
-"""Around one worker, innermost first. A span is one call as it is sent, and so is what counts for its health;
-a wait for a retry holds no slot, and a worker is sent only what it accepts."""
+def _permit(worker: Worker, context: Context) -> Worker:
+    own = context.own
+    return Permitted(worker, accepts_of(own).default_effort if isinstance(own, API_SETTINGS) else "none")
+
+
+CALL_LAYERS: tuple[Layer, ...] = (_bound, _trace, _watch, _limit)
+"""Around each place where a worker is reached, innermost first. A span is one call as it is sent, and so is what
+counts for its health."""
+WORKER_LAYERS: tuple[Layer, ...] = (_skip_refused, _retry, _fit, _permit)
+"""Around these, for the worker as a whole: a wait for a retry holds no slot, and a worker is sent only what it
+accepts, and only what its run's permit allows: outermost, so that whatever chooses among workers is held to it
+for each of them."""
 
 
 def _fail_over(own: WorkerSettings, stacks: Mapping[str, Stack], settings: Settings) -> Worker:
@@ -91,22 +122,45 @@ def build_stacks(clients: Mapping[str, Worker], settings: Settings, health: Heal
     """Every worker of `settings` with all its layers, by name.
 
     Args:
-        clients: the workers without layers, by name.
+        clients: the workers without layers, by the names of `places_of`.
         settings: of all of them.
         health: where their calls are counted.
     """
-    alone = {own.name: _stack(clients[own.name], own, settings, health) for own in settings.workers}
+    alone = {own.name: _stack(clients, own, settings, health) for own in settings.workers}
     return {
         own.name: replace(alone[own.name], top=_fail_over(own, alone, settings)) for own in settings.workers
     }
 
 
-def _stack(client: Worker, own: WorkerSettings, settings: Settings, health: Health) -> Stack:
-    """`client` with the layers around one worker."""
+def _stack(clients: Mapping[str, Worker], own: WorkerSettings, settings: Settings, health: Health) -> Stack:
+    """A worker with the layers around it alone."""
     context = Context(own, settings, health.of(identity_of(own, settings)))
-    top, limiter = client, None
-    for layer in LAYERS:
-        top = layer(top, context)
-        limiter = top if isinstance(top, Limited) else limiter
-    assert limiter is not None, "LAYERS has one"
-    return Stack(top, limiter, context.health)
+    if isinstance(own, API_SETTINGS) and own.deployments:
+        balancing = Balancing(own.name, _deployments(clients, own, settings, health))
+        called = _wrap(balancing, (_watch, _limit), context)
+    else:
+        called = _wrap(clients[own.name], CALL_LAYERS, context)
+    assert isinstance(called, Limited), "the outermost of these layers"
+    return Stack(_wrap(called, WORKER_LAYERS, context), called, context.health)
+
+
+def _deployments(
+    clients: Mapping[str, Worker], own: ApiSettings, settings: Settings, health: Health
+) -> list[Deployment]:
+    """The places where the worker is reached, each with its own layers."""
+    found: list[Deployment] = []
+    for said, (place, there) in zip(own.deployments, places_of(own).items(), strict=True):
+        known = health.of(identity_of(there, settings, place))
+        called = _wrap(clients[place], CALL_LAYERS, Context(there, settings, known, said.name))
+        assert isinstance(called, Limited), "the outermost of these layers"
+        requests, tokens = (
+            Rate(most) if most else None for most in (said.requests_per_minute, said.tokens_per_minute)
+        )
+        found.append(Deployment(said.name, called, called, known, said.weight, requests, tokens))
+    return found
+
+
+def _wrap(worker: Worker, layers: tuple[Layer, ...], context: Context) -> Worker:
+    for layer in layers:
+        worker = layer(worker, context)
+    return worker

@@ -15,6 +15,7 @@ from cluster.check.deployments import Deployment, ServeConfig
 from cluster.check.findings import CheckError, Frozen
 from cluster.check.machines import Machines
 from serving.settings.overrides import settings_to_serve
+from serving.settings.price_table import with_known_prices
 from serving.settings.settings import Settings, SettingsError
 
 PRICES = Path(__file__).resolve().parents[1] / "prices.yaml"
@@ -83,7 +84,7 @@ def case_of(settings: Path, serve: Path, cluster: Path, prices: Path = PRICES, m
     except SettingsError as exc:
         raise CheckError(exc.message) from exc
     return Case(
-        settings=served,
+        settings=with_known_prices(served, {}),
         settings_file=str(settings),
         serve=config,
         machines=machines.read(cluster),

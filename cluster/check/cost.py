@@ -14,7 +14,7 @@ from cluster.check.case import Case
 from cluster.check.findings import CheckError, Finding
 from cluster.check.machines import NodeType
 from cluster.check.placing import nodes_wanted
-from conductor.model.usage import Price, Usage, cost_of, total
+from conductor.model.usage import Usage, cost_of, total
 from serving.settings.workers import VllmSettings
 
 SECONDS_AN_HOUR = 3600
@@ -114,12 +114,8 @@ def provider_usd(case: Case, kind: str) -> Decimal | None:
     costs: list[Decimal | None] = []
     for call in case.prices.requests[kind]:
         price = prices.get(call.worker)
-        per_token = price and Price(
-            price.input_usd_per_mtok, price.output_usd_per_mtok, price.cached_input_usd_per_mtok
-        )
-        costs.append(
-            cost_of(per_token, Usage(call.input_tokens, call.output_tokens, call.cached_input_tokens))
-        )
+        usage = Usage(call.input_tokens, call.output_tokens, call.cached_input_tokens)
+        costs.append(cost_of(price.to_price() if price else None, usage))
     return total(costs)
 
 

@@ -6,7 +6,7 @@ from cluster.check.case import Case
 from cluster.check.deployments import ROUTER, Deployment
 from cluster.check.findings import Finding
 from cluster.check.placing import home
-from serving.settings.workers import API_SETTINGS
+from serving.settings.workers import API_SETTINGS, places_of
 
 HARD_STOP = "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"
 HARD_STOP_S = 120
@@ -18,9 +18,13 @@ SLOWEST_TOKENS_PER_S = 10
 def keys(case: Case) -> list[Finding]:
     """Every key that the settings name reaches the nodes."""
     wanted = {
-        w.api_key_env: w for w in case.settings.workers if isinstance(w, API_SETTINGS) and w.api_key_env
+        place.api_key_env: worker
+        for worker in case.settings.workers
+        for place in places_of(worker).values()
+        if isinstance(place, API_SETTINGS) and place.api_key_env
     }
-    return [
+    found = _webhook_secret(case)
+    return found + [
         Finding(
             case.machines.file,
             "the containers' environment",
@@ -33,17 +37,50 @@ def keys(case: Case) -> list[Finding]:
     ]
 
 
+def store(case: Case) -> list[Finding]:
+    """The address of the database reaches the nodes: routers may run on several, which a SQLite file does not serve."""
+    name = case.settings.store.url_env
+    if name in case.machines.environment:
+        return []
+    return [
+        Finding(
+            case.machines.file,
+            "the containers' environment",
+            f"has no {name}, the address of the store; routers of several nodes cannot share a SQLite file",
+            f"add {name} to the variables that are fetched or referred to there; no router starts without it",
+        )
+    ]
+
+
+def _webhook_secret(case: Case) -> list[Finding]:
+    """What signs webhooks reaches the nodes."""
+    webhooks = case.settings.webhooks
+    if webhooks.url is None or webhooks.secret_env in case.machines.environment:
+        return []
+    return [
+        Finding(
+            case.machines.file,
+            "the containers' environment",
+            f"has no {webhooks.secret_env}, which signs webhooks",
+            f"add {webhooks.secret_env} to the variables that are fetched or referred to there; nothing starts without it",
+        )
+    ]
+
+
 def prices(case: Case) -> list[Finding]:
-    """Every worker of the pool that is billed has a price: with an unknown one, no budget can be kept."""
+    """Every worker of the pool that is billed has a price, its own or the price table's: with an unknown one, no
+    budget can be kept.
+    """
     return [
         Finding(
             case.settings_file,
             f"worker {worker.name!r}: price",
-            "is not set; what its calls cost is unknown",
+            "is not set, and the price table has none; what its calls cost is unknown",
             "price: {input_usd_per_mtok: ..., output_usd_per_mtok: ...}, from the provider's list",
         )
         for worker in case.settings.workers
-        if isinstance(worker, API_SETTINGS) and worker.price is None
+        if isinstance(worker, API_SETTINGS)
+        and any(place.price is None for place in places_of(worker).values())
     ]
 
 

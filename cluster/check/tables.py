@@ -25,6 +25,7 @@ CHECKS: tuple[Callable[[Case], list[Finding]], ...] = (
     placing.nodes,
     memory.memory,
     running.keys,
+    running.store,
     running.prices,
     running.drains,
     running.spot,

@@ -53,6 +53,6 @@ def fast_environment() -> dict[str, str]:
         "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "660",  # a reload must not cut a run: longer than limits.default_deadline_s
         "RAY_SERVE_HAPROXY_TIMEOUT_CLIENT_S": "60",  # of 3600: a client that neither sends nor takes
         "RAY_SERVE_HAPROXY_MAXCONN": "16384",  # of 4096; less where the process may open fewer files
-        "RAY_SERVE_HAPROXY_BINARY_PATH": str(ROOT / "cluster" / "haproxy_on_loopback.sh"),
+        "RAY_SERVE_HAPROXY_BINARY_PATH": str(ROOT / "cluster" / "haproxy_guarded.sh"),
         "PODIUM_HAPROXY": get_haproxy_binary(),
     }

@@ -80,6 +80,11 @@ class Failure:
         """See `PodiumError.retryable`."""
         return bool(self.get("retryable"))
 
+    @property
+    def cost_is_bound(self) -> bool:
+        """Whether `cost_usd` is the most that the call can have cost."""
+        return self.cost_usd is not None and bool(self.get("billed_at_bound"))
+
     def is_a(self, error_class: type[PodiumError]) -> bool:
         """Whether the error was one of `error_class`."""
         return issubclass(self.error_class, error_class)
@@ -125,6 +130,10 @@ class Attempt:
     usage: Usage | None = None
     cost_usd: Decimal | None = None
     """What it took, where its server said so: a failed call may be billed."""
+    cost_is_bound: bool = False
+    """`cost_usd` is the most that it can have cost."""
+    deployment: str = ""
+    """Which of the places where the worker is reached was asked; empty where it has one."""
 
     @classmethod
     def of(
@@ -140,6 +149,7 @@ class Attempt:
             took_s=took_s,
             usage=failure.usage,
             cost_usd=failure.cost_usd,
+            cost_is_bound=failure.cost_is_bound,
         )
 
 

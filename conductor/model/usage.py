@@ -4,61 +4,202 @@ Unknown is None, never 0. Money is `Decimal` dollars; token counts are integers.
 and no price list.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
 MILLION = Decimal(1_000_000)
+MOST_TOKENS = 10**12
+"""No call takes more: a larger count is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of one call. Cached and reasoning tokens are parts of the totals, not added to them."""
+    """Tokens of one call. All others are parts of the two totals, not added to them."""
 
     input_tokens: int = 0
     output_tokens: int = 0
     cached_input_tokens: int = 0
+    """Of the input: read from the provider's cache."""
     reasoning_tokens: int = 0
+    """Of the output: thoughts."""
+    cache_write_tokens: int = 0
+    """Of the input: written to the provider's cache."""
+    cache_write_1h_tokens: int = 0
+    """Of those written: to be kept for an hour."""
 
     def __add__(self, other: "Usage") -> "Usage":
-        return Usage(
-            self.input_tokens + other.input_tokens,
-            self.output_tokens + other.output_tokens,
-            self.cached_input_tokens + other.cached_input_tokens,
-            self.reasoning_tokens + other.reasoning_tokens,
-        )
+        return Usage(*(mine + theirs for mine, theirs in zip(self._counts, other._counts, strict=True)))
 
     @property
     def total_tokens(self) -> int:
         """Read and written together."""
         return self.input_tokens + self.output_tokens
 
+    @property
+    def is_possible(self) -> bool:
+        """Whether every field is a count of tokens, and no part is larger than its whole: a worker of one's own
+        may put in anything.
+        """
+        return (
+            all(type(count) is int and 0 <= count <= MOST_TOKENS for count in self._counts)
+            and self.cached_input_tokens + self.cache_write_tokens <= self.input_tokens
+            and self.cache_write_1h_tokens <= self.cache_write_tokens
+            and self.reasoning_tokens <= self.output_tokens
+        )
+
+    @property
+    def _counts(self) -> tuple[int, ...]:
+        return (
+            self.input_tokens,
+            self.output_tokens,
+            self.cached_input_tokens,
+            self.reasoning_tokens,
+            self.cache_write_tokens,
+            self.cache_write_1h_tokens,
+        )
+
 
 @dataclass(frozen=True, slots=True)
-class Price:
+class Rates:
     """Dollars per million tokens."""
 
     input_usd_per_mtok: Decimal
     output_usd_per_mtok: Decimal
     cached_input_usd_per_mtok: Decimal | None = None
     """None: cached tokens cost what fresh ones do."""
+    cache_write_usd_per_mtok: Decimal | None = None
+    """None: likewise."""
+    cache_write_1h_usd_per_mtok: Decimal | None = None
+    """None: what other writes cost."""
+    reasoning_usd_per_mtok: Decimal | None = None
+    """None: thoughts cost what words do."""
 
-    def of(self, usage: Usage) -> Decimal:
-        """What `usage` costs."""
-        cached_rate = (
+    @property
+    def cached(self) -> Decimal:
+        """What reading a million tokens from the cache costs."""
+        return (
             self.input_usd_per_mtok
             if self.cached_input_usd_per_mtok is None
             else self.cached_input_usd_per_mtok
         )
-        fresh_tokens = usage.input_tokens - usage.cached_input_tokens
+
+    @property
+    def write(self) -> Decimal:
+        """What writing them to it costs."""
         return (
-            fresh_tokens * self.input_usd_per_mtok
-            + usage.cached_input_tokens * cached_rate
-            + usage.output_tokens * self.output_usd_per_mtok
+            self.input_usd_per_mtok
+            if self.cache_write_usd_per_mtok is None
+            else self.cache_write_usd_per_mtok
+        )
+
+    @property
+    def write_1h(self) -> Decimal:
+        """What writing them for an hour costs."""
+        return self.write if self.cache_write_1h_usd_per_mtok is None else self.cache_write_1h_usd_per_mtok
+
+    @property
+    def reasoning(self) -> Decimal:
+        """What thinking them costs."""
+        return (
+            self.output_usd_per_mtok if self.reasoning_usd_per_mtok is None else self.reasoning_usd_per_mtok
+        )
+
+    @property
+    def dearest_input(self) -> Decimal:
+        """What a million tokens of the prompt cost at most."""
+        return max(self.input_usd_per_mtok, self.cached, self.write, self.write_1h)
+
+    @property
+    def dearest_output(self) -> Decimal:
+        """What a million tokens of the answer cost at most."""
+        return max(self.output_usd_per_mtok, self.reasoning)
+
+
+@dataclass(frozen=True, slots=True)
+class LongPromptRates(Rates):
+    """What all tokens of a call cost whose prompt is longer than `above_input_tokens`."""
+
+    above_input_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Price(Rates):
+    """What a worker takes."""
+
+    long_prompts: tuple[LongPromptRates, ...] = ()
+    """Other rates for long prompts. The highest threshold that is passed counts."""
+
+    def of(self, usage: Usage) -> Decimal:
+        """What `usage` costs. Never below 0, and never less than any of its parts."""
+        rates = self.rates_for(usage.input_tokens)
+        written_1h = usage.cache_write_1h_tokens
+        written = max(0, usage.cache_write_tokens - written_1h)
+        fresh = max(0, usage.input_tokens - usage.cached_input_tokens - written - written_1h)
+        said = max(0, usage.output_tokens - usage.reasoning_tokens)
+        return (
+            fresh * rates.input_usd_per_mtok
+            + usage.cached_input_tokens * rates.cached
+            + written * rates.write
+            + written_1h * rates.write_1h
+            + said * rates.output_usd_per_mtok
+            + usage.reasoning_tokens * rates.reasoning
         ) / MILLION
+
+    def rates_for(self, input_tokens: int) -> Rates:
+        """What tokens cost in a call with so long a prompt."""
+        passed = [tier for tier in self.long_prompts if input_tokens > tier.above_input_tokens]
+        return max(passed, key=lambda tier: tier.above_input_tokens, default=self)
+
+    def most(self, bound: Usage) -> Decimal:
+        """The most that a call can cost that takes no more input and output than `bound`: in whichever tier,
+        cached or written to a cache, thought or said.
+        """
+        input_rate, output_rate = self.dearest(bound.input_tokens)
+        return (bound.input_tokens * input_rate + bound.output_tokens * output_rate) / MILLION
+
+    def dearest(self, input_tokens: int) -> tuple[Decimal, Decimal]:
+        """The most that a million tokens cost, of the prompt and of the answer, where the prompt is no longer
+        than `input_tokens`.
+        """
+        reached: list[Rates] = [self]
+        reached += [tier for tier in self.long_prompts if input_tokens > tier.above_input_tokens]
+        return max(rates.dearest_input for rates in reached), max(rates.dearest_output for rates in reached)
 
 
 FREE = Price(Decimal(0), Decimal(0))
 """Nobody bills by the token: one's own machines, and the scripted worker."""
+
+
+def dearest_of(prices: Sequence[Price]) -> Price:
+    """A price that is never below any of `prices`, whatever a call takes."""
+    if len(set(prices)) == 1:
+        return prices[0]
+    starts = sorted({tier.above_input_tokens for price in prices for tier in price.long_prompts})
+    tiers = [
+        LongPromptRates(*_dearest([price.rates_for(start + 1) for price in prices]), start)
+        for start in starts
+    ]
+    return Price(*_dearest(prices), tuple(tiers))
+
+
+RateValues = tuple[Decimal, Decimal, Decimal | None, Decimal | None, Decimal | None, Decimal | None]
+
+
+def _dearest(rates: Sequence[Rates]) -> RateValues:
+    """The fields of `Rates`, each at its highest."""
+    inputs = max(each.input_usd_per_mtok for each in rates)
+    outputs = max(each.output_usd_per_mtok for each in rates)
+    cached, write = max(each.cached for each in rates), max(each.write for each in rates)
+    write_1h, reasoning = max(each.write_1h for each in rates), max(each.reasoning for each in rates)
+    return (
+        inputs,
+        outputs,
+        None if cached == inputs else cached,
+        None if write == inputs else write,
+        None if write_1h == write else write_1h,
+        None if reasoning == outputs else reasoning,
+    )
 
 
 def cost_of(price: Price | None, usage: Usage | None) -> Decimal | None:
@@ -70,7 +211,7 @@ def cost_of(price: Price | None, usage: Usage | None) -> Decimal | None:
     return price.of(usage)
 
 
-def total(costs: list[Decimal | None]) -> Decimal | None:
+def total(costs: Sequence[Decimal | None]) -> Decimal | None:
     """The sum; None as soon as one of them is unknown."""
     known = [cost for cost in costs if cost is not None]
     return sum(known, Decimal(0)) if len(known) == len(costs) else None

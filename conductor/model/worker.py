@@ -4,7 +4,7 @@ A vLLM replica, a provider's API and a script look the same from here. So does a
 (retries, slots, spans): a layer is a `Worker` that holds a `Worker`. This file knows no model and no wire.
 """
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -14,11 +14,14 @@ from typing import Literal, Protocol
 from conductor.errors import WorkerError, WorkerUnavailable
 from conductor.model.failure import Attempt
 from conductor.model.messages import Message
+from conductor.model.permit import ANYTHING, Permit
 from conductor.model.refusals import Refusals
 from conductor.model.usage import FREE, Price, Usage, cost_of
 
 MODEL_CHARS = 200
 """A longer model name that a server reports is cut."""
+MOST_USD = Decimal(1_000_000)
+"""No call costs more: a worker's word for it is not believed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,11 @@ class Call:
     """Called with a reason when the first token will be delayed, e.g. by a cold start."""
     refusals: Refusals | None = field(default=None, compare=False)
     """What has been refused in the run so far; never sent."""
+    on_retry: Callable[[WorkerError], Awaitable[int]] | None = field(default=None, compare=False)
+    """Awaited before the call is made once more, with why: pays for the one that failed, reserves the next,
+    and gives how long its answer may be. See `retries.py`."""
+    permit: Permit = field(default=ANYTHING, compare=False)
+    """Who may be asked, and what may become of the texts; never sent."""
 
 
 class FinishReason(StrEnum):
@@ -114,6 +122,10 @@ class Delta:
     """New remarks for the record; see `CallResult.notes`."""
     billed_at_bound: bool = False
     """What the call took is unknown, or what the server says of it cannot be true; `notes` say why."""
+    cost_is_bound: bool = False
+    """`cost_usd` is the most that the call can have cost, in the server's own words."""
+    pieces: int = 1
+    """How many pieces of the server's are together in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +148,10 @@ class CallResult:
     notes: tuple[str, ...] = ()
     """What was changed in the call or not believed of the answer, one sentence each: for the record, never
     for the answer."""
+    cost_is_bound: bool = False
+    """`cost_usd` is the most that the call can have cost; `notes` say why it is not known."""
+    deployment: str = ""
+    """Which of the places where the worker is reached answered; empty where it has one."""
 
 
 @dataclass(slots=True)
@@ -159,7 +175,9 @@ class Reply:
     bound: Usage | None = None
     """The most that the call can take, where it is known."""
     usage: Usage | None = None
-    """What was consumed so far, as the server says; None until it says so."""
+    """What was consumed so far, as the server says; None until it says so, and where it is not believed."""
+    counted: Usage | None = None
+    """The newest that was believed: a call billed at its bound costs no less."""
     finish: FinishReason | None = None
     cost_usd: Decimal | None = None
     """What the server says it cost; None: it follows from price and usage."""
@@ -167,6 +185,10 @@ class Reply:
     notes: tuple[str, ...] = ()
     billed_at_bound: bool = False
     """Bill the most that the call could take: `usage` is unknown and stays so."""
+    cost_is_bound: bool = False
+    """`cost_usd` is the most that it can have cost, as the server says."""
+    deployment: str = ""
+    """See `CallResult.deployment`."""
     texts: list[str] = field(default_factory=list[str])
     thoughts: list[str] = field(default_factory=list[str])
 
@@ -179,6 +201,9 @@ class Reply:
             raise WorkerUnavailable(
                 f"{self.worker} was cut off: its stream ended without a finish reason.", worker=self.worker
             )
+        is_billed = self.price is not None and self.price != FREE
+        if is_billed and self.usage is None and self.cost_usd is None and not self.billed_at_bound:
+            self._bill_at_bound("The server did not say what the call took: billed at the call's bound.")
 
     def _fold(self, delta: Delta) -> None:
         """Take `delta` into account: a later value replaces an earlier one."""
@@ -187,33 +212,66 @@ class Reply:
         if delta.reasoning:
             self.thoughts.append(delta.reasoning)
         self.model = (delta.model or self.model)[:MODEL_CHARS]
-        self.billed_at_bound |= delta.billed_at_bound
-        self.usage = None if self.billed_at_bound else delta.usage or self.usage
         self.finish = delta.finish or self.finish
         self.inner_run = delta.inner_run or self.inner_run
         self.notes += delta.notes
-        self.cost_usd = self.cost_usd if delta.cost_usd is None else delta.cost_usd
+        if delta.usage is not None or delta.cost_usd is not None or delta.billed_at_bound:
+            self._count(delta)
+
+    def _count(self, delta: Delta) -> None:
+        """What `delta` says of tokens and money, as far as it can be true: workers of one's own are not checked
+        where they speak to their servers.
+        """
+        self.billed_at_bound |= delta.billed_at_bound
+        if delta.usage is not None and not delta.usage.is_possible:
+            self._bill_at_bound("The worker's usage cannot be true: billed at the call's bound.")
+        elif delta.usage is not None:
+            self.counted = delta.usage
+        self.usage = None if self.billed_at_bound else self.counted
+        if delta.cost_usd is None:
+            return
+        if delta.cost_usd.is_finite() and 0 <= delta.cost_usd <= MOST_USD:
+            self.cost_usd, self.cost_is_bound = delta.cost_usd, delta.cost_is_bound
+        else:
+            self.notes += ("The worker's cost cannot be true, and was not believed.",)
 
     def cut(self, note: str) -> None:
         """Its reader breaks it off: it is billed at its bound."""
-        self.usage, self.billed_at_bound, self.finish = None, True, FinishReason.LENGTH
+        self.finish = FinishReason.LENGTH
+        self._bill_at_bound(note)
+
+    def _bill_at_bound(self, note: str) -> None:
+        self.usage, self.billed_at_bound = None, True
         self.notes += (note,)
+
+    def _bill(self) -> tuple[Decimal | None, bool]:
+        """What it cost, and whether that is the most that it can have cost: never less than what the server
+        said and was believed.
+        """
+        told = cost_of(self.price, self.counted) if self.cost_usd is None else self.cost_usd
+        if not self.billed_at_bound:
+            return told, self.cost_is_bound
+        if self.price is None or self.bound is None:
+            return self.cost_usd, self.cost_is_bound
+        return max(self.price.most(self.bound), told or Decimal(0)), self.price != FREE
 
     @property
     def result(self) -> CallResult:
         """As far as it got. The cost is the server's own where it says one, else price times usage."""
-        used = self.bound if self.billed_at_bound else self.usage
+        cost_usd, is_bound = self._bill()
         return CallResult(
             output="".join(self.texts),
             worker=self.worker,
             model=self.model,
             usage=self.usage,
-            cost_usd=cost_of(self.price, used) if self.cost_usd is None else self.cost_usd,
+            cost_usd=cost_usd,
             finish=self.finish,
             attempts=self.attempts,
             reasoning="".join(self.thoughts),
             inner_run=self.inner_run,
             notes=self.notes,
+            cost_is_bound=is_bound,
+            deployment=self.deployment,
         )
 
 
@@ -280,7 +338,7 @@ async def open_reply(
 
 def _bill(error: WorkerError, early: list[Delta], price: Price | None) -> None:
     """Put what the server said of its cost, before the first token, into `error`."""
-    usages = [delta.usage for delta in early if delta.usage]
+    usages = [delta.usage for delta in early if delta.usage and delta.usage.is_possible]
     costs = [delta.cost_usd for delta in early if delta.cost_usd is not None]
     if usages or costs:
         error.usage = usages[-1] if usages else None

@@ -2,17 +2,26 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from decimal import Decimal
+from typing import Self
 
-from conductor.errors import Interrupted, WorkerError, WorkerUnavailable
+from conductor.errors import (
+    BudgetExceeded,
+    Interrupted,
+    StoreUnavailable,
+    WorkerError,
+    WorkerRefused,
+    WorkerUnavailable,
+    quote,
+)
 from conductor.model.failure import Attempt, Failure, charges
 from conductor.model.messages import Image, Text
 from conductor.model.pool_member import PoolMember
-from conductor.model.usage import Usage, total
+from conductor.model.usage import FREE, Usage, total
 from conductor.model.worker import Call, CallResult, Reply
-from conductor.run.ledger import BudgetLedger, Ledger
+from conductor.run.ledger import BudgetLedger, Hold, Ledger
 
 TOKENS_PER_IMAGE = 2_048
 """Upper bound of what a picture costs with the pool's providers at automatic detail."""
@@ -41,34 +50,141 @@ def call_bound(member: PoolMember, call: Call) -> Usage:
     return Usage(input_bound(call), call.sampling.max_output_tokens or member.max_output_tokens)
 
 
+class CallHolds:
+    """What is held for a call and settled of it: a hold for each time that it is made.
+
+    Args:
+        ledger: where.
+        member: who is called.
+        bound: the most that the call can take.
+    """
+
+    def __init__(self, ledger: Ledger, member: PoolMember, bound: Usage) -> None:
+        self._ledger, self._member, self._bound = ledger, member, bound
+        self._hold: Hold | None = None
+        self._left = AsyncExitStack()
+        self.failed: list[Attempt] = []
+        """The calls that are paid and were made again."""
+
+    async def __aenter__(self) -> Self:
+        """With the first hold.
+
+        Raises:
+            BudgetExceeded: it does not fit.
+            StoreUnavailable: it cannot be written down.
+        """
+        await self._reserve()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """What is not settled by now counts in full."""
+        await self._left.aclose()
+
+    @property
+    def max_output_tokens(self) -> int:
+        """How long the answer may be."""
+        return self._bound.output_tokens if self._hold is None else self._hold.max_output_tokens
+
+    @property
+    def bound(self) -> Usage:
+        """The most that the call can take, as it is held now."""
+        return replace(self._bound, output_tokens=self.max_output_tokens)
+
+    async def renew(self, error: WorkerError) -> int:
+        """Pay for the call that failed with `error`, and hold the next.
+
+        Returns:
+            How long its answer may be.
+
+        Raises:
+            BudgetExceeded: it could cost more than is left. Nothing is held then.
+        """
+        failure = self._billed(error)
+        await self._pay([failure], failure)
+        self.failed.append(Attempt.of(error.worker or self._member.name, failure))
+        await self._left.aclose()
+        await self._reserve()
+        return self.max_output_tokens
+
+    async def fail(self, error: WorkerError) -> None:
+        """Pay for a call that gave nothing: what its server said of it, which mostly is nothing."""
+        failure = self._billed(error)
+        await self._pay(self._unpaid(charges(failure)), failure)
+
+    async def finish(self, result: CallResult) -> None:
+        """Pay for the answer, and for the failed calls before it that are not paid yet."""
+        failed_usd, failed = _sum(self._unpaid(charges(None, result.attempts)))
+        usage = None if result.usage is None else result.usage + failed
+        await self._settle(total([result.cost_usd, failed_usd]), usage, is_bound=result.cost_is_bound)
+
+    def _unpaid(self, failed: Iterable[Failure | Attempt]) -> list[Failure | Attempt]:
+        """Those that `renew` has not paid: of workers that ask again by themselves."""
+        paid = [(each.cost_usd, each.usage) for each in self.failed]
+        unpaid: list[Failure | Attempt] = []
+        for each in failed:
+            charge = (each.cost_usd, each.usage)
+            if charge in paid:
+                paid.remove(charge)
+            else:
+                unpaid.append(each)
+        return unpaid
+
+    def _billed(self, error: WorkerError) -> Failure:
+        """The failure, with what a call that is probably paid can have cost."""
+        price = self._member.worst_price
+        if error.billed_at_bound and price is not None and price != FREE:
+            error.cost_usd = max(price.most(self.bound), error.cost_usd or Decimal(0))
+        return Failure.of(error)
+
+    async def _pay(self, unpaid: Iterable[Failure | Attempt], last: Failure) -> None:
+        cost_usd, usage = _sum(unpaid)
+        await self._settle(cost_usd, None if last.cost_is_bound else usage, is_bound=last.cost_is_bound)
+
+    async def _reserve(self) -> None:
+        price, bound = self._member.worst_price, self._bound
+        self._hold = await self._left.enter_async_context(
+            self._ledger.hold(price, bound.input_tokens, bound.output_tokens, self._member.name)
+        )
+
+    async def _settle(self, cost_usd: Decimal | None, usage: Usage | None, *, is_bound: bool) -> None:
+        if self._hold is not None and not self._hold.settled:
+            await self._ledger.settle(self._hold, cost_usd, usage, is_bound=is_bound)
+
+
 @asynccontextmanager
 async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGenerator[Reply]:
     """Call `member` inside the budget; entered at the first token.
 
-    Leaving the block closes the call and settles it, with the calls that failed before it. One that never
-    reached its first token for an error of the worker costs what its server said, which mostly is nothing;
-    one that was broken off counts with what the server said by then, or with all that was held. One whose
-    server says what cannot be true counts with the most it could take.
+    Leaving the block closes the call and settles it. Each time that it is made it is held for itself: a
+    retry, and a call to a fallback, only once the one before is paid. One that never reached its first token
+    for an error of the worker costs what its server said, which mostly is nothing, or all that it could where
+    the model was at work; one that was broken off counts with what the server said by then, or with all that
+    was held. One whose server says what cannot be true, or nothing, counts with the most it could take.
 
     Raises:
-        BudgetExceeded: nothing was called.
-        WorkerError: with the step that asked.
+        BudgetExceeded: nothing was called, or not once more.
+        WorkerError: with the step that asked; `WorkerRefused` where the run's permit leaves the worker out.
     """
+    _check_permit(member, call)
     call = replace(call, sampling=member.with_defaults(call.sampling))
     if member.bills_inner_calls:
         ledger = BudgetLedger()
-    bound = call_bound(member, call)
-    async with ledger.hold(member.worst_price, bound.input_tokens, bound.output_tokens, member.name) as hold:
-        call = replace(call, sampling=replace(call.sampling, max_output_tokens=hold.max_output_tokens))
+    async with CallHolds(ledger, member, call_bound(member, call)) as holds:
+        sampling = replace(call.sampling, max_output_tokens=holds.max_output_tokens)
+        call = replace(call, sampling=sampling, on_retry=holds.renew)
         reply: Reply | None = None
         try:
             async with member.worker.open(call) as reply:
-                reply.bound = replace(bound, output_tokens=hold.max_output_tokens)
+                reply.bound = holds.bound
                 yield reply
         except WorkerError as exc:
             exc.step = call.site.step
             if reply is None:
-                await ledger.settle(hold, *_sum(charges(Failure.of(exc))))
+                await holds.fail(exc)
+            raise
+        except (BudgetExceeded, StoreUnavailable) as exc:
+            if reply is None and holds.failed:
+                exc.attempts, exc.step = tuple(holds.failed), call.site.step
             raise
         except Interrupted as exc:  # a worker's word for it; a run that is cut says so itself
             message = f"{member.name} was interrupted: {exc.message}"
@@ -84,13 +200,18 @@ async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGene
             raise WorkerUnavailable(message, worker=name, step=call.site.step) from None
         finally:
             if reply is not None:
-                await ledger.settle(hold, *_all_of(reply.result))
+                await holds.finish(reply.result)
 
 
-def _all_of(result: CallResult) -> tuple[Decimal | None, Usage | None]:
-    """What a call and the failed ones before it took; None where its own part is unknown."""
-    cost_usd, usage = _sum(charges(None, result.attempts))
-    return total([result.cost_usd, cost_usd]), None if result.usage is None else result.usage + usage
+def _check_permit(member: PoolMember, call: Call) -> None:
+    """Let through whom the call's permit allows, and what only calls others: those are held to it themselves.
+
+    Raises:
+        WorkerRefused: the permit leaves the worker out.
+    """
+    if not (call.permit.allows(member.name) or member.bills_inner_calls):
+        message = f"{quote(member.name)} is none of the workers that this run may call."
+        raise WorkerRefused(message, worker=member.name, step=call.site.step, every_call=True)
 
 
 def _sum(failed: Iterable[Failure | Attempt]) -> tuple[Decimal, Usage]:

@@ -17,6 +17,8 @@ from conductor.run.record import VERSION, Record
 
 Json = Any
 TYPE = "type"
+NOTHING = object()
+"""Equals nothing but itself."""
 
 
 class UnreadableRecord(ValueError):
@@ -25,7 +27,11 @@ class UnreadableRecord(ValueError):
 
 def dump(value: Any) -> Json:
     """`value` as what `json.dumps` takes."""
-    return _dump_dataclass(value) if is_dataclass(value) else _dump_plain(value)
+    return _dumper(_kind_of(value))(value)
+
+
+def _kind_of(value: Any) -> type[Any]:
+    return cast(type[Any], type(value))
 
 
 def load(kind: Any, data: Json) -> Any:
@@ -37,35 +43,47 @@ def load(kind: Any, data: Json) -> Any:
     return _loader(kind)(data, "")
 
 
-def _dump_dataclass(value: Any) -> Json:
-    shape: dict[str, Json] = {TYPE: type(value).__name__}
-    for each in fields(value):
-        held = getattr(value, each.name)
-        if not _is_default(each, held):
-            shape[each.name] = dump(held)
-    return shape
+Dumper = Callable[[Any], Json]
 
 
-def _dump_plain(value: Any) -> Json:
-    match value:
-        case Enum():
-            return value.value
-        case Decimal():
-            return str(value)
-        case tuple() | list():
-            return [dump(each) for each in cast(tuple[Any, ...], value)]
-        case Mapping():
-            return {name: dump(each) for name, each in cast(Mapping[str, Any], value).items()}
-        case _:
-            return value
+@cache
+def _dumper(kind: type[Any]) -> Dumper:
+    """What dumps a value of exactly that type: found once, because a record has hundreds of values."""
+    if is_dataclass(kind):
+        return _dataclass_dumper(kind)
+    if issubclass(kind, Enum):
+        return lambda value: value.value
+    if issubclass(kind, Decimal):
+        return str
+    if issubclass(kind, (tuple, list)):
+        return lambda values: [_dumper(_kind_of(each))(each) for each in values]
+    if issubclass(kind, Mapping):
+        return lambda values: {name: _dumper(_kind_of(each))(each) for name, each in values.items()}
+    return lambda value: value
 
 
-def _is_default(each: "Field[Any]", value: Any) -> bool:
-    if each.metadata.get("always_written"):
-        return False
-    if each.default_factory is not MISSING:
-        return value == each.default_factory()
-    return each.default is not MISSING and type(value) is type(each.default) and value == each.default
+def _dataclass_dumper(kind: type[Any]) -> Dumper:
+    defaults = [(each.name, *_default_of(each)) for each in fields(kind)]
+
+    def dump_it(value: Any) -> Json:
+        shape: dict[str, Json] = {TYPE: kind.__name__}
+        for name, kind_left_out, default in defaults:
+            held = getattr(value, name)
+            kind_held = _kind_of(held)
+            if (kind_left_out is not None and kind_held is not kind_left_out) or held != default:
+                shape[name] = _dumper(kind_held)(held)
+        return shape
+
+    return dump_it
+
+
+def _default_of(each: "Field[Any]") -> tuple[type[Any] | None, Any]:
+    """What is left out of a field: what equals this, and is of that type where one is given."""
+    if each.default_factory is not MISSING and not each.metadata.get("always_written"):
+        return None, each.default_factory()
+    if each.default is MISSING or each.metadata.get("always_written"):
+        return None, NOTHING
+    return _kind_of(each.default), each.default
 
 
 Loader = Callable[[Json, str], Any]

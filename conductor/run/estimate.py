@@ -35,4 +35,4 @@ def worst_case(
     needed = plan.reachable
     tokens = [usage if index in needed else Usage() for index, usage in enumerate(tokens)]
     prices = [pool[step.worker].worst_price for step in plan.steps]
-    return tokens, [price.of(usage) if price else None for price, usage in zip(prices, tokens, strict=True)]
+    return tokens, [price.most(usage) if price else None for price, usage in zip(prices, tokens, strict=True)]

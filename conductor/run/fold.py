@@ -178,6 +178,7 @@ def _cut_step(step: StepRecord, status: StepStatus, at_s: float) -> StepRecord:
         took_s=(at_s if step.ended_s is None else step.ended_s) - step.started_s,
         usage=known.usage if known else None,
         cost_usd=known.cost_usd if known else None,
+        cost_is_bound=known.cost_is_bound if known else False,
     )
     return replace(
         step,

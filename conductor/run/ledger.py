@@ -61,9 +61,17 @@ class Ledger(Protocol):
         """
         ...
 
-    async def settle(self, hold: Hold, cost_usd: Decimal | None, usage: Usage | None) -> None:
+    async def settle(
+        self, hold: Hold, cost_usd: Decimal | None, usage: Usage | None, *, is_bound: bool = False
+    ) -> None:
         """Replace `hold` by what the call took; by all of it where that is unknown, or nothing a call can
         take.
+
+        Args:
+            hold: of the call.
+            cost_usd: what it took; None: not known.
+            usage: likewise.
+            is_bound: `cost_usd` is the most that it can have cost.
         """
         ...
 
@@ -111,17 +119,19 @@ class BudgetLedger:
                 if not hold.settled:
                     self._book(hold, hold.cost_usd, hold.tokens)
 
-    async def settle(self, hold: Hold, cost_usd: Decimal | None, usage: Usage | None) -> None:
+    async def settle(
+        self, hold: Hold, cost_usd: Decimal | None, usage: Usage | None, *, is_bound: bool = False
+    ) -> None:
         """See `Ledger.settle`."""
         knows_cost = cost_usd is not None and cost_usd.is_finite() and cost_usd >= 0
-        knows_tokens = usage is not None and usage.input_tokens >= 0 and usage.output_tokens >= 0
+        knows_tokens = usage is not None and usage.is_possible
         self._book(
             hold,
             cost_usd if cost_usd is not None and knows_cost else hold.cost_usd,
             usage.total_tokens if usage is not None and knows_tokens else hold.tokens,
         )
         if self.parent is not None and hold.upper is not None:
-            await self.parent.settle(hold.upper, cost_usd, usage)
+            await self.parent.settle(hold.upper, cost_usd, usage, is_bound=is_bound)
 
     def spend(self, cost_usd: Decimal, usage: Usage) -> None:
         """Count what was spent before: by the process that ran this run's beginning."""
@@ -169,7 +179,7 @@ class BudgetLedger:
             await self._changed.wait()
 
     def _make_hold(self, price: Price | None, input_tokens: int, max_output_tokens: int) -> Hold:
-        worst = (price or FREE).of(Usage(input_tokens, max_output_tokens))
+        worst = (price or FREE).most(Usage(input_tokens, max_output_tokens))
         return Hold(worst, input_tokens + max_output_tokens, max_output_tokens)
 
     def _room(self, price: Price | None, input_tokens: int) -> int | None:
@@ -193,10 +203,11 @@ class BudgetLedger:
             return None
         if price is None:
             return -1
-        left = self.budget.max_cost_usd - self.spent_usd - self.on_hold_usd - price.of(Usage(input_tokens))
+        left = self.budget.max_cost_usd - self.spent_usd - self.on_hold_usd - price.most(Usage(input_tokens))
         if left < 0:
             return -1
-        return int(left * MILLION / price.output_usd_per_mtok) if price.output_usd_per_mtok else None
+        _, output_rate = price.dearest(input_tokens)
+        return int(left * MILLION / output_rate) if output_rate else None
 
     def _budget_error(self, price: Price | None, input_tokens: int, what: str) -> BudgetExceeded:
         """The error, about the limit that leaves less room; about the price where there is none."""

@@ -295,4 +295,4 @@ def _worst(call: UnmeteredCall, record: Record, team: Team) -> tuple[Decimal, Us
     if member is None:
         return Decimal(0), Usage()
     bound = call_bound(member, Call(call.prompt, member.with_defaults(sampling)))
-    return (member.worst_price.of(bound) if member.worst_price else Decimal(0)), bound
+    return (member.worst_price.most(bound) if member.worst_price else Decimal(0)), bound

@@ -151,5 +151,5 @@ def _alone(worker: str) -> Plan:
 
 def _no_conductor() -> Failure:
     return Failure.of(
-        NoPlan("No conductor is set up, and the request brings no plan. Set `conductor` in the settings.")
+        NoPlan("No conductor may plan this, and the request brings no plan. Set `conductor` in the settings.")
     )

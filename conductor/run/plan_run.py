@@ -99,6 +99,7 @@ class RunContext:
             deadline_at_s=self.deadline_at_s,
             on_queued=on_queued,
             refusals=self.refusals,
+            permit=self.task.permit,
         )
 
 

@@ -173,6 +173,8 @@ class Record:
     """When the answer's first piece was there for the reader; seconds since the run began."""
     account: Account = NOBODY
     """Who asked for it, and may see it."""
+    cached_from: str = ""
+    """The id of the run whose answer this one was given; empty where it was answered by itself."""
 
     @property
     def model(self) -> str:
@@ -277,6 +279,13 @@ class Record:
     def cost_usd(self) -> Decimal | None:
         """All of it; None where one call's cost is unknown."""
         return total([call.cost_usd for call in (*self.calls, *self.calls_without_answer)])
+
+    @property
+    def cost_is_bound(self) -> bool:
+        """Whether `cost_usd` is the most that it can have been: what one of the calls took is not known. The
+        notes of the call, or its error, say why.
+        """
+        return any(call.cost_is_bound for call in (*self.calls, *self.calls_without_answer))
 
     @property
     def usage(self) -> Usage:

@@ -131,7 +131,7 @@ class RoundLoop:
                             raise
 
     def _next_move(self) -> Move:
-        has_conductor = self._team.conductor is not None
+        has_conductor = self._team.planner(self._record.task) is not None
         return next_move(self._record, self._fallbacks, has_conductor=has_conductor)
 
     async def _finish(self, move: Finish) -> None:
@@ -235,9 +235,12 @@ class RoundLoop:
         return index
 
     def _conductor(self) -> ConductorModel:
-        if self._team.conductor is None:
-            raise NoPlan("No conductor is set up any more. Set `conductor` in the settings.")
-        return self._team.conductor
+        conductor = self._team.planner(self._record.task)
+        if conductor is None:
+            raise NoPlan(
+                "There is no conductor any more that may plan this. Set `conductor` in the settings."
+            )
+        return conductor
 
 
 async def _all_of(plan: Plan) -> AsyncIterator[Step]:

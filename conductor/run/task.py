@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from conductor.model.messages import Message
+from conductor.model.permit import ANYTHING, Permit
 from conductor.model.worker import Sampling
 from conductor.plan.plan import Plan
 from conductor.run.events import Source
@@ -28,6 +29,7 @@ class Task:
         plan_only: stop when the plan is there; no step is run.
         strict: a plan that cannot run ends the run: no complaint to the conductor, no fallback. For who
             judges plans.
+        permit: what it may reach, whatever the other fields, the conductor or a worker say.
     """
 
     conversation: tuple[Message, ...]
@@ -45,6 +47,7 @@ class Task:
     stream: bool = True
     plan_only: bool = False
     strict: bool = False
+    permit: Permit = ANYTHING
 
     @property
     def shows_pictures(self) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from conductor.errors import BadTask, quote
+from conductor.errors import BadTask, NotAllowed, quote
 from conductor.model.pool_member import PoolMember
 from conductor.plan.prompts import Prompts
 from conductor.run.plan_writer import ConductorModel
@@ -27,10 +27,12 @@ class Team:
     fallback: str | None = None
 
     def members_for(self, task: Task) -> dict[str, PoolMember]:
-        """The part of the pool that `task` may use.
+        """The part of the pool that `task` may use: what plans are written and checked with, and who may
+        answer alone.
 
         Raises:
             BadTask: it names a worker nobody has, leaves none, or brings a plan that asks for others.
+            NotAllowed: its permit leaves none.
         """
         for name_of_field, names in (
             ("workers", task.workers or ()),
@@ -44,15 +46,24 @@ class Team:
                     detail=f"The pool has: {', '.join(self.pool)}.",
                 )
         wanted = list(self.pool) if task.workers is None else list(dict.fromkeys(task.workers))
-        members = {name: self.pool[name] for name in wanted if name not in task.exclude_workers}
-        if not members:
+        left = [name for name in wanted if name not in task.exclude_workers]
+        if not left:
             param = "podium.exclude_workers" if task.exclude_workers else "podium.workers"
             raise BadTask("No worker is left for this request; allow at least one.", param=param)
+        members = {name: self.pool[name] for name in left if task.permit.allows(name)}
+        if not members:
+            message = f"None of the workers that {quote(task.model)} may use is one that may be called for this key."
+            raise NotAllowed(message, param="model")
         for step in task.plan.steps if task.plan else ():
             if step.worker not in members:
                 message = f"The plan asks {quote(step.worker)}, which this request does not allow. See podium.workers."
                 raise BadTask(message, param="podium.plan", detail=f"Allowed: {', '.join(members)}.")
         return members
+
+    def planner(self, task: Task) -> ConductorModel | None:
+        """Who writes plans for `task`; None where nobody may."""
+        conductor = self.conductor
+        return conductor if conductor and task.permit.allows(conductor.member.name) else None
 
     def fallbacks(self, task: Task) -> list[str]:
         """Who may answer alone, in order: the settings' choice first; only those who see, where the user

@@ -64,7 +64,13 @@ def team_member(model: str, open_inner: OpenInner) -> PoolMember:
 
 
 def _total(record: Record, finish: FinishReason | None) -> Delta:
-    return Delta(finish=finish, usage=record.usage, cost_usd=record.cost_usd, inner_run=record.id)
+    return Delta(
+        finish=finish,
+        usage=record.usage,
+        cost_usd=record.cost_usd,
+        inner_run=record.id,
+        cost_is_bound=record.cost_is_bound,
+    )
 
 
 def _wrap(failure: Failure) -> PodiumError:

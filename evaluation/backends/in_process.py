@@ -18,6 +18,7 @@ from evaluation.errors import EvaluationError
 from evaluation.outcome import RunOutcome, outcome_of
 from evaluation.questions import Question
 from serving.pool import Pool, build_pool
+from serving.settings.price_table import with_known_prices
 from serving.settings.settings import Settings
 from serving.settings.workers import OpenAISettings, VllmSettings
 
@@ -53,7 +54,7 @@ class InProcessBackend:
         self._team = settings.models[model].workers if model else None
         self._settings = settings
         environment = os.environ if environment is None else environment
-        self._pool: Pool = build_pool(settings, environment, engines={})
+        self._pool: Pool = build_pool(with_known_prices(settings, environment), environment, engines={})
         self._engine = self._pool.team
 
     @property

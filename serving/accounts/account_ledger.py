@@ -86,7 +86,7 @@ class AccountLedger:
             StoreUnavailable: the store cannot be reached. Nothing was held.
         """
         self._calls += 1
-        if price is not None and not price.of(Usage(input_tokens, max_output_tokens)):
+        if price is not None and not price.most(Usage(input_tokens, max_output_tokens)):
             yield AccountHold(Decimal(0), input_tokens + max_output_tokens, max_output_tokens)
             return
         hold = await self._reserve(price, input_tokens, max_output_tokens, what)
@@ -98,12 +98,14 @@ class AccountLedger:
             if not hold.settled:
                 await self.settle(hold, None, None)
 
-    async def settle(self, hold: Hold, cost_usd: Decimal | None, usage: Usage | None) -> None:
+    async def settle(
+        self, hold: Hold, cost_usd: Decimal | None, usage: Usage | None, *, is_bound: bool = False
+    ) -> None:
         """See `Ledger.settle`. It is written soon, not now."""
         hold.settled = True
         if not isinstance(hold, AccountHold) or hold.request is None:
             return
-        known = usage if usage is not None and _is_possible(usage) else None
+        known = usage if usage is not None and usage.is_possible else None
         bill = Bill(
             hold.request.id,
             _pico(cost_usd),
@@ -111,7 +113,8 @@ class AccountLedger:
             known and known.input_tokens,
             known and known.output_tokens,
             known and known.cached_input_tokens,
-            _in_words(hold.price),
+            _in_words(hold.price, known),
+            is_bound,
         )
         if hold.is_held:
             self._store.settle(bill)
@@ -125,20 +128,18 @@ class AccountLedger:
         tokens = max_output_tokens
         least = min(LEAST_ANSWER_TOKENS, max_output_tokens)
         while True:
-            worst_usd = (price or FREE).of(Usage(input_tokens, tokens))
+            worst_usd = (price or FREE).most(Usage(input_tokens, tokens))
             request = self._request(price, worst_usd, what)
+            hold = AccountHold(worst_usd, input_tokens + tokens, tokens, request=request, price=price)
             try:
                 refusal = await self._hold(request)
             except StoreUnavailable:
                 if self._refuses_when_away:
                     raise
                 logger.error("a call to %s goes on without a hold, because the store is away", what)
-                request = replace(request, id=uuid.uuid4().hex)  # the other one is void
-                return AccountHold(
-                    worst_usd, input_tokens + tokens, tokens, request=request, price=price, is_held=False
-                )
+                return replace(hold, request=replace(request, id=uuid.uuid4().hex), is_held=False)
             if refusal is None:
-                return AccountHold(worst_usd, input_tokens + tokens, tokens, request=request, price=price)
+                return hold
             if price is None:
                 raise _unpriced(refusal, what)
             window = refusal.window
@@ -149,9 +150,14 @@ class AccountLedger:
                 continue
             tokens = min(tokens - 1, _tokens_for(price, input_tokens, window.room))
             if tokens < least:
+                if not can_wait:
+                    self._store.tell_exhausted(refusal)
                 raise _too_much(refusal, what, others_hold=can_wait)
 
     async def _hold(self, request: HoldRequest) -> Refusal | None:
+        """Hold, or void what may have been held: the id is used up then."""
+        if self._store.is_away and not self._refuses_when_away:  # nobody is kept waiting for it
+            raise StoreUnavailable("The store of keys and budgets is away.")
         try:
             return await self._store.hold(request)
         except BaseException:  # also while it waits: whether it is held is not known
@@ -185,10 +191,11 @@ def _tokens_for(price: Price, input_tokens: int, room: int) -> int:
     """How many tokens an answer may be long for `room` pico-dollars; below 0: the prompt alone is too
     much.
     """
-    left_usd = to_usd(room) - price.of(Usage(input_tokens))
-    if left_usd < 0 or not price.output_usd_per_mtok:
+    left_usd = to_usd(room) - price.most(Usage(input_tokens))
+    _, output_rate = price.dearest(input_tokens)
+    if left_usd < 0 or not output_rate:
         return -1 if left_usd < 0 else MAX_TOKENS
-    return int(left_usd * MILLION / price.output_usd_per_mtok)
+    return int(left_usd * MILLION / output_rate)
 
 
 def _pico(cost_usd: Decimal | None) -> int | None:
@@ -199,17 +206,19 @@ def _pico(cost_usd: Decimal | None) -> int | None:
         return None
 
 
-def _is_possible(usage: Usage) -> bool:
-    counts = (usage.input_tokens, usage.output_tokens, usage.cached_input_tokens)
-    return all(0 <= count <= MAX_TOKENS for count in counts)
-
-
-def _in_words(price: Price | None) -> str | None:
-    """Dollars a million tokens: input, output, and cached input where that has a price of its own."""
+def _in_words(price: Price | None, usage: Usage | None) -> str | None:
+    """Dollars a million tokens, in the tier of `usage`: input, output, and what has a price of its own."""
     if price is None:
         return None
-    rates = (price.input_usd_per_mtok, price.output_usd_per_mtok, price.cached_input_usd_per_mtok)
-    return "/".join(f"{rate:f}" for rate in rates if rate is not None)
+    rates = price.rates_for(usage.input_tokens if usage else 0)
+    own = {
+        "cached": rates.cached_input_usd_per_mtok,
+        "write": rates.cache_write_usd_per_mtok,
+        "write_1h": rates.cache_write_1h_usd_per_mtok,
+        "reasoning": rates.reasoning_usd_per_mtok,
+    }
+    told = [f"{rates.input_usd_per_mtok:f}/{rates.output_usd_per_mtok:f}"]
+    return " ".join(told + [f"{name}={rate:f}" for name, rate in own.items() if rate is not None])
 
 
 def _unpriced(refusal: Refusal, what: str) -> BudgetExceeded:

@@ -1,7 +1,7 @@
 """From the credential of a request to its caller: looked up in the database, and remembered for seconds.
 
 What is remembered is the delay of a revocation: at most `FRESH_S`, and `KEPT_S` while the database does not
-answer. Without any answer nobody is let in.
+answer (`KEPT_AWAY_S` where the settings say so). Without any answer nobody is let in.
 """
 
 import asyncio
@@ -23,6 +23,8 @@ FRESH_S = 4.0
 """What was looked up is believed so long."""
 KEPT_S = 9.0
 """And so long where the database does not answer: less than the 10 s in which a revocation must hold."""
+KEPT_AWAY_S = 3600.0
+"""Where the settings would rather serve than be strict (`store.when_away: serve`)."""
 LOOKUP_S = 3.0
 """A database that takes longer does not answer."""
 MOST_KEYS = 10_000
@@ -58,6 +60,7 @@ class Authenticator:
         finder: where keys are looked up; None: there is no place for keys, and no key.
         clock: seconds, for what is remembered.
         now_s: the time of day, for keys that expire.
+        kept_s: how long what was looked up is believed while the database does not answer.
     """
 
     def __init__(
@@ -65,7 +68,9 @@ class Authenticator:
         finder: KeyFinder | None = None,
         clock: Callable[[], float] = time.monotonic,
         now_s: Callable[[], float] = time.time,
+        kept_s: float = KEPT_S,
     ) -> None:
+        self._kept_s = kept_s
         self._finder, self._clock, self._now_s = finder, clock, now_s
         self._keys = OrderedDict[str, tuple[float, KeyInfo | None]]()
         self._has_keys, self._asked_s = False, float("-inf")
@@ -122,7 +127,7 @@ class Authenticator:
         try:
             asked_s, found = await self._once(hash, lambda: finder.find(hash))
         except StoreUnavailable:
-            if self._clock() - asked_s < KEPT_S:
+            if self._clock() - asked_s < self._kept_s:
                 return known
             raise
         if asked_s > self._forgot_s:

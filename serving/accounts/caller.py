@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from conductor.errors import NotAllowed
 from conductor.run.record import NOBODY, Account
+from serving.accounts.account_policy import UNLIMITED, Policies
 
 
 class Scope(StrEnum):
@@ -30,10 +31,12 @@ class Caller:
     Args:
         account: the key, and the team it belongs to.
         scopes: what the key may be used for.
+        policies: what runs that it asks for may reach.
     """
 
     account: Account
     scopes: frozenset[Scope]
+    policies: Policies = UNLIMITED
 
     @property
     def has_key(self) -> bool:

@@ -11,10 +11,13 @@ from collections.abc import Callable, Collection, Mapping
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import Executable, insert, literal, or_, select, tuple_, update
+from sqlalchemy import Executable, Table, insert, literal, or_, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 
 from conductor.errors import BadTask, UnknownName, quote
+from conductor.run.record import Account
+from serving.accounts.account_policy import AccountPolicy, Policies
+from serving.accounts.account_rows import KEYS, read_key, read_team
 from serving.accounts.budgets import Spending, read_spending, set_budget
 from serving.accounts.caller import DEFAULT_SCOPES, Scope
 from serving.accounts.key_info import US, KeyInfo, TeamInfo
@@ -28,14 +31,6 @@ from serving.database.schema import api_key, team
 MOST_LISTED = 1000
 """Keys, or teams, in one answer."""
 NAME_CHARS = 100
-KEYS = select(
-    *api_key.c["id", "name", "hint", "scopes", "made_us", "expires_us", "revoked_us"],
-    team.c.id.label("team_id"),
-    team.c.name.label("team_name"),
-    team.c.made_us.label("team_made_us"),
-    team.c.off_us,
-).select_from(api_key.outerjoin(team, api_key.c.team_id == team.c.id))
-"""All that is told of keys; not what they are found by."""
 
 
 class Directory:
@@ -124,7 +119,7 @@ class Directory:
     async def teams(self) -> list[TeamInfo]:
         """Those that were made last, the oldest of them first."""
         newest = select(team).order_by(team.c.made_us.desc(), team.c.id.desc()).limit(MOST_LISTED)
-        return [_team(row) for row in reversed(await self._rows(newest))]
+        return [read_team(row) for row in reversed(await self._rows(newest))]
 
     async def team(self, reference: str) -> TeamInfo:
         """The team of that id or name.
@@ -135,7 +130,7 @@ class Directory:
         rows = await self._rows(select(team).where(or_(team.c.id == reference, team.c.name == reference)))
         if not rows:
             raise UnknownName(f"There is no team {quote(reference)}.", param="team")
-        return _team(next((row for row in rows if row.id == reference), rows[0]))
+        return read_team(next((row for row in rows if row.id == reference), rows[0]))
 
     async def switch_team(self, reference: str, *, on: bool) -> TeamInfo:
         """Let the keys of a team in, or no longer.
@@ -149,6 +144,39 @@ class Directory:
         async with (await self.open()).writing() as connection:
             await connection.execute(change)
         return await self.team(found.id)
+
+    async def change_team_policy(self, reference: str, given: AccountPolicy) -> TeamInfo:
+        """Change what the keys of a team may do; what `given` does not name stays. Within 10 s everywhere.
+
+        Raises:
+            UnknownName: there is no such team.
+        """
+        found = await self.team(reference)
+        await self._set_policy(team, found.id, found.policy.change(given))
+        return await self.team(found.id)
+
+    async def change_key_policy(self, reference: str, given: AccountPolicy) -> KeyInfo:
+        """Change what a key may do of what its team may; what `given` does not name stays.
+
+        Raises:
+            UnknownName, BadTask: see `key`.
+        """
+        found = await self.key(reference)
+        await self._set_policy(api_key, found.id, found.policy.change(given))
+        return await self.key(found.id)
+
+    async def policies(self, account: Account) -> Policies:
+        """What the runs of an account may reach, as it is now.
+
+        Raises:
+            UnknownName: there is no such key.
+        """
+        return (await self.key(account.key_id)).policies
+
+    async def _set_policy(self, table: Table, id: str, policy: AccountPolicy) -> None:
+        change = update(table).where(table.c.id == id).values(policy=json.dumps(policy.stated()))
+        async with (await self.open()).writing() as connection:
+            await connection.execute(change)
 
     async def create_key(
         self,
@@ -275,7 +303,7 @@ class Directory:
         return int(self._now_s() * US)
 
     async def _keys(self, asked: Executable) -> list[KeyInfo]:
-        return [_key(row) for row in await self._rows(asked)]
+        return [read_key(row) for row in await self._rows(asked)]
 
     async def _rows(self, asked: Executable) -> list[Any]:
         """What the store says; nothing where there is none yet."""
@@ -301,13 +329,3 @@ def _checked_name(name: str) -> str:
             param="name",
         )
     return name
-
-
-def _team(row: Any) -> TeamInfo:
-    return TeamInfo(row.id, row.name, row.made_us, row.off_us)
-
-
-def _key(row: Any) -> KeyInfo:
-    owner = TeamInfo(row.team_id, row.team_name, row.team_made_us, row.off_us) if row.team_id else None
-    scopes = frozenset(Scope(name) for name in json.loads(row.scopes))
-    return KeyInfo(row.id, row.name, row.hint, scopes, owner, row.made_us, row.expires_us, row.revoked_us)

@@ -60,6 +60,7 @@ class Bill:
         input_tokens, output_tokens, cached_tokens: where they are known.
         price: by which the cost was counted, in words.
         at_us: when it ended.
+        is_bound: `cost` is the most that it can have been.
     """
 
     hold_id: str
@@ -69,6 +70,12 @@ class Bill:
     output_tokens: int | None = None
     cached_tokens: int | None = None
     price: str | None = None
+    is_bound: bool = False
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it is known what the call cost."""
+        return self.cost is not None and not self.is_bound
 
 
 @dataclass(frozen=True, slots=True)

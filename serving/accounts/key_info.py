@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from conductor.run.record import Account
+from serving.accounts.account_policy import ANY_POLICY, AccountPolicy, Policies
 from serving.accounts.caller import Caller, Scope
 
 KeyState = Literal["active", "revoked", "expired", "team off"]
@@ -23,12 +24,14 @@ class TeamInfo:
         name: no other team has it.
         made_us: when it was made.
         off_us: since when its keys are refused; None: they are not.
+        policy: what its keys may do.
     """
 
     id: str
     name: str
     made_us: int
     off_us: int | None = None
+    policy: AccountPolicy = ANY_POLICY
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,7 @@ class KeyInfo:
         made_us: when it was made.
         expires_us: from when on it is refused; None: never.
         revoked_us: since when it is refused; None: it is not.
+        policy: what it may do of what its team may.
     """
 
     id: str
@@ -54,6 +58,7 @@ class KeyInfo:
     made_us: int
     expires_us: int | None = None
     revoked_us: int | None = None
+    policy: AccountPolicy = ANY_POLICY
 
     def state(self, now_us: int) -> KeyState:
         """Whether it lets its holder in, and if not, why."""
@@ -66,7 +71,12 @@ class KeyInfo:
     @property
     def caller(self) -> Caller:
         """Whoever sends it."""
-        return Caller(Account(self.id, self.team.id if self.team else ""), self.scopes)
+        return Caller(Account(self.id, self.team.id if self.team else ""), self.scopes, self.policies)
+
+    @property
+    def policies(self) -> Policies:
+        """What it may do."""
+        return Policies(self.team.policy if self.team else ANY_POLICY, self.policy)
 
 
 def iso(time_us: int | None) -> str | None:

@@ -16,6 +16,7 @@ from typing import Self
 import asyncpg
 
 from conductor.errors import StoreUnavailable
+from serving.accounts.alerts import NOTE_EXHAUSTED, Exhausted
 from serving.accounts.hold import Bill, Entry, HoldRequest, Refusal
 from serving.accounts.leases import LEASE_S, RENEW_S, SWEEP_LIMIT
 from serving.accounts.operations import ENTER, HOLD, RELEASE, RENEW, SETTLE, SWEEP, VOID
@@ -67,6 +68,13 @@ class LedgerStore:
         """The one writer of this replica, for others who write to the same store."""
         return self._writer
 
+    @property
+    def is_away(self) -> bool:
+        """Whether nothing can be held: the database could not be reached when that was last tried, or not for as
+        long as the lease.
+        """
+        return self._writer.is_away or time.monotonic() > self._lease_until_s
+
     async def hold(self, request: HoldRequest) -> Refusal | None:
         """Reserve, in the store; None where that is done, else what is in the way.
 
@@ -88,6 +96,11 @@ class LedgerStore:
     def enter(self, entry: Entry) -> "asyncio.Future[None]":
         """Enter a call that was made without a hold, as soon as the store is back."""
         return self._writer.post(ENTER, entry)
+
+    def tell_exhausted(self, refusal: Refusal) -> None:
+        """Too little was left of a budget for a call: whoever is told of budgets is told of it, soon."""
+        noted = Exhausted(refusal.id, refusal.window, time.time_ns() // 1000)
+        self._writer.post(NOTE_EXHAUSTED, noted)
 
     def void(self, request: HoldRequest) -> "asyncio.Future[None]":
         """Give back what was held for a call that was not made, soon; also where it is held only later."""

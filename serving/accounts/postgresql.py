@@ -62,9 +62,9 @@ moved AS (UPDATE spend_window b SET held = b.held + m.amount FROM moves m JOIN l
     WHERE (b.subject, b.period, b.starts) = (m.subject, m.period, m.starts))
 SELECT 1"""
 
-TOLD = """SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[], $7::bigint[])
-    AS t (id, cost, input_tokens, output_tokens, cached_tokens, price, at_us)"""
-TELLS = "t.cost, t.input_tokens, t.output_tokens, t.cached_tokens, t.price, t.at_us"
+TOLD = """SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[], $7::bigint[],
+    $8::bool[]) AS t (id, cost, input_tokens, output_tokens, cached_tokens, price, at_us, is_exact)"""
+TELLS = "t.cost, t.input_tokens, t.output_tokens, t.cached_tokens, t.price, t.at_us, t.is_exact"
 MOVED = f"""moves AS (SELECT w.subject, w.period, w.starts, sum(freed) AS freed, sum(posted) AS posted FROM mine, LATERAL {WINDOWS}
     WHERE w.subject IS NOT NULL GROUP BY 1, 2, 3),
 locked AS MATERIALIZED (SELECT b.subject, b.period, b.starts FROM spend_window b
@@ -86,12 +86,12 @@ SETTLE = f"""WITH told AS ({TOLD}),
 mine AS (UPDATE hold h SET state = 'posted', ended_us = t.at_us FROM told t WHERE h.id = t.id AND h.state = 'open'
     RETURNING h.*, h.amount AS freed, coalesce(t.cost, h.amount) AS posted, {TELLS}),
 {MOVED}
-{ENTER.format(kind="'call'", exact="(cost IS NOT NULL)::int", at="at_us", **BILLED)} RETURNING hold_id"""
+{ENTER.format(kind="'call'", exact="is_exact::int", at="at_us", **BILLED)} RETURNING hold_id"""
 SETTLE_LATE = f"""WITH told AS ({TOLD}),
 mine AS (UPDATE hold h SET state = 'posted', ended_us = t.at_us FROM told t WHERE h.id = t.id AND h.state = 'lost' AND t.cost IS NOT NULL
     RETURNING h.*, 0 AS freed, t.cost - h.amount AS posted, {TELLS}),
 {MOVED}
-{ENTER.format(kind="'correction'", exact="1", at="at_us", **BILLED)}"""
+{ENTER.format(kind="'correction'", exact="is_exact::int", at="at_us", **BILLED)}"""
 """The replica was only frozen, and its holds are posted already: the difference, if the cost is known."""
 VOID = f"""WITH
 mine AS (UPDATE hold h SET state = 'voided', ended_us = {NOW_US} WHERE h.id = ANY ($1::text[]) AND h.state = 'open'
@@ -114,7 +114,16 @@ WINDOW_FIELDS = [attrgetter("subject"), attrgetter("period"), attrgetter("starts
 FIELDS = [attrgetter(name) for name in COLUMNS.split(", ")]
 BILL_FIELDS = [
     attrgetter(name)
-    for name in ("hold_id", "cost", "input_tokens", "output_tokens", "cached_tokens", "price", "at_us")
+    for name in (
+        "hold_id",
+        "cost",
+        "input_tokens",
+        "output_tokens",
+        "cached_tokens",
+        "price",
+        "at_us",
+        "is_exact",
+    )
 ]
 
 

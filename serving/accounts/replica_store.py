@@ -25,6 +25,11 @@ class ReplicaStore:
         self._database: Database | None = None
         self._ledger: LedgerStore | None = None
 
+    @property
+    def is_away(self) -> bool:
+        """Whether the store was opened, and could not be reached when that was last tried."""
+        return self._ledger is not None and self._ledger.is_away
+
     async def database(self) -> Database:
         """The database, its schema made where there was nothing.
 

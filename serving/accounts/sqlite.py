@@ -141,7 +141,7 @@ def _post(connection: sqlite3.Connection, ended: HoldRequest, move: Move, bill: 
     _move(connection, ended, -move.freed, move.posted)
     cost = bill.cost or 0
     tokens = (bill.input_tokens, bill.output_tokens, bill.cached_tokens)
-    flags = (int(bill.cost is not None), int(cost > ended.amount))
+    flags = (int(bill.is_exact), int(cost > ended.amount))
     call = (ended.run_id, ended.call_no, ended.key_id, ended.team_id, ended.day, ended.month, ended.worker)
     connection.execute(
         ENTER, (ended.id, move.kind, *call, move.posted, *flags, *tokens, bill.price, bill.at_us)

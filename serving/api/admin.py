@@ -4,13 +4,16 @@ Every change is a line in the log: who changed what, by ids.
 """
 
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request
 from fastapi.openapi.utils import get_openapi
 from starlette.responses import Response
 
-from conductor.errors import NotAllowed
+from conductor.errors import BadTask, NotAllowed, WorkerUnavailable
+from conductor.model.failure import Failure
+from serving.accounts.account_policy import AccountPolicy
 from serving.accounts.authenticator import Authenticator
 from serving.accounts.caller import Caller, Scope
 from serving.accounts.directory import MOST_LISTED, Directory
@@ -24,6 +27,8 @@ from serving.api.admin_schema import (
     KeyWithSecret,
     NewKey,
     NewTeam,
+    Policy,
+    Reloaded,
     Rotation,
     Team,
     TeamChange,
@@ -31,6 +36,9 @@ from serving.api.admin_schema import (
 )
 from serving.api.authentication import FIRST_KEY, caller_of
 from serving.api.respond import success
+from serving.lora.adapters import AdapterError
+from serving.runs.service import Service
+from serving.settings.settings import SettingsError
 from serving.telemetry.logs import FIELDS
 
 logger = logging.getLogger("podium")
@@ -158,6 +166,53 @@ async def set_key_budget(request: Request, caller: Admin, id: str, body: BudgetC
     await _directory(request).set_budget(key_subject(key.id), body.limits_usd)
     _note(request, caller, "key budget set", set_key_id=key.id, **body.limits_usd)
     return await get_key_budget(request, key.id)
+
+
+@router.get("/teams/{id}/policy", responses={404: ABSENT})
+async def get_team_policy(request: Request, id: str) -> Policy:
+    """What the keys of a team may do."""
+    return Policy.of(await _directory(request).team(id))
+
+
+@router.post("/teams/{id}/policy", responses={404: ABSENT})
+async def set_team_policy(request: Request, caller: Admin, id: str, body: AccountPolicy) -> Policy:
+    """Change what the keys of a team may do: fields that are named, null or the default lifts one. Everywhere
+    within 10 s; runs under way go on as they began.
+    """
+    changed = await _directory(request).change_team_policy(id, body)
+    _note(request, caller, "team policy set", team_id=changed.id, policy=changed.policy.stated())
+    return Policy.of(changed)
+
+
+@router.get("/keys/{id}/policy", responses={404: ABSENT})
+async def get_key_policy(request: Request, id: str) -> Policy:
+    """What a key may do."""
+    return Policy.of(await _directory(request).key(id))
+
+
+@router.post("/keys/{id}/policy", responses={404: ABSENT})
+async def set_key_policy(request: Request, caller: Admin, id: str, body: AccountPolicy) -> Policy:
+    """Change what a key may do of what its team may. It can only take away."""
+    changed = await _directory(request).change_key_policy(id, body)
+    _note(request, caller, "key policy set", set_key_id=changed.id, policy=changed.policy.stated())
+    return Policy.of(changed)
+
+
+@router.post("/reload", responses={400: BAD})
+async def reload(request: Request, caller: Admin) -> Reloaded:
+    """Read the settings file and the files of keys again, now, on this replica; the others follow within seconds,
+    where the file is. A file that cannot be used changes nothing, and the answer says what is wrong.
+    """
+    service: Service = request.app.state.service
+    read_again: Callable[[], Awaitable[None]] | None = request.app.state.reload
+    if read_again is None:
+        raise BadTask("This server was started from no settings file.", param="settings")
+    try:
+        await read_again()
+    except (SettingsError, AdapterError, WorkerUnavailable) as exc:
+        raise BadTask(Failure.of(exc).explanation, param="settings") from exc
+    _note(request, caller, "settings reloaded")
+    return Reloaded(workers=list(service.pool.members))
 
 
 @router.get(OPENAPI, include_in_schema=False)

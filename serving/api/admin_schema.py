@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
+from serving.accounts.account_policy import AccountPolicy
 from serving.accounts.budgets import Spending
 from serving.accounts.caller import DEFAULT_SCOPES, Scope
 from serving.accounts.directory import NAME_CHARS
@@ -56,6 +57,12 @@ class NewKey(_Body):
     def expires_us(self) -> int | None:
         """As the store has times."""
         return None if self.expires_at is None else int(self.expires_at.timestamp() * US)
+
+
+class Reloaded(_Body):
+    """What is served now."""
+
+    workers: list[str] = Field(description="Every worker that can be asked.")
 
 
 class Rotation(_Body):
@@ -154,6 +161,21 @@ class BudgetChange(_Body):
         """Those that are named."""
         given: dict[Period, Decimal | None] = {"day": self.day_usd, "month": self.month_usd}
         return {period: limit for period, limit in given.items() if f"{period}_usd" in self.model_fields_set}
+
+
+class Policy(_Body):
+    """What a team or a key may do. What is not in `policy` is not limited."""
+
+    object: Literal["policy"] = "policy"
+    id: str = Field(description="The key's, or the team's.")
+    policy: AccountPolicy = Field(description="Its own.")
+    in_force: AccountPolicy = Field(description="With what its team's takes away, where it is a key.")
+
+    @classmethod
+    def of(cls, whose: KeyInfo | TeamInfo) -> Self:
+        """The policy of `whose`."""
+        in_force = whose.policies.both if isinstance(whose, KeyInfo) else whose.policy
+        return cls(id=whose.id, policy=whose.policy, in_force=in_force)
 
 
 class Teams(_Body):

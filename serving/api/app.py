@@ -1,6 +1,7 @@
 """The routes put together."""
 
 import logging
+from collections.abc import Awaitable, Callable
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -8,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from conductor.errors import BadTask, PodiumError, UnknownName
-from serving.accounts.authenticator import Authenticator
+from serving.accounts.authenticator import KEPT_AWAY_S, KEPT_S, Authenticator
 from serving.accounts.directory import Directory
 from serving.api import admin, completions, health, models, workflows
 from serving.api.authentication import CONSOLE, Authentication
@@ -21,22 +22,31 @@ from serving.edge.policy import Policy
 from serving.edge.waiting import WaitingRoom
 from serving.runs.service import Service
 
+Reload = Callable[[], Awaitable[None]]
 logger = logging.getLogger("podium")
 
 
-def build_api(service: Service, dialects: Dialects = DIALECTS, directory: Directory | None = None) -> FastAPI:
+def build_api(
+    service: Service,
+    dialects: Dialects = DIALECTS,
+    directory: Directory | None = None,
+    reload: Reload | None = None,
+) -> FastAPI:
     """The HTTP API over `service`.
 
     Args:
         service: who runs and keeps records.
         dialects: what clients speak, each at its path.
         directory: of teams and keys; None: there are none, and whoever is on this machine may call.
+        reload: reads the settings' files again; None: there are none.
     """
     # FastAPI's own pages for its schema load scripts from a CDN, and the schema knows no bodies: both are
     # read by hand.
     app = FastAPI(title="Podium", openapi_url=None)
-    authenticator = Authenticator(directory)
+    serves_when_away = service.pool.settings.store.when_away == "serve"
+    authenticator = Authenticator(directory, kept_s=KEPT_AWAY_S if serves_when_away else KEPT_S)
     app.state.service, app.state.dialects = service, dialects
+    app.state.reload = reload
     app.state.directory, app.state.authenticator = directory, authenticator
     fixed = (models.router, workflows.router, health.router, admin.router)
     for router in (completions.build_router(dialects), *fixed):

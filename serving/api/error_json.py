@@ -34,7 +34,7 @@ def error_json(error: PodiumError | Failure, workflow_id: str | None = None) -> 
 def operator_json(error: PodiumError | Failure) -> dict[str, Any]:
     """`error_json`, and what only operators may read."""
     failure, shape = _failure(error), error_json(error)
-    attempts = [attempt_json(each) | {"detail": each.detail} for each in failure.attempts]
+    attempts = [operator_attempt_json(each) for each in failure.attempts]
     podium = shape.get("podium", {}) | ({"attempts": attempts} if attempts else {})
     return shape | {"detail": failure.detail} | ({"podium": podium} if podium else {})
 
@@ -49,7 +49,14 @@ def attempt_json(attempt: Attempt) -> dict[str, Any]:
         "took_s": None if attempt.took_s is None else round(attempt.took_s, 6),
         "outcome": attempt.outcome,
         "cost_usd": None if attempt.cost_usd is None else float(attempt.cost_usd),
+        "cost_is_bound": attempt.cost_is_bound,
     }
+
+
+def operator_attempt_json(attempt: Attempt) -> dict[str, Any]:
+    """`attempt_json`, and what only operators may read."""
+    place = {"deployment": attempt.deployment} if attempt.deployment else {}
+    return attempt_json(attempt) | {"detail": attempt.detail} | place
 
 
 def _failure(error: PodiumError | Failure) -> Failure:

@@ -35,6 +35,8 @@ async def readyz(request: Request) -> Response:
     if CALLER not in request.scope:
         return success({"status": said["status"]}, status=status)
     said |= {"workers": service.pool.settings.pool, "running": service.running}
+    if service.is_store_away:
+        said["store"] = "away"
     if service.refused:
         said["refused_user_config"] = service.refused
     return success(said, status=status)

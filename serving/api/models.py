@@ -3,6 +3,8 @@
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from serving.accounts.permission import permit_of
+from serving.api.authentication import caller_of
 from serving.api.resolve import names, unknown_model
 from serving.api.respond import success
 from serving.runs.service import Service
@@ -14,19 +16,33 @@ router = APIRouter()
 async def models(request: Request) -> Response:
     """OpenAI's list; `podium.kind` says which sort each name is."""
     service: Service = request.app.state.service
-    return success(
-        {"object": "list", "data": [_model(service, *each) for each in names(service.pool).items()]}
-    )
+    allowed = _allowed_names(request, service)
+    return success({"object": "list", "data": [_model(service, *each) for each in allowed.items()]})
 
 
 @router.get("/v1/models/{name:path}")
 async def model(request: Request, name: str) -> Response:
     """One of them."""
     service: Service = request.app.state.service
-    known = names(service.pool)
+    known = _allowed_names(request, service)
     if name not in known:
         raise unknown_model(name, service.pool)
     return success(_model(service, name, known[name]))
+
+
+def _allowed_names(request: Request, service: Service) -> dict[str, str]:
+    """Every name that the caller may ask, and which sort it is."""
+    policies, pool = caller_of(request).policies, service.pool
+    permit, workflows = permit_of(policies, pool.settings), pool.settings.workflows
+
+    def can_run(name: str, kind: str) -> bool:
+        if kind == "conductor":
+            return pool.team_for(permit).conductor is not None
+        steps = [step.worker for step in workflows[name]] if kind == "workflow" else [name]
+        return all(permit.allows(worker) for worker in steps)
+
+    known = names(pool).items()
+    return {name: kind for name, kind in known if policies.both.allows_model(name) and can_run(name, kind)}
 
 
 def _model(service: Service, name: str, kind: str) -> dict[str, object]:

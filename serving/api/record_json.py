@@ -32,7 +32,7 @@ from conductor.run.events import (
     StepStarted,
 )
 from conductor.run.record import Account, PlanRecord, Record, StepRecord
-from serving.api.error_json import attempt_json, error_json, operator_json
+from serving.api.error_json import attempt_json, error_json, operator_attempt_json, operator_json
 
 Json = dict[str, Any]
 Inner = Mapping[str, Record]
@@ -49,7 +49,9 @@ def model_name(record: Record) -> str:
 
 
 def usage(record: Record) -> Json:
-    """The answering step's tokens, the rest beside them, and all in `total_tokens`."""
+    """The answering step's tokens, the rest beside them, and all in `total_tokens`. Where tokens of calls are in
+    none of these sums, how many calls; and whether the cost is a bound for that.
+    """
     answering = record.answering.usage if record.answering and record.answering.usage else Usage()
     rest = record.orchestration
     return {
@@ -65,6 +67,8 @@ def usage(record: Record) -> Json:
             "reasoning_tokens": answering.reasoning_tokens,
             "orchestration_output_tokens": rest.output_tokens,
         },
+        **({"unmetered_calls": unmetered} if (unmetered := record.n_unmetered_calls) else {}),
+        **({"cost_is_bound": True} if record.cost_is_bound else {}),
     }
 
 
@@ -75,12 +79,13 @@ def summary(record: Record, inner: Inner = NONE, *, trace: bool) -> Json:
         "rounds": record.rounds,
         "steps": steps(record, inner) if trace else [_brief(step) for step in steps(record, inner)],
         "cost_usd": dollars(record.cost_usd),
+        "cost_is_bound": record.cost_is_bound,
         "unmetered_calls": record.n_unmetered_calls,
         "wall_s": _seconds(record.wall_s),
         "critical_path_s": _seconds(record.critical_path_s),
         "fallback": record.fallback,
         "trace_id": record.trace_id,
-    }
+    } | _origin(record)
 
 
 def workflow(
@@ -94,6 +99,7 @@ def workflow(
         "model": record.model,
         "status": record.status,
         "content": has_content,
+        "training": record.task.permit.trains,
         "account": _account(record.account),
         "created": int(record.created),
         "trace_id": record.trace_id,
@@ -105,12 +111,13 @@ def workflow(
         "error": _error(record.failure, for_operator=for_operator),
         "usage": usage(record),
         "cost_usd": dollars(record.cost_usd),
+        "cost_is_bound": record.cost_is_bound,
         "unmetered_calls": record.n_unmetered_calls,
         "wall_s": _seconds(record.wall_s),
         "critical_path_s": _seconds(record.critical_path_s),
         "plans": [_plan(each, for_operator=for_operator) for each in record.plans],
         "steps": steps(record, inner, for_operator=for_operator),
-    }
+    } | _origin(record)
 
 
 def steps(record: Record, inner: Inner = NONE, *, for_operator: bool = False) -> list[Json]:
@@ -156,6 +163,7 @@ def progress(event: Event) -> Json | None:
                 "type": "step_ended",
                 "step": event.step,
                 "cost_usd": dollars(result.cost_usd),
+                "cost_is_bound": result.cost_is_bound,
                 "usage": _tokens(result.usage),
             }
         case StepReused():
@@ -200,6 +208,7 @@ def _brief(step: Json) -> Json:
             "access",
             "status",
             "cost_usd",
+            "cost_is_bound",
             "reused_from",
             "started_s",
             "ended_s",
@@ -246,6 +255,11 @@ def _plan(plan: PlanRecord, *, for_operator: bool) -> Json:
     }
 
 
+def _origin(record: Record) -> Json:
+    """The run whose answer it was given, where it was given one."""
+    return {"cached_from": record.cached_from} if record.cached_from else {}
+
+
 def _account(account: Account) -> Json | None:
     """Whom the run is for, by ids; None where no key was asked for."""
     return {"key_id": account.key_id, "team_id": account.team_id or None} if account.key_id else None
@@ -259,13 +273,13 @@ def _error(failure: Failure | None, *, for_operator: bool) -> Json | None:
 
 def _call(result: CallResult | None, cut: tuple[Attempt, ...] = (), *, for_operator: bool) -> Json:
     attempts = [
-        attempt_json(each) | ({"detail": each.detail} if for_operator else {})
+        (operator_attempt_json if for_operator else attempt_json)(each)
         for each in (*cut, *(result.attempts if result else ()))
     ]
     if result is None:
         return dict.fromkeys(
             ("served_by", "model", "output", "reasoning", "usage", "cost_usd", "finish_reason")
-        ) | {"attempts": attempts, "notes": []}
+        ) | {"cost_is_bound": False, "attempts": attempts, "notes": []}
     return {
         "served_by": result.worker,
         "model": result.model,
@@ -273,10 +287,11 @@ def _call(result: CallResult | None, cut: tuple[Attempt, ...] = (), *, for_opera
         "reasoning": result.reasoning or None,
         "usage": _tokens(result.usage),
         "cost_usd": dollars(result.cost_usd),
+        "cost_is_bound": result.cost_is_bound,
         "finish_reason": result.finish.value if result.finish else None,
         "attempts": attempts,
         "notes": list(result.notes),
-    }
+    } | ({"deployment": result.deployment} if for_operator and result.deployment else {})
 
 
 def _tokens(usage: Usage | None) -> Json | None:
@@ -286,6 +301,7 @@ def _tokens(usage: Usage | None) -> Json | None:
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,
         "cached_input_tokens": usage.cached_input_tokens,
+        "cache_write_tokens": usage.cache_write_tokens,
         "reasoning_tokens": usage.reasoning_tokens,
     }
 

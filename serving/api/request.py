@@ -23,6 +23,8 @@ EFFORT_ROUNDS: dict[str, int] = {"xhigh": 1, "max": 1}
 """Rounds on top of the model's own."""
 MOST = 1_000_000_000
 """No limit may be larger, so that sums of them still fit into JSON's numbers."""
+CHARS_PER_TOKEN, ANSWER_TOKENS = 4, 500
+"""Of English, and of an answer of no stated length."""
 MOST_NAMES = 1000
 """Workers that a request may name."""
 
@@ -59,6 +61,8 @@ class Podium(_Strict):
     deadline_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     progress: Literal["off", "events", "reasoning"] = "off"
     trace: bool = False
+    cache: bool = True
+    """An answer that was given to an equal request of the team may be given again, where the settings keep any."""
     keep: bool = False
     """The run goes on when its client leaves."""
     background: bool = False
@@ -89,6 +93,13 @@ class ApiRequest:
     podium: Podium
     stream: bool
     include_usage: bool
+
+    @property
+    def token_estimate(self) -> int:
+        """About how many tokens it takes: its text and one answer. What a team of models takes beside that is
+        known when its run has ended.
+        """
+        return self.text_chars // CHARS_PER_TOKEN + (self.sampling.max_output_tokens or ANSWER_TOKENS)
 
     @property
     def text_chars(self) -> int:

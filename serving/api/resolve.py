@@ -13,9 +13,12 @@ from conductor.run.events import Source
 from conductor.run.ledger import Budget
 from conductor.run.task import Task
 from conductor.run.team import Team
+from serving.accounts.account_policy import UNLIMITED, Policies
+from serving.accounts.permission import Asked, narrow_task, not_planned
 from serving.api.request import EFFORT_ROUNDS, EFFORT_STEPS, ApiRequest, PlannedStep, Podium
 from serving.pool import Pool
 from serving.settings.sections import ModelSettings, StepSettings
+from serving.settings.settings import Settings
 
 OWN_PLAN_STEPS = 5
 """A plan of the caller's own has at most so many steps, where the model allows no more."""
@@ -29,22 +32,28 @@ class ResolvedTask:
     team: Team
 
 
-def resolve(request: ApiRequest, pool: Pool, *, plan_only: bool = False) -> ResolvedTask:
-    """What `request` asks of `pool`.
+def resolve(
+    request: ApiRequest, pool: Pool, policies: Policies = UNLIMITED, *, plan_only: bool = False
+) -> ResolvedTask:
+    """What `request` asks of `pool`, inside its caller's policies.
 
     Raises:
         UnknownName: no model, workflow or worker has that name.
         BadTask: the limits contradict each other, or a plan of the caller's own cannot run.
+        NotAllowed: a policy does not allow it.
     """
     settings, podium, name = pool.settings, request.podium, request.model
     model = settings.models.get(name) or ModelSettings()
+    _check_name(name, pool)
     task = _task(request, model, settings.limits.default_deadline_s, plan_only=plan_only)
-    team = pool.team
+    task = narrow_task(task, _asked(request, settings), policies, settings)
+    team = pool.team_for(task.permit)
     if podium.plan is not None:
-        _check_name(name, pool)
         own = _own_plan(podium.plan, team, task, _own_steps(podium, model))
         return _check_given_plan(team, task, own, "client")
     if name in settings.models:
+        if team.conductor is None:
+            raise not_planned(name, policies)
         _check_pictures(task, team.members_for(task).values())
         return ResolvedTask(task, team)
     if name in settings.workflows:
@@ -53,10 +62,23 @@ def resolve(request: ApiRequest, pool: Pool, *, plan_only: bool = False) -> Reso
             message = f"{name!r} has {len(fixed.steps)} steps; podium.max_steps allows {podium.max_steps}."
             raise BadTask(message, param="podium.max_steps")
         return _check_given_plan(pool.whole_pool_team, task, fixed, "workflow")
-    if name in pool.members:
-        return _check_given_plan(pool.whole_pool_team, task, Plan((Step(name, ""),)), "worker")
-    _check_name(name, pool)
-    raise AssertionError("a known name is a model, a workflow or a worker")
+    return _check_given_plan(pool.whole_pool_team, task, Plan((Step(name, ""),)), "worker")
+
+
+def _asked(request: ApiRequest, settings: Settings) -> Asked:
+    """What `request` names by itself, for its caller's policies."""
+    podium, name = request.podium, request.model
+    fixed = [] if name in settings.models or podium.plan is not None else [name]
+    if name in settings.workflows and podium.plan is None:
+        fixed = [step.worker for step in settings.workflows[name]]
+    return Asked(
+        workers=podium.workers or (),
+        planned=[step.worker for step in podium.plan or ()],
+        fixed=fixed,
+        rounds=podium.rounds,
+        effort=request.effort,
+        keeps="podium.keep" if podium.keep else "podium.background" if podium.background else None,
+    )
 
 
 def names(pool: Pool) -> dict[str, str]:

@@ -38,6 +38,7 @@ from serving.runs.following import follow
 from serving.runs.service import Service
 
 Json = dict[str, Any]
+CACHE_HEADER = "x-podium-cache"
 WORKFLOW_HEADER = "x-podium-workflow-id"
 HEARTBEAT = b": still working\n\n"
 
@@ -64,6 +65,8 @@ class RunResponse(Response):
         self._service, self._dialect, self._caller = service, dialect, caller
         self._request, self._incoming = request, headers
         self._id = f"wf_{uuid.uuid4().hex}"
+        self._is_left = False
+        """Whether the client left before a run that outlives it had begun."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI. Returns once the answer is out, or the client has gone and everything is closed."""
@@ -81,10 +84,12 @@ class RunResponse(Response):
     async def _answer(self, send: Send) -> None:
         wire = _Wire(send, self._dialect)
         try:
+            await self._admit(wire)
             # In one turn of the loop, so that no `user_config` replaces the pool between the two.
-            resolved = resolve(self._request, self._service.pool, plan_only=self.plan_only)
+            pool, policies = self._service.pool, self._caller.policies
+            resolved = resolve(self._request, pool, policies, plan_only=self.plan_only)
             async with self._opened(resolved) as run:
-                wire.workflow_id = run.record.id
+                wire.workflow_id, wire.is_cached = run.record.id, bool(run.record.cached_from)
                 if self._request.podium.background and not self._request.stream:
                     await wire.json(202, {"id": run.record.id, "object": "workflow", "status": "running"})
                 elif self._request.stream and not self.plan_only:
@@ -95,14 +100,31 @@ class RunResponse(Response):
             if wire.begun:
                 raise
             await wire.error(exc)
+        finally:
+            is_settled_later = self._is_left or self._service.is_running(self._id)
+            if not is_settled_later:
+                await self._service.rates.settle(self._id, None)
+
+    async def _admit(self, wire: "_Wire") -> None:
+        """Count the request in the rates of its caller.
+
+        Raises:
+            RateLimited: one is reached.
+        """
+        caller, tokens = self._caller, self._request.token_estimate
+        admission = await self._service.rates.admit(self._id, caller.account, caller.policies, tokens)
+        wire.extra = admission.headers
+        if admission.refusal is not None:
+            raise admission.refusal
 
     @asynccontextmanager
     async def _opened(self, resolved: ResolvedTask) -> AsyncGenerator[Run]:
         """The run that answers: one that ends with this response, one that outlives it, or an earlier one."""
         service, keeping = self._service, self._keeping
         if keeping is None:
+            of_cache = self._request.podium.cache
             async with service.run(
-                resolved.task, resolved.team, self._id, self._incoming, self._caller
+                resolved.task, resolved.team, self._id, self._incoming, self._caller, of_cache=of_cache
             ) as run:
                 yield run
             return
@@ -111,6 +133,7 @@ class RunResponse(Response):
             found = await asyncio.shield(beginning)
         except asyncio.CancelledError:  # the client left; what was claimed is run
             beginning.add_done_callback(_close_answer)
+            self._is_left = True
             raise
         if isinstance(found, Claim):
             async with follow(service.store, found) as run:
@@ -218,6 +241,10 @@ class _Wire:
         self._send, self._dialect = send, dialect
         self.workflow_id: str | None = None
         """In headers and errors from the moment there is a run of that name."""
+        self.extra: dict[str, str] = {}
+        """More headers."""
+        self.is_cached = False
+        """Whether the answer is an earlier run's; then a header says so."""
         self.begun = False
         self.sent_s = 0.0
         """When the newest byte of the stream was sent, by the loop's clock."""
@@ -252,7 +279,10 @@ class _Wire:
 
     async def _start(self, status: int, headers: dict[str, str]) -> None:
         self.begun = True
+        headers = self.extra | headers
         if self.workflow_id:
             headers = {WORKFLOW_HEADER: self.workflow_id, **headers}
+        if self.is_cached:
+            headers = {CACHE_HEADER: "hit", **headers}
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": raw})

@@ -2,23 +2,30 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from decimal import Decimal
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response, StreamingResponse
 
 from conductor.errors import BadTask, UnknownName, quote
+from conductor.run.events import AnswerDelta, Event, RunResumed
 from conductor.run.record import RunRecords
 from serving.accounts.caller import Caller, Scope
 from serving.api import record_json
 from serving.api.authentication import caller_of
 from serving.api.encode import dumps
 from serving.api.respond import success
+from serving.runs.finding import Wanted
+from serving.runs.following import AnswerDiffers, RetoldAnswer
 from serving.runs.service import Service
 
 router = APIRouter()
 POLL_S = 0.1
 """How often a run is looked at for somebody who follows it."""
+MOST_USD = 9_000_000
+NO_NUL = r"^[^\x00]+$"
+"""PostgreSQL's texts have none."""
 HEARTBEAT = b": still there\n\n"
 
 
@@ -27,6 +34,18 @@ async def workflows(
     request: Request,
     limit: Annotated[int, Query(ge=1, le=1000)] = 20,
     after: Annotated[str | None, Query(description="The id of a run: those that began before it.")] = None,
+    worker: Annotated[str | None, Query(pattern=NO_NUL, description="It was called in the run.")] = None,
+    min_cost_usd: Annotated[Decimal | None, Query(ge=0, le=MOST_USD)] = None,
+    max_cost_usd: Annotated[Decimal | None, Query(ge=0, le=MOST_USD)] = None,
+    words: Annotated[
+        str | None,
+        Query(
+            min_length=3,
+            max_length=200,
+            pattern=NO_NUL,
+            description="They are in the question or the answer.",
+        ),
+    ] = None,
 ) -> Response:
     """The newest runs that the caller's team asked for, also those under way. A list has no texts, only how
     long they are; they are in each run's own record.
@@ -34,7 +53,7 @@ async def workflows(
     service: Service = request.app.state.service
     caller = caller_of(request)
     caller.require(Scope.READ)
-    newest = await service.newest(limit + 1, caller, after)
+    newest = await service.newest(limit + 1, caller, after, Wanted(worker, min_cost_usd, max_cost_usd, words))
     shown = [_shown(run, caller) for run in newest[:limit]]
     return success({"object": "list", "data": shown, "has_more": len(newest) > limit})
 
@@ -69,7 +88,8 @@ async def events(
     after: Annotated[int, Query(ge=0)] = 0,
 ) -> Response:
     """What happens in a run, as server-sent events, from its beginning or from the event after
-    `Last-Event-ID`; until it ends. Any replica can be asked.
+    `Last-Event-ID`; until it ends. Any replica can be asked. Pieces of the answer are among them from when somebody
+    asks, the first with all that was said by then; of runs that outlive their client, all of them.
     """
     service: Service = request.app.state.service
     caller = caller_of(request)
@@ -79,6 +99,7 @@ async def events(
             raise BadTask(f"Last-Event-ID: {quote(last_event_id)} is not the id of an event.", param="Last-Event-ID")  # fmt: skip
         after = int(last_event_id)
     await _find(request, id, caller)
+    await service.store.watch(id)
     heartbeat_s = service.pool.settings.limits.heartbeat_s
     headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
     return StreamingResponse(_follow(service, id, caller, after, heartbeat_s), 200, headers, "text/event-stream")  # fmt: skip
@@ -87,12 +108,15 @@ async def events(
 async def _follow(
     service: Service, id: str, caller: Caller, after: int, heartbeat_s: float
 ) -> AsyncGenerator[bytes]:
-    silent_s = 0.0
+    silent_s, newest, answer = 0.0, 0, RetoldAnswer()
     while True:
-        page = await service.store.events(id, after)
-        written = [_event(item.seq, shown) for item in page.items if item.run_id == id and (shown := record_json.told(item.event))]  # fmt: skip
-        if page.items:
-            after = page.items[-1].seq
+        page = await service.store.events(id, newest)
+        written: list[bytes] = []
+        for item in page.items:
+            newest = item.seq
+            shown = _told(item.event, answer) if item.run_id == id else None
+            if shown and item.seq > after:
+                written.append(_event(item.seq, shown))
         if written:
             silent_s = 0.0
             yield b"".join(written)
@@ -107,6 +131,24 @@ async def _follow(
         if silent_s >= heartbeat_s:
             silent_s = 0.0
             yield HEARTBEAT
+
+
+def _told(event: Event, answer: RetoldAnswer) -> record_json.Json | None:
+    """An event as it is shown. Of an answer that another process writes again, what is new; all of it, as
+    `answer_restarted`, where it is another one.
+    """
+    match event:
+        case RunResumed():
+            answer.begin_again()
+        case AnswerDelta():
+            try:
+                piece = answer.add(event)
+            except AnswerDiffers as exc:
+                return (record_json.told(exc.said) or {}) | {"type": "answer_restarted"}
+            return record_json.told(piece) if piece else None
+        case _:
+            pass
+    return record_json.told(event)
 
 
 def _event(seq: int, shown: dict[str, Any]) -> bytes:

@@ -17,6 +17,7 @@ from sqlalchemy import Connection, inspect, text
 
 from serving.database.address import Address, StoreError
 from serving.database.database import Database, make_file, make_folder
+from serving.database.outages import mapped_errors
 from serving.database.schema import metadata
 
 FOLDER = Path(__file__).parent / "migrations"
@@ -39,8 +40,8 @@ async def open_database(address: Address) -> Database:
     return Database(address)
 
 
-async def migrate(address: Address, *, only_empty: bool = False) -> str:
-    """Bring the database at `address` to this version's schema; gives that version.
+async def migrate(address: Address, *, only_empty: bool = False, to: str | None = None) -> str:
+    """Bring the database at `address` to this version's schema; gives its version.
 
     Of several processes that do so at once, one does and the others wait. One that is killed leaves the
     schema as it was.
@@ -48,6 +49,7 @@ async def migrate(address: Address, *, only_empty: bool = False) -> str:
     Args:
         address: of the database.
         only_empty: make the schema where there is none; refuse an older one.
+        to: an earlier version to stop at.
 
     Raises:
         StoreError: it cannot be used, has a newer schema, or an older one that must be migrated by command.
@@ -56,7 +58,7 @@ async def migrate(address: Address, *, only_empty: bool = False) -> str:
     async with _alone(address), Database(address) as database, database.writing() as connection:
         if address.kind == "postgresql":
             await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
-        return await connection.run_sync(_upgrade, address, only_empty)
+        return await connection.run_sync(_upgrade, address, only_empty, to)
 
 
 async def check_version(address: Address) -> str:
@@ -90,7 +92,7 @@ def find_version(connection: Connection) -> str | None:
     ).get_current_revision()
 
 
-def _upgrade(connection: Connection, address: Address, only_empty: bool) -> str:
+def _upgrade(connection: Connection, address: Address, only_empty: bool, to: str | None) -> str:
     found = find_version(connection)
     if found is None:
         _see_no_strangers(connection, address)
@@ -100,8 +102,8 @@ def _upgrade(connection: Connection, address: Address, only_empty: bool) -> str:
     config = Config()
     config.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
-    return newest_version()
+    command.upgrade(config, to or "head")
+    return to or newest_version()
 
 
 def _compare(address: Address, found: str) -> None:
@@ -153,7 +155,8 @@ async def _alone(address: Address) -> AsyncGenerator[None]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         await asyncio.to_thread(fcntl.flock, descriptor, fcntl.LOCK_EX)
-        await asyncio.to_thread(make_file, address.path)
+        with mapped_errors(address):  # such as a disk that is full
+            await asyncio.to_thread(make_file, address.path)
         yield
     finally:
         os.close(descriptor)

@@ -40,6 +40,7 @@ team = Table(
     Column("name", Text, nullable=False, unique=True),
     Column("made_us", BigInteger, nullable=False),
     Column("off_us", BigInteger, comment="since when none of its keys works; null: they work"),
+    Column("policy", Text, nullable=False, server_default=text("'{}'"), comment="JSON: what its keys may do"),
 )
 api_key = Table(
     "api_key",
@@ -61,6 +62,7 @@ api_key = Table(
     Column("made_us", BigInteger, nullable=False),
     Column("expires_us", BigInteger),
     Column("revoked_us", BigInteger),
+    Column("policy", Text, nullable=False, server_default=text("'{}'"), comment="JSON: narrows its team's"),
 )
 budget = Table(
     "budget",
@@ -157,6 +159,7 @@ run = Table(
     Column("kept", Integer, nullable=False, comment="1: it outlives its client and its replica"),
     Column("takes", Integer, nullable=False, server_default=text("0"), comment="how often it was taken over"),
     Column("cancel_us", BigInteger, comment="when somebody asked for its end"),
+    Column("watch_us", BigInteger, comment="since when somebody follows it"),
     Column("body_bytes", BigInteger, nullable=False, server_default=text("0")),
     Column("numbers", LargeBinary, nullable=False, comment="the record without its texts"),
     Column("body", LargeBinary, comment="the record; null: under way, or its texts were removed"),
@@ -164,6 +167,7 @@ run = Table(
     Index("run_made", "made_us", "id"),
     Index("run_team", "team_id", "made_us", "id"),
     Index("run_key", "key_id", "made_us", "id"),
+    Index("run_cost", "cost"),
     Index(
         "run_content",
         "team_id",
@@ -182,6 +186,22 @@ run = Table(
     ),
     comment="a row a run; lists read every column but the body",
 )
+run_worker = Table(
+    "run_worker",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("worker", Text, primary_key=True),
+    Column("made_us", BigInteger, nullable=False, comment="when the run began"),
+    Index("run_worker_made", "worker", "made_us"),
+    comment="the workers by which a run is found; goes with the run",
+)
+run_text = Table(
+    "run_text",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("text", Text, nullable=False, comment="question and answer, in small letters"),
+    comment="the words by which a run is found; goes with its texts",
+)
 idempotency = Table(
     "idempotency",
     metadata,
@@ -192,6 +212,37 @@ idempotency = Table(
     Column("drop_us", BigInteger, nullable=False, comment="from when on the name is free again"),
     Index("idempotency_drop_us", "drop_us"),
     comment="requests that run once, however often they are sent",
+)
+cached_answer = Table(
+    "cached_answer",
+    metadata,
+    Column("owner", Text, primary_key=True, comment="whose; others are never given it"),
+    Column("asked", Text, primary_key=True, comment="a hash of the request and of the settings"),
+    Column("run_id", Text, nullable=False, comment="whose record has the answer"),
+    Column("drop_us", BigInteger, nullable=False),
+    Index("cached_answer_drop_us", "drop_us"),
+    comment="which run answers equal requests of the same team",
+)
+budget_alert = Table(
+    "budget_alert",
+    metadata,
+    Column("subject", Text, primary_key=True),
+    Column("period", Text, primary_key=True),
+    Column("starts", Integer, primary_key=True, autoincrement=False, comment="the day or the month"),
+    Column("percent", Integer, primary_key=True, autoincrement=False, comment="of the budget that is spent"),
+    Column("cap", BigInteger, nullable=False),
+    Column("spent", BigInteger, nullable=False),
+    Column("made_us", BigInteger, nullable=False),
+    Column("tries", Integer, nullable=False, server_default=text("0")),
+    Column("next_us", BigInteger, nullable=False, comment="when it is sent, or taken for lost on its way"),
+    Column("done_us", BigInteger, comment="when it was taken, or given up; null: it is to be sent"),
+    Index(
+        "budget_alert_open",
+        "next_us",
+        sqlite_where=text("done_us IS NULL"),
+        postgresql_where=text("done_us IS NULL"),
+    ),
+    comment="each threshold of a budget that was passed, once in its day or month",
 )
 run_event = Table(
     "run_event",

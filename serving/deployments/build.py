@@ -6,6 +6,7 @@ the next replica would wait for ever.
 
 import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, cast
 
 from ray import serve
@@ -14,6 +15,7 @@ from ray.serve.config import RequestRouterConfig
 from serving import edge
 from serving.deployments.autoscaling import autoscaling
 from serving.settings.settings import Settings
+from serving.settings.source import SettingsSource
 from serving.settings.workers import Scale, VllmSettings
 from serving.telemetry.spans import EXPORTER
 
@@ -128,9 +130,11 @@ def _bundle(scale: Scale, cpus: float) -> dict[str, float]:
     return {"GPU": 1.0} | ({"CPU": cpus} if cpus else {}) | kind
 
 
-def router_deployment(settings: Settings, engines: dict[str, Any]) -> Any:
+def router_deployment(
+    settings: Settings, engines: dict[str, Any], source: SettingsSource | None = None
+) -> Any:
     """The HTTP ingress: plans, runs and streams. API workers are called from inside it, engines over one
-    handle each.
+    handle each. It follows `source`, the file that the settings came from.
     """
     from serving.deployments.router import Router
 
@@ -145,7 +149,9 @@ def router_deployment(settings: Settings, engines: dict[str, Any]) -> Any:
         "graceful_shutdown_timeout_s": router.drain_s,
     }
     ingress: Any = cast(Any, serve).ingress()(Router)
-    return _deployment(ingress, options).bind(settings.model_dump(mode="json", exclude_unset=True), engines)
+    return _deployment(ingress, options).bind(
+        settings.model_dump(mode="json", exclude_unset=True), engines, asdict(source) if source else None
+    )
 
 
 def _deployment(target: type | str, options: dict[str, Any]) -> Any:

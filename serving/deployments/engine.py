@@ -30,9 +30,9 @@ from serving.deployments.autoscaling import LOAD
 from serving.deployments.coalescing import coalesce
 from serving.deployments.engine_load import EngineLoad
 from serving.deployments.loopback import listen_on_loopback
-from serving.deployments.media import check_media
+from serving.deployments.media import inline_pictures
 from serving.lora.adapters import AdapterError
-from serving.telemetry.spans import outgoing_headers
+from serving.telemetry.spans import find_endpoint, outgoing_headers
 from serving.workers.vllm import Chunk, EngineCall
 
 MOST_CHARS_A_TOKEN = 128
@@ -54,10 +54,7 @@ class Engine:
     def __init__(self, model: str, engine: dict[str, Any], messages_per_s: float = 400) -> None:
         listen_on_loopback()
         self._messages_per_s = messages_per_s
-        endpoint = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or os.environ.get(
-            "OTEL_EXPORTER_OTLP_ENDPOINT"
-        )
-        arguments: Any = {"model": model, "otlp_traces_endpoint": endpoint, **engine}
+        arguments: Any = {"model": model, "otlp_traces_endpoint": find_endpoint(os.environ), **engine}
         cpu_start.prepare(arguments)
         template_kwargs = arguments.pop("chat_template_kwargs", {})
         self._chat = ChatParams(chat_template_kwargs={"add_generation_prompt": True, **template_kwargs})
@@ -177,7 +174,7 @@ class Engine:
                 yield Chunk(text, reasoning, finish, n_prompt, n_cached, n_output, n_reasoning)
 
     async def _render(self, call: EngineCall) -> EngineInput:
-        check_media(call, self._media_hosts)
+        call = await inline_pictures(call, self._media_hosts)
         chars = sum(len(part) for message in call.messages for part in _texts(message["content"]))
         if (
             chars > self._max_model_len * MOST_CHARS_A_TOKEN

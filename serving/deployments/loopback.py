@@ -1,9 +1,9 @@
 """Serve's replicas listen where the rest of a local Ray does.
 
-Each replica has a gRPC server for calls from other replicas. It asks for no password and unpickles what it
-is sent, and Ray Serve 2.60 binds it to every interface without a setting for the address. On a cluster the
-network keeps strangers out (docs/operations.md); on one machine, whose Ray has the address 127.0.0.1, there
-is no such network.
+Each replica has a gRPC server for calls from other replicas. It unpickles what it is sent, asks for Ray's
+token only (`RAY_AUTH_MODE=token`), and Ray Serve 2.60 binds it to every interface without a setting for the
+address. On a cluster the network keeps strangers out as well (docs/security.md); on one machine, whose Ray
+has the address 127.0.0.1, there is no such network.
 """
 
 from ipaddress import ip_address

@@ -1,6 +1,5 @@
 """The HTTP ingress, as a replica: settings in, API out; a new pool on every `user_config`."""
 
-import asyncio
 import logging
 import os
 from typing import Any
@@ -8,10 +7,11 @@ from typing import Any
 from fastapi import FastAPI
 from ray import serve
 
-from conductor.errors import StoreUnavailable, WorkerUnavailable
-from conductor.model.failure import Failure
+from conductor.errors import StoreUnavailable
 from serving.accounts.account_ledgers import AccountLedgers
+from serving.accounts.budget_webhooks import BudgetWebhooks
 from serving.accounts.directory import Directory
+from serving.accounts.rates import Rates
 from serving.accounts.replica_store import ReplicaStore
 from serving.api.app import build_api
 from serving.deployments.autoscaling import LOAD
@@ -21,12 +21,13 @@ from serving.deployments.ray_meter import RayMeter, sample
 from serving.deployments.replicas import Replicas
 from serving.deployments.store_reach import find_shared_address
 from serving.health import Health
-from serving.lora.adapters import AdapterError
-from serving.pool import build_pool
+from serving.pool import Pool, build_pool
 from serving.runs.database_store import DatabaseStore
+from serving.runs.live_settings import LiveSettings
 from serving.runs.service import Service
-from serving.settings.patch import apply_patch
-from serving.settings.settings import SettingsError, parse
+from serving.settings.price_table import with_known_prices
+from serving.settings.settings import Settings, parse
+from serving.settings.source import SettingsSource
 from serving.telemetry import logs
 
 logger = logging.getLogger("podium")
@@ -38,9 +39,12 @@ class Router:
     Args:
         settings: as `Settings` dumps them.
         engines: handles of the vLLM deployments, by the name of the worker that owns each.
+        source: the fields of a `SettingsSource`, where the settings came from a file.
     """
 
-    def __init__(self, settings: dict[str, Any], engines: dict[str, Any]) -> None:
+    def __init__(
+        self, settings: dict[str, Any], engines: dict[str, Any], source: dict[str, Any] | None = None
+    ) -> None:
         listen_on_loopback()
         self._settings = parse(settings)
         replicas = Replicas(serve.get_replica_context().app_name)
@@ -48,14 +52,27 @@ class Router:
         logs.to_stdout()
         meter = RayMeter()
         self._health = Health()
-        pool = build_pool(self._settings, os.environ, self._engines, self._health)
+        pool = self._build_pool(self._with_prices(self._settings))
         address = find_shared_address(self._settings.store, os.environ)
         self._directory, self._store = Directory(address), ReplicaStore(address)
         self._records = self._record_store()
-        ledgers = AccountLedgers(self._store)
-        self._service = Service(pool, self._records, meter, replicas.counts, ledgers)
-        self._changing, self._up = asyncio.Lock(), False
+        ledgers = AccountLedgers(self._store, self._settings.store.when_away)
+        policies = self._directory.policies
+        rates = Rates(os.environ.get(self._settings.store.redis_url_env))
+        self._service = Service(pool, self._records, meter, replicas.counts, ledgers, policies, rates)
+        self._webhooks = BudgetWebhooks(self._store, lambda: self._service.pool.settings.webhooks, os.environ)
+        known = SettingsSource(**source) if source else None
+        self._live = LiveSettings(
+            self._service, self._settings, self._build_pool, known, complete=self._with_prices
+        )
         sample(meter, self._service.levels)
+
+    def _build_pool(self, settings: Settings) -> Pool:
+        return build_pool(settings, os.environ, self._engines, self._health)
+
+    @staticmethod
+    def _with_prices(settings: Settings) -> Settings:
+        return with_known_prices(settings, os.environ)
 
     def _record_store(self) -> DatabaseStore | None:
         if not self._settings.store.records:
@@ -73,28 +90,13 @@ class Router:
         Raises:
             SettingsError: this replica has just been started, and has nothing else to go on with.
         """
-        async with self._changing:
-            pool = None
-            try:
-                settings = apply_patch(self._settings, user_config)
-                pool = build_pool(settings, os.environ, self._engines, self._health)
-                if self._up:  # before, engines may be starting too, and load theirs before `/readyz` says yes
-                    await pool.load_adapters()
-            except (SettingsError, AdapterError, WorkerUnavailable) as exc:
-                if not self._up:
-                    raise
-                if pool is not None:
-                    await pool.aclose()
-                why = self._service.refused = Failure.of(exc).explanation
-                logger.error("The user_config is not taken; what was served goes on: %s", why)
-                return
-            await self._service.swap(pool)
+        await self._live.patch(user_config)
 
     async def check_health(self) -> None:
         """Serve first calls this after construction and configuration. Earlier errors end the replica and
         appear in Serve's status; so does a store that cannot be used, and not one that is away.
         """
-        if not self._up:
+        if not self._live.is_up:
             try:
                 await self._directory.check()
             except StoreUnavailable as exc:
@@ -103,10 +105,13 @@ class Router:
                 )
             if self._records is not None:
                 self._records.start()
-        self._up = True
+            self._webhooks.start()
+            self._live.start()
 
     async def __del__(self) -> None:
         """Serve awaits this before it ends the replica, once no request is under way."""
+        await self._live.aclose()
+        await self._webhooks.aclose()
         await self._service.aclose()
         await self._store.aclose()
         await self._directory.aclose()
@@ -118,4 +123,4 @@ class Router:
         return {LOAD: self._service.calls / self._service.pool.settings.router.target_calls}
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        return build_api(self._service, directory=self._directory)
+        return build_api(self._service, directory=self._directory, reload=self._live.reload)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from conductor.errors import WorkerError
 from conductor.model.failure import Attempt, Failure
+from conductor.model.retries import call_again
 from conductor.model.worker import Call, Reply, Worker
 
 
@@ -44,19 +45,21 @@ class FailingOver:
                     break
                 except WorkerError as exc:
                     took_s = time.monotonic() - began_s
-                    failed += [*exc.attempts, Attempt.of(worker.name, Failure.of(exc), took_s=took_s)]
                     if worker is line[-1]:
-                        exc.attempts = tuple(failed[:-1])
+                        exc.attempts = (*failed, *exc.attempts)
                         raise
+                    call = await call_again(call, exc)
+                    failed += [*exc.attempts, Attempt.of(worker.name, Failure.of(exc), took_s=took_s)]
             else:
                 raise AssertionError("there is at least one worker")
             reply.attempts = (*failed, *reply.attempts)
             yield reply
 
     def _line(self, call: Call) -> Sequence[Worker]:
-        """Who is asked, in order: only those who see, where the first one does and the call shows a
-        picture.
+        """Who is asked, in order: only those whom the call's permit allows; only those who see, where the
+        first one does and the call shows a picture.
         """
+        line = [worker for worker in self._workers if call.permit.allows(worker.name)]
         if self.name in self._blind or not any(message.has_image for message in call.messages):
-            return self._workers
-        return [worker for worker in self._workers if worker.name not in self._blind]
+            return line or self._workers[:1]  # who says that it may not be asked
+        return [worker for worker in line if worker.name not in self._blind] or self._workers[:1]

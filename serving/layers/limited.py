@@ -13,7 +13,7 @@ class Limited:
     """
 
     def __init__(self, worker: Worker, slots: int) -> None:
-        self._worker, self._slots = worker, asyncio.Semaphore(slots)
+        self._worker, self._n_slots, self._slots = worker, slots, asyncio.Semaphore(slots)
         self.queued = 0
         """Calls that wait for a place now."""
         self.open_calls = 0
@@ -23,6 +23,11 @@ class Limited:
     def name(self) -> str:
         """See `Worker.name`."""
         return self._worker.name
+
+    @property
+    def is_full(self) -> bool:
+        """Whether one more call would wait."""
+        return self.open_calls >= self._n_slots
 
     @asynccontextmanager
     async def open(self, call: Call) -> AsyncGenerator[Reply]:

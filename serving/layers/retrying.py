@@ -6,10 +6,12 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from itertools import count
 from math import inf
 
 from conductor.errors import WorkerBusy, WorkerError
 from conductor.model.failure import Attempt, Failure
+from conductor.model.retries import call_again
 from conductor.model.worker import Call, Reply, Worker
 
 
@@ -38,8 +40,8 @@ class Retrying:
 
     async def _open_with_retries(self, opened: AsyncExitStack, call: Call) -> Reply:
         failed: list[Attempt] = []
-        while True:
-            number, began_s = len(failed) + 1, time.monotonic()
+        for number in count(1):
+            began_s = time.monotonic()
             try:
                 site = replace(call.site, attempt=call.site.attempt + len(failed))
                 reply = await opened.enter_async_context(self._worker.open(replace(call, site=site)))
@@ -49,11 +51,14 @@ class Retrying:
                     exc.attempts = (*failed, *exc.attempts)
                     raise
                 took_s = time.monotonic() - began_s
-                failed.append(Attempt.of(self.name, Failure.of(exc), waited_s=wait_s, took_s=took_s))
                 await asyncio.sleep(wait_s)
+                call = await call_again(call, exc)
+                lost = Attempt.of(self.name, Failure.of(exc), waited_s=wait_s, took_s=took_s)
+                failed += [*exc.attempts, lost]
             else:
                 reply.attempts = (*failed, *reply.attempts)
                 return reply
+        raise AssertionError("it is counted without end")
 
     def _may_help(self, error: WorkerError) -> bool:
         return error.retryable and _retry_after_s(error) <= self._max_wait_s

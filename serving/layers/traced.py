@@ -10,6 +10,8 @@ from opentelemetry.trace import Span, SpanKind
 from conductor.errors import PodiumError
 from conductor.model.failure import Failure
 from conductor.model.worker import Call, Reply, Worker
+from serving.redaction.personal import redact_personal_data
+from serving.redaction.secrets import redact_secrets
 from serving.telemetry import spans
 
 
@@ -21,10 +23,14 @@ class Traced:
         provider: its convention name.
         model: what it is asked for.
         content: whether prompts are put into spans.
+        deployment: which of the places where it is reached; empty where it has one.
     """
 
-    def __init__(self, worker: Worker, provider: str, model: str, *, content: bool = False) -> None:
+    def __init__(
+        self, worker: Worker, provider: str, model: str, *, content: bool = False, deployment: str = ""
+    ) -> None:
         self._worker, self._provider, self._model, self._content = worker, provider, model, content
+        self._deployment = deployment
 
     @property
     def name(self) -> str:
@@ -74,9 +80,12 @@ class Traced:
             attributes[spans.REQUEST_MAX_TOKENS] = call.sampling.max_output_tokens
         if call.site.step is not None:
             attributes |= {spans.STEP: call.site.step, spans.ACCESS: list(call.site.access)}
-        if self._content:
+        if self._deployment:
+            attributes[spans.DEPLOYMENT] = self._deployment
+        if self._content and call.permit.traces:
+            redact = redact_personal_data if call.permit.hides_personal_data else redact_secrets
             attributes[spans.INPUT_MESSAGES] = json.dumps(
-                [{"role": m.role, "content": m.text} for m in call.messages]
+                [{"role": m.role, "content": redact(m.text)} for m in call.messages]
             )
         return attributes
 

@@ -4,9 +4,14 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from conductor.errors import ContextOverflow, WorkerError, WorkerRefused
+from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused
 from conductor.model.worker import Call, Reply, Worker
 from serving.health import WorkerHealth
+
+BUSY_REST_S = 1.0
+"""Where it does not say for how long it is busy."""
+REFUSED_REST_S = 60.0
+"""After a refusal of every call, such as of a key that was revoked."""
 
 
 class Watched:
@@ -31,11 +36,18 @@ class Watched:
         except WorkerError as exc:
             failed = _blames_worker(exc)
             if failed:
-                self._health.fail()
+                self._health.fail(_rest_s(exc))
             raise
         finally:
             if not failed and reply is not None and reply.finish is not None:
                 self._health.succeed()
+
+
+def _rest_s(error: WorkerError) -> float:
+    """How long the worker is better left alone, by what it says."""
+    if isinstance(error, WorkerBusy):
+        return error.retry_after_s or BUSY_REST_S
+    return REFUSED_REST_S if isinstance(error, WorkerRefused) else 0.0
 
 
 def _blames_worker(error: WorkerError) -> bool:

@@ -3,10 +3,12 @@ replica that ran them has ended.
 """
 
 import asyncio
+import json
 import logging
 import random
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, false, func, literal, select, true, tuple_
@@ -16,23 +18,26 @@ from conductor.run.events import Event
 from conductor.run.record import Record, RunRecords
 from serving.accounts.caller import Caller
 from serving.accounts.leases import RENEW_S
+from serving.accounts.money import to_pico
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
-from serving.database.schema import run, run_event
+from serving.database.schema import api_key, cached_answer, run, run_event, run_text, run_worker, team
+from serving.runs.cached_answers import KEEP_ANSWER, CachedAnswer
 from serving.runs.claims import CLAIM, RELEASE_CLAIM, Claim
+from serving.runs.finding import ANY, Wanted
 from serving.runs.journal import RunJournal
 from serving.runs.memory_store import place
 from serving.runs.numbers import without_content
-from serving.runs.retention import REMOVE, Retention
+from serving.runs.retention import REMOVE, ContentDays, Retention
 from serving.runs.rows import fold_items, load_items, load_records, mark_lost, now_us
-from serving.runs.statements import CANCEL_RUN, LOSE_DEAD, TAKE_OVER, TakeOver, Written
+from serving.runs.statements import CANCEL_RUN, LOSE_DEAD, TAKE_OVER, WATCH_RUN, TakeOver, Written
 from serving.runs.store import EventPage, Place, ignore
 from serving.settings.sections import LimitSettings, StoreSettings
 
 logger = logging.getLogger("podium")
 
 WATCH_S = 0.5
-"""How often a replica with runs under way looks whether somebody asked for their end."""
+"""How often a replica with runs under way looks whether somebody asked for their end, or watches them."""
 REMOVE_S = 300.0
 """How often what is not kept any more is removed."""
 MOST_AT_ONCE = 50
@@ -102,6 +107,17 @@ class DatabaseStore:
         """See `RecordStore.release`. It is done soon, not now."""
         (await self._store.ledger()).writer.post(RELEASE_CLAIM, claim)
 
+    async def find_answer(self, owner: str, asked: str) -> str | None:
+        """See `RecordStore.find_answer`."""
+        table = cached_answer.c
+        kept = (table.owner == owner) & (table.asked == asked) & (table.drop_us > now_us())
+        row = next(iter(await self._rows(select(table.run_id).where(kept))), None)
+        return row.run_id if row else None
+
+    async def keep_answer(self, answer: CachedAnswer) -> None:
+        """See `RecordStore.keep_answer`. It is written soon, not now."""
+        (await self._store.ledger()).writer.post(KEEP_ANSWER, answer)
+
     async def put(self, records: RunRecords) -> None:
         """See `RecordStore.put`. It is written soon, not now."""
         self._journal.put(records)
@@ -120,12 +136,16 @@ class DatabaseStore:
             select(run_event.c.body).where(run_event.c.run_id == id).order_by(run_event.c.first_seq)
         )
         records = fold_items(id, load_items(id, [each.body for each in bodies]))
+        if records is not None and not records.record.task.permit.stores:
+            records = replace(records, has_content=False)
         return _with_status(row.status, records or load_records(row.numbers, has_content=False))
 
-    async def newest(self, limit: int, caller: Caller, before: Place | None = None) -> list[RunRecords]:
+    async def newest(
+        self, limit: int, caller: Caller, before: Place | None = None, wanted: Wanted = ANY
+    ) -> list[RunRecords]:
         """See `RecordStore.newest`."""
         position = tuple_(run.c.made_us, run.c.id)
-        query = select(run.c.status, run.c.numbers).where(_visible(caller))
+        query = select(run.c.status, run.c.numbers).where(_visible(caller), *_conditions(wanted))
         if before is not None:
             query = query.where(position < tuple_(literal(before[0]), literal(before[1])))
         rows = await self._rows(query.order_by(run.c.made_us.desc(), run.c.id.desc()).limit(limit))
@@ -136,7 +156,8 @@ class DatabaseStore:
         }
         for records in self._journal.waiting():
             record = records.record
-            if caller.sees(record.account) and (before is None or place(record) < before):
+            is_seen = caller.sees(record.account) and (before is None or place(record) < before)
+            if is_seen and wanted.matches(records):
                 found[record.id] = without_content(records)
         return sorted(found.values(), key=lambda each: place(each.record), reverse=True)[:limit]
 
@@ -148,6 +169,13 @@ class DatabaseStore:
         items = [item for item in load_items(id, [each.body for each in bodies]) if item.seq > after]
         is_over = bool(rows) and rows[0].ended_us is not None and len(bodies) < PAGE_ITEMS
         return EventPage(items, is_over)
+
+    async def watch(self, id: str) -> None:
+        """See `RecordStore.watch`."""
+        if self._journal.has(id):
+            self._journal.watch(id)
+        elif self._store.address.may_hold_something:
+            await (await self._store.ledger()).writer.do(WATCH_RUN, id)
 
     async def cancel(self, id: str) -> bool:
         """See `RecordStore.cancel`."""
@@ -202,9 +230,19 @@ class DatabaseStore:
             StoreUnavailable: the store is away.
         """
         writer, removed = (await self._store.ledger()).writer, 0
-        while step := await writer.do(REMOVE, Retention.of(self._settings, at_us)):
+        retention = Retention.of(self._settings, at_us, await self._content_days())
+        while step := await writer.do(REMOVE, retention):
             removed += step
         return removed
+
+    async def _content_days(self) -> list[ContentDays]:
+        """What policies say of it."""
+        found: list[ContentDays] = []
+        for column, table in (("team_id", team), ("key_id", api_key)):
+            query = select(table.c.id, table.c.policy).where(table.c.policy.contains("content_days"))
+            said = [(row.id, json.loads(row.policy).get("content_days")) for row in await self._rows(query)]
+            found += [ContentDays(column, id, float(days)) for id, days in said if days is not None]
+        return found
 
     async def _remove_on(self) -> None:
         while True:
@@ -220,15 +258,22 @@ class DatabaseStore:
             await asyncio.sleep(self._sweep_s)
 
     async def _watch(self) -> None:
-        mine = (run.c.owner == self.owner) & run.c.ended_us.is_(None) & run.c.cancel_us.is_not(None)
+        told = run.c.cancel_us.is_not(None) | run.c.watch_us.is_not(None)
+        query = select(run.c.id, run.c.cancel_us).where(
+            run.c.owner == self.owner, run.c.ended_us.is_(None), told
+        )
         while True:
             await asyncio.sleep(WATCH_S)
             if self._journal.under_way:
                 with suppress(StoreUnavailable, StoreError):
-                    for row in await self._rows(select(run.c.id).where(mine)):
-                        self.on_cancel(row.id)
+                    for row in await self._rows(query):
+                        self._journal.watch(row.id)
+                        if row.cancel_us is not None:
+                            self.on_cancel(row.id)
 
     def _on_written(self, id: str, written: Written) -> None:
+        if written.is_watched:
+            self._journal.watch(id)
         if written.is_cancelled:
             self.on_cancel(id)
         if not written.is_owner:
@@ -249,6 +294,24 @@ def _visible(caller: Caller) -> ColumnElement[bool]:
     if account.team_id:
         return run.c.team_id == account.team_id
     return (run.c.key_id == account.key_id) & run.c.team_id.is_(None) if account.key_id else false()
+
+
+def _conditions(wanted: Wanted) -> list[ColumnElement[bool]]:
+    """`Wanted.matches`, for the database."""
+    found: list[ColumnElement[bool]] = []
+    if wanted.worker is not None:
+        called = select(run_worker.c.run_id).where(
+            run_worker.c.run_id == run.c.id, run_worker.c.worker == wanted.worker
+        )
+        found.append(called.exists())
+    if wanted.min_cost_usd is not None:
+        found.append(run.c.cost >= to_pico(wanted.min_cost_usd))
+    if wanted.max_cost_usd is not None:
+        found.append(run.c.cost <= to_pico(wanted.max_cost_usd))
+    if wanted.words is not None:
+        said = run_text.c.text.contains(wanted.words.casefold(), autoescape=True)
+        found.append(select(run_text.c.run_id).where(run_text.c.run_id == run.c.id, said).exists())
+    return found
 
 
 def _with_status(status: str, records: RunRecords) -> RunRecords:

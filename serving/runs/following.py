@@ -72,6 +72,49 @@ def lost() -> Interrupted:
     )
 
 
+class AnswerDiffers(Exception):
+    """An answer that is made again does not begin as it did.
+
+    Args:
+        said: as far as it has come.
+    """
+
+    def __init__(self, said: AnswerDelta) -> None:
+        super().__init__("the answer is another one")
+        self.said = said
+
+
+class RetoldAnswer:
+    """An answer that one process began to write and another writes again from its beginning: no reader is shown a
+    word twice.
+    """
+
+    def __init__(self) -> None:
+        self._shown = self._said = AnswerDelta(0.0, "")
+        """What readers have of the answer, and what the process that runs it now has said of it."""
+
+    def begin_again(self) -> None:
+        """Another process goes on."""
+        self._said = AnswerDelta(0.0, "")
+
+    def add(self, piece: AnswerDelta) -> AnswerDelta | None:
+        """What is new of a piece; None: nothing.
+
+        Raises:
+            AnswerDiffers: what was shown is no part of this answer. From now on what this process said is.
+        """
+        said = AnswerDelta(piece.at_s, self._said.text + piece.text, self._said.reasoning + piece.reasoning)
+        text, reasoning = _rest(self._shown.text, said.text), _rest(self._shown.reasoning, said.reasoning)
+        self._said = said
+        if text is None or reasoning is None:
+            self._shown = said
+            raise AnswerDiffers(said)
+        if not (text or reasoning):
+            return None
+        self._shown = AnswerDelta(0.0, self._shown.text + text, self._shown.reasoning + reasoning)
+        return AnswerDelta(piece.at_s, text, reasoning)
+
+
 class Pump:
     """Reads what a store keeps of a run into a log.
 
@@ -85,8 +128,7 @@ class Pump:
         self._after = 0
         self._items: list[Item] = []
         self._log: EventLog | None = None
-        self._shown = self._said = AnswerDelta(0.0, "")
-        """What readers have of the answer, and what the process that runs it now has said of it."""
+        self._answer = RetoldAnswer()
 
     async def first(self) -> Run:
         """The run at its beginning."""
@@ -126,7 +168,7 @@ class Pump:
             case RunDetached():
                 pass  # another process goes on with it, and readers stay
             case RunResumed():
-                self._said = AnswerDelta(0.0, "")
+                self._answer.begin_again()
                 log.record = replace(item.record or log.record, answer_began_s=log.record.answer_began_s)
             case _ if item.record is None:
                 log.append(item.event)
@@ -134,16 +176,14 @@ class Pump:
                 pass  # the first event, which the record has
 
     async def _tell_piece(self, log: EventLog, piece: AnswerDelta) -> None:
-        """What is new of a piece: an answer that is made again must begin as it did."""
-        said = AnswerDelta(piece.at_s, self._said.text + piece.text, self._said.reasoning + piece.reasoning)
-        self._said = said
-        text, reasoning = _rest(self._shown.text, said.text), _rest(self._shown.reasoning, said.reasoning)
-        if text is None or reasoning is None:
+        try:
+            new = self._answer.add(piece)
+        except AnswerDiffers:
             message = "The server that wrote the answer has stopped, and another wrote a different one: read the run's record."
-            log.append(RunFailed(piece.at_s, Failure.of(Interrupted(message))))
-        elif text or reasoning:
-            self._shown = AnswerDelta(0.0, self._shown.text + text, self._shown.reasoning + reasoning)
-            await log.append_delta(AnswerDelta(piece.at_s, text, reasoning))
+            return log.append(RunFailed(piece.at_s, Failure.of(Interrupted(message))))
+        if new is not None:
+            await log.append_delta(new)
+        return None
 
 
 def _rest(shown: str, said: str) -> str | None:

@@ -15,8 +15,9 @@ from conductor.run.events import AnswerDelta, Event
 from conductor.run.record import Record, RunRecords
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
-from serving.runs.rows import EventRow, Item, event_row, join_pieces, run_row, top_run
-from serving.runs.statements import WRITE, RunWrite, Written
+from serving.runs.rows import ENDED, EventRow, Item, event_row, join_pieces, top_run
+from serving.runs.said import AnswerSoFar
+from serving.runs.statements import WRITE, Written, run_write
 
 logger = logging.getLogger("podium")
 
@@ -39,6 +40,8 @@ class Noted:
         records: as they are now, its own and those of the runs inside it.
         final: its records once it has ended.
         is_kept: whether it outlives its client, so that pieces of the answer are written too.
+        is_watched: whether somebody watches it, so that they are from now on.
+        said: of its answer, what is not to be written unless somebody watches.
     """
 
     seq: int = 0
@@ -47,6 +50,8 @@ class Noted:
     records: dict[str, Record] = field(default_factory=dict[str, Record])
     final: RunRecords | None = None
     is_kept: bool = False
+    is_watched: bool = False
+    said: AnswerSoFar = field(default_factory=AnswerSoFar)
 
     @property
     def is_waiting(self) -> bool:
@@ -112,7 +117,10 @@ class RunJournal:
         top = top_run(record.id)
         run = self._runs.setdefault(top, Noted())
         if isinstance(event, AnswerDelta):
-            if not run.is_kept or record.id != top:
+            if record.id != top:
+                return
+            if not (run.is_kept or run.is_watched):
+                run.said.add(event)
                 return
             last = run.items[-1] if run.items else None
             if last and last.run_id == top and isinstance(last.event, AnswerDelta):
@@ -123,6 +131,16 @@ class RunJournal:
         run.records[record.id] = record
         run.items.append(Item(run.seq, record.id, event, record if is_new else None))
         self._begin_writing()
+
+    def watch(self, id: str) -> None:
+        """See `RecordStore.watch`, for a run of this replica."""
+        run = self._runs.get(id)
+        if run is None or run.is_kept or run.is_watched or run.final is not None:
+            return
+        run.is_watched = True
+        piece = run.said.take()
+        if piece is not None and id in run.records:
+            self.note(run.records[id], 0, piece)
 
     def put(self, records: RunRecords) -> None:
         """See `RecordStore.put`."""
@@ -177,8 +195,7 @@ class RunJournal:
         rows = tuple(run.rows)
         try:
             writer = (await self._store.ledger()).writer
-            row = run_row(records, kept=run.is_kept)
-            written = await writer.do(WRITE, RunWrite(row, rows))
+            written = await writer.do(WRITE, run_write(records, rows, kept=run.is_kept))
         except (StoreUnavailable, StoreError) as exc:
             if not self._is_away:
                 logger.error("runs are not written, and kept in memory: %s", getattr(exc, "detail", exc))
@@ -201,5 +218,9 @@ class RunJournal:
 
 
 def _current(id: str, run: Noted) -> RunRecords | None:
+    """The records of a run under way. One that has just ended is written once it is put: what may be kept of its
+    texts is decided there (`content.py`).
+    """
     inner = {each: record for each, record in run.records.items() if each != id}
-    return RunRecords(run.records[id], inner) if id in run.records else None
+    record = run.records.get(id)
+    return None if record is None or record.status in ENDED else RunRecords(record, inner)

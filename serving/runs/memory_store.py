@@ -9,9 +9,12 @@ from conductor.model.messages import Message, Text
 from conductor.run.events import AnswerDelta, Event
 from conductor.run.record import Record, RunRecords
 from serving.accounts.caller import Caller
+from serving.runs.cached_answers import CachedAnswer
 from serving.runs.claims import Claim
+from serving.runs.finding import ANY, Wanted
 from serving.runs.numbers import without_content
-from serving.runs.rows import Item, made_us
+from serving.runs.rows import Item, made_us, now_us
+from serving.runs.said import AnswerSoFar
 from serving.runs.store import EventPage, Place, ignore
 from serving.settings.sections import LimitSettings
 
@@ -31,7 +34,9 @@ class MemoryStore:
         self._bytes = dict[str, int]()
         self._items = dict[str, list[Item]]()
         self._kept = set[str]()
+        self._said = dict[str, AnswerSoFar]()
         self._claims = OrderedDict[tuple[str, str], Claim]()
+        self._answers = OrderedDict[tuple[str, str], CachedAnswer]()
         self.on_cancel: Callable[[str], None] = ignore
         self.on_taken: Callable[[str], None] = ignore
         self.on_orphan: Callable[[RunRecords], None] = ignore
@@ -56,18 +61,44 @@ class MemoryStore:
         if self._claims.get((claim.account, claim.name)) == claim:
             del self._claims[claim.account, claim.name]
 
+    async def find_answer(self, owner: str, asked: str) -> str | None:
+        """See `RecordStore.find_answer`."""
+        found = self._answers.get((owner, asked))
+        return found.run_id if found and found.drop_us > now_us() else None
+
+    async def keep_answer(self, answer: CachedAnswer) -> None:
+        """See `RecordStore.keep_answer`. As many as there may be records are remembered."""
+        key = (answer.owner, answer.asked)
+        self._answers[key] = answer
+        self._answers.move_to_end(key)
+        while len(self._answers) > self._limits().records:
+            self._answers.popitem(last=False)
+
     def note(self, record: Record, seq: int, event: Event) -> None:
         """See `RecordStore.note`. Events are what the record is made of, so they weigh little beside it."""
-        if record.parent is not None or (isinstance(event, AnswerDelta) and record.id not in self._kept):
+        if record.parent is not None:
+            return
+        if isinstance(event, AnswerDelta) and record.id not in self._kept:
+            self._said.setdefault(record.id, AnswerSoFar()).add(event)
             return
         items = self._items.setdefault(record.id, [])
         items.append(Item(len(items) + 1, record.id, event, None if items else record))
+
+    async def watch(self, id: str) -> None:
+        """See `RecordStore.watch`."""
+        items, said = self._items.get(id), self._said.pop(id, None)
+        if items is None or id in self._runs:
+            return
+        self._kept.add(id)
+        if said is not None and (piece := said.take()) is not None:
+            items.append(Item(len(items) + 1, id, piece))
 
     async def put(self, records: RunRecords) -> None:
         """See `RecordStore.put`."""
         limits = self._limits()
         id = records.record.id
         self._kept.discard(id)
+        self._said.pop(id, None)
         self._runs[id], self._bytes[id] = records, weight(records)
         total_bytes = sum(self._bytes.values())
         while len(self._runs) > limits.records or (
@@ -81,12 +112,16 @@ class MemoryStore:
         """See `RecordStore.get`."""
         return self._runs.get(id)
 
-    async def newest(self, limit: int, caller: Caller, before: Place | None = None) -> list[RunRecords]:
+    async def newest(
+        self, limit: int, caller: Caller, before: Place | None = None, wanted: Wanted = ANY
+    ) -> list[RunRecords]:
         """See `RecordStore.newest`."""
         visible = (
             run
             for run in self._runs.values()
-            if caller.sees(run.record.account) and (before is None or place(run.record) < before)
+            if caller.sees(run.record.account)
+            and (before is None or place(run.record) < before)
+            and wanted.matches(run)
         )
         newest = heapq.nlargest(limit, visible, key=lambda run: place(run.record))
         return [without_content(run) for run in newest]

@@ -6,16 +6,72 @@ from dataclasses import replace
 
 from conductor.model.failure import Attempt, Failure
 from conductor.model.worker import CallResult
+from conductor.run.events import (
+    AnswerDelta,
+    CallQueued,
+    Event,
+    PlanEnded,
+    PlanStarted,
+    RunFailed,
+    RunFinished,
+    StepAborted,
+    StepFinished,
+    StepPlanned,
+    StepStarted,
+)
 from conductor.run.record import PlanRecord, Record, RunRecords, StepRecord
 
 
 def without_content(records: RunRecords) -> RunRecords:
     """`records` with `… [N characters]` in place of each text of the request, of a model or of an error."""
-    inner = {id: _record(record) for id, record in records.inner.items()}
-    return RunRecords(_record(records.record), inner, has_content=False)
+    if not records.has_content:
+        return records
+    inner = {id: record_numbers(record) for id, record in records.inner.items()}
+    return RunRecords(record_numbers(records.record), inner, has_content=False)
 
 
-def _record(record: Record) -> Record:
+def event_numbers(event: Event) -> Event:
+    """Likewise what happens in a run; a piece of the answer is a text alone."""
+    match event:
+        case PlanStarted() | StepPlanned() | PlanEnded():
+            return _plan_event(event)
+        case StepStarted():
+            return replace(event, prompt=())
+        case StepFinished(result=result):
+            return replace(event, result=_result(result) or result)
+        case StepAborted():
+            return replace(event, failure=_failure(event.failure), result=_result(event.result))
+        case CallQueued(why=why):
+            return replace(event, why=_length(why))
+        case RunFinished(answer=answer):
+            return replace(event, answer=_length(answer))
+        case RunFailed(failure=failure):
+            return replace(event, failure=_failure(failure) or failure)
+        case AnswerDelta():
+            return replace(event, text="", reasoning="")
+        case _:
+            return event
+
+
+def _plan_event(event: PlanStarted | StepPlanned | PlanEnded) -> Event:
+    match event:
+        case PlanStarted():
+            return replace(event, prompt=())
+        case StepPlanned(planned=step):
+            written = replace(step, subtask=_length(step.subtask), needs=_length(step.needs))
+            return replace(event, planned=written)
+        case PlanEnded():
+            return replace(
+                event,
+                result=_result(event.result),
+                rejection=_failure(event.rejection),
+                failure=_failure(event.failure),
+                why=_length(event.why),
+            )
+
+
+def record_numbers(record: Record) -> Record:
+    """Likewise one record."""
     task = record.task
     return replace(
         record,

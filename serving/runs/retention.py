@@ -4,7 +4,7 @@ One step removes a bounded number of rows, so that nobody waits for it long.
 """
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -20,13 +20,46 @@ STEP = 500
 OLD_CONTENT = """SELECT id FROM run WHERE body_bytes > 0 AND made_us < {0} AND ended_us IS NOT NULL ORDER BY made_us LIMIT {1}"""
 MUCH_CONTENT = """SELECT id FROM (SELECT id, sum(body_bytes) OVER (PARTITION BY team_id, CASE WHEN team_id IS NULL THEN key_id END
     ORDER BY made_us DESC, id DESC) AS room FROM run WHERE body_bytes > 0) AS kept WHERE room > {0} LIMIT {1}"""
+REMOVE_CONTENT = (
+    "UPDATE run SET body = NULL, body_bytes = 0 WHERE id {0}",
+    "DELETE FROM run_event WHERE run_id {0}",
+    "DELETE FROM run_text WHERE run_id {0}",
+)
+REMOVE_RUN = (
+    "DELETE FROM run WHERE id {0}",
+    "DELETE FROM run_event WHERE run_id {0}",
+    "DELETE FROM run_text WHERE run_id {0}",
+    "DELETE FROM run_worker WHERE run_id {0}",
+)
+ACCOUNT_CONTENT = """SELECT id FROM run WHERE {column} = '{id}' AND made_us < {{0}} AND ended_us IS NOT NULL
+    AND (body_bytes > 0 OR EXISTS (SELECT 1 FROM run_event e WHERE e.run_id = run.id)) ORDER BY made_us LIMIT {{1}}"""
+"""Of one team, or one key."""
 OLD_RUNS = "SELECT id FROM run WHERE made_us < {0} AND ended_us IS NOT NULL ORDER BY made_us LIMIT {1}"
 OLD_CLAIMS = "DELETE FROM idempotency WHERE drop_us < {0}"
+OLD_ANSWERS = "DELETE FROM cached_answer WHERE drop_us < {0}"
 OLD_EVENTS = """DELETE FROM run_event WHERE (run_id, first_seq) IN (SELECT e.run_id, e.first_seq FROM run_event e LEFT JOIN run r ON r.id = e.run_id
     WHERE (e.at_us < {0} AND r.body_bytes > 0) OR (e.at_us < {1} AND (r.id IS NULL OR r.ended_us IS NOT NULL)) ORDER BY e.at_us LIMIT {2})"""
 """Of runs with a body after a while; where the events are all there is, as of a run that was lost, when
 content goes.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class ContentDays:
+    """How long the texts of a team or a key are kept.
+
+    Args:
+        column: of `run`, that names it: `team_id` or `key_id`.
+        id: of our own making, so that it can stand in a statement.
+        days: at most.
+    """
+
+    column: str
+    id: str
+    days: float
+
+    def __post_init__(self) -> None:
+        assert self.id.isidentifier(), "ids are made by `Directory`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +71,18 @@ class Retention:
         numbers_us: anything.
         events_us: events of runs whose record is complete.
         bytes_per_team: of texts.
+        of_accounts: texts of a team or a key: the column that names it, its id, and from when on.
     """
 
     content_us: int
     numbers_us: int
     events_us: int
     bytes_per_team: int | None
+    of_accounts: tuple[tuple[str, str, int], ...] = ()
 
     @classmethod
-    def of(cls, settings: StoreSettings, at_us: int | None = None) -> Self:
-        """What `settings` keep at a time."""
+    def of(cls, settings: StoreSettings, at_us: int | None = None, policies: Iterable[ContentDays] = ()) -> Self:  # fmt: skip
+        """What `settings` keep at a time, and policies of teams and keys less of."""
         at_us = now_us() if at_us is None else at_us
 
         def since(days: float | None) -> int:
@@ -59,13 +94,17 @@ class Retention:
             numbers_us,
             at_us - EVENTS_US,
             settings.content_bytes_per_team,
+            tuple((each.column, each.id, since(each.days)) for each in policies),
         )
 
     @property
     def of_content(self) -> list[tuple[str, int]]:
         """Which runs lose their texts: queries, each with its bound."""
         by_size = [] if self.bytes_per_team is None else [(MUCH_CONTENT, self.bytes_per_team)]
-        return [(OLD_CONTENT, self.content_us), *by_size]
+        by_account = [
+            (ACCOUNT_CONTENT.format(column=column, id=id), bound) for column, id, bound in self.of_accounts
+        ]
+        return [(OLD_CONTENT, self.content_us), *by_size, *by_account]
 
 
 async def _remove(connection: PostgresConnection, items: Sequence[Retention]) -> list[int]:
@@ -73,18 +112,17 @@ async def _remove(connection: PostgresConnection, items: Sequence[Retention]) ->
     async with connection.transaction():
         for query, bound in items[-1].of_content:
             ids = [row["id"] for row in await connection.fetch(query.format("$1", "$2"), bound, STEP)]
-            await connection.execute(
-                "UPDATE run SET body = NULL, body_bytes = 0 WHERE id = ANY ($1::text[])", ids
-            )
-            await connection.execute("DELETE FROM run_event WHERE run_id = ANY ($1::text[])", ids)
+            for statement in REMOVE_CONTENT:
+                await connection.execute(statement.format("= ANY ($1::text[])"), ids)
             removed += len(ids)
         ids = [
             row["id"]
             for row in await connection.fetch(OLD_RUNS.format("$1", "$2"), items[-1].numbers_us, STEP)
         ]
-        await connection.execute("DELETE FROM run WHERE id = ANY ($1::text[])", ids)
-        await connection.execute("DELETE FROM run_event WHERE run_id = ANY ($1::text[])", ids)
+        for statement in REMOVE_RUN:
+            await connection.execute(statement.format("= ANY ($1::text[])"), ids)
         await connection.execute(OLD_CLAIMS.format("$1"), now_us())
+        await connection.execute(OLD_ANSWERS.format("$1"), now_us())
         bounds = (items[-1].events_us, items[-1].content_us, STEP)
         status = await connection.execute(OLD_EVENTS.format("$1", "$2", "$3"), *bounds)
     return [removed + len(ids) + int(status.rpartition(" ")[2])] * len(items)
@@ -94,13 +132,14 @@ def _remove_sqlite(connection: sqlite3.Connection, items: Sequence[Retention]) -
     removed = 0
     for query, bound in items[-1].of_content:
         ids = connection.execute(query.format("?", "?"), (bound, STEP)).fetchall()
-        connection.executemany("UPDATE run SET body = NULL, body_bytes = 0 WHERE id = ?", ids)
-        connection.executemany("DELETE FROM run_event WHERE run_id = ?", ids)
+        for statement in REMOVE_CONTENT:
+            connection.executemany(statement.format("= ?"), ids)
         removed += len(ids)
     ids = connection.execute(OLD_RUNS.format("?", "?"), (items[-1].numbers_us, STEP)).fetchall()
-    connection.executemany("DELETE FROM run WHERE id = ?", ids)
-    connection.executemany("DELETE FROM run_event WHERE run_id = ?", ids)
+    for statement in REMOVE_RUN:
+        connection.executemany(statement.format("= ?"), ids)
     connection.execute(OLD_CLAIMS.format("?"), (now_us(),))
+    connection.execute(OLD_ANSWERS.format("?"), (now_us(),))
     bounds = (items[-1].events_us, items[-1].content_us, STEP)
     old = connection.execute(OLD_EVENTS.format("?", "?", "?"), bounds).rowcount
     return [removed + len(ids) + old] * len(items)

@@ -77,7 +77,7 @@ def run_row(records: RunRecords, *, kept: bool) -> RunRow:
     """The row of a run as it is now; with its body, where it has ended."""
     record = records.record
     has_ended = record.status in ENDED
-    body = _pack_records(records) if has_ended else None
+    body = _pack_records(records) if has_ended and records.has_content else None
     usage = record.usage
     return RunRow(
         record.id,

@@ -2,7 +2,6 @@
 
 import asyncio
 import heapq
-import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
@@ -11,33 +10,36 @@ from conductor.errors import Overloaded, PodiumError, UnknownName, quote
 from conductor.model.failure import Failure
 from conductor.run.ledger import Ledger
 from conductor.run.lifecycle import open_run, resume_run
-from conductor.run.record import Account, Record, RunRecords
+from conductor.run.record import Account, RunRecords
 from conductor.run.run import Run
 from conductor.run.task import Task
 from conductor.run.team import Team
 from serving.accounts.account_ledgers import AccountLedgers
+from serving.accounts.account_policy import UNLIMITED, Policies
 from serving.accounts.caller import Caller
+from serving.accounts.permission import narrow_records, not_kept
+from serving.accounts.rates import Rates
 from serving.health import WorkerHealth
 from serving.pool import Pool
+from serving.runs.answer_cache import AnswerCache, answered_by, replay
 from serving.runs.conductor_health import ConductorHealth
+from serving.runs.content import ContentJournal, kept_part
+from serving.runs.finding import ANY, Wanted
 from serving.runs.kept import KeptRuns
 from serving.runs.memory_store import MemoryStore, place
 from serving.runs.numbers import without_content
 from serving.runs.readiness import Readiness
+from serving.runs.run_log import describe, log
 from serving.runs.store import RecordStore
 from serving.telemetry import metrics, spans
-from serving.telemetry.logs import FIELDS
 from serving.telemetry.measurement import Measurement, Meter, of_health, of_run, report
-
-logger = logging.getLogger("podium")
-
 
 ReplicaCount = Callable[[], Awaitable[dict[str, dict[str, int]]]]
 """Asks for the replicas of each deployment by their state; whoever runs the service on a cluster knows."""
-
-
 Opener = Callable[[Ledger | None, str | None], AbstractAsyncContextManager[Run]]
 """Opens a run, given what it draws on and the trace it belongs to."""
+PolicyFinder = Callable[[Account], Awaitable[Policies]]
+"""Finds what the runs of an account may reach, as it is now."""
 
 
 async def _no_replicas() -> dict[str, dict[str, int]]:
@@ -54,13 +56,17 @@ class Service:
         meter: Meter | None = None,
         replicas: ReplicaCount | None = None,
         ledgers: AccountLedgers | None = None,
+        policies: PolicyFinder | None = None,
+        rates: Rates | None = None,
     ) -> None:
-        self.pool = pool
+        self.pool, self.rates = pool, rates or Rates()
+        self._policies = policies
         self.meter = meter
         self.replicas: ReplicaCount = replicas or _no_replicas
         self.store: RecordStore = store or MemoryStore(lambda: self.pool.settings.limits)
         self.store.on_cancel, self.store.on_taken = self._cancel_here, self._leave
         self.store.on_orphan = self._continue
+        self.answers = AnswerCache(self.store, lambda: self.pool.settings)
         self.kept = KeptRuns()
         self._continuing = set[asyncio.Task[None]]()
         self._ledgers = ledgers
@@ -82,10 +88,19 @@ class Service:
         self.conductor_health = ConductorHealth()
         await self._close_unused()
 
+    def is_running(self, id: str) -> bool:
+        """Whether the run of that id is under way here."""
+        return id in self._running
+
     @property
     def running(self) -> int:
         """Runs under way."""
         return len(self._running)
+
+    @property
+    def is_store_away(self) -> bool:
+        """Whether what is paid cannot be written down at the moment."""
+        return self._ledgers is not None and self._ledgers.is_away
 
     @property
     def calls(self) -> int:
@@ -113,9 +128,17 @@ class Service:
 
     @asynccontextmanager
     async def run(
-        self, task: Task, team: Team, id: str, headers: dict[str, str], caller: Caller
+        self,
+        task: Task,
+        team: Team,
+        id: str,
+        headers: dict[str, str],
+        caller: Caller,
+        *,
+        of_cache: bool = False,
     ) -> AsyncGenerator[Run]:
-        """Run `task` for `caller` inside its span, and keep its record, whatever happens.
+        """Run `task` for `caller` inside its span, and keep its record, whatever happens. `of_cache`: an earlier
+        run's answer may be given, and this one's kept.
 
         Raises:
             Overloaded: there is no room; nothing was run.
@@ -126,7 +149,12 @@ class Service:
                 f"{self.running} requests are under way here, and no more are taken. Try again soon."
             )
 
+        found = await self.answers.find(task, caller.account) if of_cache else None
+
         def open_it(ledger: Ledger | None, trace_id: str | None) -> AbstractAsyncContextManager[Run]:
+            if found is not None:
+                given = answered_by(found, task, id, caller.account)
+                return replay(replace(given, owner=self.store.owner, trace_id=trace_id))
             return open_run(
                 team,
                 task,
@@ -135,10 +163,11 @@ class Service:
                 trace_id=trace_id,
                 owner=self.store.owner,
                 account=caller.account,
-                journal=self.store.note,
+                journal=ContentJournal(task.permit, self.store.note).note,
             )
 
-        async with self._recorded(id, task.model, headers, caller.account, open_it) as run:
+        opened = self._recorded(id, task.model, headers, caller.account, open_it)
+        async with self.answers.keeping(opened) if of_cache else opened as run:
             yield run
 
     async def keep(self, task: Task, team: Team, id: str, headers: dict[str, str], caller: Caller) -> Run:
@@ -147,7 +176,10 @@ class Service:
 
         Raises:
             Overloaded: there is no room; nothing was run.
+            NotAllowed: no text of it may be kept.
         """
+        if not task.permit.stores:
+            raise not_kept()
         self.store.keep(id)
         opened = self.run(task, team, id, headers, caller)
         try:
@@ -163,20 +195,35 @@ class Service:
         task.add_done_callback(self._continuing.discard)
 
     async def _continue_it(self, records: RunRecords) -> None:
-        record, pool = records.record, self.pool
+        pool = self.pool
+        try:
+            records = await self._narrow(records, pool)
+        except PodiumError as exc:  # such as: its key is gone
+            return await self._fail(records, exc)
+        record = records.record
         is_given = record.task.plan is not None and record.task.plan_source != "client"
-        team = pool.whole_pool_team if is_given else pool.team
+        team = pool.whole_pool_team if is_given else pool.team_for(record.task.permit)
+        journal = ContentJournal(record.task.permit, self.store.note)
 
         def open_it(ledger: Ledger | None, _: str | None) -> AbstractAsyncContextManager[Run]:
-            return resume_run(team, records, ledger=ledger, owner=self.store.owner, journal=self.store.note)
+            return resume_run(team, records, ledger=ledger, owner=self.store.owner, journal=journal.note)
 
         opened = self._recorded(record.id, record.model, {}, record.account, open_it)
         try:
             run = await self.kept.begin(opened, pool.settings.store.keep_s)
             run.answer.close()
         except PodiumError as exc:  # such as: a worker of it is gone
-            failed = replace(record, status="failed", failure=Failure.of(exc), owner=self.store.owner)
-            await self.store.put(RunRecords(failed, records.inner))
+            await self._fail(records, exc)
+
+    async def _narrow(self, records: RunRecords, pool: Pool) -> RunRecords:
+        """A run that is to be continued, inside the policies that its account has now."""
+        account = records.record.account
+        policies = await self._policies(account) if self._policies and account.key_id else UNLIMITED
+        return narrow_records(records, policies, pool.settings)
+
+    async def _fail(self, records: RunRecords, error: PodiumError) -> None:
+        failed = replace(records.record, status="failed", failure=Failure.of(error), owner=self.store.owner)
+        await self.store.put(kept_part(replace(records, record=failed)))
 
     @asynccontextmanager
     async def _recorded(
@@ -195,13 +242,14 @@ class Service:
                         yield run
                 finally:
                     if run is not None:
-                        _describe(span, run.record)
+                        describe(span, run.record)
         finally:
             self._running.pop(id, None)
             self._in_use.remove(pool)
             if run is not None:
-                await self.store.put(run.records)
-                _log(run.records)
+                await self.store.put(kept_part(run.records))
+                await self.rates.settle(id, run.records)
+                log(run.records)
                 if pool is self.pool:
                     self.conductor_health.count(run.record)
                 report(self.meter, of_run(run.records, pool.providers))
@@ -211,21 +259,25 @@ class Service:
         """Leave the runs that outlive this process to another one, and write what is waiting."""
         await self.kept.aclose()
         await self.store.aclose()
+        await self.rates.aclose()
 
     async def records(self, id: str, caller: Caller) -> RunRecords | None:
         """A run, also while it goes on; None where it is not kept, or not for `caller` to see."""
         run = self._running.get(id)
-        records = run.records if run else await self.store.get(id)
+        records = kept_part(run.records) if run else await self.store.get(id)
         return records if records is not None and caller.sees(records.record.account) else None
 
-    async def newest(self, limit: int, caller: Caller, after: str | None = None) -> list[RunRecords]:
-        """The runs that began last among those that `caller` may see, also those under way, without their
-        texts.
+    async def newest(
+        self, limit: int, caller: Caller, after: str | None = None, wanted: Wanted = ANY
+    ) -> list[RunRecords]:
+        """The runs that began last among those that `caller` may see and that are `wanted`, also those under way,
+        without their texts.
 
         Args:
             limit: how many.
             caller: who asks.
             after: the id of a run: those that began before it.
+            wanted: which runs.
 
         Raises:
             UnknownName: there is no such run.
@@ -237,11 +289,12 @@ class Service:
             if records is None:
                 raise UnknownName(f"No run {quote(after)} is kept here.", param="after")
             before = place(records.record)
-        kept = await self.store.newest(limit, caller, before)
+        kept = await self.store.newest(limit, caller, before, wanted)
         found = {run.record.id: run for run in kept}
         for run in self._running.values():
             record = run.record
-            if caller.sees(record.account) and (before is None or place(record) < before):
+            is_seen = caller.sees(record.account) and (before is None or place(record) < before)
+            if is_seen and wanted.matches(run.records):
                 found[record.id] = without_content(run.records)
         return heapq.nlargest(limit, found.values(), key=lambda run: place(run.record))
 
@@ -271,57 +324,3 @@ class Service:
         self._retired = [pool for pool in self._retired if pool in self._in_use]
         for pool in unused:
             await pool.aclose()
-
-
-def faults(records: RunRecords) -> list[str]:
-    """Everything that went wrong in a run, also what a retry or another worker made good, for who operates
-    this: once each.
-    """
-    found: list[str] = []
-    for record in records:
-        holders = (record, *record.plans, *record.steps)
-        failures = [holder.failure for holder in holders if holder.failure is not None]
-        attempts = [attempt for call in record.calls for attempt in call.attempts]
-        attempts += [attempt for failure in failures for attempt in failure.attempts]
-        found += [f"{failure.code}: {failure.explanation}" for failure in failures]
-        found += [f"{each.error}: {each.message} {each.detail}".rstrip() for each in attempts]
-    return list(dict.fromkeys(found))
-
-
-def _describe(span: spans.Span, record: Record) -> None:
-    span.set_attributes({spans.ROUNDS: record.rounds, spans.STATUS: record.status})
-    if record.fallback:
-        span.set_attribute(spans.FALLBACK, record.fallback)
-    if record.cost_usd is not None:
-        span.set_attribute(spans.COST_USD, float(record.cost_usd))
-    if record.failure:
-        spans.mark_failed(span, record.failure.code, record.failure.explanation)
-
-
-def _log(records: RunRecords) -> None:
-    """One line a run: numbers and names, no prompt and no answer; and what went wrong, in full."""
-    record = records.record
-    used, began_s = record.usage, record.answer_began_s
-    fields = {
-        "id": record.id,
-        "model": record.model,
-        "status": record.status,
-        "plans": len(record.plans),
-        "steps": len(record.steps),
-        "workers": sorted({call.worker for call in record.calls}),
-        "input_tokens": used.input_tokens,
-        "output_tokens": used.output_tokens,
-        "cached_input_tokens": used.cached_input_tokens,
-        "cost_usd": None if record.cost_usd is None else float(record.cost_usd),
-        "wall_s": round(record.wall_s, 4),
-        "critical_path_s": round(record.critical_path_s, 4),
-        "answer_began_s": None if began_s is None else round(began_s, 4),
-        "fallback": record.fallback is not None,
-        "rejected": [plan.reject_reason for plan in record.plans if plan.reject_reason],
-        "error_type": record.failure.code if record.failure else None,
-        "errors": faults(records),
-        "trace_id": record.trace_id,
-        "key_id": record.account.key_id or None,
-        "team_id": record.account.team_id or None,
-    }
-    logger.info("workflow %s", record.status, extra={FIELDS: fields})

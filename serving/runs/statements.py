@@ -5,11 +5,13 @@ A run belongs to its owner: once another replica has taken it over, what the ear
 
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from typing import Any
 
+from conductor.run.record import RunRecords
 from serving.database.writer import Operation, PostgresConnection
-from serving.runs.rows import EventRow, RunRow, now_us
+from serving.runs.finding import text_of, workers_of
+from serving.runs.rows import EventRow, RunRow, now_us, run_row
 
 CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 """PostgreSQL's, in microseconds. SQLite's is the machine's, on which all its processes are."""
@@ -32,7 +34,7 @@ FIXED = {"id", "key_id", "team_id", "model", "owner", "made_us", "trace_id"}
 """Columns that a run has from its beginning."""
 NEWER = ", ".join(f"{name} = excluded.{name}" for name in RUN_COLUMNS if name not in FIXED)
 UPSERT = f"""ON CONFLICT (id) DO UPDATE SET {NEWER} WHERE run.owner = excluded.owner AND (run.ended_us IS NULL OR run.status = 'lost')
-RETURNING id, cancel_us"""
+RETURNING id, cancel_us, watch_us"""
 
 
 def _unnest(columns: Sequence[str]) -> str:
@@ -62,19 +64,51 @@ ORPHANS = (
 )
 TAKE = "UPDATE run SET owner = {owner}, takes = takes + 1 WHERE id IN ({orphans})"
 MINE = "SELECT id FROM run WHERE owner = {owner} AND ended_us IS NULL AND kept = 1"
-
-CANCEL = {
-    "postgresql": f"UPDATE run SET cancel_us = coalesce(cancel_us, {CLOCK}) WHERE id = ANY ($1::text[]) AND ended_us IS NULL RETURNING id",
-    "sqlite": "UPDATE run SET cancel_us = coalesce(cancel_us, ?) WHERE id = ? AND ended_us IS NULL RETURNING id",
+PUT_WORKERS = {
+    "postgresql": "INSERT INTO run_worker (run_id, worker, made_us) SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[]) ON CONFLICT DO NOTHING",
+    "sqlite": "INSERT INTO run_worker (run_id, worker, made_us) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
 }
+PUT_TEXTS = {
+    "postgresql": "INSERT INTO run_text (run_id, text) SELECT * FROM unnest($1::text[], $2::text[]) ON CONFLICT DO NOTHING",
+    "sqlite": "INSERT INTO run_text (run_id, text) VALUES (?, ?) ON CONFLICT DO NOTHING",
+}
+MARK = {
+    "postgresql": f"UPDATE run SET {{0}} = coalesce({{0}}, {CLOCK}) WHERE id = ANY ($1::text[]) AND ended_us IS NULL RETURNING id",
+    "sqlite": "UPDATE run SET {0} = coalesce({0}, ?) WHERE id = ? AND ended_us IS NULL RETURNING id",
+}
+"""Tell the owner of a run something: a time in one of its columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunWrite:
-    """A run as it is now, and what has happened in it since the last write."""
+    """A run as it is now, and what has happened in it since the last write.
+
+    Args:
+        row: of the run.
+        events: since the last write.
+        workers: what it is found by, once it has ended.
+        text: likewise; empty: nothing.
+    """
 
     row: RunRow
     events: tuple[EventRow, ...]
+    workers: tuple[str, ...] = ()
+    text: str = ""
+
+    @property
+    def worker_rows(self) -> list[tuple[str, str, int]]:
+        """Of `run_worker`."""
+        return [(self.row.id, worker, self.row.made_us) for worker in self.workers]
+
+
+def run_write(records: RunRecords, events: tuple[EventRow, ...], *, kept: bool) -> RunWrite:
+    """The write of a run as it is now."""
+    row = run_row(records, kept=kept)
+    if row.ended_us is None:
+        return RunWrite(row, events)
+    text = text_of(records)
+    row = replace(row, body_bytes=row.body_bytes + len(text.encode()))
+    return RunWrite(row, events, tuple(workers_of(records)), text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,18 +126,28 @@ class Written:
     Args:
         is_owner: whether the run is this replica's still, and not ended before.
         is_cancelled: whether somebody asked for its end.
+        is_watched: whether somebody follows it.
     """
 
     is_owner: bool
     is_cancelled: bool = False
+    is_watched: bool = False
 
 
 async def _write(connection: PostgresConnection, items: Sequence[RunWrite]) -> list[Written]:
     async with connection.transaction():
         rows = await connection.fetch(PUT_RUNS["postgresql"], *_columns(RUN_COLUMNS, [i.row for i in items]))
-        found = {row["id"]: Written(is_owner=True, is_cancelled=row["cancel_us"] is not None) for row in rows}
-        if events := [row for item in items if item.row.id in found for row in item.events]:
+        found = {
+            row["id"]: Written(True, row["cancel_us"] is not None, row["watch_us"] is not None)
+            for row in rows
+        }
+        mine = [item for item in items if item.row.id in found]
+        if events := [row for item in mine for row in item.events]:
             await connection.execute(PUT_EVENTS["postgresql"], *_columns(EVENT_COLUMNS, events))
+        if workers := [row for item in mine for row in item.worker_rows]:
+            await connection.execute(PUT_WORKERS["postgresql"], *map(list, zip(*workers, strict=True)))
+        if texts := [(item.row.id, item.text) for item in mine if item.text]:
+            await connection.execute(PUT_TEXTS["postgresql"], *map(list, zip(*texts, strict=True)))
     return [found.get(item.row.id, Written(is_owner=False)) for item in items]
 
 
@@ -113,7 +157,11 @@ def _write_sqlite(connection: sqlite3.Connection, items: Sequence[RunWrite]) -> 
         found = connection.execute(PUT_RUNS["sqlite"], astuple(item.row)).fetchall()
         if found:
             connection.executemany(PUT_EVENTS["sqlite"], [astuple(row) for row in item.events])
-        results.append(Written(bool(found), is_cancelled=bool(found) and found[0][1] is not None))
+            connection.executemany(PUT_WORKERS["sqlite"], item.worker_rows)
+            if item.text:
+                connection.execute(PUT_TEXTS["sqlite"], (item.row.id, item.text))
+        _, cancel_us, watch_us = found[0] if found else (None, None, None)
+        results.append(Written(bool(found), cancel_us is not None, watch_us is not None))
     return results
 
 
@@ -152,18 +200,23 @@ WRITE: Operation[RunWrite, Written] = Operation("run", _write, _write_sqlite)
 """Write a run and its events down."""
 
 
-async def _cancel(connection: PostgresConnection, ids: Sequence[str]) -> list[bool]:
-    rows = await connection.fetch(CANCEL["postgresql"], ids)
-    found = {row["id"] for row in rows}
-    return [id in found for id in ids]
+def _mark(name: str, column: str) -> Operation[str, bool]:
+    async def mark(connection: PostgresConnection, ids: Sequence[str]) -> list[bool]:
+        rows = await connection.fetch(MARK["postgresql"].format(column), ids)
+        found = {row["id"] for row in rows}
+        return [id in found for id in ids]
+
+    def mark_sqlite(connection: sqlite3.Connection, ids: Sequence[str]) -> list[bool]:
+        query = MARK["sqlite"].format(column)
+        return [bool(connection.execute(query, (now_us(), id)).fetchall()) for id in ids]
+
+    return Operation(name, mark, mark_sqlite)
 
 
-def _cancel_sqlite(connection: sqlite3.Connection, ids: Sequence[str]) -> list[bool]:
-    return [bool(connection.execute(CANCEL["sqlite"], (now_us(), id)).fetchall()) for id in ids]
-
-
-CANCEL_RUN: Operation[str, bool] = Operation("end of a run", _cancel, _cancel_sqlite)
+CANCEL_RUN = _mark("end of a run", "cancel_us")
 """Ask the owner of a run to end it; False where it is not under way."""
+WATCH_RUN = _mark("watcher of a run", "watch_us")
+"""Ask the owner of a run to write pieces of its answer; False where it is not under way."""
 LOSE_DEAD: Operation[int, int] = Operation("sweep of runs", _lose, _lose_sqlite)
 """Mark the runs of dead replicas as lost, of those that outlive their replica the ones made before a time;
 gives how many.

@@ -7,7 +7,9 @@ from typing import Protocol
 from conductor.run.events import Event
 from conductor.run.record import Record, RunRecords
 from serving.accounts.caller import Caller
+from serving.runs.cached_answers import CachedAnswer
 from serving.runs.claims import Claim
+from serving.runs.finding import ANY, Wanted
 from serving.runs.rows import Item
 
 Place = tuple[int, str]
@@ -61,6 +63,22 @@ class RecordStore(Protocol):
         """Give the name back: nothing was run."""
         ...
 
+    async def find_answer(self, owner: str, asked: str) -> str | None:
+        """The id of the run that answered what was asked; see `serving/runs/answer_cache.py`.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        ...
+
+    async def keep_answer(self, answer: CachedAnswer) -> None:
+        """Keep it, in place of an earlier one.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        ...
+
     def note(self, record: Record, seq: int, event: Event) -> None:
         """Take note of what happens in a run, or in one inside it: a `conductor.run.event_log.Journal`."""
         ...
@@ -77,9 +95,11 @@ class RecordStore(Protocol):
         """
         ...
 
-    async def newest(self, limit: int, caller: Caller, before: Place | None = None) -> list[RunRecords]:
-        """Up to `limit` runs that `caller` may see, without their texts, the one that began last first;
-        those that began before `before`.
+    async def newest(
+        self, limit: int, caller: Caller, before: Place | None = None, wanted: Wanted = ANY
+    ) -> list[RunRecords]:
+        """Up to `limit` of the `wanted` runs that `caller` may see, without their texts, the one that began last
+        first; those that began before `before`.
 
         Raises:
             StoreUnavailable: the store is away.
@@ -88,6 +108,15 @@ class RecordStore(Protocol):
 
     async def events(self, id: str, after: int) -> EventPage:
         """What happened in the run of that id after the item of that number, as far as it is kept.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        ...
+
+    async def watch(self, id: str) -> None:
+        """Somebody follows the run of that id, wherever it is under way: pieces of its answer are among its events
+        from now on, within a second on every replica; the first of them has all that was said before.
 
         Raises:
             StoreUnavailable: the store is away.

@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-LEVELS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-"""Every level of effort that a request may ask for, in order."""
+from conductor.model.permit import EFFORTS as LEVELS
+
 THINKING_TOKENS = {
     "none": 0,
     "minimal": 1024,

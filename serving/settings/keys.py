@@ -9,6 +9,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from serving.redaction.secrets import learn_secret
 from serving.settings.workers import AnthropicSettings, GeminiSettings, OpenAISettings
 
 ApiSettings = OpenAISettings | AnthropicSettings | GeminiSettings
@@ -27,8 +28,12 @@ def read_key(worker: ApiSettings, environment: Mapping[str, str]) -> str | None:
     """
     if worker.api_key_env is not None:
         place = f"Worker {worker.name!r}: the variable {worker.api_key_env}"
-        return _validate(place, environment.get(worker.api_key_env, "").strip())
-    return _read_file(worker.name, Path(worker.api_key_file).expanduser()) if worker.api_key_file else None
+        key = _validate(place, environment.get(worker.api_key_env, "").strip())
+    else:
+        key = _read_file(worker.name, Path(worker.api_key_file).expanduser()) if worker.api_key_file else None
+    if key is not None:
+        learn_secret(key)  # so that no log, record or span shows it, whoever says it
+    return key
 
 
 def _validate(place: str, key: str) -> str | None:

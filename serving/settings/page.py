@@ -17,7 +17,7 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from serving.settings import sections, settings, workers
+from serving.settings import prices, sections, settings, webhooks, workers
 from serving.settings.accepts import Accepts
 
 HEAD = """\
@@ -36,10 +36,12 @@ SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("workflows.NAME[]", sections.StepSettings),
     ("workers[]: every kind", EVERY_KIND),
     ("workers[]: kind openai, anthropic and gemini", API_KINDS),
+    ("workers[].deployments[]", workers.DeploymentSettings),
     ("workers[]: kind vllm", workers.VllmSettings),
     ("workers[]: kind python", workers.PythonSettings),
     ("workers[]: kind scripted", workers.ScriptedSettings),
-    ("workers[].price", workers.PriceSettings),
+    ("workers[].price", prices.PriceSettings),
+    ("workers[].price.long_prompts[]", prices.LongPromptSettings),
     ("workers[].retry", workers.RetrySettings),
     ("workers[].accepts", Accepts),
     ("workers[].scale", workers.Scale),
@@ -50,6 +52,8 @@ SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("http", sections.HttpSettings),
     ("router", sections.RouterSettings),
     ("store", sections.StoreSettings),
+    ("cache", sections.CacheSettings),
+    ("webhooks", webhooks.WebhookSettings),
     ("telemetry", sections.TelemetrySettings),
 )
 """In the order of the page. Workers' common fields are shown once, those of `Scaling` where they are used."""

@@ -30,13 +30,22 @@ def apply_patch(settings: Settings, patch: Mapping[str, Any]) -> Settings:
     for worker in cast(list[dict[str, Any]], partial):
         merged[worker.get("name")] = merged.get(worker.get("name"), {}) | worker
     changed = parse(data | dict(patch) | {"workers": list(merged.values())}, "user_config")
-    if _deployment_of(settings) != _deployment_of(changed):
-        raise SettingsError(
-            "user_config changes an engine or a size: an engine takes a redeploy of the settings file, replicas are counted by "
-            "the Serve config's autoscaling_config."
-        )
+    check_same_deployments(settings, changed, "user_config")
     _see_room_for_adapters(settings, changed)
     return changed
+
+
+def check_same_deployments(before: Settings, after: Settings, who: str) -> None:
+    """What is fixed when the application is deployed is the same.
+
+    Raises:
+        SettingsError: it is not.
+    """
+    if _deployment_of(before) != _deployment_of(after):
+        raise SettingsError(
+            f"{who} changes an engine or a size: an engine takes a redeploy of the settings file, replicas are counted by "
+            "the Serve config's autoscaling_config."
+        )
 
 
 def _see_room_for_adapters(settings: Settings, changed: Settings) -> None:

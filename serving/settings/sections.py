@@ -161,12 +161,19 @@ class StoreSettings(Frozen):
     url_env: str = Field(default="PODIUM_STORE_URL", min_length=1)
     """The environment variable that holds the database's address, `postgresql://USER:PASSWORD@HOST/DATABASE`;
     where it is not set, a SQLite file is used. Routers on several nodes need PostgreSQL."""
+    redis_url_env: str = Field(default="PODIUM_REDIS_URL", min_length=1)
+    """The environment variable that holds the address of a Redis, `redis://:PASSWORD@HOST:6379/0`; where it is set,
+    requests and tokens in a minute are counted there for all routers together, else by each router for itself."""
     path: Path | None = None
     """The SQLite file, on a disk of the machine itself. null: `podium/podium.db` in `$XDG_DATA_HOME`, or in
     `~/.local/share`."""
     records: bool = True
     """Write runs down: their records, and what happens in them. Off: the newest are kept in the memory of the
     replica that ran them, and gone with it."""
+    when_away: Literal["refuse", "serve"] = "refuse"
+    """What becomes of calls with a price while the database is away or its disk is full. `refuse`: 503. `serve`:
+    they go on, past any budget, each is told in the log, and entered when the database is back, unless their router
+    ends before; keys that a router has looked up within the hour are believed meanwhile."""
     keep_s: float = Field(default=3600.0, gt=0)
     """How long a run that outlives its client goes on at most: one with an `Idempotency-Key`, `podium.keep` or
     `podium.background`."""
@@ -178,6 +185,18 @@ class StoreSettings(Frozen):
     content_bytes_per_team: int | None = Field(default=5_000_000_000, ge=0)
     """How much room the texts of a team's runs may take, as they are stored; the oldest go first. Keys without a
     team are one each. null: any."""
+
+
+class CacheSettings(Frozen):
+    """Answers given again to equal requests of the same team: nobody is called, and nothing is paid. A request with
+    `podium: {cache: false}` is always asked.
+    """
+
+    keep_s: float | None = Field(default=None, gt=0)
+    """How long an answer is given again. null: never."""
+    teams: tuple[str, ...] | None = None
+    """The ids of the teams for which this is done. null: all, keys without a team each for itself, and whoever
+    asks where there are no keys."""
 
 
 class TelemetrySettings(Frozen):

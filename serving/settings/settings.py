@@ -17,6 +17,7 @@ from conductor.errors import PodiumError
 from conductor.run.team_worker import TEAM
 from serving.settings.keys import ApiSettings, KeyFileError, read_key
 from serving.settings.sections import (
+    CacheSettings,
     ConductorSettings,
     HttpSettings,
     LimitSettings,
@@ -27,7 +28,8 @@ from serving.settings.sections import (
     StoreSettings,
     TelemetrySettings,
 )
-from serving.settings.workers import API_SETTINGS, Frozen, VllmSettings, WorkerSettings
+from serving.settings.webhooks import WebhookSettings
+from serving.settings.workers import API_SETTINGS, Frozen, VllmSettings, WorkerSettings, places_of
 
 
 class SettingsError(PodiumError):
@@ -55,6 +57,10 @@ class Settings(Frozen):
     """How many router replicas there are, and how large they are."""
     store: StoreSettings = StoreSettings()
     """Where keys, budgets and the ledger are kept."""
+    cache: CacheSettings = CacheSettings()
+    """Answers given again to equal requests."""
+    webhooks: WebhookSettings = WebhookSettings()
+    """Who is told of budgets that are spent."""
     telemetry: TelemetrySettings = TelemetrySettings()
     """What is traced."""
 
@@ -147,8 +153,8 @@ class Settings(Frozen):
 
 
 def without_workers(settings: Settings, absent: set[str]) -> Settings:
-    """`settings` without the workers in `absent`: also gone from fallbacks, models and workflows; a workflow
-    that used one is left out.
+    """`settings` without the workers and the deployments in `absent`: also gone from fallbacks, models and
+    workflows; a workflow that used one is left out.
 
     The conductor's place is taken by the first of its worker's fallbacks that is there.
 
@@ -163,13 +169,7 @@ def without_workers(settings: Settings, absent: set[str]) -> Settings:
             raise SettingsError(_no_conductor(settings, leader))
         fallback = None if conductor.fallback in absent else conductor.fallback
         conductor = conductor.model_copy(update={"worker": present[0], "fallback": fallback})
-    keep = [
-        worker.model_copy(
-            update={"fallbacks": tuple(name for name in worker.fallbacks if name not in absent)}
-        )
-        for worker in settings.workers
-        if worker.name not in absent
-    ]
+    keep = [_without(worker, absent) for worker in settings.workers if worker.name not in absent]
     models = {
         name: model
         if model.workers is None
@@ -188,6 +188,15 @@ def without_workers(settings: Settings, absent: set[str]) -> Settings:
     )
 
 
+def _without(worker: WorkerSettings, absent: set[str]) -> WorkerSettings:
+    """`worker` without the fallbacks and the deployments in `absent`."""
+    update: dict[str, object] = {"fallbacks": tuple(name for name in worker.fallbacks if name not in absent)}
+    if isinstance(worker, API_SETTINGS):
+        places = zip(places_of(worker), worker.deployments, strict=False)
+        update["deployments"] = tuple(each for place, each in places if place not in absent)
+    return worker.model_copy(update=update)
+
+
 def _no_conductor(settings: Settings, leader: WorkerSettings) -> str:
     """What to set so that somebody can plan."""
     candidates = [leader, *(settings.worker(name) for name in leader.fallbacks)]
@@ -203,7 +212,8 @@ def _no_conductor(settings: Settings, leader: WorkerSettings) -> str:
 
 
 def absent_workers(settings: Settings, environment: Mapping[str, str]) -> dict[str, str]:
-    """Optional workers without a key: name to the variable or file that should hold it.
+    """Optional workers without a key: name to the variable or file that should hold it. Their deployments
+    without one are in it too, as `WORKER@DEPLOYMENT`; the worker where all of them are.
 
     Args:
         settings: all of them.
@@ -216,16 +226,30 @@ def absent_workers(settings: Settings, environment: Mapping[str, str]) -> dict[s
     for worker in settings.workers:
         if not isinstance(worker, API_SETTINGS):
             continue
-        source = worker.api_key_env or worker.api_key_file
-        try:
-            if source is None or read_key(worker, environment):
-                continue
-        except KeyFileError as exc:
-            raise SettingsError(str(exc)) from exc
-        if not worker.optional:
-            raise SettingsError(_missing(worker))
-        absent[worker.name] = source
+        places = places_of(worker)
+        for place, own in places.items():
+            if isinstance(own, API_SETTINGS) and (source := _absent_key(own, environment)):
+                absent[place] = source
+        if absent.keys() >= places.keys():
+            absent[worker.name] = ", ".join(absent[place] for place in places)
     return absent
+
+
+def _absent_key(worker: ApiSettings, environment: Mapping[str, str]) -> str | None:
+    """Where a key should be that is not there; None where there is one, or none is named.
+
+    Raises:
+        SettingsError: see `absent_workers`.
+    """
+    source = worker.api_key_env or worker.api_key_file
+    try:
+        if source is None or read_key(worker, environment):
+            return None
+    except KeyFileError as exc:
+        raise SettingsError(str(exc)) from exc
+    if not worker.optional:
+        raise SettingsError(_missing(worker))
+    return source
 
 
 def _missing(worker: ApiSettings) -> str:

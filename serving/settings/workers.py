@@ -5,34 +5,20 @@ written.
 """
 
 import re
-from decimal import Decimal
 from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from conductor.model.worker import FinishReason
 from serving.lora.adapters import AdapterError, name_of
 from serving.settings.accepts import Accepts
+from serving.settings.access import Access, Frozen, check_access
+from serving.settings.fakes import ScriptedReplySettings, StandInSettings
+from serving.settings.prices import PriceSettings
 
 SECRET = re.compile(r"(?:^|_)(?:KEY|TOKEN|SECRET|PASSWORD|CREDENTIALS|HEADERS)$")
 """Names of environment variables that hold secrets; `OTEL_EXPORTER_OTLP_HEADERS` holds the collector's
 key."""
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,99}$"
-
-
-class Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
-
-
-class PriceSettings(Frozen):
-    """Dollars per million tokens."""
-
-    input_usd_per_mtok: Decimal = Field(ge=0)
-    """Of the prompt."""
-    output_usd_per_mtok: Decimal = Field(ge=0)
-    """Of the answer, thoughts included."""
-    cached_input_usd_per_mtok: Decimal | None = Field(default=None, ge=0)
-    """Of the part of the prompt that comes from the provider's cache. null: as the rest of it."""
 
 
 class RetrySettings(Frozen):
@@ -105,40 +91,6 @@ class Scale(Scaling):
         return env
 
 
-class StandInSettings(Frozen):
-    """A FAKE engine, with the times of a real one; see `serving.deployments.fake_engine.FakeEngine`."""
-
-    start_s: float = Field(default=0.0, ge=0)
-    """Time to load the weights."""
-    first_token_s: float = Field(default=0.05, ge=0)
-    """Time to first token."""
-    tokens_per_s: float = Field(default=50.0, gt=0)
-    """Decoding speed of one answer."""
-    slots: int = Field(default=16, ge=1)
-    """Answers at once; more wait, as in vLLM's queue."""
-    answer_tokens: int = Field(default=64, ge=1)
-    """How long an answer is."""
-
-
-class ScriptedReplySettings(Frozen):
-    """One reply of a scripted worker; see `serving.workers.scripted.ScriptedReply`."""
-
-    text: str = ""
-    """The answer."""
-    reasoning: str = ""
-    """Thoughts that come before it."""
-    error: Literal["busy", "unavailable", "refused", "overflow"] | None = None
-    """Fail in this way instead; after `fail_after_tokens`, where that is set."""
-    retry_after_s: float | None = None
-    """The `Retry-After` of the error."""
-    fail_after_tokens: int | None = None
-    """Fail after this many tokens; as `unavailable`, where `error` is not set."""
-    stall_after_tokens: int | None = None
-    """Fall silent after this many tokens."""
-    finish: FinishReason = FinishReason.STOP
-    """The finish reason."""
-
-
 class _WorkerBase(Frozen):
     """What every worker has beside its `kind`: `vllm`, `openai`, `anthropic`, `gemini`, `python` or
     `scripted`.
@@ -151,8 +103,9 @@ class _WorkerBase(Frozen):
     in_pool: bool = True
     """Whether plans may use it. A conductor usually should not be in its own pool."""
     price: PriceSettings | None = None
-    """What its tokens cost. null: nothing for `vllm` and `scripted`; unknown for other kinds, which requests
-    with a cost limit cannot use."""
+    """What its tokens cost. null: nothing for `vllm` and `scripted`; for a provider's model what the price
+    table says that comes with Podium, read when the settings are, by its name and where it is asked. Else
+    unknown: requests with a cost limit, and keys with a budget, cannot use it."""
     max_concurrency: int = Field(default=64, ge=1)
     """The most concurrent calls of one router replica; more wait for a slot."""
     max_output_tokens: int = Field(default=4096, ge=1)
@@ -180,6 +133,14 @@ class _WorkerBase(Frozen):
     """How its calls are retried."""
     optional: bool = False
     """Leave it out, with a warning, where its key is not set."""
+    provider: str | None = None
+    """Who runs it, as policies of teams and keys name it. null: its kind, such as `openai`."""
+    region: str | None = None
+    """Where it runs, as policies name it, such as `eu` or `eu-central-1`. null: nobody said, so a policy that
+    names regions leaves it out."""
+    local: bool | None = None
+    """Whether what it is sent stays on one's own machines, for policies with `local_only`. null: yes for kinds
+    `vllm` and `scripted` and for a `base_url` on this machine, else no."""
 
 
 class VllmSettings(_WorkerBase):
@@ -224,7 +185,34 @@ class VllmSettings(_WorkerBase):
         return cast(Any, data)
 
 
-class _ApiSettings(_WorkerBase):
+class DeploymentSettings(Access):
+    """One of the places where a worker's model is reached: an account, a region, a server. What it says takes the
+    place of the worker's own. One with a `base_url` or a `service` uses nothing of the worker's access: no key
+    goes to another server.
+    """
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,59}$")
+    """Its name in records, spans and logs."""
+    weight: float = Field(default=1.0, gt=0, le=1_000_000)
+    """Its share of the worker's calls, beside the weights of the others."""
+    requests_per_minute: int | None = Field(default=None, ge=1)
+    """Calls that one router replica sends it a minute at most; then the others are asked. null: any."""
+    tokens_per_minute: int | None = Field(default=None, ge=1)
+    """Likewise tokens, read and written together. null: any."""
+    max_concurrency: int | None = Field(default=None, ge=1)
+    """Its concurrent calls of one router replica; then the others are asked first. null: the worker's."""
+    model: str | None = None
+    """What the model is called there. null: as the worker says."""
+    price: PriceSettings | None = None
+    """What its tokens cost there. null: as the worker says, else what the price table says of that place."""
+    provider: str | None = None
+    """Who runs it, as policies name it. null: as the worker says, or its kind with a `base_url` or `service`."""
+    local: bool | None = None
+    """Whether what it is sent stays on one's own machines. null: as the worker says, or with a `base_url` or
+    `service` whether that is on this machine."""
+
+
+class _ApiSettings(Access, _WorkerBase):
     """A model behind a provider's API. Its kind is the API that it speaks: `openai` is OpenAI's Chat
     Completions, whoever serves them.
     """
@@ -237,14 +225,9 @@ class _ApiSettings(_WorkerBase):
     accepts: Accepts = Accepts()
     """What the model accepts of a call, in place of what is known of it by its name. The rest is not sent,
     and noted on the record."""
-    api_key_env: str | None = None
-    """The variable that holds its key where the router runs."""
-    api_key_file: str | None = None
-    """In its place: a file that holds the key, readable by its owner only. Read again whenever the pool is
-    made again."""
-    base_url: str | None = None
-    """None: the provider's own. A query in it (kind `openai`), such as Azure's `?api-version=...`, is sent
-    with every call."""
+    deployments: tuple[DeploymentSettings, ...] = ()
+    """Places where the same model is reached, in place of the worker's own one. Each call goes to one of them,
+    drawn by weight among those that are well and have room; where it fails before its first token, to the next."""
     stall_timeout_s: float | None = Field(default=None, gt=0)
     """No word for so long is a failure; also how long the first token may take. Comments, pings and headers
     are no words. null: 120 s, or 600 s where the model is known to think at the call's effort. A model that
@@ -253,12 +236,43 @@ class _ApiSettings(_WorkerBase):
     """How long opening a connection may take."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
     """Sent along with every call, for what a server understands beyond the fields that we send."""
+    allow_link_local: bool = False
+    """Let `base_url` lead to a link-local address or to a cloud's metadata service. Loopback and private
+    addresses need no permission beside `base_url` itself."""
+    fetches_pictures: bool | None = None
+    """Whether its server may be given the address of a picture in a request, and so fetch what callers name,
+    from where it stands. null: only a server at a public address; to others pictures are sent as `data:`."""
+
+    def at(self, deployment: DeploymentSettings) -> Self:
+        """The worker as it is reached at `deployment`."""
+        own = {name: getattr(deployment, name) for name in (*Access.model_fields, *PLACE_FIELDS)}
+        is_elsewhere = deployment.service is not None or deployment.base_url is not None
+        has_key = deployment.api_key_env is not None or deployment.api_key_file is not None
+        kept = {
+            *((*Access.model_fields, "provider", "local") if is_elsewhere else ()),
+            *(("api_key_env", "api_key_file") if has_key else ()),
+        }
+        laid_over = {name: value for name, value in own.items() if value is not None or name in kept}
+        return self.model_copy(update={**laid_over, "like": self.like or self.model, "deployments": ()})
 
     @model_validator(mode="after")
-    def _one_key(self) -> Self:
-        if self.api_key_env is not None and self.api_key_file is not None:
-            raise ValueError("has both `api_key_env` and `api_key_file`; name one")
+    def _check_places(self) -> Self:
+        kind = str(getattr(self, "kind", ""))
+        names = [each.name for each in self.deployments]
+        for each in self.deployments:
+            if names.count(each.name) > 1:
+                raise ValueError(f"two deployments are called {each.name!r}")
+            try:
+                check_access(kind, self.at(each))
+            except ValueError as exc:
+                raise ValueError(f"deployment {each.name!r}: {exc}") from exc
+        if not self.deployments:
+            check_access(kind, self)
         return self
+
+
+PLACE_FIELDS = ("model", "price", "max_concurrency", "provider", "local")
+"""What else of a worker its deployments may say."""
 
 
 class OpenAISettings(_ApiSettings):
@@ -309,3 +323,12 @@ Kind = Literal["vllm", "openai", "anthropic", "gemini", "scripted", "python"]
 ApiSettings = OpenAISettings | AnthropicSettings | GeminiSettings
 API_SETTINGS = (OpenAISettings, AnthropicSettings, GeminiSettings)
 """The kinds whose key is named in the settings."""
+
+
+def places_of(worker: WorkerSettings) -> dict[str, WorkerSettings]:
+    """The worker as it is reached at each of its deployments, by `WORKER@DEPLOYMENT`; where it has none, the
+    worker by its name.
+    """
+    if not isinstance(worker, API_SETTINGS) or not worker.deployments:
+        return {worker.name: worker}
+    return {f"{worker.name}@{each.name}": worker.at(each) for each in worker.deployments}

@@ -8,7 +8,9 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
+
+from serving.redaction.secrets import redact_secrets
 
 FIELDS = "fields"
 
@@ -26,7 +28,22 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str)
+        return json.dumps(_redacted(line), ensure_ascii=False, default=str)
+
+
+def _redacted(value: Any) -> Any:
+    """`value` without a secret in any text of it."""
+    match value:
+        case str():
+            return redact_secrets(value)
+        case dict():
+            return {name: _redacted(each) for name, each in cast(dict[str, Any], value).items()}
+        case list() | tuple():
+            return [_redacted(each) for each in cast(list[Any], value)]
+        case bool() | int() | float() | None:
+            return value
+        case _:
+            return redact_secrets(str(value))
 
 
 def to_stdout() -> None:

@@ -14,12 +14,15 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 from opentelemetry import propagate, trace
 from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode
 
 from conductor.model.worker import CallSite
+from serving.egress.reach import SETTINGS, AddressForbidden
+from serving.redaction.secrets import redact_secrets
 
 OPERATION = "gen_ai.operation.name"
 PROVIDER = "gen_ai.provider.name"
@@ -44,6 +47,7 @@ STEP = "podium.step"
 ACCESS = "podium.access"
 ATTEMPT = "podium.attempt"
 WORKER = "podium.worker"
+DEPLOYMENT = "podium.deployment"
 COST_USD = "podium.cost_usd"
 FALLBACK = "podium.fallback"
 ROUNDS = "podium.rounds"
@@ -61,6 +65,8 @@ PROVIDERS: Mapping[str, str] = {
     "scripted": "podium.scripted",
     "python": "podium.python",
 }
+ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+"""The variables that name the collector; the first one that is set."""
 EXPORTER = "serving.telemetry:span_processors"
 """For Ray Serve's `tracing_config.exporter_import_path`."""
 
@@ -130,7 +136,7 @@ def trace_id(span: Span) -> str | None:
 def mark_failed(span: Span, error_type: str, message: str) -> None:
     """Mark `span` as failed."""
     span.set_attribute(ERROR_TYPE, error_type)
-    span.set_status(Status(StatusCode.ERROR, message))
+    span.set_status(Status(StatusCode.ERROR, redact_secrets(message)))
 
 
 def outgoing_headers() -> dict[str, str]:
@@ -138,6 +144,21 @@ def outgoing_headers() -> dict[str, str]:
     headers: dict[str, str] = {}
     propagate.inject(headers)
     return headers
+
+
+def find_endpoint(environment: Mapping[str, str]) -> str | None:
+    """The collector that the environment names; None where it names none, and, with an error in the log, where
+    it names a link-local or metadata address. A collector is looked up here once: gRPC connects by itself.
+    """
+    endpoint = next((found for name in ENDPOINTS if (found := environment.get(name))), None)
+    if endpoint is None:
+        return None
+    try:
+        SETTINGS.check_name(urlsplit(endpoint if "://" in endpoint else f"//{endpoint}").hostname or "")
+    except (AddressForbidden, ValueError) as exc:
+        logging.getLogger(__name__).error("no spans are sent: the collector's address is refused: %s", exc)
+        return None
+    return endpoint
 
 
 def span_processors() -> list[SpanProcessor]:
@@ -148,7 +169,7 @@ def span_processors() -> list[SpanProcessor]:
     them, over gRPC.
     """
     logging.getLogger("opentelemetry.sdk.trace").addFilter(_not_of_an_ended_span)
-    if not any(os.environ.get(f"OTEL_EXPORTER_OTLP_{which}ENDPOINT") for which in ("", "TRACES_")):
+    if find_endpoint(os.environ) is None:
         return []
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace.export import BatchSpanProcessor

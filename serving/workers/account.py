@@ -6,10 +6,14 @@ from dataclasses import dataclass, field
 import httpx2
 
 from conductor.model.usage import Price
+from serving.egress.reach import SETTINGS, Reach
 from serving.settings.accepts import Accepts
+from serving.settings.access import Access
 from serving.workers.http_errors import ErrorMapper
 from serving.workers.stall_timer import StallTimer
 
+NO_KEY = "none"
+"""In place of a key, for servers that want none and for clouds that are asked in another way."""
 STALL_S = 120.0
 THINKING_STALL_S = 600.0
 """Some models think for minutes and show nothing of it."""
@@ -40,6 +44,12 @@ class Account:
     """The name by which the model is known; see `known_as`."""
     accepts: Accepts = Accepts()
     """What the model accepts, and whether it thinks."""
+    reach: Reach = SETTINGS
+    """Which addresses its server may have."""
+    fetches_pictures: bool | None = None
+    """Whether its server may be given the address of a picture; see `serving.workers.pictures`."""
+    access: Access = Access()
+    """Through which cloud it is reached, and as whom there; its key and its address are above."""
 
     @property
     def public_name(self) -> str:
@@ -60,5 +70,6 @@ class Account:
 
     def faults(self, provider: str, key_env: str, url: httpx2.URL) -> ErrorMapper:
         """What makes the errors of calls to `url`. See `Faults` for the rest."""
+        secret = "" if self.api_key == NO_KEY else self.api_key
         address = f"{url.scheme}://{url.netloc.decode()}"
-        return ErrorMapper(self.name, self.model, provider, key_env, address, self.api_key)
+        return ErrorMapper(self.name, self.model, provider, key_env, address, secret)

@@ -22,17 +22,22 @@ from itertools import groupby
 from typing import Any, cast
 
 import anthropic
+from anthropic.lib.bedrock import AsyncAnthropicBedrock
+from anthropic.lib.vertex import AsyncAnthropicVertex
 from anthropic.types import RawMessageStreamEvent
 
 from conductor.errors import WorkerError, WorkerUnavailable
 from conductor.model.messages import Image, Message, Part
 from conductor.model.usage import Usage
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
-from serving.workers.account import Account
+from serving.egress.client import guard
+from serving.workers.account import NO_KEY, Account
+from serving.workers.clouds import credential_errors, google_credentials
 from serving.workers.http_errors import ErrorMapper, error_text
 from serving.workers.http_guard import bound_response
 from serving.workers.images import split_data_url
 from serving.workers.output_limit import within_limit
+from serving.workers.pictures import check_pictures
 from serving.workers.stall_timer import StallTimer
 from serving.workers.usage import UsageCheck
 
@@ -72,19 +77,10 @@ class AnthropicWorker:
 
         Args:
             account: its `base_url` is without `/v1`; None: Anthropic, or what the environment's
-                ANTHROPIC_BASE_URL says. Its price knows no price for writing to the cache, which is counted
-                as plain input.
+                ANTHROPIC_BASE_URL says.
         """
         self.name, self._account = account.name, account
-        self._client = anthropic.AsyncAnthropic(
-            api_key=account.api_key,
-            base_url=account.base_url,
-            max_retries=0,
-            http_client=anthropic.DefaultAsyncHttpxClient(
-                timeout=account.timeout, follow_redirects=False, event_hooks={"response": [bound_response]}
-            ),
-            open_telemetry=False,  # our span around the call is the one; the SDK would add a second
-        )
+        self._client = _client(account)
         self._faults = account.faults("Anthropic", "ANTHROPIC_API_KEY", self._client.base_url)
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
@@ -97,17 +93,20 @@ class AnthropicWorker:
         await self._client.close()
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
+        host = self._client.base_url.host
+        await check_pictures(call, host, self._account.fetches_pictures, self._faults)
         request = self._request(call)
         check, timer = (
             UsageCheck(call, self._account.price),
             self._account.timer(self._faults, call.sampling.effort),
         )
-        last = Delta()
+        last, is_counted = Delta(), False
         try:
             async with aclosing(self._events(request, timer)) as events:
                 while (event := await timer.next(events)) is not None:
                     with self._map_errors():
                         delta = self._delta(event, last.usage, check)
+                    is_counted |= event.type == "message_delta" and delta.usage is not None
                     last = Delta(
                         finish=delta.finish or last.finish,
                         usage=delta.usage or last.usage,
@@ -121,6 +120,8 @@ class AnthropicWorker:
             if last.finish is None:  # else the answer is whole, and only the goodbye was cut off
                 raise
         if last.finish is not None:
+            if last.usage is not None and not is_counted:  # the start of the stream counts one token
+                check.reject("its end counts no output tokens")
             yield check.delta(last)
 
     async def _events(
@@ -217,6 +218,44 @@ class AnthropicWorker:
                 yield
         except anthropic.AnthropicError as exc:
             raise fault(self._faults, exc) from exc
+        except credential_errors() as exc:
+            raise self._faults.no_credentials() from exc
+
+
+Client = anthropic.AsyncAnthropic | AsyncAnthropicBedrock | AsyncAnthropicVertex
+
+
+def _client(account: Account) -> Client:
+    """The SDK's client for where the model is reached."""
+    access = account.access
+    http = guard(
+        anthropic.DefaultAsyncHttpxClient(
+            timeout=account.timeout, event_hooks={"response": [bound_response]}
+        ),
+        account.reach,
+    )
+    # Our span around the call is the one; the SDK would add a second.
+    shared: dict[str, Any] = {
+        "base_url": account.base_url,
+        "max_retries": 0,
+        "http_client": http,
+        "open_telemetry": False,
+    }
+    match access.service:
+        case "bedrock":
+            key = None if account.api_key == NO_KEY else account.api_key
+            return AsyncAnthropicBedrock(
+                api_key=key, aws_region=access.region, aws_profile=access.profile, **shared
+            )
+        case "vertex":
+            return AsyncAnthropicVertex(
+                region=access.region or "",
+                project_id=access.project or "",
+                credentials=google_credentials(access, account.name),
+                **shared,
+            )
+        case _:
+            return anthropic.AsyncAnthropic(api_key=account.api_key, **shared)
 
 
 def fault(faults: ErrorMapper, exc: anthropic.AnthropicError) -> WorkerError:
@@ -233,7 +272,7 @@ def fault(faults: ErrorMapper, exc: anthropic.AnthropicError) -> WorkerError:
         case anthropic.APITimeoutError():
             return faults.stall()
         case anthropic.APIConnectionError() | anthropic.RetryableError():
-            return faults.unreachable()
+            return faults.unreachable(exc)
         case anthropic.APIError():
             return faults.unavailable("failed. Try again.", f"Its SDK said: {exc.message}")
         case _:  # credentials that cannot be had, arguments the SDK does not take
@@ -265,15 +304,21 @@ def _usage(reported: object, before: Usage | None, check: UsageCheck) -> Usage |
     fresh, read, written = (
         count(name) for name in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
     )
+    written_1h = count("ephemeral_1h_input_tokens", getattr(reported, "cache_creation", None))
     thoughts = count("thinking_tokens", getattr(reported, "output_tokens_details", None))
+    said = count("output_tokens")
+    if said is None:
+        return None
     earlier = before or Usage()
     cached = earlier.cached_input_tokens if read is None else read
-    total = earlier.input_tokens if fresh is None else fresh + cached + (written or 0)
+    written = earlier.cache_write_tokens if written is None else written
     return check.usage(
-        total if before or fresh is not None else None,
-        count("output_tokens"),
+        earlier.input_tokens if fresh is None else fresh + cached + written,
+        said,
         cached,
         earlier.reasoning_tokens if thoughts is None else thoughts,
+        written,
+        earlier.cache_write_1h_tokens if written_1h is None else written_1h,
     )
 
 

@@ -19,6 +19,7 @@ import base64
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from itertools import groupby
 from typing import Any, cast
 
@@ -30,12 +31,15 @@ from conductor.errors import WorkerError, WorkerUnavailable
 from conductor.model.messages import Image, Message, Part
 from conductor.model.usage import Usage
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
+from serving.egress.client import guard
 from serving.workers.account import Account
+from serving.workers.clouds import credential_errors, google_credentials, vertex_address
 from serving.workers.gemini_stream import check_usage_counts
 from serving.workers.http_errors import ErrorMapper
 from serving.workers.http_guard import bound_response
 from serving.workers.images import media_type_of, split_data_url
 from serving.workers.output_limit import within_limit
+from serving.workers.pictures import check_pictures
 from serving.workers.stall_timer import StallTimer
 from serving.workers.usage import UsageCheck
 
@@ -80,22 +84,25 @@ class GeminiWorker:
         """Connects to nobody yet.
 
         Args:
-            account: of the Gemini API (not Vertex AI); its `base_url` is without the API's version.
+            account: of the Gemini API or of Vertex AI; its `base_url` is without the API's version.
         """
         self.name, self._account = account.name, account
-        address = (account.base_url or DEFAULT_BASE_URL).rstrip("/")
-        self._http = httpx2.AsyncClient(
-            limits=httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=100),
-            event_hooks={
-                "request": [self._set_timeout],
-                "response": [_remember, bound_response, check_usage_counts],
-            },
-            follow_redirects=False,
+        address = (account.base_url or vertex_address(account.access) or DEFAULT_BASE_URL).rstrip("/")
+        self._host = httpx2.URL(address).host
+        self._http = guard(
+            httpx2.AsyncClient(
+                limits=httpx2.Limits(max_connections=MAX_CONNECTIONS, max_keepalive_connections=100),
+                event_hooks={
+                    "request": [self._set_timeout],
+                    "response": [_remember, bound_response, check_usage_counts],
+                },
+            ),
+            account.reach,
         )
         options = types.HttpOptions(
             base_url=address, httpx_async_client=self._http, extra_body=dict(account.extra_body) or None
         )
-        self._client = genai.Client(vertexai=False, api_key=account.api_key, http_options=options)
+        self._client = _client(account, options)
         self._faults = account.faults("Gemini", "GEMINI_API_KEY", httpx2.URL(address))
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
@@ -112,6 +119,7 @@ class GeminiWorker:
         request.extensions["timeout"] = self._account.timeout.as_dict()
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
+        await check_pictures(call, self._host, self._account.fetches_pictures, self._faults)
         contents, config = self._request(call)
         finish: FinishReason | None = None
         usage: Usage | None = None
@@ -135,7 +143,7 @@ class GeminiWorker:
                 if delta.text or delta.reasoning or finish:
                     timer.hear(is_last=finish is not None)
                 if delta.text or delta.reasoning:
-                    yield delta
+                    yield replace(delta, usage=None) if finish else delta  # the end says the rest
         except WorkerUnavailable:
             if finish is None:  # else the answer is whole, and only the accounts were cut off
                 raise
@@ -231,6 +239,21 @@ class GeminiWorker:
                 yield
         except (errors.APIError, errors.ContinuationInterruptedError) as exc:
             raise fault(self._faults, exc) from exc
+        except credential_errors() as exc:
+            raise self._faults.no_credentials() from exc
+
+
+def _client(account: Account, options: types.HttpOptions) -> genai.Client:
+    access = account.access
+    if access.service != "vertex":
+        return genai.Client(vertexai=False, api_key=account.api_key, http_options=options)
+    return genai.Client(
+        vertexai=True,
+        project=access.project,
+        location=access.region,
+        credentials=google_credentials(access, account.name),
+        http_options=options,
+    )
 
 
 def fault(faults: ErrorMapper, exc: errors.APIError | errors.ContinuationInterruptedError) -> WorkerError:

@@ -22,6 +22,7 @@ import anyio
 import httpx2
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
+from serving.egress.reach import AddressForbidden
 
 MAX_QUOTE_CHARS = 300
 """How much of what a provider said goes into an error's detail."""
@@ -90,11 +91,23 @@ class ErrorMapper:
             every_call=every_call,
         )
 
-    def unreachable(self) -> WorkerUnavailable:
-        """No connection, or it broke."""
+    def unreachable(self, cause: BaseException | None = None) -> WorkerError:
+        """No connection, or it broke; or, where that is the `cause`, none was made to a forbidden address."""
+        while cause is not None and not isinstance(cause, AddressForbidden):
+            cause = cause.__cause__
+        if cause is not None:
+            return self._config_error(
+                f"{cause}, which is not connected to. If its base_url is meant to lead there, set `allow_link_local: true`."
+            )
         return self.unavailable(
             "cannot be reached, or the connection broke. Try again.",
             f"It was called at {self.address}: is it up, is base_url right?",
+        )
+
+    def no_credentials(self) -> WorkerRefused:
+        """Its cloud gives no credentials, or takes none that are there. Its library's words may quote secrets."""
+        return self._config_error(
+            f"Its cloud's library found no credentials for {self.address}, or they were not taken (settings: service)."
         )
 
     def stall(self, has_begun: bool = False) -> WorkerUnavailable:
@@ -108,6 +121,7 @@ class ErrorMapper:
                 f"{self.worker} began to answer and then said nothing for too long. Ask for less effort, or another worker.",
                 worker=self.worker,
                 retryable=False,
+                billed_at_bound=True,
                 detail=self.quote(
                     f"It was called at {self.address}, and may have been paid. Raise stall_timeout_s if it thinks this long."
                 ),
@@ -194,11 +208,11 @@ class ErrorMapper:
         try:
             yield
         except httpx2.ConnectTimeout as exc:  # what aiohttp's transport makes of every failure to connect
-            raise self.unreachable() from exc
+            raise self.unreachable(exc) from exc
         except httpx2.TimeoutException as exc:
             raise self.stall() from exc
-        except WIRE_ERRORS as exc:
-            raise self.unreachable() from exc
+        except (*WIRE_ERRORS, AddressForbidden) as exc:
+            raise self.unreachable(exc) from exc
         except GARBLED as exc:
             raise self.garble_error() from exc
 

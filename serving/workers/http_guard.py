@@ -1,8 +1,8 @@
-"""What every HTTP client of an API worker keeps to: no redirects, no endless headers, no endless line, no
-body that never ends.
+"""What every HTTP client of an API worker keeps to when it is answered: no endless headers, no endless line,
+no body that never ends. Where it connects, and that it follows no redirect, is `serving.egress.client`'s.
 
-The libraries under the SDKs leave some of it open: their defaults follow a redirect to any host, prompt
-included, and a body that breaks under aiohttp's C parser is waited for until the timeout.
+The libraries under the SDKs leave some of it open: a body that breaks under aiohttp's C parser is waited for
+until the timeout.
 """
 
 from collections.abc import AsyncIterator

@@ -11,7 +11,8 @@ request: this file does not guess what is behind a `base_url`.
 * What a model does not accept never comes here: `serving/layers/fitting.py`.
 * A `base_url` with an `api-version` in its query is Azure's dated API, which wants the key as `api-key`;
   its v1 API (`.../openai/v1/`) takes it like OpenAI
-  (https://learn.microsoft.com/azure/foundry/openai/api-version-lifecycle).
+  (https://learn.microsoft.com/azure/foundry/openai/api-version-lifecycle). With `service: azure` the SDK's
+  Azure client says where the deployment is, and who has no key asks Entra ID for a token.
 
 The SDK says where to ask and with which headers, and brings the HTTP client. A call itself goes past it:
 its typed way to that client takes half a millisecond of CPU (decision 0010).
@@ -29,14 +30,17 @@ from conductor.errors import WorkerError, WorkerUnavailable
 from conductor.model.messages import Image, Message, Part
 from conductor.model.usage import Usage
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
+from serving.egress.client import guard
 from serving.workers.account import Account
 from serving.workers.chat_chunks import ChatChunk, ChunkReader, fields
+from serving.workers.clouds import azure_client, credential_errors, entra_tokens
 from serving.workers.http_errors import error_text
 from serving.workers.http_guard import bound_response, end_with_connection
 from serving.workers.images import split_data_url
 from serving.workers.output_limit import within_limit
+from serving.workers.pictures import check_pictures
 from serving.workers.stall_timer import StallTimer
-from serving.workers.usage import UsageCheck
+from serving.workers.usage import UsageCheck, integer
 
 CONNECTIONS = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
 FINISH = {
@@ -80,25 +84,34 @@ class OpenAIWorker:
                 OPENAI_BASE_URL says.
         """
         self.name, self._account = account.name, account
-        self._http: httpx2.AsyncClient = openai.DefaultAioHttpClient(
-            timeout=account.timeout,
-            limits=CONNECTIONS,
-            follow_redirects=False,
-            event_hooks={"response": [end_with_connection, bound_response]},
+        self._http: httpx2.AsyncClient = guard(
+            openai.DefaultAioHttpClient(
+                timeout=account.timeout,
+                limits=CONNECTIONS,
+                event_hooks={"response": [end_with_connection, bound_response]},
+            ),
+            account.reach,
         )
-        sdk = openai.AsyncOpenAI(
-            api_key=account.api_key, base_url=account.base_url, max_retries=0, http_client=self._http
-        )
-        url = httpx2.URL(account.base_url) if account.base_url else sdk.base_url
+        self._tokens = entra_tokens(account)
+        sdk = self._sdk()
+        url = _address(account, sdk)
         self._endpoint = _endpoint(url)
         is_dated_azure = "api-version" in url.params
-        key = {"api-key": account.api_key} if is_dated_azure else sdk.auth_headers
+        key = {"api-key": account.api_key} if is_dated_azure and not self._tokens else sdk.auth_headers
         defaults = {**sdk.default_headers, **key}
         self._headers = httpx2.Headers(
             {name: value for name, value in defaults.items() if isinstance(value, str)}
         )
         self._is_openai = url.host == "api.openai.com" or url.host.endswith(".api.openai.com")
         self._faults = account.faults("OpenAI", "OPENAI_API_KEY", url)
+
+    def _sdk(self) -> openai.AsyncOpenAI:
+        account = self._account
+        if account.access.service == "azure":
+            return azure_client(account, self._http, self._tokens)
+        return openai.AsyncOpenAI(
+            api_key=account.api_key, base_url=account.base_url, max_retries=0, http_client=self._http
+        )
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         """See `conductor.model.worker.Worker.open`."""
@@ -108,8 +121,11 @@ class OpenAIWorker:
     async def aclose(self) -> None:
         """Close every connection. The worker is of no use afterwards."""
         await self._http.aclose()
+        if self._tokens is not None:
+            await self._tokens.aclose()
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
+        await check_pictures(call, self._endpoint.host, self._account.fetches_pictures, self._faults)
         request = self._request(call)
         check, timer = (
             UsageCheck(call, self._account.price),
@@ -122,12 +138,13 @@ class OpenAIWorker:
                     with self._map_errors():
                         for chunk in chunks:
                             last = self._last(chunk, last, check)
-                    words = [_words(chunk) for chunk in chunks]
-                    if last.finish is not None or any(text or thought for text, thought in words):
+                    words = [said for chunk in chunks if any(said := _words(chunk))]
+                    if last.finish is not None or words:
                         timer.hear(is_last=last.finish is not None)
-                    for text, reasoning in [_together(words)] if call.coalesce else words:
-                        if text or reasoning:
-                            yield Delta(text, reasoning, usage=last.usage, model=last.model)
+                    so_far = None if last.finish else last.usage  # the end says the rest
+                    pieces = len(words) if call.coalesce else 1
+                    for text, reasoning in [_together(words)] if call.coalesce and words else words:
+                        yield Delta(text, reasoning, usage=so_far, model=last.model, pieces=pieces)
         except WorkerUnavailable:
             if last.finish is None:  # else the answer is whole, and only the accounts were cut off
                 raise
@@ -139,7 +156,10 @@ class OpenAIWorker:
         reader = ChunkReader()
         with self._map_errors():
             content = msgspec.json.encode(body)
-            request = self._http.build_request("POST", self._endpoint, content=content, headers=self._headers)
+            headers = self._headers
+            if self._tokens is not None:
+                headers = httpx2.Headers(headers) | {"authorization": f"Bearer {await self._tokens()}"}
+            request = self._http.build_request("POST", self._endpoint, content=content, headers=headers)
             response = await self._http.send(request, stream=True)
             try:
                 try:
@@ -207,6 +227,7 @@ class OpenAIWorker:
             finish=last.finish if refused else self._finish(chunk) or last.finish,
             usage=_usage(chunk.usage, check) or last.usage,
             cost_usd=last.cost_usd if cost_usd is None else cost_usd,
+            cost_is_bound=last.cost_is_bound or fields(chunk.podium).get("cost_is_bound") is True,
             model=chunk.model if isinstance(chunk.model, str) and chunk.model else last.model,
         )
 
@@ -240,6 +261,8 @@ class OpenAIWorker:
                 yield
         except msgspec.DecodeError as exc:
             raise self._faults.garble_error() from exc
+        except credential_errors() as exc:
+            raise self._faults.no_credentials() from exc
 
     async def _failure(self, response: httpx2.Response) -> WorkerError:
         """What an answer means whose status is an error's."""
@@ -250,6 +273,13 @@ class OpenAIWorker:
             content = response.text.strip()
         error = fields(content).get("error", content)
         return self._faults.by_status(response.status_code, error_text(error), response.headers, _code(error))
+
+
+def _address(account: Account, sdk: openai.AsyncOpenAI) -> httpx2.URL:
+    """Up to and with `/v1`, or what stands for it."""
+    if account.access.service == "azure":
+        return sdk.base_url.copy_with(params={"api-version": account.access.api_version})
+    return httpx2.URL(account.base_url) if account.base_url else sdk.base_url
 
 
 def _endpoint(url: httpx2.URL) -> httpx2.URL:
@@ -292,9 +322,12 @@ def _together(words: list[tuple[str, str]]) -> tuple[str, str]:
 
 def _cost(chunk: ChatChunk) -> object:
     """What the server says the call cost so far: OpenRouter's `usage.cost`, or another Podium's
-    `podium.cost_usd`.
+    `podium.cost_usd`. Where OpenRouter uses a key of ours, its cost is its fee alone: none is known then.
     """
-    cost = fields(chunk.usage).get("cost")
+    usage = fields(chunk.usage)
+    if usage.get("is_byok"):
+        return None
+    cost = usage.get("cost")
     return fields(chunk.podium).get("cost_usd") if cost is None else cost
 
 
@@ -302,12 +335,21 @@ def _usage(reported: object, check: UsageCheck) -> Usage | None:
     if reported is None:
         return None
     usage = fields(reported)
-    read, written = fields(usage.get("prompt_tokens_details")), fields(usage.get("completion_tokens_details"))
+    of_prompt, of_answer = (
+        fields(usage.get("prompt_tokens_details")),
+        fields(usage.get("completion_tokens_details")),
+    )
+    read = check.count("prompt_tokens", usage.get("prompt_tokens"))
+    said = check.count("completion_tokens", usage.get("completion_tokens"))
+    thought = check.count("reasoning_tokens", of_answer.get("reasoning_tokens"))
+    if read and thought and integer(usage.get("total_tokens")) == read + (said or 0) + thought:
+        said = (said or 0) + thought  # as xAI counts: beside the answer, not in it
     return check.usage(
-        check.count("prompt_tokens", usage.get("prompt_tokens")),
-        check.count("completion_tokens", usage.get("completion_tokens")),
-        check.count("cached_tokens", read.get("cached_tokens")),
-        check.count("reasoning_tokens", written.get("reasoning_tokens")),
+        read,
+        said,
+        check.count("cached_tokens", of_prompt.get("cached_tokens")),
+        thought,
+        check.count("cache_write_tokens", of_prompt.get("cache_write_tokens")),
     )
 
 

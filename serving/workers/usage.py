@@ -5,15 +5,16 @@ providers add prompts of their own, and a server that is a team itself reads mor
 answer's tokens have a bound of their own, a little above the call's limit, which counts thoughts with every
 provider; what passes the limit below it is billed as reported. Whatever else is no count (below zero, no
 integer, 10^30) makes the whole usage unknown; the call is then billed at its bound, and the reply's notes
-say why. It knows no provider's field names.
+say why. Whether words and count go together is for `output_limit.py`. It knows no provider's field names.
 """
 
+from dataclasses import replace
 from decimal import Decimal
 from math import isfinite
 
 from conductor.errors import quote
 from conductor.model.usage import FREE, Price, Usage
-from conductor.model.worker import Call, Delta
+from conductor.model.worker import Call, Delta, FinishReason
 from conductor.run.call import input_bound
 from serving.workers.output_limit import MARGIN
 
@@ -40,7 +41,7 @@ class UsageCheck:
         self._call, self._price = call, price
         self._notes: dict[str, None] = {}
         self._most_tokens = 0
-        self._rejected = False
+        self._rejected = self._is_over = False
 
     def count(self, name: str, value: object) -> int | None:
         """`value` as a number of tokens; None where it is missing, and where it cannot be true, which rejects
@@ -50,31 +51,46 @@ class UsageCheck:
             return None
         number = integer(value)
         if number is None or number < 0 or not self._is_possible(number):
-            self._rejected = True
-            self._note(
-                f"The server's usage is not believed, {name} is {quote(value)}: billed at the call's bound."
-            )
+            self.reject(f"{name} is {quote(value)}")
             return None
         return number
 
     def usage(
-        self, input_tokens: int | None, output_tokens: int | None, cached: int | None, reasoning: int | None
+        self,
+        input_tokens: int | None,
+        output_tokens: int | None,
+        cached: int | None,
+        reasoning: int | None,
+        written: int | None = None,
+        written_1h: int | None = None,
     ) -> Usage | None:
-        """The usage, from checked counts; None where there is none or where one of them was rejected.
+        """The usage, from checked counts; None where there is none, where it counts no prompt, which every call
+        has, or where one of them was rejected.
 
-        A part that is larger than its whole is dropped: the whole is billed.
+        A part that is larger than its whole is dropped: the whole is billed. What is written to a cache costs
+        more than the whole, so there the usage is rejected.
         """
-        if self._rejected or (input_tokens is None and output_tokens is None):
+        if self._rejected or not input_tokens:
             return None
-        total_in, total_out = input_tokens or 0, output_tokens or 0
+        total_out = output_tokens or 0
         if not self._fits(total_out):
             return None
-        return Usage(
-            total_in,
-            total_out,
-            self._part("cached input tokens", cached or 0, total_in),
-            self._part("reasoning tokens", reasoning or 0, total_out),
-        )
+        cached = self._part("cached input tokens", cached or 0, input_tokens)
+        written = max(written or 0, written_1h or 0)
+        if cached + written > input_tokens:
+            self.reject(
+                f"{written} tokens written to the cache of {input_tokens}, {cached} of them read from it"
+            )
+            return None
+        reasoning = self._part("reasoning tokens", reasoning or 0, total_out)
+        return Usage(input_tokens, total_out, cached, reasoning, written, written_1h or 0)
+
+    def reject(self, why: str) -> None:
+        """The usage cannot be true, or is not whole. The first reason is noted."""
+        if self._rejected:
+            return
+        self._rejected = True
+        self._note(f"The server's usage is not believed, {why}: billed at the call's bound.")
 
     def cost_usd(self, value: object) -> Decimal | None:
         """What the server says the call cost; None where it says nothing, or what cannot be true."""
@@ -89,16 +105,11 @@ class UsageCheck:
         """`last`, the answer's last piece, with what the record must know of its accounts."""
         if not self._notes:
             return last
-        return Delta(
-            last.text,
-            last.reasoning,
-            last.finish,
-            None if self._rejected else last.usage,
-            last.cost_usd,
-            last.model,
-            last.inner_run,
-            (*last.notes, *self._notes),
-            last.billed_at_bound or self._rejected,
+        return replace(
+            last,
+            finish=FinishReason.LENGTH if self._is_over and last.finish is FinishReason.STOP else last.finish,
+            notes=(*last.notes, *self._notes),
+            billed_at_bound=last.billed_at_bound or self._rejected,
         )
 
     def _fits(self, output_tokens: int) -> bool:
@@ -108,14 +119,11 @@ class UsageCheck:
         limit = self._call.sampling.max_output_tokens
         if limit is None or output_tokens <= limit:
             return True
+        self._is_over = True
         if output_tokens <= MARGIN * limit + OUTPUT_SLACK_TOKENS:
             self._note(f"The server's usage passes max_output_tokens ({limit}): billed as told.")
             return True
-        self._rejected = True
-        self._note(
-            f"The server's usage is not believed, {output_tokens} output tokens where max_output_tokens is {limit}:"
-            " billed at the call's bound."
-        )
+        self.reject(f"{output_tokens} output tokens where max_output_tokens is {limit}")
         return False
 
     def _is_possible(self, number: int) -> bool:
@@ -131,7 +139,7 @@ class UsageCheck:
     def _most_usd(self) -> Decimal:
         if self._price is None or self._price == FREE:
             return MOST_USD
-        return self._price.of(Usage(self._bound(), self._bound())) + SLACK_USD
+        return self._price.most(Usage(self._bound(), self._bound())) + SLACK_USD
 
     def _part(self, name: str, part: int, whole: int) -> int:
         if part <= whole:

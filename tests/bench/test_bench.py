@@ -16,6 +16,7 @@ from bench import (
     disconnects,
     engine,
     first_call,
+    metering,
     passthrough,
     replicas,
     schedulers,
@@ -95,6 +96,13 @@ def everything() -> list[Figure]:
         *tokens.figures([4.0], [114.0], [8.0]),
         *engine.figures({at_once: [a_round(90.0, 100.0)] for at_once in engine.LINES}),
         *replicas.figures({1: [(200.0, 2.5)], 2: [(250.0, 2.6)], 4: [(240.0, 2.9)]}),
+        *metering.figures(
+            {
+                "plain": metering.Side([[1.0, 1.0, 1.0]], [1000.0]),
+                "sqlite": metering.Side([[2.0, 3.0, 9.0]], [800.0]),
+                "postgresql": metering.Side([[3.0, 3.0, 3.0]], [500.0]),
+            }
+        ),
         *autoscaling.figures(a_scaled_run()),
         *two_engines.figures([True], 30.0, {1: 6.0, 2: 4.0}),
         *adapters.figures(A_SWITCHED_RUN, [A_TO_B]),
@@ -111,6 +119,13 @@ def test_all_parts_together_give_every_name_of_the_catalogue_once_and_to_json() 
     assert written.keys() == CATALOGUE.keys()
     assert all(isinstance(value, int | float) for value in written.values())
     assert {name for name in PROMISED if CATALOGUE[name].target is not None} == PROMISED
+
+
+def test_metering_is_what_is_added_to_the_same_router_without_it() -> None:
+    found = values(everything())
+    measured = [found[f"metering_{name}_sqlite"] for name in ("added_p50_ms", "rps_over_plain")]
+    assert measured == [2.0, 0.8]
+    assert found["metering_added_p99_ms_sqlite"] > 7
 
 
 def test_a_name_that_nobody_knows_or_that_came_twice_is_not_written() -> None:

@@ -2,12 +2,19 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from decimal import Decimal
 
-from conductor.errors import WorkerBusy, WorkerUnavailable
+import pytest
+
+from conductor.errors import BudgetExceeded, WorkerBusy, WorkerUnavailable
 from conductor.model.failure import Attempt, Failure
+from conductor.model.messages import Message
+from conductor.model.retries import call_again
 from conductor.model.usage import Price, Usage
-from conductor.model.worker import Call, Delta, Reply, Worker
+from conductor.model.worker import Call, Delta, Reply, Sampling, Worker
+from conductor.run.call import open_call
+from conductor.run.ledger import Budget, BudgetLedger
 from conductor.run.team import Team
 from tests.conductor.team import Player, a_plan, ask_for, member, seen, team
 
@@ -75,3 +82,65 @@ async def test_a_call_that_never_reached_its_server_costs_nothing() -> None:
         pool_of(Player("a", [WorkerBusy("Full.")], price=PRICE)), ask_for(plan=a_plan(("a", ())))
     )
     assert (run.record.cost_usd, run.ledger.spent_usd, run.record.n_unmetered_calls) == (0, 0, 0)
+
+
+class Again(Twice):
+    """As `Twice`, and asks for a hold of its own before the second call."""
+
+    @asynccontextmanager
+    async def open(self, call: Call) -> AsyncGenerator[Reply]:
+        try:
+            async with self._first.open(call) as reply:
+                yield reply
+                return
+        except WorkerUnavailable as exc:
+            again = await call_again(call, exc)
+            failed = Attempt.of(self._first.name, Failure.of(exc))
+        async with self._second.open(again) as reply:
+            reply.attempts = (failed, *reply.attempts)
+            yield reply
+
+
+async def made_again(first: Player, second: Player, budget: Budget) -> tuple[BudgetLedger, Reply]:
+    """A call of two attempts, whose prompt takes at most 33 tokens and whose answer 100."""
+    one = replace(member(first), worker=Again(first, second))
+    ledger = BudgetLedger(budget)
+    call = Call((Message.of("user", "?"),), Sampling(max_output_tokens=100))
+    async with open_call(one, call, ledger) as reply:
+        async for _ in reply:
+            pass
+    assert ledger.holds == []
+    return ledger, reply
+
+
+async def test_a_call_that_is_made_again_is_paid_once_for_each_time() -> None:
+    broken = Player("a", [TOLD, WorkerUnavailable("It broke.")], price=PRICE)
+    other = Player("b", ["fine", Usage(10, 1)], price=PRICE)
+    ledger, reply = await made_again(broken, other, Budget(max_cost_usd=Decimal(200)))
+    assert (ledger.spent_usd, ledger.spent_tokens) == (18, 18)
+    assert [each.cost_usd for each in reply.attempts] == [7]
+
+
+async def test_the_second_answer_is_shortened_to_what_the_first_has_left() -> None:
+    broken = Player("a", [TOLD, WorkerUnavailable("It broke.")], price=PRICE)
+    other = Player("b", ["fine", Usage(10, 1)], price=PRICE)
+    _, reply = await made_again(broken, other, Budget(max_tokens=133))
+    assert reply.bound == Usage(33, 93)
+
+
+async def test_a_call_that_was_probably_paid_is_billed_at_its_bound_before_the_next() -> None:
+    silent = Player("a", [WorkerUnavailable("It fell silent.", billed_at_bound=True)], price=PRICE)
+    other = Player("b", ["fine", Usage(10, 1)], price=PRICE)
+    ledger, reply = await made_again(silent, other, Budget(max_cost_usd=Decimal(266)))
+    assert ledger.spent_usd == 133 + 11
+    assert [(each.cost_usd, each.cost_is_bound) for each in reply.attempts] == [(133, True)]
+    assert not reply.result.cost_is_bound
+
+
+async def test_a_call_is_not_made_again_without_room_for_it_and_the_error_says_what_was_paid() -> None:
+    silent = Player("a", [WorkerUnavailable("It fell silent.", billed_at_bound=True)], price=PRICE)
+    other = Player("b", ["fine", Usage(10, 1)], price=PRICE)
+    with pytest.raises(BudgetExceeded) as caught:
+        await made_again(silent, other, Budget(max_cost_usd=Decimal(150)))
+    assert [each.cost_usd for each in caught.value.attempts] == [133]
+    assert other.calls == []

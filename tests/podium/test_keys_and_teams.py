@@ -134,3 +134,32 @@ def test_an_address_with_a_password_is_in_no_message(tmp_path: Path) -> None:
         assert "planted-5f2" not in ended.stdout + ended.stderr
         assert "Traceback" not in ended.stderr
         assert ended.stderr.count("\n") == 1
+
+
+def test_a_policy_is_set_shown_and_lifted(podium: Podium) -> None:
+    podium("teams", "create", "search")
+    podium("keys", "create", "app", "--team", "search")
+    for verb, name in (("teams", "search"), ("keys", "app")):
+        podium(
+            verb,
+            "policy",
+            name,
+            "models=mini,ultra",
+            "local_only=true",
+            "max_cost_usd=0.50",
+            "max_effort=none",
+        )
+        shown = json.loads(podium(verb, "policy", name, "max_cost_usd=any", "models=none", "--json").out)
+        assert shown == {"local_only": True, "max_effort": "none"}
+        podium(verb, "policy", name, "max_effort=any", "local_only=any")
+        lines = podium(verb, "policy", name).out.splitlines()
+        assert [line.split()[1] for line in lines] == ["-"] * len(lines)
+        assert any(line.startswith("tokens_per_minute") and "read and written" in line for line in lines)
+
+
+@pytest.mark.parametrize(("field", "said"), [("max_stepz=1", "sets no field"), ("max_steps", "sets no field"), ("max_steps=many", "max_steps:"), ("max_cost_usd=-1", "max_cost_usd:")])  # fmt: skip
+def test_a_policy_with_a_fault_is_refused_by_its_field(podium: Podium, field: str, said: str) -> None:
+    podium("teams", "create", "search")
+    refused = podium("teams", "policy", "search", field)
+    assert refused.code == 1
+    assert said in refused.err

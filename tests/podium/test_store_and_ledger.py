@@ -7,6 +7,7 @@ from sqlalchemy import text
 
 from podium.cli import main
 from serving.database.address import Address
+from serving.database.migrate import newest_version
 from tests.serving.accounts.ledgers import Ledgers, bill, open_ledgers
 
 
@@ -25,7 +26,7 @@ def test_a_store_is_made_and_then_checked(
         assert main(["store", command]) == 0
         assert (
             capsys.readouterr().out
-            == f"The store {store_address.name} has schema 0001, which this Podium uses.\n"
+            == f"The store {store_address.name} has schema {newest_version()}, which this Podium uses.\n"
         )
     assert main(["ledger", "check"]) == 0
     assert capsys.readouterr().out == "0 entries of $0, 0 open holds of $0: every sum is right\n"

@@ -1,6 +1,7 @@
 """Where keys of API workers come from."""
 
 import os
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -120,3 +121,12 @@ def test_a_pipe_in_the_place_of_a_key_file_is_refused_and_not_waited_for(tmp_pat
     os.mkfifo(tmp_path / "key", 0o600)
     with pytest.raises(SettingsError, match="is not a file"):
         absent_workers(with_file(tmp_path / "key"), {})
+
+
+@pytest.mark.parametrize("user", ["user:hidden@", "hidden@", ":hidden@"])
+def test_a_password_in_an_address_is_refused_and_not_shown_even_in_a_traceback(user: str) -> None:
+    api = {"name": "w", "kind": "openai", "model": "m", "base_url": f"https://{user}api.example/v1"}
+    with pytest.raises(SettingsError, match=r"workers\[0\]\.base_url: .*`api_key_env`") as error:
+        parse({"workers": [api]})
+    assert "hidden" not in "".join(traceback.format_exception(error.value))
+    parse({"workers": [api | {"base_url": "https://api.example/@hidden?at=a@b"}]})

@@ -15,6 +15,7 @@ from serving.api.resolve import resolve
 from serving.layers.failing_over import FailingOver
 from serving.layers.fitting import Fitting
 from serving.layers.limited import Limited
+from serving.layers.permitted import Permitted
 from serving.layers.retrying import Retrying
 from serving.layers.skipping_refused import SkippingRefused
 from serving.layers.traced import Traced
@@ -42,10 +43,11 @@ def wire(of: Pool, name: str) -> ScriptedWorker:
     return found
 
 
-def test_the_stack_is_failing_over_retrying_skipping_slots_health_span_wire():
+def test_the_stack_is_failing_over_permit_retrying_skipping_slots_health_span_wire():
     both = pool({"fallbacks": ["b"]}, {})
     assert layers(both, "a") == [
         FailingOver,
+        Permitted,
         Retrying,
         SkippingRefused,
         Limited,
@@ -53,11 +55,9 @@ def test_the_stack_is_failing_over_retrying_skipping_slots_health_span_wire():
         Traced,
         ScriptedWorker,
     ]
-    assert layers(both, "b") == [Retrying, SkippingRefused, Limited, Watched, Traced, ScriptedWorker], (
-        "nothing to fall back to"
-    )
+    assert layers(both, "b") == layers(both, "a")[1:], "nothing to fall back to"
     api = pool({"kind": "openai", "model": "gpt-5", "fallbacks": ["b"]}, {})
-    assert layers(api, "a")[:3] == [FailingOver, Fitting, Retrying], (
+    assert layers(api, "a")[:4] == [FailingOver, Permitted, Fitting, Retrying], (
         "what one model accepts is not its fallback's business"
     )
 

@@ -1,12 +1,24 @@
 """Which store a router takes, by the machines that its Ray runs on."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cluster.check.machines import read as read_machines
 from serving.database.address import StoreError
 from serving.deployments.store_reach import find_shared_address
 from serving.settings.sections import StoreSettings
+from serving.settings.settings import load
+from tests.conftest import ROOT
+
+CLUSTERS = [
+    ROOT / "ray_cluster.yaml",
+    *(
+        ROOT / f"cluster/{name}"
+        for name in ("ray_cluster.gcp.yaml", "ray_cluster.onprem.yaml", "kuberay/rayservice.yaml")
+    ),
+]
 
 URL = {"PODIUM_STORE_URL": "postgresql://u:p@db/podium"}
 
@@ -27,3 +39,17 @@ def test_several_machines_need_a_database_and_are_told_how_it_is_named() -> None
     with pytest.raises(StoreError, match="PODIUM_STORE_URL"):
         find_shared_address(StoreSettings(), {}, nodes)
     assert find_shared_address(StoreSettings(), URL, nodes).kind == "postgresql"
+
+
+@pytest.mark.parametrize("file", CLUSTERS, ids=lambda path: path.name)
+def test_no_cluster_that_ships_is_served_from_a_file(file: Path) -> None:
+    """Its head and its router are on nodes of their own, whatever else has come up."""
+    machines = read_machines(file)
+    (router,) = [each for each in machines.workers if "router_node" in each.resources]
+    assert router.min_nodes >= 1
+    nodes = [node(f"10.0.0.{number}") for number, _ in enumerate((machines.head, router), 1)]
+    settings = load(ROOT / "cluster/gpu.yaml").store
+    with pytest.raises(StoreError, match="PODIUM_STORE_URL"):
+        find_shared_address(settings, {}, lambda: nodes)
+    assert settings.url_env in machines.environment, "the file passes the database's address on"
+    assert find_shared_address(settings, URL, lambda: nodes).kind == "postgresql"

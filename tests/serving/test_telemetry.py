@@ -9,6 +9,7 @@ from conductor.errors import PodiumError
 from conductor.model.worker import CallSite
 from serving.settings.workers import Kind
 from serving.telemetry import spans
+from tests.resolver import Names
 from tests.serving.spans import SPANS
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -98,6 +99,19 @@ def test_spans_go_nowhere_unless_the_environment_says_where(monkeypatch):
         (processor,) = spans.span_processors()
         processor.shutdown()
         monkeypatch.delenv(name)
+
+
+def test_no_spans_go_to_a_metadata_service_by_whatever_name(monkeypatch, caplog):
+    Names(monkeypatch).lead("collector.example", ("10.0.0.1", "169.254.169.254"))
+    for endpoint in (
+        "http://169.254.169.254:4317",
+        "169.254.169.254:80",
+        "http://0xa9fea9fe",
+        "https://collector.example:4317",
+    ):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
+        assert spans.span_processors() == []
+    assert len([each for each in caplog.records if "link-local" in each.getMessage()]) == 4
 
 
 def test_the_exporters_path_is_the_function():

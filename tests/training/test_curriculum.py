@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.training.tiny_models import config
+from training.curriculum.about import is_about, own_words
 from training.curriculum.materials import FOLDER, HELD_OUT_DOMAINS, SMALL_TALK, load
 from training.curriculum.questions import RequestQuestion, lesson, request_questions
-from training.curriculum.requests import SHARES, is_about, own_words
+from training.curriculum.requests import SHARES
 from training.curriculum.teams import SIZES
 from training.curriculum.verdicts import judge
 from training.examples import format_plan

@@ -2,7 +2,7 @@
 
 Source: https://platform.claude.com/docs/en/build-with-claude/streaming (events, pings, errors inside the
 stream), https://platform.claude.com/docs/en/api/errors (statuses). `extra={"cache_written": n}`: tokens
-written to the cache.
+written to the cache, `cache_written_1h` of them for an hour.
 """
 
 import json
@@ -55,12 +55,18 @@ def _error(answer: Answer) -> dict[str, object]:
 
 def _message(answer: Answer) -> dict[str, object]:
     written = answer.extra.get("cache_written", 0)
-    usage = {
+    usage: dict[str, object] = {
         "input_tokens": answer.input_tokens - answer.cached_tokens - written,
         "cache_read_input_tokens": answer.cached_tokens,
         "cache_creation_input_tokens": written,
         "output_tokens": 1,
     }
+    if written:
+        for_an_hour = answer.extra.get("cache_written_1h", 0)
+        usage["cache_creation"] = {
+            "ephemeral_5m_input_tokens": written - for_an_hour,
+            "ephemeral_1h_input_tokens": for_an_hour,
+        }
     return {
         "id": "msg_1", "type": "message", "role": "assistant", "model": answer.model, "content": [],
         "stop_reason": None, "stop_sequence": None, "usage": usage,

@@ -55,6 +55,10 @@ def _usage(answer: Answer) -> dict[str, object]:
         "prompt_tokens": answer.input_tokens,
         "completion_tokens": answer.output_tokens,
         "total_tokens": answer.input_tokens + answer.output_tokens,
-        "prompt_tokens_details": {"cached_tokens": answer.cached_tokens, "audio_tokens": 0},
+        "prompt_tokens_details": {
+            "cached_tokens": answer.cached_tokens,
+            "audio_tokens": 0,
+            "cache_write_tokens": answer.extra.get("cache_written", 0),
+        },
         "completion_tokens_details": {"reasoning_tokens": answer.reasoning_tokens, "audio_tokens": 0},
     }

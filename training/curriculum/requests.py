@@ -32,82 +32,6 @@ WITHOUT_SPECIALIST = 0.15
 """Of the requests of one step, those that no specialist of the team covers, where a generalist is there."""
 RESULT = ("it", "it", "the result", "that", "what comes out", "what you get")
 """How a clause names what another step gave."""
-COMMON = frozenset(
-    [
-        "a",
-        "about",
-        "after",
-        "all",
-        "also",
-        "an",
-        "and",
-        "any",
-        "are",
-        "as",
-        "at",
-        "be",
-        "but",
-        "by",
-        "can",
-        "do",
-        "for",
-        "from",
-        "get",
-        "give",
-        "has",
-        "have",
-        "how",
-        "i",
-        "if",
-        "in",
-        "into",
-        "is",
-        "it",
-        "its",
-        "just",
-        "me",
-        "more",
-        "my",
-        "no",
-        "not",
-        "of",
-        "on",
-        "one",
-        "only",
-        "or",
-        "out",
-        "please",
-        "result",
-        "so",
-        "some",
-        "than",
-        "that",
-        "the",
-        "their",
-        "them",
-        "then",
-        "there",
-        "these",
-        "this",
-        "to",
-        "two",
-        "up",
-        "use",
-        "using",
-        "want",
-        "what",
-        "when",
-        "where",
-        "which",
-        "who",
-        "why",
-        "will",
-        "with",
-        "you",
-        "your",
-    ]
-)
-"""Words that say nothing of what is asked."""
 _SLOT = re.compile(r"\{(\w+)\}")
 
 
@@ -146,17 +70,6 @@ class Request:
     def text(self) -> str:
         """The newest message."""
         return self.turns[-1]
-
-
-def own_words(clause: str) -> frozenset[str]:
-    """The words of `clause` that tell it from other clauses."""
-    return frozenset(word for word in re.findall(r"\w+", clause.lower()) if word not in COMMON)
-
-
-def is_about(subtask: str, clause: str) -> bool:
-    """Whether `subtask` names a part by its own words: at least a third of them, and no fewer than one."""
-    words = own_words(clause)
-    return 3 * len(words & own_words(subtask)) >= max(len(words), 1)
 
 
 def draw_request(

@@ -8,8 +8,9 @@ from statistics import mean
 from conductor.errors import InvalidPlan
 from conductor.plan.formats import Format, parser
 from conductor.plan.plan import Step
+from training.curriculum.about import is_about
 from training.curriculum.questions import RequestQuestion
-from training.curriculum.requests import Part, is_about, part_rewards
+from training.curriculum.requests import Part, part_rewards
 from training.curriculum.teams import DrawnTeam
 from training.exact_plan import is_exact_plan
 

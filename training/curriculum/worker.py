@@ -16,7 +16,8 @@ from conductor.model.worker import Call, Reply, open_reply
 from evaluation.synthetic.skills import Assignment
 from evaluation.workers.text_reply import text_reply
 from serving.workers.scripted import TOKEN, prompt_tokens
-from training.curriculum.requests import Part, Request, is_about
+from training.curriculum.about import is_about
+from training.curriculum.requests import Part, Request
 from training.curriculum.teams import Teammate
 
 MODEL = "synthetic-worker"

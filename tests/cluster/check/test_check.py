@@ -195,12 +195,19 @@ def a_gpu_of_unknown_size(files: Files) -> None:
 
 @breaks("cluster.yaml", "environment", "has no GEMINI_API_KEY")
 def a_key_that_no_node_gets(files: Files) -> None:
-    files.cluster["initialization_commands"] = ["for name in OPENAI_API_KEY ANTHROPIC_API_KEY; do true; done"]
+    kept = "OPENAI_API_KEY ANTHROPIC_API_KEY PODIUM_STORE_URL"
+    files.cluster["initialization_commands"] = [f"for name in {kept}; do true; done"]
+
+
+@breaks("cluster.yaml", "environment", "has no TEAM_STORE_URL, the address of the store")
+def a_store_that_no_node_is_told_of(files: Files) -> None:
+    files.settings["store"] = {"url_env": "TEAM_STORE_URL"}
 
 
 @breaks("gpu.yaml", "worker 'gpt-5': price", "is not set")
 def an_api_worker_without_a_price(files: Files) -> None:
     del files.worker("gpt-5")["price"]
+    files.worker("gpt-5")["model"] = "gpt-that-no-table-has"
 
 
 @breaks("serve.yaml", "router.graceful_shutdown_timeout_s", "is 30 s; what it has begun may take 600 s")
@@ -400,6 +407,7 @@ def test_a_thousand_requests_cost_what_their_calls_do() -> None:
 
 def test_an_unknown_price_makes_an_unknown_sum_and_not_a_small_one(files: Files) -> None:
     del files.worker("gpt-5")["price"]
+    files.worker("gpt-5")["model"] = "gpt-that-no-table-has"
     files.node("router")["node_config"]["InstanceType"] = "z9.large"
     case = files.case()
     assert cost.provider_usd(case, "ultra") is None

@@ -85,6 +85,17 @@ def rays_config(folder: Path) -> Path:
     return folder / "haproxy.cfg"
 
 
+def test_haproxys_statistics_and_metrics_are_on_loopback_on_a_cluster_too_unless_told_otherwise(
+    tmp_path: Path,
+) -> None:
+    for told, address in ({}, "127.0.0.1"), ({"PODIUM_HAPROXY_METRICS_ADDRESS": "10.0.0.7"}, "10.0.0.7"):
+        for own in ("127.0.0.1:8000", "*:8000"):
+            config = tmp_path / "haproxy.cfg"
+            config.write_text(CONFIG.replace("127.0.0.1:8000", own))
+            bound = re.findall(r"bind (\S+)", guarded(config, **told))
+            assert bound == [f"{address}:9101", own, f"{address}:8404"]
+
+
 def test_rays_own_configuration_with_our_bounds_is_one_that_haproxy_takes(tmp_path: Path) -> None:
     config = rays_config(tmp_path)
     text = guarded(config)

@@ -8,7 +8,7 @@ import pytest
 
 from conductor.errors import StoreUnavailable, Unauthenticated
 from serving.accounts import authenticator
-from serving.accounts.authenticator import FRESH_S, KEPT_S, Authenticator
+from serving.accounts.authenticator import FRESH_S, KEPT_AWAY_S, KEPT_S, Authenticator
 from serving.accounts.caller import Scope
 from serving.accounts.key_info import KeyInfo, TeamInfo
 from serving.accounts.keys import ApiKey
@@ -92,6 +92,22 @@ async def test_within_ten_seconds_also_while_the_database_comes_and_goes(it: It)
         await it.is_let_in()
     it.keys.failure = None
     assert not await it.is_let_in()
+
+
+async def test_where_settings_say_so_a_key_is_believed_for_an_hour_while_the_database_is_away(it: It) -> None:
+    it.subject = Authenticator(it.keys, it.clock, it.clock, KEPT_AWAY_S)
+    assert await it.is_let_in()
+    it.keys.failure = AWAY
+    it.clock.now_s += KEPT_AWAY_S - 1
+    assert await it.is_let_in()
+    with pytest.raises(StoreUnavailable):
+        await it.is_let_in(ApiKey.make())
+    it.keys.known[KEY.hash], it.keys.failure = replace(INFO, revoked_us=1), None
+    assert not await it.is_let_in(), "once it answers, its word counts"
+    it.keys.failure = AWAY
+    it.clock.now_s += KEPT_AWAY_S + 1
+    with pytest.raises(StoreUnavailable):
+        await it.is_let_in()
 
 
 async def test_an_answer_is_as_old_as_its_question(it: It) -> None:

@@ -14,6 +14,7 @@ from serving.accounts.directory import Directory
 from serving.accounts.keys import ApiKey
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import Address, sqlite_address
+from serving.settings.settings import parse
 from tests.serving.api.served import Json, Served, served, team
 
 KEYS: dict[str, tuple[str | None, set[Scope]]] = {
@@ -33,14 +34,19 @@ class Keyed:
 
     api: Served
     directory: Directory
+    store: ReplicaStore
     secrets: dict[str, str]
     ids: dict[str, str]
 
     def headers(self, who: str | None) -> dict[str, str]:
         return {} if who is None else {"authorization": f"Bearer {self.secrets[who]}"}
 
-    async def ask(self, who: str | None, method: str, path: str, body: Json | None = None) -> httpx2.Response:
-        return await self.api.http.request(method, path, json=body, headers=self.headers(who))
+    async def ask(
+        self, who: str | None, method: str, path: str, body: Json | None = None, headers: Json | None = None
+    ) -> httpx2.Response:
+        return await self.api.http.request(
+            method, path, json=body, headers=self.headers(who) | (headers or {})
+        )
 
 
 @asynccontextmanager
@@ -55,10 +61,10 @@ async def keyed(place: Path | Address, settings: Json | None = None, **environ: 
         for who, (owner, scopes) in KEYS.items():
             key, made = await directory.create_key(who, owner, scopes)
             secrets[who], ids[who] = key.reveal(), made.id
-        async with served(
-            settings or team(), environ, directory=directory, ledgers=AccountLedgers(store)
-        ) as api:
-            yield Keyed(api, directory, secrets, ids)
+        checked = parse(settings or team())
+        ledgers = AccountLedgers(store, checked.store.when_away)
+        async with served(checked, environ, directory=directory, ledgers=ledgers) as api:
+            yield Keyed(api, directory, store, secrets, ids)
             await api.service.pool.aclose()
     finally:
         await store.aclose()

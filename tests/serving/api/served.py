@@ -178,7 +178,10 @@ async def served(
 ) -> AsyncGenerator[Served]:
     """Serve `settings` on a free port of the loopback; at the end nothing may be left of any run."""
     checked = settings if isinstance(settings, Settings) else parse(settings)
-    service = Service(build_pool(checked, environ or {}, engines or {}), store, ledgers=ledgers)
+    policies = directory.policies if directory else None
+    service = Service(
+        build_pool(checked, environ or {}, engines or {}), store, ledgers=ledgers, policies=policies
+    )
     SPANS.clear()
     config = uvicorn.Config(
         build_api(service, directory=directory), log_level="error", lifespan="off", ws="none"

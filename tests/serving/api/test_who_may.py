@@ -16,6 +16,7 @@ from serving.api.authentication import Authentication, read_credential
 from serving.pool import build_pool
 from serving.runs.service import Service
 from serving.settings.settings import parse
+from tests.serving.api import access_table
 from tests.serving.api.keyed import KEYS, Keyed, keyed
 from tests.serving.api.served import ASK, scripted, served, team
 
@@ -30,6 +31,7 @@ class Asked(NamedTuple):
     path: str
     statuses: tuple[int, ...]
     body: Any = None
+    headers: dict[str, str] | None = None
 
 
 RUNS, READS, ADMINS = (401, 401, 200, 200, 403, 200, 200), (401, 401, 200, 403, 200, 200, 200), (401, 401, 403, 403, 403, 403, 200)  # fmt: skip
@@ -54,18 +56,41 @@ TABLE = (
     Asked("POST", "/v1/admin/teams/{team}", ADMINS, {"enabled": True}),
     Asked("GET", "/v1/admin/teams/{team}/budget", ADMINS),
     Asked("POST", "/v1/admin/teams/{team}/budget", ADMINS, {"day_usd": 9}),
+    Asked("GET", "/v1/admin/teams/{team}/policy", ADMINS),
+    Asked("POST", "/v1/admin/teams/{team}/policy", ADMINS, {"max_steps": 9}),
     Asked("GET", "/v1/admin/keys", ADMINS),
     Asked("POST", "/v1/admin/keys", CREATES, {"name": "new"}),
     Asked("GET", "/v1/admin/keys/{key}", ADMINS),
     Asked("POST", "/v1/admin/keys/{key}/rotate", ADMINS, {}),
     Asked("GET", "/v1/admin/keys/{key}/budget", ADMINS),
     Asked("POST", "/v1/admin/keys/{key}/budget", ADMINS, {}),
+    Asked("GET", "/v1/admin/keys/{key}/policy", ADMINS),
+    Asked("POST", "/v1/admin/keys/{key}/policy", ADMINS, {}),
     Asked("DELETE", "/v1/admin/keys/{key}", ADMINS),
+    Asked("POST", "/v1/admin/reload", (*ADMINS[:-1], 400), {}),  # it was started from no file
     Asked("GET", "/v1/admin/openapi.json", ADMINS),
-    Asked("GET", "/v1/nothing", (401, 401, 404, 404, 404, 404, 404)),
-    Asked("GET", "/openapi.json", (401, 401, 404, 404, 404, 404, 404)),
-    Asked("GET", "//v1/workflows", (401, 401, 404, 404, 404, 404, 404)),
 )
+"""Every route, each method of it at least once."""
+NOT_THERE, NOT_SO = (401, 401, 404, 404, 404, 404, 404), (401, 401, 405, 405, 405, 405, 405)
+ELSEWHERE, FOREIGN = (401, 401, 307, 307, 307, 307, 307), (403,) * 7
+BESIDES = (
+    *(Asked("GET", path, NOT_THERE) for path in ("/v1/nothing", "/openapi.json", "/docs", "/metrics", "/V1/models", "//v1/workflows")),
+    Asked("GET", "/v1/admin", NOT_THERE),
+    Asked("GET", "/healthz/%2e%2e/v1/workflows", NOT_THERE),
+    Asked("GET", "/v1/models/%2e%2e/admin/keys", NOT_THERE),
+    Asked("GET", "/v1/workflows/", ELSEWHERE),
+    Asked("HEAD", "/healthz", (405,) * 7),
+    Asked("POST", "/healthz", (405,) * 7, {}),
+    Asked("GET", CHAT, NOT_SO),
+    Asked("OPTIONS", CHAT, NOT_SO),
+    Asked("DELETE", "/v1/workflows", NOT_SO),
+    Asked("PUT", "/v1/admin/keys", NOT_SO, {}),
+    Asked("GET", "/v1/workflows", READS, headers={"x-http-method-override": "DELETE", "x-original-url": "/v1/admin/keys"}),
+    Asked("GET", "/v1/admin/keys", ADMINS, headers={"x-forwarded-user": "admin", "x-podium-caller": "admin"}),
+    Asked("POST", CHAT, FOREIGN, ASK, {"origin": "https://evil.example"}),
+    Asked("POST", CHAT, FOREIGN, ASK, {"host": "evil.example"}),
+)  # fmt: skip
+"""What is no route, a foreign page, and what tries to be more than it is."""
 
 
 @pytest.fixture
@@ -85,24 +110,31 @@ async def test_every_route_gives_every_sort_of_key_what_it_may_have_and_nothing_
     spare = (await it.directory.create_key("spare"))[1].id
     names = {"name:path": "mini", "id": id, "team": it.ids["search"], "key": spare}
     seen: dict[tuple[str, str], tuple[int, ...]] = {}
-    for asked in TABLE:
+    for asked in (*TABLE, *BESIDES):
         path = re.sub(r"\{([^}]+)\}", lambda place: names[place[1]], asked.path)
-        answers = [await it.ask(who, asked.method, path, asked.body) for who in WHO]
+        answers = [await it.ask(who, asked.method, path, asked.body, asked.headers) for who in WHO]
         seen[asked.method, asked.path] = tuple(answer.status_code for answer in answers)
         assert seen[asked.method, asked.path] == asked.statuses, asked
-        assert all(answer.status_code < 400 or "error" in answer.json() for answer in answers)
+        for answer in answers:
+            assert answer.status_code < 400 or asked.method == "HEAD" or "error" in answer.json()
+    assert len(TABLE) + len(BESIDES) >= 40
 
 
 def test_the_table_has_every_route() -> None:
     api: Any = build_api(Service(build_pool(parse(team()), {}, engines={})))
     served = {(method, route.path) for route in api.routes for method in route.methods - {"HEAD"}}
-    ends = {"team": ("", "/budget"), "key": ("", "/budget", "/rotate")}
+    ends = {"team": ("", "/budget", "/policy"), "key": ("", "/budget", "/rotate", "/policy")}
     same = {
         f"/v1/admin/{of}s/{{id}}{end}": f"/v1/admin/{of}s/{{{of}}}{end}" for of in ends for end in ends[of]
     }
     asked = {(each.method, each.path) for each in TABLE}
-    assert {(method, same.get(path, path)) for method, path in served} <= asked
-    assert {path for _, path in asked - served} == {"/v1/nothing", "/openapi.json", "//v1/workflows", *same.values()}  # fmt: skip
+    assert asked == {(method, same.get(path, path)) for method, path in served}, (
+        "a route, or a row, is missing"
+    )
+
+
+def test_the_table_in_the_documentation_is_this_one() -> None:
+    assert access_table.table() in access_table.PAGE.read_text(), "run `make access-table`"
 
 
 async def test_a_request_without_a_key_runs_nothing_and_says_how_one_is_sent(it: Keyed) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import text
 
 from serving.accounts.account_ledgers import AccountLedgers
+from serving.accounts.directory import Directory
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import Address
 from serving.runs.database_store import DatabaseStore
@@ -46,7 +47,7 @@ async def opened(address: Address, **options: Any) -> AsyncGenerator[tuple[Repli
 
 @asynccontextmanager
 async def replicas(
-    address: Address, settings: Json | None = None, n: int = 2
+    address: Address, settings: Json | None = None, n: int = 2, directory: Directory | None = None
 ) -> AsyncGenerator[list[Replica]]:
     """`n` routers that serve the same settings, each with scripts of its own."""
     async with AsyncExitStack() as stack:
@@ -54,7 +55,7 @@ async def replicas(
         for _ in range(n):
             store, records = await stack.enter_async_context(opened(address))
             api = await stack.enter_async_context(
-                served(settings or team(), store=records, ledgers=AccountLedgers(store))
+                served(settings or team(), store=records, ledgers=AccountLedgers(store), directory=directory)
             )
             running.append(Replica(api, store, records))
         yield running

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -62,21 +63,67 @@ async def test_a_run_is_followed_and_resumed_on_another_replica_until_it_ends(st
     async with replicas(store_address, SLOW) as (one, other), asking(one.api) as (_, id):
         while (await other.api.http.get(f"/v1/workflows/{id}")).status_code == 404:
             await asyncio.sleep(0.01)
-        seen = await read(other.api, id, len(BEFORE_IT_STALLS))
-        assert sorted(event["type"] for _, event in seen) == sorted(BEFORE_IT_STALLS)
+        asked_s = time.monotonic()
+        seen = await read(other.api, id, len(BEFORE_IT_STALLS) + 1)
+        assert time.monotonic() - asked_s < 1, "the piece of text that was said before anybody watched"
+        assert sorted(event["type"] for _, event in seen) == sorted([*BEFORE_IT_STALLS, "answer"])
+        assert (seen[-1][1]["type"], seen[-1][1]["text"]) == ("answer", "one "), "a word waits for its end"
         ids = [number for number, _ in seen]
         assert ids == sorted(set(ids))
-        again = await read(other.api, id, 3, **{"last-event-id": str(ids[5])})
+        again = await read(other.api, id, 4, **{"last-event-id": str(ids[5])})
         assert again == seen[6:]
         following = asyncio.create_task(other.api.http.get(f"/v1/workflows/{id}/events?after={ids[-1]}"))
         assert (await other.api.http.post(f"/v1/workflows/{id}/cancel", json={})).json()[
             "status"
         ] == "running"
         rest = events_of((await following).text)
-        assert [event["type"] for _, event in rest] == ["step_lost", "cancelled", "end"]
+        assert [event["type"] for _, event in rest] == ["step_lost", "answer", "cancelled", "end"]
+        assert rest[1][1]["text"] == "two"
         assert rest[-1] == (None, {"type": "end", "status": "cancelled"})
         whole = events_of((await one.api.http.get(f"/v1/workflows/{id}/events")).text)
         assert whole == seen + rest, "also once it has ended, and on its own replica"
+
+
+PACED = team(
+    workers=[
+        scripted("a", "A reason.", price=PRICE),
+        scripted("b", " ".join(f"word{n}" for n in range(60)), tokens_per_s=40, price=PRICE),
+        scripted("c"),
+    ]
+)
+
+
+@pytest.mark.parametrize("with_store", [True, False])
+async def test_what_is_said_is_seen_while_somebody_watches_and_nothing_of_it_is_kept_of_others(
+    store_address: Address, with_store: bool
+) -> None:
+    words = PACED["workers"][2]["replies"][0]
+    if not with_store:
+        async with served(PACED) as api, asking(api) as (_, id):
+            assert said_in(events_of((await api.http.get(f"/v1/workflows/{id}/events")).text)) == words
+        return
+    async with replicas(store_address, PACED) as (one, other):
+        async with asking(one.api) as (unwatched, _):
+            await unwatched
+        async with asking(one.api) as (_, id):
+            await until(
+                lambda: (one.api.service._running[id].record.steps or [None])[-1].first_token_s is not None
+            )
+            while (await other.api.http.get(f"/v1/workflows/{id}")).status_code == 404:
+                await asyncio.sleep(0.01)
+            told = events_of((await other.api.http.get(f"/v1/workflows/{id}/events")).text)
+        assert said_in(told) == words
+        assert len([event for _, event in told if event["type"] == "answer"]) > 2, "as it is said"
+        pages = [
+            await one.records.events(row[0], 0)
+            for row in await one.rows("SELECT id FROM run ORDER BY made_us")
+        ]
+        kept = ["".join(getattr(item.event, "text", "") for item in page.items) for page in pages]
+        assert kept == ["", words]
+
+
+def said_in(told: list[tuple[int | None, Json]]) -> str:
+    return "".join(event["text"] for _, event in told if event["type"] == "answer")
 
 
 async def test_an_event_id_that_is_none_is_refused() -> None:

@@ -15,6 +15,7 @@ from conductor.run.events import CallQueued
 from serving.database.address import Address
 from tests.serving.api.served import ASK, PRICE, parsed, said, scripted, team
 from tests.serving.runs.stores import Replica, replicas
+from tests.serving.runs.test_following import events_of
 from tests.serving.runs.test_once import ask, calls, until_ended
 from tests.serving.states import until
 
@@ -70,10 +71,10 @@ async def let_it_die(router: Replica, owner: str) -> None:
 
 
 async def until_it_halts(router: Replica, id: str) -> None:
-    """Until the store has all that was said of the answer."""
+    """Until the store has all that was said of the answer, but for the last word, which waits for its end."""
     while True:
         items = (await router.records.events(id, 0)).items
-        if "".join(getattr(item.event, "text", "") for item in items) == " ".join(WORDS.split()[:20]):
+        if "".join(getattr(item.event, "text", "") for item in items) == " ".join(WORDS.split()[:19]) + " ":
             return
         await asyncio.sleep(0.02)
 
@@ -109,7 +110,9 @@ async def test_a_killed_routers_kept_run_is_finished_by_another_and_its_readers_
         assert [step["output"] for step in record["steps"]] == ["A reason.", WORDS]
         assert [attempt["outcome"] for attempt in record["steps"][1]["attempts"]] == ["cut"]
         assert calls(other) == 1, "the plan and the finished step are not asked for again"
-        assert "resumed" in (await whole).text
+        told = [event for _, event in events_of((await whole).text)]
+        assert "resumed" in [event["type"] for event in told]
+        assert "".join(event["text"] for event in told if event["type"] == "answer") == WORDS, "no word twice"
         assert await other.records.take_over() == 0
 
 
@@ -127,6 +130,22 @@ async def test_a_router_that_stops_leaves_its_kept_run_to_another(store_address:
         assert await other.records.take_over() == 1
         assert (await ask(other.api)).json()["choices"][0]["message"]["content"] == WORDS
         assert calls(other) == 1
+
+
+async def test_who_follows_a_run_is_told_that_its_answer_is_another_one_now(store_address: Address) -> None:
+    async with replicas(store_address, settings("Something else."), n=1) as (other,):
+        async with replicas(store_address, settings(HALTING), n=1) as (one,):
+            id = (await one.api.post(background=True)).json()["id"]
+            await until_it_halts(one, id)
+            newest = max(item.seq for item in (await one.records.events(id, 0)).items)
+            await one.api.service.aclose()
+            await one.store.aclose()
+        assert await other.records.take_over() == 1
+        for after in (0, newest):
+            told = events_of((await other.api.http.get(f"/v1/workflows/{id}/events?after={after}")).text)
+            (again,) = [n for n, (_, event) in enumerate(told) if event["type"] == "answer_restarted"]
+            said_again = [event["text"] for _, event in told[again:] if event["type"].startswith("answer")]
+            assert "".join(said_again) == "Something else."
 
 
 async def test_a_replica_that_was_only_frozen_writes_no_more_of_a_run_that_was_taken_over(

@@ -107,7 +107,7 @@ async def test_pictures_go_as_base64_or_as_an_address():
         Image("https://pictures.example/cat.jpg"),
     )
     async with serving(AnthropicWire()) as server:
-        await ask(server, Call(messages=(Message("user", parts),)))
+        await ask(server, Call(messages=(Message("user", parts),)), fetches_pictures=True)
     png = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
     assert server.body["messages"][0]["content"] == [
         *words("What?"),
@@ -147,7 +147,7 @@ async def test_input_counts_what_the_cache_read_and_wrote():
     )
     async with serving(AnthropicWire(), answer) as server:
         deltas = await ask(server)
-    assert deltas[-1].usage == Usage(100, 9, cached_input_tokens=60, reasoning_tokens=4)
+    assert deltas[-1].usage == Usage(100, 9, 60, 4, cache_write_tokens=30)
 
 
 async def test_a_later_count_replaces_an_earlier_one():
@@ -162,7 +162,7 @@ async def test_a_later_count_replaces_an_earlier_one():
     end = wire.event("message_delta", delta={"stop_reason": "end_turn", "stop_sequence": None}, usage=usage)
     async with serving(wire, Answer(instead=(*events, end, stop))) as server:
         deltas = await ask(server)
-    assert deltas[-1].usage == Usage(165, 11, cached_input_tokens=20)
+    assert deltas[-1].usage == Usage(165, 11, cached_input_tokens=20, cache_write_tokens=5)
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ async def test_pictures_go_as_bytes_or_as_an_address():
         Image("https://pictures.example/cat.webp?s=1"),
     )
     async with serving(GeminiWire()) as server:
-        await ask(server, Call(messages=(Message("user", parts),)))
+        await ask(server, Call(messages=(Message("user", parts),)), fetches_pictures=True)
     words, png, cat = camel(server.body["contents"][0]["parts"])
     assert words == {"text": "What?"}
     assert png["inlineData"]["mimeType"] == "image/png"

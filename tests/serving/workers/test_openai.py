@@ -121,7 +121,7 @@ async def test_extra_body_is_laid_over_the_request():
 async def test_pictures_go_along_as_they_are():
     parts = (Text("What is this?"), Image(PNG, "low"), Image("https://pictures.example/cat.jpg"))
     async with serving(OpenAIWire()) as server:
-        await ask(server, Call(messages=(Message("user", parts),)))
+        await ask(server, Call(messages=(Message("user", parts),)), fetches_pictures=True)
     assert server.body["messages"][0]["content"] == [
         {"type": "text", "text": "What is this?"},
         {"type": "image_url", "image_url": {"url": PNG, "detail": "low"}},

@@ -1,12 +1,15 @@
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from conductor.model.messages import Message
-from conductor.model.usage import Price
-from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
+from conductor.model.usage import Price, Usage
+from conductor.model.worker import Call, Delta, FinishReason, Reply, Sampling, open_reply
+from conductor.run.call import open_call
+from conductor.run.ledger import BudgetLedger
 from serving.pool import build_pool
 from serving.settings.settings import SettingsError, parse
 
@@ -28,6 +31,23 @@ class Parrot:
         for _ in range(self._times):
             yield Delta(call.messages[-1].text + " ")
         yield Delta(finish=FinishReason.STOP)
+
+
+class Liar:
+    """Says what it is told to of tokens and money, and stops when it likes."""
+
+    def __init__(self, name: str, price: Price | None, words: int = 2, **last: Any) -> None:
+        self.name, self._price, self._words, self._last = name, price, words, last
+
+    def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
+        return open_reply(self.name, "liar", self._said(), self._price)
+
+    async def _said(self) -> AsyncGenerator[Delta]:
+        for _ in range(self._words):
+            yield Delta("word ")
+        usage = self._last.get("usage")
+        cost_usd = Decimal(self._last["cost_usd"]) if "cost_usd" in self._last else None
+        yield Delta(finish=FinishReason.STOP, usage=Usage(*usage) if usage else None, cost_usd=cost_usd)
 
 
 def no_worker(name: str, price: Price | None) -> str:
@@ -67,3 +87,44 @@ def test_what_cannot_be_made_is_told_with_the_workers_name(worker: dict[str, Any
         pool(**worker)
     assert told in str(caught.value)
     assert "polly" in str(caught.value) or "workers[0]" in str(caught.value)
+
+
+PRICE = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 10}
+
+
+async def paid(**options: Any) -> tuple[Reply, BudgetLedger]:
+    """A call of a worker of one's own, with a hundred tokens for its answer."""
+    member = pool(factory=f"{HERE}:Liar", price=PRICE, options=options).members["polly"]
+    call, ledger = Call((Message.of("user", "?"),), Sampling(max_output_tokens=100)), BudgetLedger()
+    async with open_call(member, call, ledger) as reply:
+        async for _ in reply:
+            pass
+    return reply, ledger
+
+
+@pytest.mark.parametrize("usage", [(-5, 7), (5, 10**30), (5, 7, 6), ("many", 1), (1.5, 2)])
+async def test_a_usage_that_cannot_be_is_billed_at_its_bound(usage: tuple[Any, ...]):
+    reply, ledger = await paid(usage=usage)
+    bound = input_and_output(reply)
+    assert (reply.usage, reply.result.cost_is_bound, len(reply.notes)) == (None, True, 1)
+    assert reply.result.cost_usd == ledger.spent_usd == Price(Decimal(1), Decimal(10)).of(bound)
+
+
+def input_and_output(reply: Reply) -> Usage:
+    assert reply.bound is not None
+    assert reply.bound.output_tokens == 100
+    return reply.bound
+
+
+@pytest.mark.parametrize("cost_usd", ["-1", "NaN", "Infinity", "1e30"])
+async def test_a_cost_that_cannot_be_is_not_believed(cost_usd: str):
+    reply, ledger = await paid(usage=(5, 7), cost_usd=cost_usd)
+    assert reply.result.cost_usd == ledger.spent_usd == Price(Decimal(1), Decimal(10)).of(Usage(5, 7))
+    assert len(reply.notes) == 1
+
+
+async def test_one_that_does_not_stop_is_cut_where_it_passes_what_was_held():
+    reply, ledger = await paid(words=10_000)
+    assert (len(reply.texts), reply.finish) == (101, FinishReason.LENGTH)
+    assert reply.result.cost_usd == ledger.spent_usd
+    assert reply.result.cost_is_bound

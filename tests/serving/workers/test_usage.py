@@ -9,7 +9,7 @@ import pytest
 
 from conductor.model.messages import Message
 from conductor.model.pool_member import PoolMember
-from conductor.model.usage import Price, Usage
+from conductor.model.usage import FREE, Price, Usage
 from conductor.model.worker import Call, FinishReason, Reply, Sampling
 from conductor.run.call import input_bound, open_call
 from conductor.run.ledger import Budget, BudgetLedger
@@ -100,7 +100,7 @@ async def test_an_answer_far_over_its_limit_is_not_believed_whatever_packet_says
 ):
     events = provider.wire.events(Answer(text="It is four.", input_tokens=12, output_tokens=16_000))
     got = await paid(provider, Answer(instead=beside(events) if together else tuple(events)))
-    assert (got.text, got.reply.finish, got.reply.usage) == ("It is four.", FinishReason.STOP, None)
+    assert (got.text, got.reply.finish, got.reply.usage) == ("It is four.", FinishReason.LENGTH, None)
     assert got.cost_usd == got.ledger.spent_usd == BOUND_USD
     assert ["16000 output tokens" in note for note in got.reply.notes] == [True]
 
@@ -111,7 +111,11 @@ async def test_an_answer_a_little_over_its_limit_is_billed_as_told_and_noted(
 ):
     events = provider.wire.events(Answer(text="It is four.", input_tokens=12, output_tokens=240))
     got = await paid(provider, Answer(instead=beside(events) if together else tuple(events)))
-    assert (got.text, got.reply.finish, got.reply.usage) == ("It is four.", FinishReason.STOP, Usage(12, 240))
+    assert (got.text, got.reply.finish, got.reply.usage) == (
+        "It is four.",
+        FinishReason.LENGTH,
+        Usage(12, 240),
+    )
     assert got.cost_usd == got.ledger.spent_usd == PRICE.of(Usage(12, 240))
     assert ["passes max_output_tokens" in note for note in got.reply.notes] == [True]
 
@@ -219,3 +223,90 @@ async def test_an_answer_inside_its_limit_is_never_cut(provider: Provider, text:
     """A hundred tokens of most languages, and what is longer per token."""
     got = await paid(provider, Answer(text=text, output_tokens=100))
     assert (got.text, got.reply.finish, got.reply.notes) == (text, FinishReason.STOP, ())
+
+
+async def test_a_call_whose_server_says_nothing_of_it_is_billed_at_its_bound_and_noted():
+    *events, _, done = OpenAIWire().events(Answer(text="It is four."))
+    got = await paid(PROVIDERS["openai"], Answer(instead=(*events, done)))
+    assert (got.text, got.reply.finish, got.reply.usage) == ("It is four.", FinishReason.STOP, None)
+    assert got.cost_usd == got.ledger.spent_usd == BOUND_USD
+    assert got.reply.result.cost_is_bound
+    assert ["did not say" in note for note in got.reply.notes] == [True]
+
+
+async def test_a_call_that_nobody_bills_needs_no_bound():
+    *events, _, done = OpenAIWire().events(Answer(text="It is four."))
+    got = await paid(PROVIDERS["openai"], Answer(instead=(*events, done)), price=FREE)
+    assert (got.cost_usd, got.reply.result.cost_is_bound, got.reply.notes) == (0, False, ())
+
+
+async def test_a_count_too_small_for_the_words_is_not_believed(provider: Provider):
+    got = await paid(provider, Answer(text="word " * 90, output_tokens=20))
+    assert (len(got.text.split()), got.reply.usage) == (90, None)
+    assert got.cost_usd == got.ledger.spent_usd == BOUND_USD
+    assert ["too few for its words" in note for note in got.reply.notes] == [True]
+
+
+async def test_a_count_that_was_believed_is_billed_where_the_bound_is_less():
+    """A prompt that its provider made longer, before the answer's count turns out to be a lie."""
+    worded = OpenAIWire().events(Answer(text="It is four."))
+    believed = sse({"choices": [], "usage": {"prompt_tokens": 10_000, "completion_tokens": 1}})
+    lie = sse({"choices": [], "usage": {"prompt_tokens": 10_000, "completion_tokens": -5}})
+    got = await paid(
+        PROVIDERS["openai"], Answer(instead=(worded[0], believed, *worded[1:-2], lie, worded[-1]))
+    )
+    assert got.reply.result.cost_is_bound
+    assert got.cost_usd == got.ledger.spent_usd == PRICE.of(Usage(10_000, 1)) > BOUND_USD
+
+
+async def test_cache_writes_are_read_where_a_wire_tells_them():
+    written = {"cache_written": 30, "cache_written_1h": 20}
+    answer = Answer(input_tokens=100, output_tokens=7, cached_tokens=50, extra=written)
+    assert (await paid(PROVIDERS["openai"], answer)).reply.usage == Usage(100, 7, 50, 0, 30)
+    assert (await paid(PROVIDERS["anthropic"], answer)).reply.usage == Usage(100, 7, 50, 0, 30, 20)
+
+
+async def test_more_written_to_a_cache_than_was_read_is_not_believed():
+    answer = Answer(input_tokens=12, output_tokens=7, extra={"cache_written": 13})
+    got = await paid(PROVIDERS["openai"], answer)
+    assert (got.reply.usage, got.cost_usd) == (None, BOUND_USD)
+
+
+def ending(usage: str, podium: str = "null") -> Answer:
+    """OpenAI's answer with this usage."""
+    *events, _, _, done = OpenAIWire().events(Answer(text="It is four."))
+    last = (
+        f'{{"choices": [{{"delta": {{}}, "finish_reason": "stop"}}], "usage": {usage}, "podium": {podium}}}'
+    )
+    return Answer(instead=(*events, sse(last.encode()), done))
+
+
+async def test_thoughts_that_are_counted_beside_the_answer_are_billed_too():
+    """As xAI counts; the sum of all says so."""
+    thought = '"completion_tokens_details": {"reasoning_tokens": 50}'
+    beside = await paid(
+        PROVIDERS["openai"],
+        ending(f'{{"prompt_tokens": 12, "completion_tokens": 7, "total_tokens": 69, {thought}}}'),
+    )
+    inside = await paid(
+        PROVIDERS["openai"],
+        ending(f'{{"prompt_tokens": 12, "completion_tokens": 57, "total_tokens": 69, {thought}}}'),
+    )
+    assert beside.reply.usage == inside.reply.usage == Usage(12, 57, 0, 50)
+
+
+async def test_a_cost_that_is_a_broker_s_fee_alone_does_not_lower_the_bill():
+    usage = '{"prompt_tokens": 12, "completion_tokens": 7, "cost": 0.000001, "is_byok": true}'
+    got = await paid(PROVIDERS["openai"], ending(usage))
+    assert got.cost_usd == PRICE.of(Usage(12, 7))
+
+
+async def test_a_cost_is_not_believed_where_its_usage_is_not():
+    got = await paid(PROVIDERS["openai"], ending('{"prompt_tokens": 12, "completion_tokens": -7, "cost": 0}'))
+    assert (got.cost_usd, got.reply.result.cost_is_bound) == (BOUND_USD, True)
+
+
+async def test_what_another_podium_says_is_a_bound_stays_one():
+    usage = '{"prompt_tokens": 12, "completion_tokens": 7}'
+    got = await paid(PROVIDERS["openai"], ending(usage, '{"cost_usd": 0.5, "cost_is_bound": true}'))
+    assert (got.cost_usd, got.reply.result.cost_is_bound) == (Decimal("0.5"), True)

@@ -1,0 +1,180 @@
+"""`podium exposure`: what of Podium listens on this machine, at which address, and what it asks of a stranger.
+
+What a port asks for is not looked up in a table: it is asked, without any credential, by HTTP and then by
+gRPC with a call that Ray's servers answer and that changes nothing. Knows no settings and no keys.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from ipaddress import IPv6Address, ip_address
+from socket import AF_INET
+from typing import Any, cast
+
+import psutil
+
+from cluster.local.processes import ROOT, command_of, processes_of
+
+WITHIN_S = 5.0
+METRICS, NOTHING, UNKNOWN = "nothing: metrics", "nothing", "unknown"
+PATHS = ("/", "/api/v0/nodes")
+"""By HTTP. The second is of Ray's dashboard, which shows its empty pages to everybody."""
+CALLS = (
+    "/ray.rpc.NodeInfoGcsService/GetAllNodeInfo",
+    "/ray.rpc.NodeManagerService/GetNodeStats",
+    "/ray.rpc.ObjectManagerService/Pull",
+    "/ray.rpc.CoreWorkerService/GetCoreWorkerStats",
+    "/ray.rpc.ReporterService/HealthCheck",
+    "/ray.rpc.LogService/ListLogs",
+    "/ray.rpc.events.EventAggregatorService/AddEvents",
+    "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
+    "/ray.rpc.RayletDriver/ClusterInfo",
+    "/ray.serve.ASGIService/HandleRequest",
+)
+"""A method of each server that Ray has. An empty message to them asks for nothing and changes nothing."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Port:
+    """A listening TCP port."""
+
+    port: int
+    address: str
+    pid: int
+    process: str
+    asks_for: str = UNKNOWN
+    """Of who connects without a credential."""
+
+    @property
+    def is_on_loopback(self) -> bool:
+        """Whether only this machine can connect."""
+        address = ip_address(self.address)
+        mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+        return (mapped or address).is_loopback
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether others cannot connect, are asked for a credential, or find numbers only."""
+        return self.is_on_loopback or self.asks_for not in (NOTHING, UNKNOWN)
+
+
+def list_ports(processes: Iterable[psutil.Process]) -> list[Port]:
+    """What they listen on, each asked what it asks for."""
+    found: set[Port] = set()
+    for process in processes:
+        with suppress(psutil.Error):
+            for connection in process.net_connections(kind="tcp"):
+                if connection.status == psutil.CONN_LISTEN:
+                    here = cast(Any, connection.laddr)
+                    found.add(Port(here.port, here.ip, process.pid, command_of(process)))
+    with ThreadPoolExecutor(16) as threads:
+        return sorted(threads.map(_ask, found))
+
+
+def _ask(port: Port) -> Port:
+    host = port.address
+    if ip_address(host).is_unspecified:  # as a neighbour would come: Podium asks nothing of its own machine
+        host = own_address() or "127.0.0.1"
+    asks_for = ask_by_http(host, port.port) or ask_by_grpc(host, port.port) or UNKNOWN
+    return Port(port.port, port.address, port.pid, port.process, asks_for)
+
+
+def own_address() -> str | None:
+    """An IPv4 address of this machine by which others reach it; None where it has none."""
+    found = (
+        each.address
+        for interface in psutil.net_if_addrs().values()
+        for each in interface
+        if each.family is AF_INET
+    )
+    return next((address for address in found if not ip_address(address).is_loopback), None)
+
+
+def ask_by_http(host: str, port: int) -> str | None:
+    """What the port asks for; None: it does not speak HTTP."""
+    try:
+        for path in PATHS:
+            status, _ = _get(host, port, path)
+            if status in (401, 403):
+                return f"a credential (HTTP {status})"
+        status, kind = _get(host, port, "/metrics")
+    except (OSError, http.client.HTTPException):
+        return None
+    return METRICS if status == 200 and kind.startswith("text/plain") else NOTHING
+
+
+def ask_by_grpc(host: str, port: int) -> str | None:
+    """What the port asks for; None: it does not speak gRPC, or has none of `CALLS`."""
+    grpc: Any = import_module("grpc")  # takes a moment; partial types
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    with grpc.insecure_channel(where, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        for method in CALLS:
+            try:
+                channel.unary_unary(method)(b"", timeout=WITHIN_S)
+            except grpc.RpcError as exc:
+                code = exc.code()
+                if code is grpc.StatusCode.UNIMPLEMENTED:
+                    continue
+                if code is grpc.StatusCode.UNAUTHENTICATED:
+                    return "a token (gRPC)"
+                if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                    return None
+            return NOTHING
+    return None
+
+
+def _get(host: str, port: int, path: str) -> tuple[int, str]:
+    connection = http.client.HTTPConnection(host, port, timeout=WITHIN_S)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.getheader("content-type", "")
+    finally:
+        connection.close()
+
+
+def table(ports: Sequence[Port]) -> str:
+    """One line a port."""
+    lines = [("port", "address", "reached by", "asks a stranger for", "process")]
+    for each in ports:
+        reach = "this machine" if each.is_on_loopback else "others"
+        lines.append((str(each.port), each.address, reach, each.asks_for, f"{each.process} ({each.pid})"))
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`podium exposure`; 1 where something that others reach asks for nothing, metrics aside."""
+    parser = argparse.ArgumentParser(
+        prog="podium exposure",
+        description="List every port that Podium's servers on this machine listen on, and what each asks a stranger for.",
+        epilog="It connects to each port without a credential. docs/security.md says what must be open on a cluster.",
+    )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="every process that this account may look at, as on a cluster's node (servers of this checkout)",
+    )
+    options = parser.parse_args(arguments)
+    own = psutil.Process(os.getpid())
+    processes = (
+        [each for each in psutil.process_iter() if each != own] if options.all else processes_of(f"{ROOT}:")
+    )
+    ports = list_ports(processes)
+    if not ports:
+        print("Nothing listens. `--all` looks at every process, not only at servers of this checkout.")
+        return 0
+    print(table(ports))
+    open_ports = [each for each in ports if not each.is_guarded]
+    for each in open_ports:
+        print(
+            f"Port {each.port} of {each.process} can be reached from other machines and asks for {each.asks_for}."
+        )
+    return 1 if open_ports else 0

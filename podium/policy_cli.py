@@ -1,0 +1,79 @@
+"""`podium teams policy` and `podium keys policy`: what a team or a key may do, shown and changed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from serving.accounts.account_policy import AccountPolicy
+    from serving.accounts.directory import Directory
+
+NONE = "none"
+"""What lifts a limit."""
+OFF = ("max_effort",)
+"""Fields for which `none` is a level, and which `any` lifts."""
+
+
+async def team_policy(directory: Directory, options: argparse.Namespace) -> None:
+    """Change and show what the keys of a team may do."""
+    team = await directory.team(options.team)
+    if options.fields:
+        team = await directory.change_team_policy(team.id, read_fields(options.fields))
+    _show(team.policy, options)
+
+
+async def key_policy(directory: Directory, options: argparse.Namespace) -> None:
+    """Change and show what a key may do."""
+    key = await directory.key(options.key)
+    if options.fields:
+        key = await directory.change_key_policy(key.id, read_fields(options.fields))
+    _show(key.policy, options)
+
+
+def read_fields(texts: list[str]) -> AccountPolicy:
+    """The policy in `FIELD=VALUE ...`.
+
+    Raises:
+        BadTask: naming the field.
+    """
+    from pydantic import ValidationError
+
+    from conductor.errors import BadTask
+    from serving.accounts.account_policy import AccountPolicy
+
+    known = AccountPolicy.model_fields
+    given: dict[str, Any] = {}
+    for text in texts:
+        name, is_set, value = text.partition("=")
+        if name not in known or not is_set:
+            raise BadTask(
+                f"{text!r} sets no field. Write FIELD=VALUE; there are {', '.join(known)}.", param=name
+            )
+        given[name] = _value(name, value, known[name].default)
+    try:
+        return AccountPolicy.model_validate(given)
+    except ValidationError as exc:
+        fault = exc.errors(include_url=False)[0]
+        field = str(fault["loc"][0])
+        raise BadTask(f"{field}: {fault['msg']}.", param=field) from exc
+
+
+def _value(name: str, text: str, default: object) -> object:
+    if text == "any" or (text == NONE and name not in OFF):
+        return default
+    is_list = name in ("models", "workers", "exclude_workers", "providers", "regions")
+    return [part for part in text.split(",") if part] if is_list else text
+
+
+def _show(policy: AccountPolicy, options: argparse.Namespace) -> None:
+    """What it says, and what it could."""
+    stated = policy.stated()
+    if options.json:
+        return print(json.dumps(stated, ensure_ascii=False))
+    for name, field in type(policy).model_fields.items():
+        value = stated.get(name)
+        shown = "-" if value is None else ",".join(value) if isinstance(value, list) else str(value).lower()  # pyright: ignore[reportUnknownArgumentType]
+        print(f"{name:21} {shown:24} {field.description}")
+    return None

@@ -1,0 +1,1 @@
+"""Proofs of what the store promises: real router processes, real databases, and what goes wrong on purpose."""

@@ -1,0 +1,98 @@
+"""What the store says when all is over: whether money adds up, and whether what clients were told is there."""
+
+import asyncio
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import text
+
+from serving.accounts.ledger_check import find_faults
+from serving.accounts.money import to_usd
+from serving.database.database import Database
+
+OPEN_HOLDS = "SELECT count(*) FROM hold WHERE state = 'open'"
+UNDER_WAY = "SELECT count(*) FROM run WHERE ended_us IS NULL"
+HELD = "SELECT coalesce(sum(held), 0) FROM spend_window"
+SPENT = (
+    "SELECT coalesce(max(spent + held), 0) FROM spend_window WHERE subject = :subject AND period = 'month'"
+)
+DOUBLED = """SELECT (SELECT count(*) FROM (SELECT 1 FROM ledger WHERE kind IN ('call', 'lost') GROUP BY hold_id HAVING count(*) > 1) AS twice)
+    + (SELECT count(*) FROM (SELECT 1 FROM hold WHERE state = 'posted' GROUP BY run_id, call_no, worker, owner HAVING count(*) > 1) AS again)"""
+ENTERED = "SELECT DISTINCT run_id FROM ledger"
+ENDED = "SELECT id FROM run WHERE status = 'finished'"
+DIFFERENT = """WITH paid AS (SELECT run_id, sum(amount) AS amount, max(CASE WHEN kind = 'call' AND exact = 1 THEN 0 ELSE 1 END) AS is_bound
+    FROM ledger GROUP BY run_id)
+SELECT (SELECT coalesce(sum(r.cost), 0) FROM run r JOIN paid p ON p.run_id = r.id WHERE p.is_bound = 0 AND r.cost IS NOT NULL),
+    (SELECT coalesce(sum(p.amount), 0) FROM run r JOIN paid p ON p.run_id = r.id WHERE p.is_bound = 0 AND r.cost IS NOT NULL),
+    (SELECT count(*) FROM run r LEFT JOIN paid p ON p.run_id = r.id WHERE coalesce(r.cost, 0) > coalesce(p.amount, 0)),
+    (SELECT count(*) FROM paid WHERE is_bound = 1)"""
+"""Of runs all of whose calls have a known bill: what records say, and what the ledger does; runs whose record says
+more than the ledger; runs with a call at its upper bound.
+"""
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What was found. Amounts in dollars; all but the sums should be 0."""
+
+    overspent_usd: float
+    doubled: int
+    lost: int
+    still_held: int
+    faults: int
+    records_usd: float
+    ledger_usd: float
+    records_above_ledger: int
+    at_bound: int
+
+
+async def rows(database: Database, sql: str, **values: Any) -> list[Any]:
+    """What a query finds."""
+    async with database.reading() as connection:
+        return list(await connection.execute(text(sql), values))
+
+
+async def one(database: Database, sql: str, **values: Any) -> int:
+    """A number."""
+    return int((await rows(database, sql, **values))[0][0])
+
+
+async def wait_until_settled(database: Database, within_s: float) -> float:
+    """Wait until nothing is held and no run is under way; gives the seconds, also where it was in vain."""
+    began_s = asyncio.get_running_loop().time()
+    while (waited_s := asyncio.get_running_loop().time() - began_s) < within_s:
+        if not await one(database, OPEN_HOLDS) and not await one(database, UNDER_WAY):
+            break
+        await asyncio.sleep(0.2)
+    return waited_s
+
+
+async def audit(database: Database, subject: str, cap_pico: int, told: Collection[str]) -> Audit:
+    """Look at everything.
+
+    Args:
+        database: that nobody writes to any more.
+        subject: whose budget it was.
+        cap_pico: how much that is.
+        told: the runs that clients were given a whole answer of.
+    """
+    entered = {row[0] for row in await rows(database, ENTERED)}
+    records, ledger, above, at_bound = (await rows(database, DIFFERENT))[0]
+    spent = await one(database, SPENT, subject=subject)
+    return Audit(
+        float(to_usd(max(0, spent - cap_pico))),
+        await one(database, DOUBLED),
+        len(set(told) - entered),
+        await one(database, OPEN_HOLDS) + await one(database, HELD),
+        len(await find_faults(database)),
+        float(to_usd(int(records))),
+        float(to_usd(int(ledger))),
+        int(above),
+        int(at_bound),
+    )
+
+
+async def lost_records(database: Database, told: Collection[str]) -> int:
+    """How many of the runs that clients were given a whole answer of have no record that says so."""
+    return len(set(told) - {row[0] for row in await rows(database, ENDED)})

@@ -1,0 +1,123 @@
+"""A real PostgreSQL of one's own, started and ended by whoever needs it: proofs, the bench and tests."""
+# asyncpg has no types of its own.
+# pyright: reportMissingTypeStubs=false
+
+import asyncio
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+
+from cluster.local.processes import free_port
+from serving.database.address import Address, parse_address, sqlite_address
+
+REMEDY = "PostgreSQL's own programs are needed (initdb, pg_ctl). Debian: `apt-get install postgresql`."
+SETTINGS = "-c listen_addresses=127.0.0.1 -c unix_socket_directories= -c max_connections=60"
+
+
+def programs() -> Path:
+    """The folder of PostgreSQL's programs; installed where this account may do so without being asked."""
+    found = _find_programs()
+    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+        for command in (["update"], ["install", "-y", "postgresql"]):
+            subprocess.run(["apt-get", *command], env=environment, capture_output=True, check=False)
+        found = _find_programs()
+    if found is None:
+        raise SystemExit(REMEDY)
+    return found
+
+
+def _find_programs() -> Path | None:
+    folders = [Path(folder) for folder in os.environ.get("PATH", "").split(":")]
+    folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    return next((each for each in folders if (each / "initdb").exists() and (each / "pg_ctl").exists()), None)
+
+
+__all__ = ["Postgres", "running_postgres", "sqlite_address"]
+
+
+class Postgres:
+    """A running PostgreSQL.
+
+    Args:
+        folder: that its account can reach.
+        is_durable: whether a commit survives a power cut, and takes as long as one that does.
+    """
+
+    def __init__(self, folder: Path, *, is_durable: bool = True) -> None:
+        self._settings = SETTINGS if is_durable else f"{SETTINGS} -c fsync=off"
+        self._bin, self._data, self.port = programs(), folder / "data", free_port()
+        as_root = os.geteuid() == 0  # whom initdb refuses
+        self._as = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"] if as_root else []
+        if as_root:
+            shutil.chown(folder, "postgres", "postgres")
+        options = [
+            "-A",
+            "trust",
+            "-U",
+            "podium",
+            "--no-sync",
+            "--no-instructions",
+            "--locale=C.UTF-8",
+            "-E",
+            "UTF8",
+        ]
+        self._run("initdb", "-D", str(self._data), *options)
+        self.start()
+
+    def start(self) -> None:
+        """Start it, on the port it has had."""
+        log = self._data.with_name("log")
+        self._run(
+            "pg_ctl",
+            "-D",
+            str(self._data),
+            "-w",
+            "-l",
+            str(log),
+            "-o",
+            f"-p {self.port} {self._settings}",
+            "start",
+        )
+
+    def stop(self) -> None:
+        """End it at once, as a crash would."""
+        self._run("pg_ctl", "-D", str(self._data), "-m", "immediate", "-w", "stop")
+
+    def make_database(self) -> Address:
+        """A new one."""
+        return asyncio.run(self._make_database())
+
+    async def _make_database(self) -> Address:
+        connect: Any = asyncpg.connect  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        connection: Any = await connect(self._dsn("postgres"))
+        count = await connection.fetchval("SELECT count(*) FROM pg_database")
+        await connection.execute(f"CREATE DATABASE store_{count}")
+        await connection.close()
+        return parse_address(self._dsn(f"store_{count}"))
+
+    def _dsn(self, database: str) -> str:
+        return f"postgresql://podium@127.0.0.1:{self.port}/{database}"
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [*self._as, str(self._bin / program), *arguments]
+        subprocess.run(command, cwd="/", check=True, stdout=subprocess.DEVNULL, timeout=60)
+
+
+@contextmanager
+def running_postgres(*, is_durable: bool = True) -> Generator[Postgres]:
+    """One with a folder of its own, gone afterwards; see `Postgres`."""
+    folder = Path(tempfile.mkdtemp(prefix="podium-postgres-"))
+    postgres = Postgres(folder, is_durable=is_durable)
+    try:
+        yield postgres
+    finally:
+        postgres.stop()
+        shutil.rmtree(folder)

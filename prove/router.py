@@ -1,0 +1,101 @@
+"""A router in a process of its own, without Ray: `python -m prove.router`, told by one line of JSON on its standard
+input what to serve, says its URL and its id in the store in one line of JSON, and serves until SIGTERM.
+
+It is what `serving/deployments/router.py` makes, behind uvicorn. SIGUSR1 moves its clock by what the file `clock`
+says, as an operator does who sets the machine's time; the database's clock stays.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from program.process import allow_open_files
+from serving.accounts.account_ledgers import AccountLedgers
+from serving.accounts.directory import Directory
+from serving.accounts.replica_store import ReplicaStore
+from serving.api.app import build_api
+from serving.database.address import parse_address
+from serving.pool import build_pool
+from serving.runs.database_store import DatabaseStore
+from serving.runs.service import Service
+from serving.settings.settings import parse
+
+WAITING = 4096
+"""Connections that may wait to be accepted."""
+
+
+async def serve(address: str, settings: dict[str, Any], has_keys: bool) -> None:
+    """Serve `settings` over the store at `address` until SIGTERM.
+
+    Args:
+        address: as a URL.
+        settings: as a settings file says them.
+        has_keys: whether anybody is asked for a key, and pays.
+    """
+    checked, where = parse(settings), parse_address(address)
+    directory, store = Directory(where), ReplicaStore(where)
+    limits, kept = checked.limits, checked.store
+    records = DatabaseStore(store, lambda: limits, kept) if kept.records else None
+    ledgers = AccountLedgers(store, kept.when_away) if has_keys else None
+    service = Service(build_pool(checked, os.environ, {}), records, ledgers=ledgers)
+    if records is not None:
+        records.start()
+    api = build_api(service, directory=directory if has_keys else None)
+    config = uvicorn.Config(api, log_level="error", lifespan="off", ws="none", access_log=False)
+    config.load()
+    server = uvicorn.Server(config)
+    server.lifespan = config.lifespan_class(config)
+    with socket.socket(proto=socket.IPPROTO_TCP) as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(WAITING)
+        await server.startup(sockets=[listener])
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: _stop(server))
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        sys.stdout.write(json.dumps({"url": url, "owner": store.owner}) + "\n")
+        sys.stdout.flush()
+        await server.main_loop()
+        await server.shutdown(sockets=[listener])
+    await service.aclose()
+    await store.aclose()
+    await directory.aclose()
+
+
+def _stop(server: uvicorn.Server) -> None:
+    server.should_exit = True
+
+
+def follow_clock(path: Path) -> None:
+    """From each SIGUSR1 on, the time of day is as many seconds off as `path` says."""
+    true_ns = time.time_ns
+
+    def move(*_: object) -> None:
+        off_ns = int(float(path.read_text()) * 1e9)
+        time.time_ns = lambda: true_ns() + off_ns
+        time.time = lambda: (true_ns() + off_ns) / 1e9
+
+    signal.signal(signal.SIGUSR1, move)
+
+
+def main() -> None:
+    """See the module."""
+    orders = json.loads(sys.stdin.readline())
+    logging.basicConfig(
+        level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    allow_open_files()
+    if clock := orders.pop("clock", None):
+        follow_clock(Path(clock))
+    asyncio.run(serve(**orders))
+
+
+if __name__ == "__main__":
+    main()

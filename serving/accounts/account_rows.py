@@ -1,0 +1,62 @@
+"""Teams and keys as the store has them."""
+
+import json
+from typing import Any
+
+from pydantic import ValidationError
+from sqlalchemy import select
+
+from serving.accounts.account_policy import AccountPolicy
+from serving.accounts.caller import Scope
+from serving.accounts.key_info import KeyInfo, TeamInfo
+from serving.database.address import StoreError
+from serving.database.schema import api_key, team
+
+KEYS = select(
+    *api_key.c["id", "name", "hint", "scopes", "made_us", "expires_us", "revoked_us", "policy"],
+    team.c.id.label("team_id"),
+    team.c.name.label("team_name"),
+    team.c.made_us.label("team_made_us"),
+    team.c.off_us,
+    team.c.policy.label("team_policy"),
+).select_from(api_key.outerjoin(team, api_key.c.team_id == team.c.id))
+"""All that is told of keys; not what they are found by."""
+
+
+def read_team(row: Any) -> TeamInfo:
+    """A row of `team`.
+
+    Raises:
+        StoreError: its policy cannot be read.
+    """
+    return TeamInfo(row.id, row.name, row.made_us, row.off_us, _policy(row.policy, row.id))
+
+
+def read_key(row: Any) -> KeyInfo:
+    """A row of `KEYS`.
+
+    Raises:
+        StoreError: a policy of it cannot be read.
+    """
+    owner = None
+    if row.team_id:
+        policy = _policy(row.team_policy, row.team_id)
+        owner = TeamInfo(row.team_id, row.team_name, row.team_made_us, row.off_us, policy)
+    scopes = frozenset(Scope(name) for name in json.loads(row.scopes))
+    times = (row.made_us, row.expires_us, row.revoked_us)
+    return KeyInfo(row.id, row.name, row.hint, scopes, owner, *times, _policy(row.policy, row.id))
+
+
+def _policy(text: str, whose: str) -> AccountPolicy:
+    """A policy of the store.
+
+    Raises:
+        StoreError: it cannot be read, so that nobody knows what it allows.
+    """
+    try:
+        return AccountPolicy.model_validate_json(text)
+    except ValidationError as exc:
+        fault = exc.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, fault["loc"]))
+        message = f"The policy of {whose} in the store cannot be read: {where}: {fault['msg']}."
+        raise StoreError(f"{message} Write {{}} in its place to have none.") from exc

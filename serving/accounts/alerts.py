@@ -1,0 +1,182 @@
+"""The parts of budgets that were spent, in the store that all replicas share: each noticed once in its day or month,
+and kept until its receiver has it.
+"""
+
+import sqlite3
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, and_, delete, func, or_, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from serving.accounts.windows import Window, WindowId, days_and_months
+from serving.database.database import Database
+from serving.database.schema import api_key, budget, budget_alert, spend_window, team
+from serving.database.writer import Operation, PostgresConnection
+
+KEPT_US = 62 * 86_400_000_000
+"""Longer than any month: a part is noticed once in its window."""
+MOST_AT_ONCE = 20
+KEY = budget_alert.c["subject", "period", "starts", "percent"]
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """A part of a budget that was spent.
+
+    Args:
+        window: whose, and when.
+        percent: the part.
+        cap, spent: pico-dollars, at the moment when it was noticed.
+        made_us: that moment.
+        tries: how often it was sent, this time included.
+        name: of the key or the team.
+    """
+
+    window: WindowId
+    percent: int
+    cap: int
+    spent: int
+    made_us: int
+    tries: int
+    name: str
+
+
+async def notice(database: Database, percents: Collection[int]) -> int:
+    """Note the parts of budgets that are spent and were not noted; gives how many.
+
+    Raises:
+        StoreUnavailable: the database is away.
+    """
+    now_us = time.time_ns() // 1000
+    passed = await _passed(database, percents, now_us)
+    if not passed:
+        return 0
+    insert = (sqlite if database.address.kind == "sqlite" else postgresql).insert(budget_alert)
+    async with database.writing() as connection:
+        await connection.execute(insert.on_conflict_do_nothing(), passed)
+        await connection.execute(delete(budget_alert).where(budget_alert.c.made_us < now_us - KEPT_US))
+    return len(passed)
+
+
+async def _passed(database: Database, percents: Collection[int], now_us: int) -> list[dict[str, object]]:
+    day, month = days_and_months(now_us)
+    window, alert = spend_window.c, budget_alert.c
+    is_under_way = or_(
+        and_(window.period == "day", window.starts == day),
+        and_(window.period == "month", window.starts == month),
+    )
+    is_its = and_(window.subject == budget.c.subject, window.period == budget.c.period)
+    least = budget.c.cap // 100 * min(percents)  # not spent * 100, which may be too large for its column
+    spent = (
+        select(window.subject, window.period, window.starts, window.spent, budget.c.cap)
+        .select_from(spend_window.join(budget, is_its))
+        .where(is_under_way, budget.c.cap > 0, window.spent >= least)
+    )
+    async with database.reading() as connection:
+        rows = (await connection.execute(spent)).mappings().all()
+        if not rows:
+            return []
+        subjects = {row["subject"] for row in rows}
+        known = select(*KEY).where(alert.subject.in_(subjects), alert.made_us >= now_us - KEPT_US)
+        noted = {tuple(row) for row in await connection.execute(known)}
+    return [
+        {**row, "percent": percent, "made_us": now_us, "next_us": now_us}
+        for row in rows
+        for percent in percents
+        if row["spent"] * 100 >= row["cap"] * percent
+        and (row["subject"], row["period"], row["starts"], percent) not in noted
+    ]
+
+
+async def take_due(database: Database, percents: Collection[int], lease_us: int) -> list[Alert]:
+    """Those to be sent now. No other replica takes them for `lease_us`.
+
+    Raises:
+        StoreUnavailable: the database is away.
+    """
+    alert, now_us = budget_alert.c, time.time_ns() // 1000
+    is_due = (alert.done_us.is_(None)) & (alert.next_us <= now_us) & (alert.percent.in_(percents))
+    async with database.reading() as connection:  # mostly there is nothing, and nobody need be held up
+        if not await connection.scalar(select(func.count()).where(is_due).select_from(budget_alert)):
+            return []
+    due = select(budget_alert).where(is_due).order_by(alert.next_us).limit(MOST_AT_ONCE)
+    async with database.writing() as connection:
+        rows = (await connection.execute(due.with_for_update(skip_locked=True))).mappings().all()
+        found: list[Alert] = []
+        for row in rows:
+            window = WindowId(row["subject"], row["period"], row["starts"])
+            tries = row["tries"] + 1
+            later = update(budget_alert).where(_is(window, row["percent"]))
+            await connection.execute(later.values(next_us=now_us + lease_us, tries=tries))
+            name = await _name(connection, window.subject)
+            numbers = (row["percent"], row["cap"], row["spent"], row["made_us"])
+            found.append(Alert(window, *numbers, tries, name))
+        return found
+
+
+async def put_off(database: Database, alert: Alert, next_us: int | None) -> None:
+    """Have it sent again at a time; None: it was taken, or is given up.
+
+    Raises:
+        StoreUnavailable: the database is away.
+    """
+    values = {"done_us": time.time_ns() // 1000} if next_us is None else {"next_us": next_us}
+    async with database.writing() as connection:
+        its_row = update(budget_alert).where(_is(alert.window, alert.percent))
+        await connection.execute(its_row.values(values))
+
+
+async def _name(connection: AsyncConnection, subject: str) -> str:
+    """Of the key or the team; empty where it is gone."""
+    kind, _, id = subject.partition(":")
+    table = team if kind == "team" else api_key
+    return await connection.scalar(select(table.c.name).where(table.c.id == id)) or ""
+
+
+def _is(window: WindowId, percent: int) -> ColumnElement[bool]:
+    key = budget_alert.c
+    return and_(
+        key.subject == window.subject,
+        key.period == window.period,
+        key.starts == window.starts,
+        key.percent == percent,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Exhausted:
+    """A budget of which too little was left for a call."""
+
+    id: WindowId
+    window: Window
+    at_us: int
+
+
+COLUMNS = "subject, period, starts, percent, cap, spent, made_us, next_us"
+
+
+def _values(each: Exhausted) -> tuple[object, ...]:
+    return (*each.id, 100, each.window.cap or 0, each.window.spent, each.at_us, each.at_us)
+
+
+async def _note(connection: PostgresConnection, items: Sequence[Exhausted]) -> list[None]:
+    for each in sorted(items, key=lambda item: item.id):  # no deadlock
+        await connection.execute(
+            f"INSERT INTO budget_alert ({COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING",
+            *_values(each),
+        )
+    return [None] * len(items)
+
+
+def _note_sqlite(connection: sqlite3.Connection, items: Sequence[Exhausted]) -> list[None]:
+    connection.executemany(
+        f"INSERT INTO budget_alert ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        map(_values, items),
+    )
+    return [None] * len(items)
+
+
+NOTE_EXHAUSTED: Operation[Exhausted, None] = Operation("end of a budget", _note, _note_sqlite)

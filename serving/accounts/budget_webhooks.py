@@ -1,0 +1,163 @@
+"""Tells a receiver of budgets that are spent, beside the requests: looks every few seconds, signs, posts, and tries
+again until it is taken.
+"""
+
+import asyncio
+import hashlib
+import json
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+import httpx2
+from standardwebhooks.webhooks import Webhook
+
+from conductor.errors import StoreUnavailable
+from serving.accounts.alerts import Alert, notice, put_off, take_due
+from serving.accounts.money import to_usd
+from serving.accounts.replica_store import ReplicaStore
+from serving.accounts.windows import EPOCH, Period
+from serving.database.address import StoreError
+from serving.egress.client import open_client
+from serving.egress.reach import SETTINGS, AddressForbidden
+from serving.settings.webhooks import SecretError, WebhookSettings, signers
+
+logger = logging.getLogger("podium")
+
+LOOK_S = 5.0
+"""Between two looks at what is spent."""
+WAITS_S = (5.0, 300.0, 1800.0, 7200.0, 18_000.0, 36_000.0, 50_400.0, 72_000.0, 86_400.0)
+"""Between attempts, as Standard Webhooks proposes; about three days in all."""
+JITTER = 0.2
+GONE = 410
+"""A receiver that answers so wants no more of it."""
+KIND = "budget.threshold_reached"
+
+
+class BudgetWebhooks:
+    """One replica's part in telling; what was told is known to all of them.
+
+    Args:
+        store: of this replica.
+        settings: those that hold now.
+        environment: with the secret.
+        look_s, waits_s: see `LOOK_S`, `WAITS_S`.
+    """
+
+    def __init__(
+        self,
+        store: ReplicaStore,
+        settings: Callable[[], WebhookSettings],
+        environment: Mapping[str, str],
+        look_s: float = LOOK_S,
+        waits_s: Sequence[float] = WAITS_S,
+    ) -> None:
+        self._store, self._settings, self._environment = store, settings, environment
+        self._look_s, self._waits_s = look_s, waits_s
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Look from now on."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._look_on(), name="webhooks of budgets")
+
+    async def aclose(self) -> None:
+        """Look no more. What was on its way is sent again by another replica."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _look_on(self) -> None:
+        while True:
+            await asyncio.sleep(self._look_s * random.uniform(0.8, 1.2))
+            with suppress(StoreUnavailable, StoreError):  # the store's own writer has logged it
+                await self.look()
+
+    async def look(self) -> int:
+        """Note what is spent, and send what is due; gives how many were sent.
+
+        Raises:
+            StoreUnavailable, StoreError: the store is away.
+        """
+        settings = self._settings()
+        if settings.url is None or not settings.budget_percent or not self._store.address.may_hold_something:
+            return 0
+        try:
+            signing = signers(settings, self._environment)
+        except SecretError as exc:  # checked when the settings were taken
+            logger.error("no webhook is sent: %s", exc)
+            return 0
+        database = await self._store.database()
+        await notice(database, settings.budget_percent)
+        lease_us = int((settings.timeout_s + 30) * 1e6)
+        due = await take_due(database, settings.budget_percent, lease_us)
+        if due:
+            async with open_client(SETTINGS, settings.timeout_s, use_proxies=True) as http:
+                await asyncio.gather(*(self._send(http, settings.url, signing, alert) for alert in due))
+        return len(due)
+
+    async def _send(
+        self, http: httpx2.AsyncClient, url: str, signing: Sequence[Webhook], alert: Alert
+    ) -> None:
+        id, content = message_id(alert), json.dumps(body(alert))
+        try:
+            async with asyncio.timeout(self._settings().timeout_s):
+                answer = await http.post(url, content=content, headers=headers(id, content, signing))
+            outcome, is_taken = f"{answer.status_code}", answer.is_success
+            is_gone = answer.status_code == GONE
+        except (AddressForbidden, httpx2.HTTPError, httpx2.InvalidURL, OSError, TimeoutError) as exc:
+            outcome, is_taken, is_gone = type(exc).__name__, False, False
+        next_us: int | None = None
+        if not is_taken and not is_gone and alert.tries <= len(self._waits_s):
+            wait_s = self._waits_s[alert.tries - 1] * random.uniform(1 - JITTER, 1 + JITTER)
+            next_us = time.time_ns() // 1000 + int(wait_s * 1e6)
+        if not is_taken:
+            then = "given up" if next_us is None else "it is sent again"
+            logger.warning("the webhook %s was not taken (%s); %s", id, outcome, then)
+        await put_off(await self._store.database(), alert, next_us)
+
+
+def headers(id: str, content: str, signing: Sequence[Webhook]) -> dict[str, str]:
+    """Those of Standard Webhooks for this moment: a signature for each secret."""
+    at = datetime.now(UTC)
+    return {
+        "content-type": "application/json",
+        "webhook-id": id,
+        "webhook-timestamp": str(int(at.timestamp())),
+        "webhook-signature": " ".join(each.sign(id, at, content) for each in signing),
+    }
+
+
+def message_id(alert: Alert) -> str:
+    """The same at each attempt, so that a receiver knows what it has had."""
+    words = f"{'/'.join(map(str, alert.window))}/{alert.percent}/{alert.made_us}"
+    return f"msg_{hashlib.sha256(words.encode()).hexdigest()[:32]}"
+
+
+def body(alert: Alert) -> dict[str, object]:
+    """What is told. Money is text, so that no cent is lost."""
+    kind, _, id = alert.window.subject.partition(":")
+    return {
+        "type": KIND,
+        "timestamp": (EPOCH + timedelta(microseconds=alert.made_us)).isoformat(),
+        "data": {
+            "subject": {"kind": kind, "id": id, "name": alert.name},
+            "period": alert.window.period,
+            "window": _window(alert.window.period, alert.window.starts),
+            "percent": alert.percent,
+            "limit_usd": f"{to_usd(alert.cap):f}",
+            "spent_usd": f"{to_usd(alert.spent):f}",
+        },
+    }
+
+
+def _window(period: Period, starts: int) -> str:
+    """`2026-11-22`, or `2026-11`."""
+    if period == "day":
+        return (EPOCH + timedelta(days=starts)).date().isoformat()
+    return f"{1970 + starts // 12}-{starts % 12 + 1:02d}"

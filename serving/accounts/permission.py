@@ -1,0 +1,146 @@
+"""The one place where a task is held against the policies of whoever asks for it.
+
+What comes out is a task with a permit: planning, plan validation, failing over, runs inside the run and those
+who continue it go by that, and by no policy.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from conductor.errors import NotAllowed, quote
+from conductor.model.permit import EFFORTS, Permit
+from conductor.run.ledger import Budget
+from conductor.run.record import Record, RunRecords
+from conductor.run.task import Task
+from serving.accounts.account_policy import AccountPolicy, Policies, least
+from serving.settings.settings import Settings
+from serving.settings.workers import WorkerSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a request asks for by itself, beside what its model's settings say.
+
+    Args:
+        workers: that it names.
+        planned: workers of the plan that it brings.
+        fixed: workers of the workflow that it names, or the worker itself.
+        rounds, effort: that it names.
+        keeps: the field by which its run outlives its client; None: it does not.
+    """
+
+    workers: Sequence[str] = ()
+    planned: Sequence[str] = ()
+    fixed: Sequence[str] = ()
+    rounds: int | None = None
+    effort: str | None = None
+    keeps: str | None = None
+
+
+def permit_of(policies: Policies, settings: Settings) -> Permit:
+    """What the runs of a caller may reach of the workers in `settings`."""
+    policy = policies.both
+    workers = None
+    if policy.limits_workers:
+        workers = tuple(worker.name for worker in settings.workers if policy.allows_worker(worker))
+    return Permit(
+        workers=workers,
+        max_effort=policy.max_effort,
+        stores=policy.store_content,
+        traces=policy.trace_content,
+        trains=policy.train_on_content,
+        hides_personal_data=policy.redact_personal_data,
+    )
+
+
+def narrow_task(task: Task, asked: Asked, policies: Policies, settings: Settings) -> Task:
+    """`task` inside the policies: what settings allow is cut to them, what was asked for beyond them is refused.
+
+    Raises:
+        NotAllowed: naming the field, and whose policy it is.
+    """
+    policy = policies.both
+    permit = permit_of(policies, settings)
+    _check_model(task.model, asked, policies)
+    _check_workers(asked, permit, policies, settings)
+    _check_limits(asked, policies)
+    return replace(
+        task,
+        max_steps=least(task.max_steps, policy.max_steps),
+        rounds=least(task.rounds, policy.max_rounds),
+        depth=least(task.depth, policy.max_depth),
+        budget=Budget(least(task.budget.max_cost_usd, policy.max_cost_usd), task.budget.max_tokens),
+        permit=permit,
+    )
+
+
+def narrow_records(records: RunRecords, policies: Policies, settings: Settings) -> RunRecords:
+    """A run that is to be continued, and the runs inside it, inside the policies of now."""
+
+    def narrow(record: Record) -> Record:
+        permit = record.task.permit.narrow(permit_of(policies, settings))
+        return replace(record, task=replace(record.task, permit=permit))
+
+    inner = {id: narrow(record) for id, record in records.inner.items()}
+    return replace(records, record=narrow(records.record), inner=inner)
+
+
+def not_planned(model: str, policies: Policies) -> NotAllowed:
+    """The error for a model whose conductor may not be called."""
+    whose = "team" if policies.team.limits_workers else "key"
+    why = f"the conductor of {quote(model)} may not be called. Ask a workflow or a worker, or bring a plan"
+    return _refusal("model", whose, why)
+
+
+def not_kept() -> NotAllowed:
+    """The error for a run that is to outlive its request and whose texts may not be kept."""
+    message = (
+        "By the policy of this key or its team no text of a run is kept, which a run that outlives its request needs. "
+        "Leave Idempotency-Key, podium.keep and podium.background out."
+    )
+    return NotAllowed(message, param="Idempotency-Key")
+
+
+def _check_model(model: str, asked: Asked, policies: Policies) -> None:
+    if whose := policies.whose(lambda policy: policy.allows_model(model)):
+        raise _refusal("model", whose, f"{quote(model)} may not be asked. GET /v1/models lists what may be")
+    steps = len(asked.planned or asked.fixed)
+    for whose, policy in (("team", policies.team), ("key", policies.key)):
+        if policy.max_steps is not None and steps > policy.max_steps:
+            field = "podium.plan" if asked.planned else "model"
+            raise _refusal(field, whose, f"plans have {policy.max_steps} steps at most, and this has {steps}")
+
+
+def _check_workers(asked: Asked, permit: Permit, policies: Policies, settings: Settings) -> None:
+    known = {worker.name: worker for worker in settings.workers}
+    for field, names in (
+        ("podium.workers", asked.workers),
+        ("podium.plan", asked.planned),
+        ("model", asked.fixed),
+    ):
+        for name in names:
+            if name in known and not permit.allows(name):
+                whose = policies.whose(_allows(known[name])) or "key"
+                raise _refusal(field, whose, f"the worker {quote(name)} may not be called")
+
+
+def _allows(worker: WorkerSettings) -> Callable[[AccountPolicy], bool]:
+    return lambda policy: policy.allows_worker(worker)
+
+
+def _check_limits(asked: Asked, policies: Policies) -> None:
+    rounds, effort = asked.rounds, asked.effort
+    for whose, policy in (("team", policies.team), ("key", policies.key)):
+        if rounds is not None and policy.max_rounds is not None and rounds > policy.max_rounds:
+            raise _refusal("podium.rounds", whose, f"a request has {policy.max_rounds} rounds at most")
+        most = policy.max_effort
+        if effort is not None and most is not None and EFFORTS.index(effort) > EFFORTS.index(most):
+            raise _refusal("reasoning_effort", whose, f"it is {most!r} at most")
+        if asked.keeps is not None and not policy.store_content:
+            why = "no text of a run is kept, which a run that outlives its request needs. Leave it out"
+            raise _refusal(asked.keeps, whose, why)
+
+
+def _refusal(field: str, whose: str, why: str) -> NotAllowed:
+    remedy = f"An administrator may change it: `podium {whose}s policy`."
+    return NotAllowed(f"{field}: by the policy of this {whose}, {why}. {remedy}", param=field)

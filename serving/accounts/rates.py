@@ -1,0 +1,270 @@
+"""Requests and tokens in a minute: of a key, and of all keys of its team together.
+
+A minute slides: what was taken in the last one counts less as this one goes on. Tokens are taken as an estimate
+when a request is let in, and corrected when its run has ended. Counted in the memory of each replica, or in a
+Redis that all of them share.
+"""
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, cast
+
+from limits import RateLimitItemPerMinute
+from limits.aio.storage import MemoryStorage
+from limits.storage import storage_from_string
+
+from conductor.errors import RateLimited
+from conductor.run.record import Account, RunRecords
+from serving.accounts.account_policy import Policies
+from serving.accounts.windows import key_subject, team_subject
+from serving.redaction.secrets import learn_secret, redact_secrets
+
+logger = logging.getLogger("podium")
+
+MINUTE_S = 60
+NO_LIMIT = 2**62
+"""For corrections, which are never refused."""
+REDIS_S = 1.0
+"""A Redis that takes longer does not answer, and nobody waits for it."""
+LOG_EVERY_S = 10.0
+MOST_ADMITTED = 10_000
+Kind = Literal["requests", "tokens"]
+
+
+class Windows(Protocol):
+    """What is used of a storage of `limits`."""
+
+    async def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
+        """Count `amount`, unless that were more than `limit` in the window."""
+        ...
+
+    async def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
+        """The count of the window before and how long it still matters, and of this one likewise."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """A limit of somebody's.
+
+    Args:
+        whose: `key` or `team`.
+        subject: see `serving.accounts.windows`.
+        kind: of what.
+        limit: how many in a minute.
+    """
+
+    whose: str
+    subject: str
+    kind: Kind
+    limit: int
+
+    @property
+    def key(self) -> str:
+        """What it is counted under."""
+        return RateLimitItemPerMinute(self.limit, namespace="podium").key_for(self.subject, self.kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """How far a limit is used up, and when it will be as at the beginning."""
+
+    rate: Rate
+    remaining: int
+    reset_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Whether a request is let in.
+
+    Args:
+        levels: of every limit that it counts in, afterwards.
+        tokens: that were taken for it, of each limit.
+        at_s: when, by the machine's clock.
+        refusal: why it is not let in, and nothing was taken; None: it is.
+    """
+
+    levels: tuple[Level, ...] = ()
+    tokens: Mapping[Rate, int] = field(default_factory=dict[Rate, int])
+    at_s: float = 0.0
+    refusal: RateLimited | None = None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """In OpenAI's words, of whichever limit has least left of each kind."""
+        least: dict[Kind, Level] = {}
+        for level in self.levels:
+            kind = level.rate.kind
+            if kind not in least or level.remaining < least[kind].remaining:
+                least[kind] = level
+        fields: dict[str, str] = {}
+        for kind, level in least.items():
+            fields[f"x-ratelimit-limit-{kind}"] = str(level.rate.limit)
+            fields[f"x-ratelimit-remaining-{kind}"] = str(level.remaining)
+            fields[f"x-ratelimit-reset-{kind}"] = _span(level.reset_s)
+        return fields
+
+
+NO_RATES = Admission()
+"""Of a request that nobody limits."""
+
+
+def rates_of(account: Account, policies: Policies) -> list[Rate]:
+    """The limits of whoever sends a request."""
+    found: list[Rate] = []
+    for whose, subject, policy in (
+        ("key", key_subject(account.key_id), policies.key),
+        ("team", team_subject(account.team_id), policies.team),
+    ):
+        limits: tuple[tuple[Kind, int | None], ...] = (
+            ("requests", policy.requests_per_minute),
+            ("tokens", policy.tokens_per_minute),
+        )
+        found += [Rate(whose, subject, kind, limit) for kind, limit in limits if limit is not None]
+    return found
+
+
+class Rates:
+    """Counts requests and tokens; see `aclose`.
+
+    Args:
+        url: of a Redis; None: the memory of this process.
+        now_s: the time of day.
+    """
+
+    def __init__(self, url: str | None = None, now_s: Callable[[], float] = time.time) -> None:
+        self._url, self._now_s = url, now_s
+        self._windows: Windows | None = None if url else cast(Windows, MemoryStorage())
+        self._admitted = dict[str, Admission]()
+        self._logged_s = -math.inf
+        if url:
+            learn_secret(url.rpartition("@")[0].rpartition(":")[2])
+
+    async def admit(self, run_id: str, account: Account, policies: Policies, tokens: int) -> Admission:
+        """Let a request in, or say when it may come back.
+
+        Args:
+            run_id: of the run that will answer it.
+            account: who asks.
+            policies: with the limits.
+            tokens: about how many it will take.
+        """
+        rates = rates_of(account, policies)
+        if not rates:
+            return NO_RATES
+        taken: dict[Rate, int] = {}
+        for rate in rates:
+            amount = 1 if rate.kind == "requests" else max(1, min(tokens, rate.limit))
+            if not await self._count(rate, amount, rate.limit):
+                await self._give_back(taken)
+                return Admission(await self._levels(rates), refusal=await self._refusal(rate, amount))
+            taken[rate] = amount
+        tokens_taken = {rate: amount for rate, amount in taken.items() if rate.kind == "tokens"}
+        admission = Admission(await self._levels(rates), tokens_taken, self._now_s())
+        self._admitted[run_id] = admission
+        while len(self._admitted) > MOST_ADMITTED:  # more than can be under way: some were never run
+            del self._admitted[next(iter(self._admitted))]
+        return admission
+
+    async def settle(self, run_id: str, records: RunRecords | None) -> None:
+        """Correct what was taken for a run to what its calls took; all of it is given back where there was none."""
+        admission = self._admitted.pop(run_id, None)
+        if admission is None or not admission.tokens:
+            return
+        used = sum(record.usage.total_tokens for record in records) if records else 0
+        is_late = self._now_s() - admission.at_s > MINUTE_S
+        for rate, taken in admission.tokens.items():
+            if used > taken:
+                await self._count(rate, used - taken, NO_LIMIT)
+            elif not is_late:  # what was taken before does not count any more
+                await self._give_back({rate: taken - used})
+
+    async def aclose(self) -> None:
+        """Close its connections."""
+        if self._url and self._windows is not None:
+            connection: Any = cast(Any, self._windows).bridge.get_connection()
+            await connection.aclose()
+
+    async def _give_back(self, taken: dict[Rate, int]) -> None:
+        for rate, amount in taken.items():
+            _, _, count, _ = await self._window(rate)
+            if count > 0:
+                await self._count(rate, -min(amount, count), NO_LIMIT)
+
+    async def _count(self, rate: Rate, amount: int, limit: int) -> bool:
+        return await self._ask(
+            lambda windows: windows.acquire_sliding_window_entry(rate.key, limit, MINUTE_S, amount), True
+        )
+
+    async def _levels(self, rates: Iterable[Rate]) -> tuple[Level, ...]:
+        return tuple([await self._level(rate) for rate in rates])
+
+    async def _level(self, rate: Rate) -> Level:
+        window = await self._window(rate)
+        before, before_s, count, count_s = window
+        left = rate.limit - math.floor(before * before_s / MINUTE_S + count)
+        return Level(rate, max(0, left), count_s if count else before_s if before else 0.0)
+
+    async def _window(self, rate: Rate) -> tuple[int, float, int, float]:
+        return await self._ask(
+            lambda windows: windows.get_sliding_window(rate.key, MINUTE_S), (0, 0.0, 0, 0.0)
+        )
+
+    async def _refusal(self, rate: Rate, amount: int) -> RateLimited:
+        wait_s = wait_until(await self._window(rate), rate.limit, amount)
+        message = (
+            f"The {rate.whose} may use {rate.limit:,} {rate.kind} in a minute, and that is reached. Ask again in "
+            f"{math.ceil(wait_s)} s. An administrator may change {rate.kind}_per_minute: `podium {rate.whose}s policy`."
+        )
+        return RateLimited(message, retry_after_s=wait_s, limit=f"{rate.limit} {rate.kind} per minute")
+
+    async def _ask(self, question: Callable[[Windows], Awaitable[Any]], otherwise: Any) -> Any:
+        """What the windows say; `otherwise` where they do not answer: rates are no budget, and nobody is kept
+        out because of them.
+        """
+        try:
+            if self._windows is None:
+                options: dict[str, Any] = {"implementation": "redispy", "socket_timeout": REDIS_S, "socket_connect_timeout": REDIS_S}  # fmt: skip
+                self._windows = cast(Windows, storage_from_string(f"async+{self._url}", **options))
+            async with asyncio.timeout(REDIS_S):
+                return await question(self._windows)
+        except _outages() as exc:
+            if self._now_s() - self._logged_s > LOG_EVERY_S:
+                self._logged_s = self._now_s()
+                logger.error("Rates are not counted: Redis does not answer: %s", redact_secrets(str(exc)))
+            return otherwise
+
+
+def _outages() -> tuple[type[Exception], ...]:
+    from redis.exceptions import RedisError
+
+    return (RedisError, OSError, TimeoutError)
+
+
+def wait_until(window: tuple[int, float, int, float], limit: int, amount: int) -> float:
+    """How long until `amount` fits into a window, where nothing else is taken meanwhile.
+
+    Args:
+        window: see `Windows.get_sliding_window`.
+        limit: of the window.
+        amount: at most `limit`.
+    """
+    before, before_s, count, count_s = window
+    room = limit - amount + 1  # counts are rounded down
+    next_s = max(0.0, count_s - MINUTE_S)
+    if count < room:
+        return min(next_s, max(0.0, before_s - (room - count) * MINUTE_S / before)) if before else 0.0
+    return next_s + MINUTE_S * (1 - room / count)
+
+
+def _span(span_s: float) -> str:
+    """A time as OpenAI writes it: `250ms`, `12s`, `1m30s`."""
+    if span_s < 1:
+        return f"{math.ceil(span_s * 1000)}ms"
+    minutes, seconds = divmod(math.ceil(span_s), 60)
+    return f"{minutes}m{seconds}s" if minutes else f"{seconds}s"

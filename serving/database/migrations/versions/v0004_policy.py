@@ -1,0 +1,15 @@
+"""What teams and keys may do."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0004"
+down_revision = "0002"
+COMMENTS = {"team": "JSON: what its keys may do", "api_key": "JSON: narrows its team's"}
+
+
+def upgrade() -> None:
+    """Add a policy to both; until one is set it says nothing."""
+    for table, comment in COMMENTS.items():
+        column = sa.Column("policy", sa.Text, nullable=False, server_default=sa.text("'{}'"), comment=comment)
+        op.add_column(table, column)

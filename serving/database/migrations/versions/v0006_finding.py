@@ -1,0 +1,29 @@
+"""Watchers of runs, and what runs are found by."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0006"
+down_revision = "0005"
+
+
+def upgrade() -> None:
+    """Make room for watchers; make the tables by which runs are found. Earlier runs are not in them."""
+    op.add_column("run", sa.Column("watch_us", sa.BigInteger, comment="since when somebody follows it"))
+    op.create_index("run_cost", "run", ["cost"])
+    op.create_table(
+        "run_worker",
+        sa.Column("run_id", sa.Text, nullable=False),
+        sa.Column("worker", sa.Text, nullable=False),
+        sa.Column("made_us", sa.BigInteger, nullable=False, comment="when the run began"),
+        sa.PrimaryKeyConstraint("run_id", "worker", name="run_worker_pk"),
+        comment="the workers by which a run is found; goes with the run",
+    )
+    op.create_index("run_worker_made", "run_worker", ["worker", "made_us"])
+    op.create_table(
+        "run_text",
+        sa.Column("run_id", sa.Text, nullable=False),
+        sa.Column("text", sa.Text, nullable=False, comment="question and answer, in small letters"),
+        sa.PrimaryKeyConstraint("run_id", name="run_text_pk"),
+        comment="the words by which a run is found; goes with its texts",
+    )

@@ -1,0 +1,154 @@
+"""The guard of every HTTP client that calls out: where it connects is checked when it connects, after names
+are resolved, and it follows no redirect.
+
+The SDKs bring clients of two kinds: httpx2's own transport, on httpcore2, and one on aiohttp. Neither has a
+public place for this, so `guard` puts it into the transports that a client has, those for the environment's
+proxies included, and refuses a client whose transport it does not know.
+"""
+
+import asyncio
+import socket
+import time
+from collections.abc import Iterable
+from typing import Any, TypeVar, cast
+
+import aiohttp
+import httpcore2
+import httpx2
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+from serving.egress.reach import Reach
+
+Client = TypeVar("Client", bound=httpx2.AsyncClient)
+
+
+def guard(client: Client, reach: Reach) -> Client:
+    """The client, which from now on connects within `reach` only. Called before its first request.
+
+    What a proxy of the environment is asked for is checked by its spelling alone: the proxy resolves names.
+
+    Raises:
+        TypeError: it has a transport that cannot be guarded.
+    """
+
+    async def check_host(request: httpx2.Request) -> None:
+        reach.check_host(request.url.host)
+
+    client.follow_redirects = False
+    client.event_hooks["request"].append(check_host)
+    inside = cast(Any, client)
+    for transport in (inside._transport, *inside._mounts.values()):  # noqa: SLF001
+        if transport is not None:
+            _guard_transport(transport, reach)
+    return client
+
+
+def open_client(reach: Reach, timeout_s: float, *, use_proxies: bool = False) -> httpx2.AsyncClient:
+    """A guarded client for addresses that no SDK is for.
+
+    Args:
+        reach: where it may connect.
+        timeout_s: for each of connecting, sending and waiting.
+        use_proxies: whether the environment's proxies are asked. Never for an address from a request: what
+            a name leads to is then out of our sight.
+    """
+    return guard(httpx2.AsyncClient(timeout=timeout_s, trust_env=use_proxies), reach)
+
+
+def _guard_transport(transport: object, reach: Reach) -> None:
+    if isinstance(transport, httpx2.AsyncHTTPTransport):
+        cast(Any, transport)._pool._network_backend = GuardedBackend(reach)  # noqa: SLF001
+    elif hasattr(transport, "get_client") and hasattr(transport, "ssl_context"):  # aiohttp's
+        of_aiohttp = cast(Any, transport)
+        of_aiohttp.client = lambda: _guarded_session(of_aiohttp, reach)
+    else:
+        raise TypeError(f"{type(transport).__name__} is a transport that cannot be guarded.")
+
+
+class GuardedBackend(httpcore2.AsyncNetworkBackend):
+    """httpcore2's sockets, opened to addresses within `reach`."""
+
+    def __init__(self, reach: Reach) -> None:
+        self._reach = reach
+        self._inner = cast(httpcore2.AsyncNetworkBackend, httpcore2.AnyIOBackend())
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109 (the base class's)
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        """Connect to the first address of `host` that answers.
+
+        Raises:
+            AddressForbidden: one of them is beyond reach.
+            httpcore2.ConnectError, httpcore2.ConnectTimeout: none answers.
+        """
+        began_s = time.monotonic()
+        try:
+            async with asyncio.timeout(timeout):
+                addresses = await self._reach.resolve(host, port)
+        except TimeoutError as exc:  # an OSError too
+            raise httpcore2.ConnectTimeout(str(exc)) from exc
+        except OSError as exc:
+            raise httpcore2.ConnectError(str(exc)) from exc
+        failure: Exception = httpcore2.ConnectError("It has no address.")
+        for index, address in enumerate(addresses):
+            share_s = None
+            if timeout is not None:  # what is left, shared: one that is silent leaves time for the others
+                share_s = max(0.0, timeout - (time.monotonic() - began_s)) / (len(addresses) - index)
+            try:
+                return await self._inner.connect_tcp(address, port, share_s, local_address, socket_options)
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as exc:
+                failure = exc
+        raise failure
+
+    async def sleep(self, seconds: float) -> None:
+        """See the base class."""
+        await self._inner.sleep(seconds)
+
+
+class GuardedResolver(AbstractResolver):
+    """aiohttp's resolver; gives addresses within `reach`."""
+
+    def __init__(self, reach: Reach) -> None:
+        self._reach, self._inner = reach, aiohttp.DefaultResolver()
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        """See the base class.
+
+        Raises:
+            AddressForbidden: one of them is beyond reach.
+        """
+        found = await self._inner.resolve(host, port, family)
+        for each in found:
+            self._reach.check(each["host"], host)
+        return found
+
+    async def close(self) -> None:
+        """See the base class."""
+        await self._inner.close()
+
+
+def _guarded_session(transport: Any, reach: Reach) -> aiohttp.ClientSession:
+    """As the transport would make it, with the guard before each socket: a literal address, such as a
+    proxy's, is not asked of the resolver.
+    """
+
+    def open_socket(address: "tuple[int, int, int, str, tuple[Any, ...]]") -> socket.socket:
+        family, kind, protocol, _, where = address
+        reach.check(str(where[0]))
+        return socket.socket(family, kind, protocol)
+
+    connector = aiohttp.TCPConnector(
+        limit=transport.limits.max_connections or 0,
+        keepalive_timeout=transport.limits.keepalive_expiry,
+        ssl=transport.ssl_context,
+        resolver=GuardedResolver(reach),
+        socket_factory=open_socket,
+    )
+    return aiohttp.ClientSession(connector=connector)

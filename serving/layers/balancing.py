@@ -1,0 +1,150 @@
+"""Several places where one model is reached, as one worker: which of them is asked, and what follows where it fails."""
+
+import random
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+
+from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused
+from conductor.model.failure import Attempt, Failure
+from conductor.model.retries import call_again
+from conductor.model.worker import Call, Reply, Worker
+from conductor.run.call import input_bound
+from serving.health import WorkerHealth
+from serving.layers.limited import Limited
+from serving.layers.rate import Rate
+
+BYTES_PER_TOKEN = 4
+"""Of prompts, for what is counted before a provider says what it was."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Deployment:
+    """One of the places.
+
+    Args:
+        name: of it.
+        worker: with the layers around one place.
+        limiter: the one of those that knows how many calls are open.
+        health: of its newest calls.
+        weight: its share.
+        requests, tokens: how many it may be sent; None: any number.
+    """
+
+    name: str
+    worker: Worker
+    limiter: Limited
+    health: WorkerHealth
+    weight: float
+    requests: Rate | None = None
+    tokens: Rate | None = None
+
+    @property
+    def wait_s(self) -> float:
+        """How long until it may be sent a call."""
+        return max(rate.wait_s if rate else 0.0 for rate in (self.requests, self.tokens))
+
+    def count(self, tokens: int) -> None:
+        """A call of about so many tokens is sent."""
+        if self.requests is not None:
+            self.requests.take(1)
+        self.correct(tokens)
+
+    def correct(self, tokens: int) -> None:
+        """It took more tokens than were counted, or fewer."""
+        if self.tokens is not None:
+            self.tokens.take(tokens)
+
+    @property
+    def reluctance(self) -> tuple[float, bool]:
+        """By which it comes later in the line: how long it is left alone yet, and whether it is full."""
+        return self.health.rest_s, self.limiter.is_full
+
+
+class Balancing:
+    """`deployments` as the worker `name`. A call goes to one of them, drawn by weight among those that are well
+    and have a free slot; then to the others of these, then to full ones, then to those that are left alone.
+    One that has reached its rate is not asked.
+
+    An error before the first token moves on to the next, unless any of them would say the same: the prompt was
+    refused, or is too long.
+    """
+
+    def __init__(self, name: str, deployments: Sequence[Deployment]) -> None:
+        self._name, self._deployments = name, tuple(deployments)
+
+    @property
+    def name(self) -> str:
+        """See `Worker.name`."""
+        return self._name
+
+    @asynccontextmanager
+    async def open(self, call: Call) -> AsyncGenerator[Reply]:
+        """See `Worker.open`; `deployment` of the reply says who answers, `attempts` who failed before.
+
+        Raises:
+            WorkerBusy: also where every one has reached its rate, and none was asked.
+        """
+        async with AsyncExitStack() as opened:
+            deployment, reply = await self._open_one(opened, call)
+            reply.deployment = deployment.name
+            try:
+                yield reply
+            finally:
+                if reply.usage is not None:
+                    deployment.correct(reply.usage.total_tokens - _estimate(call))
+
+    async def _open_one(self, opened: AsyncExitStack, call: Call) -> tuple[Deployment, Reply]:
+        failed: list[Attempt] = []
+        line = self._line()
+        for deployment in line:
+            began_s = time.monotonic()
+            site = replace(call.site, attempt=call.site.attempt + len(failed))
+            deployment.count(_estimate(call))
+            try:
+                reply = await opened.enter_async_context(deployment.worker.open(replace(call, site=site)))
+            except WorkerError as exc:
+                deployment.correct(-_estimate(call))
+                if deployment is line[-1] or not _may_differ(exc):
+                    exc.attempts = (*failed, *exc.attempts)
+                    raise
+                failure, took_s = Failure.of(exc), time.monotonic() - began_s
+                lost = Attempt.of(self.name, failure, took_s=took_s)
+                call = await call_again(call, exc)
+                failed += [*exc.attempts, replace(lost, deployment=deployment.name)]
+            else:
+                reply.attempts = (*failed, *reply.attempts)
+                return deployment, reply
+        raise AssertionError("the line is not empty")
+
+    def _line(self) -> list[Deployment]:
+        """Who is asked, in order: drawn by weight without putting back, then by reluctance.
+
+        Raises:
+            WorkerBusy: every one has reached its rate.
+        """
+        free = [each for each in self._deployments if not each.wait_s]
+        if not free:
+            wait_s = min(each.wait_s for each in self._deployments)
+            raise WorkerBusy(
+                f"{self.name} is busy. Try again later.",
+                worker=self.name,
+                retry_after_s=wait_s,
+                detail="Every deployment has reached its requests_per_minute or tokens_per_minute.",
+            )
+        # The least of exponential draws is each one's with a chance of its weight over all of them.
+        drawn = sorted(free, key=lambda each: random.expovariate(each.weight))
+        return sorted(drawn, key=lambda each: each.reluctance)
+
+
+def _estimate(call: Call) -> int:
+    """About how many tokens the prompt has."""
+    return input_bound(call) // BYTES_PER_TOKEN
+
+
+def _may_differ(error: WorkerError) -> bool:
+    """Whether another place may answer what one of them did not."""
+    if isinstance(error, WorkerRefused):
+        return error.every_call
+    return not isinstance(error, ContextOverflow)

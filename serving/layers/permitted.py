@@ -1,0 +1,60 @@
+"""Nobody whom the run's permit leaves out, and no longer thought than it allows."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from conductor.errors import WorkerRefused
+from conductor.model.permit import EFFORTS
+from conductor.model.worker import Call, Reply, Worker
+
+
+class Permitted:
+    """`worker`, for runs that may call it.
+
+    Args:
+        worker: who is called.
+        default_effort: how long its model thinks where a call does not say.
+    """
+
+    def __init__(self, worker: Worker, default_effort: str = "none") -> None:
+        self._worker, self._default_effort = worker, default_effort
+
+    @property
+    def name(self) -> str:
+        """See `Worker.name`."""
+        return self._worker.name
+
+    @asynccontextmanager
+    async def open(self, call: Call) -> AsyncGenerator[Reply]:
+        """See `Worker.open`.
+
+        Raises:
+            WorkerRefused: the call's permit leaves it out. It was not asked.
+        """
+        if not call.permit.allows(self.name):
+            message = f"{self.name} is none of the workers that this run may call."
+            raise WorkerRefused(message, worker=self.name, every_call=True)
+        effort = limit_effort(call.sampling.effort, call.permit.max_effort, self._default_effort)
+        if effort != call.sampling.effort:
+            call = replace(call, sampling=replace(call.sampling, effort=effort))
+        async with self._worker.open(call) as reply:
+            yield reply
+
+
+def limit_effort(effort: str | None, most: str | None, default: str) -> str | None:
+    """The level to ask for: `effort`, or `most` where that is lower. A word that is no level counts as the
+    highest.
+
+    Args:
+        effort: what is asked for; None: what the model does by itself.
+        most: the highest level that is allowed; None: any.
+        default: what the model does by itself.
+    """
+    if most is None:
+        return effort
+    return most if _rank(effort or default) > _rank(most) else effort
+
+
+def _rank(level: str) -> int:
+    return EFFORTS.index(level) if level in EFFORTS else len(EFFORTS)

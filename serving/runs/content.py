@@ -1,0 +1,81 @@
+"""What is kept of a run's texts: nothing where its permit says so, else all but secrets and, where it says
+so, personal data.
+
+Between the runs and every store, so that none of them is given more than it may keep; and between a run under
+way and whoever looks at it.
+"""
+
+from dataclasses import replace
+
+from conductor.model.permit import Permit
+from conductor.run.event_log import Journal
+from conductor.run.events import AnswerDelta, Event, RunCancelled, RunFailed, RunFinished
+from conductor.run.record import Record, RunRecords
+from serving.redaction.personal import redact_personal_data
+from serving.redaction.secrets import Redactor, StreamRedactor, redact_secrets
+from serving.redaction.texts import map_texts
+from serving.runs.numbers import event_numbers, record_numbers, without_content
+
+
+def kept_part(records: RunRecords) -> RunRecords:
+    """`records` as they may be kept."""
+    permit = records.record.task.permit
+    if not permit.stores:
+        return without_content(records)
+    redact = redactor_of(permit)
+    inner = {id: map_texts(record, redact) for id, record in records.inner.items()}
+    return replace(records, record=map_texts(records.record, redact), inner=inner)
+
+
+def redactor_of(permit: Permit) -> Redactor:
+    """What takes out of a text what may not be kept of it."""
+    return redact_personal_data if permit.hides_personal_data else redact_secrets
+
+
+class ContentJournal:
+    """Passes on to `journal` what may be kept of one run and of the runs inside it.
+
+    Args:
+        permit: the run's.
+        journal: a store's.
+    """
+
+    def __init__(self, permit: Permit, journal: Journal) -> None:
+        self._permit, self._journal = permit, journal
+        self._redact = redactor_of(permit)
+        self._told = set[str]()
+        self._texts = dict[str, tuple[StreamRedactor, StreamRedactor]]()
+
+    def note(self, record: Record, seq: int, event: Event) -> None:
+        """A `conductor.run.event_log.Journal`. A store writes the texts of a record where it is told of it for
+        the first time; after that, and with a piece of the answer, its numbers alone.
+        """
+        if isinstance(event, AnswerDelta):
+            if self._permit.stores and record.parent is None:
+                self._note_piece(record, seq, event)
+            return
+        if isinstance(event, RunFinished | RunFailed | RunCancelled):
+            self._flush(record, seq, event.at_s)
+        stores, redact = self._permit.stores, self._redact
+        if record.id not in self._told:
+            self._told.add(record.id)
+            record = map_texts(record, redact) if stores else record_numbers(record)
+        self._journal(record, seq, map_texts(event, redact) if stores else event_numbers(event))
+
+    def _note_piece(self, record: Record, seq: int, piece: AnswerDelta) -> None:
+        if record.id not in self._texts:
+            boundary = "\n" if self._permit.hides_personal_data else " \t\n"
+            texts = StreamRedactor(self._redact, boundary), StreamRedactor(self._redact, boundary)
+            self._texts[record.id] = texts
+        text, reasoning = self._texts[record.id]
+        self._pass_on(record, seq, piece.at_s, text.feed(piece.text), reasoning.feed(piece.reasoning))
+
+    def _flush(self, record: Record, seq: int, at_s: float) -> None:
+        """The rest of the answer, before the run ends."""
+        if record.id in self._texts:
+            text, reasoning = self._texts.pop(record.id)
+            self._pass_on(record, seq, at_s, text.flush(), reasoning.flush())
+
+    def _pass_on(self, record: Record, seq: int, at_s: float, text: str, reasoning: str) -> None:
+        if text or reasoning:
+            self._journal(record, seq, AnswerDelta(at_s, text, reasoning))

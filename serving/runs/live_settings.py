@@ -1,0 +1,143 @@
+"""Settings that change while requests run: from Serve's `user_config`, from an edited settings file, from rotated
+files of keys.
+
+New settings are a new pool. Runs under way end on the old one; what cannot be used changes nothing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from conductor.errors import PodiumError, WorkerUnavailable
+from conductor.model.failure import Failure
+from serving.lora.adapters import AdapterError
+from serving.pool import Pool
+from serving.runs.service import Service
+from serving.settings.patch import apply_patch, check_same_deployments
+from serving.settings.settings import Settings, SettingsError
+from serving.settings.source import SettingsSource, key_stamps
+
+logger = logging.getLogger("podium")
+
+POLL_S = 1.0
+"""Between two looks at the files."""
+FAULTS = (SettingsError, AdapterError, WorkerUnavailable)
+AT_START = ("http", "store")
+"""Sections that are read when the server starts."""
+
+
+class LiveSettings:
+    """What one router serves, and how that changes; see `start` and `aclose`.
+
+    Args:
+        service: that serves it.
+        settings: those that it was started with.
+        build: makes a pool of settings.
+        source: where they came from; None: from no file.
+        poll_s: see `POLL_S`.
+        complete: adds what settings do not say, such as known prices, in a thread.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        settings: Settings,
+        build: Callable[[Settings], Pool],
+        source: SettingsSource | None = None,
+        poll_s: float = POLL_S,
+        *,
+        complete: Callable[[Settings], Settings] = lambda settings: settings,
+    ) -> None:
+        self._service, self._settings, self._build = service, settings, build
+        self._source, self._poll_s, self._complete = source, poll_s, complete
+        self._user_config: Mapping[str, Any] = {}
+        self._wanted = settings
+        """With the `user_config` laid over, and with workers whose keys are not there yet."""
+        self._changing = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self.is_up = False
+        """Whether the server has started: before, engines may be starting too, and load their adapters before
+        `/readyz` says yes."""
+
+    def start(self) -> None:
+        """Follow the files from now on."""
+        self.is_up = True
+        if self._task is None and self._source is not None:
+            self._task = asyncio.create_task(self._follow(self._source), name="settings file")
+
+    async def aclose(self) -> None:
+        """Follow them no more."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def patch(self, user_config: Mapping[str, Any]) -> None:
+        """What `user_config` changes of the settings holds from now on, in place of an earlier one.
+
+        Once the server is up, one that cannot be used is said in the log and on `/readyz`.
+
+        Raises:
+            SettingsError, AdapterError, WorkerUnavailable: the server is not up, and has nothing else to go on
+                with.
+        """
+        try:
+            await self._take(self._settings, user_config)
+        except FAULTS as exc:
+            if not self.is_up:
+                raise
+            self._refuse("user_config", exc)
+
+    async def reload(self) -> None:
+        """What the settings file, and the files of keys, say now holds from now on.
+
+        Raises:
+            SettingsError, AdapterError, WorkerUnavailable: it cannot be used, and what was served goes on.
+        """
+        try:
+            if self._source is None:
+                raise SettingsError("This server was started from no settings file.")
+            settings = await asyncio.to_thread(self._source.read)
+            check_same_deployments(self._settings, settings, "The settings file")
+            await self._take(settings, self._user_config)
+        except FAULTS as exc:
+            self._refuse("settings file", exc)
+            raise
+        logger.info("The settings file is taken: %s", self._source.path)
+
+    async def _take(self, settings: Settings, user_config: Mapping[str, Any]) -> None:
+        async with self._changing:
+            wanted = await asyncio.to_thread(self._complete, apply_patch(settings, user_config))
+            pool = self._build(wanted)
+            try:
+                if self.is_up:
+                    await pool.load_adapters()
+            except BaseException:
+                await pool.aclose()
+                raise
+            late = [name for name in AT_START if getattr(settings, name) != getattr(self._settings, name)]
+            if late:
+                logger.warning("What is changed under %s holds after a restart.", ", ".join(late))
+            self._settings, self._user_config, self._wanted = settings, user_config, wanted
+            await self._service.swap(pool)
+
+    def _refuse(self, what: str, error: PodiumError) -> None:
+        why = self._service.refused = Failure.of(error).explanation
+        logger.error("The %s is not taken; what was served goes on: %s", what, why)
+
+    async def _follow(self, source: SettingsSource) -> None:
+        """Reload when a file has changed, and then stayed as it is for one look: it may be half written."""
+        taken = seen = (source.digest, key_stamps(self._wanted))
+        while True:
+            await asyncio.sleep(self._poll_s)
+            now = await asyncio.to_thread(source.stamp, self._wanted)
+            if now == seen and now != taken and now[0]:
+                taken = now
+                with suppress(*FAULTS):
+                    await self.reload()
+                    taken = seen = (now[0], key_stamps(self._wanted))
+                    continue
+            seen = now

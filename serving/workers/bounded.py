@@ -1,0 +1,31 @@
+"""An end for the answers of workers of one's own that pass the limit their call has set."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager
+
+from conductor.model.worker import Call, Reply, Worker
+from serving.workers.output_limit import within_limit
+
+
+class Bounded:
+    """`worker`, cut off where it says more than was asked and held for. Providers' workers see to it
+    themselves.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    @property
+    def name(self) -> str:
+        """See `Worker.name`."""
+        return self._worker.name
+
+    @asynccontextmanager
+    async def open(self, call: Call) -> AsyncGenerator[Reply]:
+        """See `Worker.open`."""
+        async with (
+            self._worker.open(call) as reply,
+            aclosing(within_limit(reply.deltas, call)) as deltas,
+        ):
+            reply.deltas = deltas
+            yield reply

@@ -1,0 +1,138 @@
+"""How models are reached through a cloud, each by its own SDK: who is asked for credentials, and what goes wrong there.
+
+Azure's and AWS's libraries come with the extras `azure` and `bedrock`; they are imported only where a worker
+needs them.
+"""
+# boto3 and google-auth have no types of their own.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from serving.settings.access import Access, Service
+from serving.settings.keys import ApiSettings
+from serving.settings.settings import SettingsError
+from serving.workers.account import NO_KEY, Account
+
+if TYPE_CHECKING:
+    import httpx2
+    import openai
+
+ENTRA_SCOPE = "https://cognitiveservices.azure.com/.default"
+GOOGLE_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+LIBRARIES: dict[Service, str] = {"azure": "azure.identity", "bedrock": "boto3"}
+"""What is needed beyond the base, by the module's name."""
+ERRORS = {
+    "azure.core.exceptions": "AzureError",
+    "botocore.exceptions": "BotoCoreError",
+    "google.auth.exceptions": "GoogleAuthError",
+}
+"""What the clouds' libraries raise where there are no credentials, or none that are taken."""
+
+
+def check_installed(worker: ApiSettings) -> None:
+    """What the worker's cloud needs is installed.
+
+    Raises:
+        SettingsError: it is not.
+    """
+    module = LIBRARIES.get(worker.service) if worker.service else None
+    if module is None or (worker.service == "azure" and _has_key(worker)):
+        return
+    if find_spec(module.partition(".")[0]) is None or find_spec(module) is None:
+        raise SettingsError(
+            f"Worker {worker.name!r}: service {worker.service!r} needs {module}, which is not installed here. "
+            f"Run `pip install 'podium[{worker.service}]'` where the router runs."
+        )
+
+
+class EntraTokens:
+    """Tokens for Azure, kept until they expire: of whoever the router's process is to Entra ID."""
+
+    def __init__(self) -> None:
+        from azure.identity.aio import DefaultAzureCredential, get_bearer_token_provider
+
+        self._credential = DefaultAzureCredential()
+        self._tokens = get_bearer_token_provider(self._credential, ENTRA_SCOPE)
+
+    async def __call__(self) -> str:
+        """One that is in force."""
+        return await self._tokens()
+
+    async def aclose(self) -> None:
+        """Close its connections."""
+        await self._credential.close()
+
+
+def entra_tokens(account: Account) -> EntraTokens | None:
+    """Where the account's tokens for Azure come from; None: it has a key, or is not there."""
+    is_needed = account.access.service == "azure" and account.api_key == NO_KEY
+    return EntraTokens() if is_needed else None
+
+
+def azure_client(
+    account: Account, http: "httpx2.AsyncClient", tokens: EntraTokens | None
+) -> "openai.AsyncAzureOpenAI":
+    """The SDK's client for Azure's dated API."""
+    import openai
+
+    access = account.access
+    assert account.base_url is not None, "settings say so"
+    return openai.AsyncAzureOpenAI(
+        azure_endpoint=account.base_url,
+        azure_deployment=account.model,
+        api_version=access.api_version,
+        api_key=None if tokens else account.api_key,
+        azure_ad_token_provider=tokens,
+        max_retries=0,
+        http_client=http,
+    )
+
+
+def vertex_address(access: Access) -> str | None:
+    """Where Vertex AI is in a region; None: the model is not reached there."""
+    region = access.region
+    if access.service != "vertex":
+        return None
+    if region in ("us", "eu"):
+        return f"https://aiplatform.{region}.rep.googleapis.com"
+    return "https://" + ("" if region == "global" else f"{region}-") + "aiplatform.googleapis.com"
+
+
+def google_credentials(access: Access, worker: str) -> Any | None:
+    """Of the service account in `credentials_file`; None: the SDK looks for Application Default Credentials.
+
+    Raises:
+        SettingsError: the file cannot be used.
+    """
+    if access.credentials_file is None:
+        return None
+    from google.oauth2.service_account import Credentials
+
+    path = Path(access.credentials_file).expanduser()
+    place = f"Worker {worker!r}: credentials_file {path}"
+    try:
+        if path.stat().st_mode & 0o007:
+            raise SettingsError(
+                f"{place} can be read by every account of the machine. Run `chmod 600 {path}`."
+            )
+        return Credentials.from_service_account_file(str(path), scopes=[GOOGLE_SCOPE])
+    except OSError as exc:
+        raise SettingsError(f"{place} cannot be read: {exc.strerror}.") from exc
+    except ValueError as exc:  # its words may quote the file
+        raise SettingsError(f"{place} is no key file of a service account.") from exc
+
+
+def credential_errors() -> tuple[type[Exception], ...]:
+    """The errors of those clouds' libraries that are loaded."""
+    return tuple(
+        getattr(module, name)
+        for path, name in ERRORS.items()
+        if (module := sys.modules.get(path)) is not None
+    )
+
+
+def _has_key(access: Access) -> bool:
+    return access.api_key_env is not None or access.api_key_file is not None

@@ -1,0 +1,47 @@
+"""Which servers may be given the address of a picture.
+
+Whoever gets an address fetches it from where it stands. A provider stands on the internet and finds there
+what anybody finds. A server inside one's own network (Ollama, one's own vLLM) would fetch what a caller
+names from its neighbours and from the cloud's metadata service, and describe it.
+"""
+
+from conductor.model.messages import Image
+from conductor.model.worker import Call
+from serving.egress.reach import REQUESTS, AddressForbidden
+from serving.workers.http_errors import ErrorMapper
+
+INLINE = "data:"
+HTTPS = 443
+
+
+async def check_pictures(call: Call, host: str, fetches: bool | None, faults: ErrorMapper) -> None:
+    """Let a call pass whose pictures are in it, or whose server may fetch them.
+
+    Args:
+        call: what is about to be sent.
+        host: of the server.
+        fetches: what the settings say; None: where it stands decides.
+        faults: makes the error.
+
+    Raises:
+        WorkerRefused: the server would fetch a picture from inside this network.
+    """
+    parts = (part for message in call.messages for part in message.parts)
+    if all(not isinstance(part, Image) or part.url.startswith(INLINE) for part in parts):
+        return
+    if fetches is None:
+        fetches = await _is_public(host)
+    if not fetches:
+        raise faults.refusal(
+            "was not asked: it fetches no pictures. Send the picture itself, as data:image/...;base64,....",
+            f"{host} is not known to be at public addresses, so it would fetch what callers name from inside a network. "
+            "If it may, set `fetches_pictures: true`.",
+        )
+
+
+async def _is_public(host: str) -> bool:
+    try:
+        await REQUESTS.resolve(host.strip("[]"), HTTPS)
+    except (AddressForbidden, OSError):
+        return False
+    return True

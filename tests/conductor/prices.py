@@ -1,0 +1,28 @@
+"""Prices and what calls take, for hypothesis."""
+
+from decimal import Decimal
+
+from hypothesis import strategies as st
+
+from conductor.model.usage import LongPromptRates, Price, Usage
+
+rates = st.integers(0, 10**9).map(lambda millionths: Decimal(millionths) / 10**6)
+"""Dollars a million tokens, with as many decimals as a price list has."""
+ALL_RATES = (rates, rates, *[st.none() | rates] * 4)
+
+
+@st.composite
+def possible_usages(draw: st.DrawFn, most_in: int = 10**6, most_out: int = 10**6) -> Usage:
+    """What a call can take: no part is larger than its whole."""
+    read, written = draw(st.integers(0, most_in)), draw(st.integers(0, most_out))
+    cached = draw(st.integers(0, read))
+    kept = draw(st.integers(0, read - cached))
+    return Usage(read, written, cached, draw(st.integers(0, written)), kept, draw(st.integers(0, kept)))
+
+
+prices = st.builds(
+    Price,
+    *ALL_RATES,
+    st.lists(st.builds(LongPromptRates, *ALL_RATES, st.integers(0, 10**6)), max_size=3).map(tuple),
+)
+"""With tiers in any order, dearer and cheaper ones."""

@@ -1,0 +1,112 @@
+"""The laws of pricing."""
+
+from dataclasses import fields, replace
+from decimal import Decimal
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from conductor.model.usage import MILLION, LongPromptRates, Price, Usage, dearest_of
+from conductor.run.ledger import BudgetLedger
+from tests.conductor.prices import possible_usages, prices
+
+GEMINI = Price(
+    Decimal("1.25"), Decimal(10), Decimal("0.125"),
+    long_prompts=(LongPromptRates(Decimal("2.5"), Decimal(15), Decimal("0.25"), above_input_tokens=200_000),),
+)  # fmt: skip
+CLAUDE = Price(Decimal(3), Decimal(15), Decimal("0.3"), Decimal("3.75"), Decimal(6))
+any_usages = st.builds(Usage, *[st.integers(0, 10**12)] * 6)
+
+
+@given(prices, any_usages)
+def test_no_usage_costs_less_than_nothing_or_than_one_of_its_parts(price: Price, usage: Usage):
+    rates = price.rates_for(usage.input_tokens)
+    cost_usd = price.of(usage)
+    assert cost_usd >= 0
+    assert cost_usd >= usage.cached_input_tokens * rates.cached / MILLION
+    assert cost_usd >= usage.cache_write_1h_tokens * rates.write_1h / MILLION
+    assert cost_usd >= usage.reasoning_tokens * rates.reasoning / MILLION
+
+
+@given(prices, possible_usages())
+def test_a_bill_is_the_sum_of_its_parts(price: Price, usage: Usage):
+    rates = price.rates_for(usage.input_tokens)
+    fresh = usage.input_tokens - usage.cached_input_tokens - usage.cache_write_tokens
+    assert price.of(usage) * MILLION == (
+        fresh * rates.input_usd_per_mtok
+        + usage.cached_input_tokens * rates.cached
+        + (usage.cache_write_tokens - usage.cache_write_1h_tokens) * rates.write
+        + usage.cache_write_1h_tokens * rates.write_1h
+        + (usage.output_tokens - usage.reasoning_tokens) * rates.output_usd_per_mtok
+        + usage.reasoning_tokens * rates.reasoning
+    )
+
+
+@given(prices, possible_usages(), st.integers(0, 10**6), st.integers(0, 10**6))
+@example(GEMINI, Usage(200_001, 1), 0, 0)
+@example(GEMINI, Usage(200_000, 1), 1, 0)
+@example(CLAUDE, Usage(10, 0, 0, 0, 10, 10), 0, 0)
+def test_a_hold_covers_every_tier_and_every_way_to_count(
+    price: Price, usage: Usage, more_in: int, more_out: int
+):
+    bound = Usage(usage.input_tokens + more_in, usage.output_tokens + more_out)
+    assert price.of(usage) <= price.most(bound)
+
+
+@given(prices, st.integers(0, 10**6), st.integers(1, 10**5), st.integers(0, 10**12))
+async def test_an_answer_shortened_to_what_is_left_costs_no_more(
+    price: Price, input_tokens: int, longest: int, left: int
+):
+    left_usd = Decimal(left) / 10**9
+    ledger = BudgetLedger()
+    ledger.budget = replace(ledger.budget, max_cost_usd=left_usd)
+    room = ledger._room(price, input_tokens)  # pyright: ignore[reportPrivateUsage]
+    if room is None or room >= 0:
+        shortened = longest if room is None else min(room, longest)
+        assert price.most(Usage(input_tokens, shortened)) <= left_usd
+
+
+@given(st.lists(prices, min_size=1, max_size=3), possible_usages())
+def test_the_dearest_of_several_prices_is_below_none_of_them(several: list[Price], usage: Usage):
+    dearest = dearest_of(several)
+    assert all(price.of(usage) <= dearest.of(usage) for price in several)
+    assert all(price.most(usage) <= dearest.most(usage) for price in several)
+
+
+def test_a_long_prompt_makes_every_token_of_its_call_dearer():
+    assert GEMINI.of(Usage(200_000, 1000)) == Decimal("0.25") + Decimal("0.01")
+    assert GEMINI.of(Usage(200_001, 1000)) == Decimal("0.5000025") + Decimal("0.015")
+    assert GEMINI.of(Usage(400_000, 0, 100_000)) == Decimal("0.75") + Decimal("0.025")
+
+
+def test_cache_writes_cost_what_the_price_says_and_else_what_the_prompt_does():
+    assert CLAUDE.of(Usage(1_000_000, 0, 0, 0, 400_000, 100_000)) == Decimal("1.8") + Decimal(
+        "1.125"
+    ) + Decimal("0.6")
+    assert Price(Decimal(3), Decimal(15)).of(Usage(1_000_000, 0, 0, 0, 400_000, 100_000)) == 3
+
+
+def test_thoughts_cost_what_the_price_says_and_else_what_words_do():
+    usage = Usage(0, 1_000_000, 0, 250_000)
+    assert Price(Decimal(2), Decimal(8)).of(usage) == 8
+    assert Price(Decimal(2), Decimal(8), reasoning_usd_per_mtok=Decimal(3)).of(usage) == Decimal("6.75")
+
+
+IMPOSSIBLE = [
+    Usage(-1, 5), Usage(5, -1), Usage(10**30, 1), Usage(5, 5, 6), Usage(5, 5, 0, 6), Usage(5, 5, 3, 0, 3),
+    Usage(5, 5, 0, 0, 1, 2), Usage(1.5, 1), Usage(True, 1), Usage("5", 1), Usage(5, None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("usage", IMPOSSIBLE)
+def test_what_no_call_can_take_is_known_for_it(usage: Usage):
+    assert not usage.is_possible
+
+
+@given(possible_usages(), possible_usages())
+def test_usages_add_up_field_by_field(a: Usage, b: Usage):
+    assert a.is_possible
+    assert (a + b).is_possible
+    for each in fields(Usage):
+        assert getattr(a + b, each.name) == getattr(a, each.name) + getattr(b, each.name)

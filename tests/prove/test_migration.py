@@ -1,0 +1,12 @@
+"""A migration that is killed before each of its statements, while others write, on real databases."""
+
+from prove.migration import kill_migrations
+from serving.database.address import Address
+
+
+async def test_a_migration_that_is_killed_anywhere_leaves_no_half_schema_and_loses_no_row(
+    store_address: Address,
+) -> None:
+    killed, half, lost = await kill_migrations(store_address)
+    assert killed > 10
+    assert (half, lost) == (0, 0)

@@ -1,0 +1,234 @@
+"""A receiver is told of each part of a budget once, signed as Standard Webhooks has it, and nobody waits for it."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from aiohttp import web
+from sqlalchemy import func, select
+from standardwebhooks.webhooks import Webhook, WebhookVerificationError
+
+from conductor.errors import BudgetExceeded
+from conductor.model.usage import Price, Usage
+from serving.accounts.account_ledger import AccountLedger
+from serving.accounts.budget_webhooks import BudgetWebhooks, headers
+from serving.accounts.budgets import read_spending, set_budget
+from serving.accounts.replica_store import ReplicaStore
+from serving.accounts.windows import key_subject, team_subject
+from serving.database.address import Address
+from serving.database.schema import budget_alert
+from serving.pool import build_pool
+from serving.settings.settings import SettingsError, parse
+from serving.settings.webhooks import WebhookSettings
+from tests.serving.api.keyed import keyed
+from tests.serving.api.served import ASK, scripted, team
+
+SECRET, OLD_SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLKSw", "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
+ENVIRONMENT = {"PODIUM_WEBHOOK_SECRET": SECRET}
+CENT_A_TOKEN = {"input_usd_per_mtok": 0, "output_usd_per_mtok": 10_000}
+WORKER = scripted("w", "one two", price=CENT_A_TOKEN, max_output_tokens=4)
+"""Two cents an answer."""
+
+
+@dataclass
+class Receiver:
+    """A program of a customer's: it believes what is signed, and answers with `statuses` in turn, then with 204."""
+
+    url: str = ""
+    statuses: list[int] = field(default_factory=list[int])
+    messages: list[Any] = field(default_factory=list[Any])
+    ids: list[str] = field(default_factory=list[str])
+    secret: str = SECRET
+    hold: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def receive(self, request: web.Request) -> web.Response:
+        told = Webhook(self.secret).verify(await request.read(), dict(request.headers))
+        await self.hold.wait()
+        self.messages.append(told)
+        self.ids.append(request.headers["webhook-id"])
+        return web.Response(
+            status=self.statuses.pop(0) if self.statuses else 204, headers={"location": "/elsewhere"}
+        )
+
+
+@asynccontextmanager
+async def receiving(*statuses: int) -> AsyncGenerator[Receiver]:
+    receiver = Receiver(statuses=list(statuses))
+    receiver.hold.set()
+    app = web.Application()
+    app.router.add_post("/hook", receiver.receive)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    receiver.url = f"http://127.0.0.1:{runner.addresses[0][1]}/hook"
+    try:
+        yield receiver
+    finally:
+        receiver.hold.set()
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def store_and_hooks(
+    address: Address, url: str, n: int = 1, **options: Any
+) -> AsyncGenerator[list[BudgetWebhooks]]:
+    """Replicas that share the store, each with its part in telling."""
+    settings = WebhookSettings(url=url, **options)
+    async with AsyncExitStack() as stack:
+        found: list[BudgetWebhooks] = []
+        for _ in range(n):
+            store = ReplicaStore(address)
+            stack.push_async_callback(store.aclose)
+            found.append(
+                BudgetWebhooks(store, lambda: settings, ENVIRONMENT, look_s=0.05, waits_s=(0.1, 0.1, 0.1))
+            )
+            stack.push_async_callback(found[-1].aclose)
+        yield found
+
+
+async def test_each_part_of_a_budget_is_told_once_in_its_window_whatever_the_replicas(
+    store_address: Address,
+) -> None:
+    async with receiving() as receiver, keyed(store_address, team(workers=[WORKER], workflows={})) as it:
+        await it.directory.set_budget(team_subject(it.ids["search"]), {"month": Decimal("0.2")})
+        async with store_and_hooks(store_address, receiver.url, n=3) as replicas:
+            told: list[int] = []
+            for _ in range(9):
+                answer = await it.ask("mine", "POST", "/v1/chat/completions", ASK | {"model": "w"})
+                assert answer.status_code == 200, answer.text
+                while Decimal((await _month(it))["held_usd"]):
+                    await asyncio.sleep(0.01)
+                await asyncio.gather(*(each.look() for each in replicas))
+                told.append(len(receiver.messages))
+            assert told == [0, 0, 0, 0, 1, 1, 1, 2, 2], "at 0.10 and 0.16 of 0.20 dollars"
+            answer = await it.ask("mine", "POST", "/v1/chat/completions", ASK | {"model": "w"})
+            assert answer.status_code == 402, "it could cost four cents, and two are left"
+            while len(receiver.messages) < 3:
+                await asyncio.gather(*(each.look() for each in replicas))
+        assert [message["data"]["percent"] for message in receiver.messages] == [50, 80, 100]
+        assert len(set(receiver.ids)) == 3
+        first = receiver.messages[0]
+        assert first["type"] == "budget.threshold_reached"
+        assert first["data"] | {"window": ""} == {
+            "subject": {"kind": "team", "id": it.ids["search"], "name": "search"},
+            "period": "month", "window": "", "percent": 50, "limit_usd": "0.2", "spent_usd": "0.1",
+        }  # fmt: skip
+        assert first["data"]["window"] == f"{datetime.now(UTC):%Y-%m}"
+
+
+async def _month(it: Any) -> Any:
+    return (await it.ask("admin", "GET", f"/v1/admin/teams/{it.ids['search']}/budget")).json()["month"]
+
+
+async def spend(store: ReplicaStore, key_id: str, usd: str, cap: str = "1") -> None:
+    """What a run of the key costs."""
+    await set_budget(await store.database(), key_subject(key_id), "day", Decimal(cap))
+    ledger = AccountLedger(await store.ledger(), key_id, None, "wf_1")
+    async with ledger.hold(Price(Decimal(0), Decimal(10_000)), 0, 64, "w") as hold:
+        await ledger.settle(hold, Decimal(usd), Usage(1, 1))
+    while not (await read_spending(await store.database(), key_subject(key_id)))[0].spent_usd:
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("status", [500, 302, 429])
+async def test_what_is_not_taken_is_sent_again_under_the_same_id(status: int, store_address: Address) -> None:
+    async with (
+        receiving(status, status) as receiver,
+        store_and_hooks(store_address, receiver.url) as (hooks,),
+    ):
+        await spend(hooks._store, "key_1", "0.6")
+        hooks.start()
+        await until_done(hooks, 1)
+        assert len(receiver.messages) == 3, "the third was taken"
+        assert len(set(receiver.ids)) == 1
+        assert len({json.dumps(message, sort_keys=True) for message in receiver.messages}) == 1
+
+
+async def test_a_receiver_that_never_takes_it_is_given_up_and_one_that_is_gone_at_once(
+    store_address: Address,
+) -> None:
+    async with receiving(*[500] * 9) as receiver, store_and_hooks(store_address, receiver.url) as (hooks,):
+        await spend(hooks._store, "key_1", "0.6")
+        hooks.start()
+        await until_done(hooks, 1)
+        assert len(receiver.messages) == 4, "the first and three more"
+        receiver.statuses = [410]
+        await spend(hooks._store, "key_2", "0.6")
+        await until_done(hooks, 2)
+        assert len(receiver.messages) == 5
+
+
+async def until_done(hooks: BudgetWebhooks, n: int) -> None:
+    """So many are taken or given up."""
+    done = select(func.count()).select_from(budget_alert).where(budget_alert.c.done_us.is_not(None))
+    while True:
+        async with (await hooks._store.database()).reading() as connection:
+            if await connection.scalar(done) == n:
+                return
+        await asyncio.sleep(0.02)
+
+
+async def test_a_call_that_finds_too_little_left_tells_of_the_whole_budget(store_address: Address) -> None:
+    async with (
+        receiving() as receiver,
+        store_and_hooks(store_address, receiver.url, budget_percent=(100,)) as (hooks,),
+    ):
+        await spend(hooks._store, "key_1", "0.99")
+        await hooks.look()
+        assert receiver.messages == []
+        ledger = AccountLedger(await hooks._store.ledger(), "key_1", None, "wf_2", wait_s=0)
+        with pytest.raises(BudgetExceeded):
+            async with ledger.hold(Price(Decimal(0), Decimal(10_000)), 0, 64, "w"):
+                pass
+        while not await hooks.look():
+            await asyncio.sleep(0.02)
+        assert [(m["data"]["percent"], m["data"]["spent_usd"]) for m in receiver.messages] == [(100, "0.99")]
+
+
+async def test_no_request_waits_for_a_receiver_that_does_not_answer(store_address: Address) -> None:
+    async with receiving() as receiver, keyed(store_address, team(workers=[WORKER], workflows={})) as it:
+        receiver.hold.clear()
+        await it.directory.set_budget(team_subject(it.ids["search"]), {"month": Decimal("0.2")})
+        async with store_and_hooks(store_address, receiver.url) as (hooks,):
+            hooks.start()
+            for _ in range(6):
+                async with asyncio.timeout(5):
+                    answer = await it.ask("mine", "POST", "/v1/chat/completions", ASK | {"model": "w"})
+                assert answer.status_code == 200
+            receiver.hold.set()
+            while not receiver.messages:
+                await asyncio.sleep(0.02)
+
+
+async def test_two_secrets_sign_each_so_that_either_receiver_believes_it() -> None:
+    signing = [Webhook(SECRET), Webhook(OLD_SECRET)]
+    sent = headers("msg_1", '{"a": 1}', signing)
+    for each in signing:
+        assert each.verify('{"a": 1}', sent) == {"a": 1}
+        with pytest.raises(WebhookVerificationError):
+            each.verify('{"a": 2}', sent)
+
+
+@pytest.mark.parametrize(
+    ("secret", "fault"),
+    [
+        (None, "PODIUM_WEBHOOK_SECRET"),
+        ("whsec_***", "no secret of the form"),
+        ("whsec_", "no secret of the form"),
+        ("whsec_c2hvcnQ=", "at least 24 bytes"),
+    ],
+)
+def test_settings_without_a_secret_that_signs_are_refused_and_the_secret_is_not_told(
+    secret: str | None, fault: str
+) -> None:
+    settings = parse({"workers": [scripted("w")], "webhooks": {"url": "https://hooks.example/x"}})
+    with pytest.raises(SettingsError, match=fault) as caught:
+        build_pool(settings, {} if secret is None else {"PODIUM_WEBHOOK_SECRET": secret}, {})
+    assert "***" not in str(caught.value)

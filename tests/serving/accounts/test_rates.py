@@ -1,0 +1,163 @@
+"""Requests and tokens in a minute: in memory, and in a real Redis that several routers share."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conductor.model.messages import Message
+from conductor.model.usage import Usage
+from conductor.model.worker import CallResult, FinishReason
+from conductor.run.record import Account, PlanRecord, Record, RunRecords
+from conductor.run.task import Task
+from serving.accounts.account_policy import UNLIMITED, AccountPolicy, Policies
+from serving.accounts.rates import Rates, wait_until
+from tests.databases import running_redis
+
+ME = Account("key_1", "team_1")
+TEAMMATE = Account("key_2", "team_1")
+
+
+def limits(team: int | None = None, key: int | None = None, **more: int) -> Policies:
+    """Of requests, and `team_tokens`, `key_tokens`."""
+    found = {
+        whose: AccountPolicy(requests_per_minute=requests, tokens_per_minute=more.get(f"{whose}_tokens"))
+        for whose, requests in (("team", team), ("key", key))
+    }
+    return Policies(**found)
+
+
+@pytest.fixture(autouse=True)
+async def _in_mid_minute() -> None:
+    """What is counted at the very end of a minute begins to be forgotten at once."""
+    while time.time() % 60 > 50:
+        await asyncio.sleep(0.5)
+
+
+@pytest.fixture(scope="module")
+def redis_url() -> Iterator[str]:
+    with running_redis() as url:
+        yield url
+
+
+@pytest.fixture(params=["memory", "redis"])
+async def rates(request: pytest.FixtureRequest) -> AsyncGenerator[Rates]:
+    url = request.getfixturevalue("redis_url") if request.param == "redis" else None
+    made = Rates(url)
+    if url:
+        await made.admit("first", ME, limits(key=1), 1)
+        await made._windows.reset()  # type: ignore[union-attr]
+    async with aclosing(made):
+        yield made
+
+
+def records(tokens: int) -> RunRecords:
+    """A run whose one call took so many."""
+    result = CallResult("x", "a", "m", Usage(tokens - 1, 1), None, FinishReason.STOP)
+    task = Task((Message.of("user", "x"),))
+    return RunRecords(
+        replace(Record("wf_1", task, 0.0), plans=(PlanRecord(0, 0, "conductor", 0.0, "a", result=result),))
+    )
+
+
+async def admitted(rates: Rates, policies: Policies, account: Account = ME, tokens: int = 10, run: str = "wf_1") -> bool:  # fmt: skip
+    return (await rates.admit(run, account, policies, tokens)).refusal is None
+
+
+async def test_a_key_is_let_in_so_often_and_told_when_to_come_back(rates: Rates) -> None:
+    assert [await admitted(rates, limits(key=3)) for _ in range(5)] == [True] * 3 + [False] * 2
+    told = await rates.admit("wf_1", ME, limits(key=3), 10)
+    assert told.refusal is not None
+    assert 0 < told.refusal.retry_after_s <= 61
+    assert "3 requests in a minute" in told.refusal.message
+    assert "`podium keys policy`" in told.refusal.message
+    assert told.headers["x-ratelimit-limit-requests"] == "3"
+    assert told.headers["x-ratelimit-remaining-requests"] == "0"
+    assert await admitted(rates, limits(key=3), TEAMMATE)
+
+
+async def test_all_keys_of_a_team_share_its_limit_and_a_refusal_takes_nothing(rates: Rates) -> None:
+    policies = limits(team=3, key=2)
+    assert [await admitted(rates, policies) for _ in range(6)] == [True] * 2 + [False] * 4
+    assert [await admitted(rates, policies, TEAMMATE) for _ in range(2)] == [True, False]
+    assert await admitted(rates, policies, Account("key_3", "team_2"))
+    assert await admitted(rates, UNLIMITED)
+
+
+async def test_tokens_are_estimated_at_the_door_and_corrected_at_the_end(rates: Rates) -> None:
+    policies = limits(key_tokens=1000)
+
+    async def left() -> int:
+        told = await rates.admit("look", ME, policies, 1)
+        await rates.settle("look", None)
+        return int(told.headers["x-ratelimit-remaining-tokens"]) + 1
+
+    assert await admitted(rates, policies, tokens=400)
+    assert await left() == 600
+    await rates.settle("wf_1", records(100))
+    assert await left() == 900
+    assert await admitted(rates, policies, tokens=100, run="wf_2")
+    await rates.settle("wf_2", records(2000))
+    assert not await admitted(rates, policies, tokens=1)
+    await rates.settle("wf_2", records(2000))  # once is enough
+
+
+async def test_a_request_that_is_not_run_gives_its_tokens_back(rates: Rates) -> None:
+    policies = limits(key_tokens=100)
+    for _ in range(5):
+        assert await admitted(rates, policies, tokens=5000)  # more than there are: all of them
+        assert not await admitted(rates, policies, tokens=1, run="another")
+        await rates.settle("wf_1", None)
+
+
+async def test_routers_that_share_a_redis_share_the_limits(redis_url: str) -> None:
+    async with aclosing(Rates(redis_url)) as one, aclosing(Rates(redis_url)) as other:
+        mine = Account("key_shared")
+        asked = [await admitted(each, limits(key=4), mine) for each in (one, other) * 3]
+    assert asked == [True] * 4 + [False] * 2
+
+
+async def test_while_redis_is_away_everybody_is_let_in_and_the_log_says_so_without_the_password(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.ERROR, "podium")
+    async with aclosing(Rates("redis://:a-long-password-of-ours@127.0.0.1:1/0")) as rates:
+        assert [await admitted(rates, limits(key=1)) for _ in range(3)] == [True] * 3
+        await rates.settle("wf_1", records(9))
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "Redis does not answer" in line
+    assert "a-long-password" not in line
+
+
+@given(
+    st.integers(0, 99), st.floats(0, 60), st.integers(0, 99), st.floats(60, 120), st.integers(1, 100), st.data()
+)  # fmt: skip
+def test_after_the_wait_there_is_room_and_not_long_before(
+    before: int, before_s: float, count: int, count_s: float, limit: int, data: st.DataObject
+) -> None:
+    amount = data.draw(st.integers(1, limit))
+    wait_s = wait_until((before, before_s, count, count_s), limit, amount)
+
+    def fits(after_s: float) -> bool:
+        if after_s < count_s - 60:
+            used = before * max(0.0, before_s - after_s) / 60 + count
+        else:
+            used = count * max(0.0, count_s - after_s) / 60
+        return int(used) + amount <= limit
+
+    assert 0 <= wait_s <= 120
+    assert fits(wait_s + 0.01)
+    if wait_s > 0.02 and abs(wait_s - (count_s - 60)) > 0.02:
+        assert not fits(wait_s - 0.02)
+
+
+def test_a_redis_of_tests_is_gone_afterwards(tmp_path: Path) -> None:
+    with running_redis() as url:
+        assert url.startswith("redis://127.0.0.1:")

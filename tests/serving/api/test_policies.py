@@ -1,0 +1,182 @@
+"""Policies of teams and keys over a real socket: what is refused, what is cut, what is kept."""
+
+from collections.abc import AsyncGenerator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.accounts.account_policy import AccountPolicy
+from serving.database.address import Address
+from tests.serving.api.keyed import Keyed, keyed
+from tests.serving.api.served import ASK, PRICE, TWO, plan, scripted, step, team
+
+CHAT = "/v1/chat/completions"
+
+
+def settings(*plans: Any, **changes: Any) -> Any:
+    boss = scripted("conductor", *(plans or (TWO,)), in_pool=False, local=True, fallbacks=["a"])
+    cloud = scripted("cloud", "From far.", provider="openai", region="us", local=False, price=PRICE)
+    down = scripted("down", {"error": "unavailable"}, fallbacks=["cloud"], retry={"attempts": 1})
+    mine = [scripted("a", "A.", price=PRICE, region="eu"), scripted("b", "B.", price=PRICE), cloud, down]
+    return team(workers=mine, workflows={"far": [step("cloud", "Go.")]}, **changes) | {
+        "workers": [boss, *mine]
+    }
+
+
+@pytest.fixture
+async def it(tmp_path: Path) -> AsyncGenerator[Keyed]:
+    async with keyed(tmp_path, settings()) as running:
+        yield running
+
+
+async def limit(it: Keyed, whose: str, name: str, **policy: Any) -> Any:
+    answer = await it.ask("admin", "POST", f"/v1/admin/{whose}/{it.ids[name]}/policy", policy)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def ask(it: Keyed, who: str = "mine", **body: Any) -> Any:
+    podium = body.pop("podium", None)
+    return await it.ask(who, "POST", CHAT, ASK | body | ({"podium": podium} if podium else {}))
+
+
+@pytest.mark.parametrize(
+    ("policy", "body", "param", "said"),
+    [
+        ({"models": ["a"]}, {}, "model", "'mini' may not be asked"),
+        ({"exclude_workers": ["a"]}, {"model": "a"}, "model", "'a' may not be called"),
+        ({"local_only": True}, {"model": "far"}, "model", "'cloud' may not be called"),
+        ({"local_only": True}, {"podium": {"workers": ["cloud"]}}, "podium.workers", "'cloud' may not be called"),
+        ({"local_only": True}, {"podium": {"plan": [step("cloud")]}}, "podium.plan", "'cloud' may not be called"),
+        ({"providers": ["openai"]}, {}, "model", "the conductor of 'mini' may not be called"),
+        ({"regions": ["eu"]}, {"model": "b"}, "model", "'b' may not be called"),
+        ({"max_steps": 1}, {"podium": {"plan": [step("a"), step("b")]}}, "podium.plan", "1 steps at most, and this has 2"),
+        ({"max_rounds": 1}, {"podium": {"rounds": 2}}, "podium.rounds", "1 rounds at most"),
+        ({"max_effort": "low"}, {"reasoning_effort": "high"}, "reasoning_effort", "'low' at most"),
+        ({"store_content": False}, {"podium": {"keep": True}}, "podium.keep", "no text of a run is kept"),
+        ({"store_content": False}, {"podium": {"background": True}}, "podium.background", "no text of a run is kept"),
+    ],
+)  # fmt: skip
+async def test_what_is_refused_names_the_field_and_who_may_change_it(
+    it: Keyed, policy: Any, body: Any, param: str, said: str
+) -> None:
+    for whose, name in (("keys", "mine"), ("teams", "search")):
+        await limit(it, whose, name, **policy)
+        answer = await ask(it, **body)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"], error["param"]) == (403, "not_allowed", param)
+        assert said in error["message"]
+        assert f"`podium {whose} policy`" in error["message"]
+        assert not [call for wire in it.api.service.pool.clients for call in wire.calls]  # type: ignore[attr-defined]
+        lifted = {field: AccountPolicy.model_fields[field].default for field in policy}
+        await limit(it, whose, name, **{field: [*value] if isinstance(value, frozenset) else value for field, value in lifted.items()})  # fmt: skip
+    assert (await ask(it, model="a")).status_code == 200
+
+
+async def test_a_policy_is_the_keys_and_the_teams_together_and_nobody_elses(it: Keyed) -> None:
+    await limit(it, "teams", "search", max_steps=3, models=["mini", "a", "b"])
+    shown = await limit(it, "keys", "mine", max_steps=5, models=["mini", "a", "far"])
+    assert shown["policy"]["max_steps"] == 5
+    assert (shown["in_force"]["max_steps"], sorted(shown["in_force"]["models"])) == (3, ["a", "mini"])
+    listed = {who: [each["id"] for each in (await it.ask(who, "GET", "/v1/models")).json()["data"]] for who in ("mine", "only run", "other team")}  # fmt: skip
+    assert listed["mine"] == ["mini", "a"]
+    assert listed["only run"] == ["mini", "a", "b"]
+    assert "far" in listed["other team"]
+    assert (await it.ask("mine", "GET", "/v1/models/b")).status_code == 404
+
+
+async def test_a_conductor_does_not_know_of_workers_that_may_not_be_called_and_cannot_ask_them(
+    tmp_path: Path,
+) -> None:
+    evil = plan(step(2, "Ask the cloud."), step("cloud", "Ask it by name."))
+    async with keyed(tmp_path, settings(evil)) as it:
+        await limit(it, "teams", "search", local_only=True, exclude_workers=["down"])
+        answer = await ask(it)
+        assert answer.status_code == 200
+        assert answer.json()["podium"]["fallback"]
+        assert not it.api.worker("cloud").calls
+        (shown, *_) = it.api.worker("conductor").calls
+        assert "cloud" not in shown.messages[-1].text
+        assert (await ask(it, "other team")).status_code == 200
+
+
+async def test_nobody_is_failed_over_to_who_may_not_be_called(it: Keyed) -> None:
+    assert (await ask(it, "other team", model="down")).status_code == 200
+    assert len(it.api.worker("cloud").calls) == 1
+    await limit(it, "keys", "mine", local_only=True)
+    answer = await ask(it, model="down")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (502, "worker_unavailable")
+    assert len(it.api.worker("cloud").calls) == 1
+
+
+async def test_where_the_conductor_may_not_be_called_the_one_that_it_falls_back_to_plans(it: Keyed) -> None:
+    await limit(it, "keys", "mine", exclude_workers=["conductor"])
+    assert (await ask(it)).status_code == 200
+    assert not it.api.worker("conductor").calls
+    assert it.api.worker("a").calls[0].site.operation == "plan"
+
+
+async def test_limits_of_the_settings_are_cut_in_silence_and_effort_for_every_worker(tmp_path: Path) -> None:
+    thinker = scripted("a", "A.", effort="max", price=PRICE)
+    three = plan(step("a", "x"), step("a", "y"), step("a", "z"))
+    async with keyed(
+        tmp_path, team(three, workers=[thinker], workflows={}, models={"mini": {"rounds": 3}})
+    ) as it:
+        await limit(it, "keys", "mine", max_steps=2, max_rounds=1, max_effort="low", max_cost_usd="0.5")
+        answer = (await ask(it)).json()
+        assert answer["podium"]["rounds"] == 1
+        record = (await it.ask("mine", "GET", f"/v1/workflows/{answer['podium']['workflow_id']}")).json()
+        assert all(len(each["steps"]) <= 2 for each in record["plans"])
+        assert {call.sampling.effort for call in it.api.worker("a").calls} == {"low"}
+        await limit(it, "keys", "mine", max_cost_usd="0.000001")
+        refused = await ask(it, model="a")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (402, "budget_exceeded")
+
+
+async def test_of_a_run_whose_texts_may_not_be_kept_only_numbers_are(it: Keyed) -> None:
+    await limit(it, "teams", "search", store_content=False)
+    answer = (await ask(it)).json()
+    assert answer["choices"][0]["message"]["content"] == "B."
+    record = (await it.ask("mine", "GET", f"/v1/workflows/{answer['podium']['workflow_id']}")).json()
+    assert record["content"] is False
+    assert record["usage"]["total_tokens"] > 0
+    assert record["answer"] == "… [2 characters]"
+    assert "sky" not in str(record)
+    header = it.headers("mine") | {"idempotency-key": "one"}
+    refused = await it.api.http.post(CHAT, json=ASK, headers=header)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (403, "Idempotency-Key")
+
+
+async def test_a_record_says_whether_models_may_be_trained_on_it(it: Keyed) -> None:
+    await limit(it, "teams", "search", train_on_content=False)
+    for who, may in (("mine", False), ("other team", True)):
+        id = (await ask(it, who)).json()["podium"]["workflow_id"]
+        assert (await it.ask(who, "GET", f"/v1/workflows/{id}")).json()["training"] is may
+
+
+async def test_a_policy_that_cannot_be_read_lets_nobody_in(store_address: Address) -> None:
+    async with keyed(store_address, settings()) as it:
+        assert (await ask(it)).status_code == 200
+        database = await it.directory.open()
+        async with database.writing() as connection:
+            await connection.exec_driver_sql('UPDATE team SET policy = \'{"max_steps": 1, "unknown": 2}\'')
+        await limit_nothing(it)
+        answer = await ask(it)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_unavailable")
+
+
+async def limit_nothing(it: Keyed) -> None:
+    """Have the server look keys up again."""
+    assert (await it.ask("admin", "POST", "/v1/admin/teams", {"name": "nobody's"})).status_code == 201
+
+
+async def test_a_wrong_policy_is_refused_by_its_field(it: Keyed) -> None:
+    path = f"/v1/admin/teams/{it.ids['search']}/policy"
+    for body, said in (({"max_stepz": 1}, "max_stepz"), ({"max_cost_usd": -1}, "max_cost_usd")):
+        answer = await it.ask("admin", "POST", path, body)
+        assert answer.status_code == 400
+        assert said in answer.text
+    assert (await it.ask("admin", "GET", path)).json()["policy"]["max_steps"] is None
+    assert Decimal((await limit(it, "teams", "search", max_cost_usd="0.10"))["policy"]["max_cost_usd"]) == Decimal("0.10")  # fmt: skip

@@ -1,0 +1,63 @@
+"""Requests and tokens in a minute, as clients meet them."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from tests.serving.api.keyed import keyed
+from tests.serving.api.served import ASK, PRICE, scripted, team
+from tests.serving.api.test_policies import ask, limit
+from tests.serving.states import until
+
+SETTINGS = team(workers=[scripted("a", "word " * 50, price=PRICE)], workflows={})
+
+
+@pytest.fixture(autouse=True)
+async def _in_mid_minute() -> None:
+    while time.time() % 60 > 50:
+        await asyncio.sleep(0.5)
+
+
+async def test_answers_carry_the_rates_and_beyond_them_sdks_are_told_to_wait(tmp_path: Path) -> None:
+    async with keyed(tmp_path, SETTINGS) as it:
+        await limit(it, "keys", "mine", requests_per_minute=2, tokens_per_minute=10_000)
+        for stream, left in ((False, "1"), (True, "0")):
+            answer = await ask(it, model="a", stream=stream)
+            assert answer.status_code == 200
+            assert answer.headers["x-ratelimit-limit-requests"] == "2"
+            assert answer.headers["x-ratelimit-remaining-requests"] == left
+            assert int(answer.headers["x-ratelimit-remaining-tokens"]) < 10_000
+            assert answer.headers["x-ratelimit-reset-requests"].endswith("s")
+        client = openai.AsyncOpenAI(base_url=f"{it.api.url}/v1", api_key=it.secrets["mine"], max_retries=0)
+        with pytest.raises(openai.RateLimitError) as caught:
+            await client.chat.completions.create(**(ASK | {"model": "a"}))
+        refused: Any = caught.value
+        assert (refused.code, refused.type) == ("rate_limit_exceeded", "rate_limit_error")
+        assert 1 <= int(refused.response.headers["retry-after"]) <= 61
+        assert refused.response.headers["x-ratelimit-remaining-requests"] == "0"
+        assert refused.response.headers["x-should-retry"] == "true"
+        assert len(it.api.worker("a").calls) == 2
+        free = await ask(it, "only run", model="a")
+        assert (free.status_code, "x-ratelimit-limit-requests" in free.headers) == (200, False)
+
+
+async def test_tokens_of_all_calls_count_once_they_are_known_and_what_did_not_run_costs_none(
+    tmp_path: Path,
+) -> None:
+    async with keyed(tmp_path, SETTINGS) as it:
+        await limit(it, "teams", "search", tokens_per_minute=1200)
+        wrong = await ask(it, model="nobody", max_tokens=1000)
+        assert wrong.status_code == 404
+        first = await ask(it, model="a", max_tokens=400)
+        used = first.json()["usage"]["total_tokens"]
+        await until(lambda: not it.api.service.rates._admitted, "the first one is settled")
+        assert 50 < used < 100
+        asked = await ask(it, "only run", model="a", max_tokens=1000)
+        assert asked.status_code == 200  # the estimate of the first one was 400
+        await until(lambda: not it.api.service.rates._admitted, "the second one is settled")
+        left = int((await ask(it, model="a", max_tokens=10)).headers["x-ratelimit-remaining-tokens"])
+        assert 1200 - 4 * used < left < 1200 - 2 * used

@@ -1,0 +1,144 @@
+"""A store that is away, or whose disk is full: what paid calls do meanwhile, as settings say, and that all is
+entered and goes on by itself when it is back.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.accounts.ledger_check import find_faults
+from serving.accounts.windows import key_subject
+from serving.database import writer
+from serving.database.address import Address, sqlite_address
+from tests.databases import Postgres
+from tests.serving.api.keyed import Keyed, keyed
+from tests.serving.api.served import ASK, scripted, team
+from tests.serving.api.test_who_pays import DEAR, spent_usd
+
+COST_USD = Decimal("0.121")
+"""Of one answer of `dear`."""
+POOL = [DEAR, scripted("free")]
+FULL = "max_page_count=1"
+"""SQLite takes it for as many pages as there are."""
+
+
+@dataclass
+class Outage:
+    """A database that can be taken away."""
+
+    address: Address
+    begin: Callable[[], Awaitable[None]]
+    end: Callable[[], Awaitable[None]]
+
+
+@pytest.fixture(params=["stopped", "full"])
+async def outage(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncGenerator[Outage]:
+    """A PostgreSQL that is stopped, and a SQLite file whose disk is full."""
+    if request.param == "stopped":
+        postgres: Postgres = request.getfixturevalue("postgres")
+        address, is_stopped = await asyncio.to_thread(postgres.make_database), False
+
+        async def stop() -> None:
+            nonlocal is_stopped
+            await asyncio.to_thread(postgres.stop)
+            is_stopped = True
+
+        async def start() -> None:
+            nonlocal is_stopped
+            await asyncio.to_thread(postgres.start)
+            is_stopped = False
+
+        yield Outage(address, stop, start)
+        if is_stopped:
+            await start()
+        return
+    pragmas = writer.PRAGMAS
+
+    async def fill() -> None:
+        monkeypatch.setattr(writer, "PRAGMAS", (*pragmas, FULL))
+
+    async def empty() -> None:
+        monkeypatch.setattr(writer, "PRAGMAS", pragmas)
+
+    yield Outage(sqlite_address(tmp_path / "podium.db"), fill, empty)
+
+
+async def ask(it: Keyed, model: str = "dear") -> Any:
+    return await it.ask("mine", "POST", "/v1/chat/completions", ASK | {"model": model})
+
+
+async def reconnect(it: Keyed) -> None:
+    """The writer's connection was made before: it is made again at the next use."""
+    assert it.store._ledger is not None
+    await it.store._ledger.writer._backend.aclose()
+
+
+async def test_paid_calls_are_refused_while_the_store_is_away_and_go_on_when_it_is_back(
+    outage: Outage,
+) -> None:
+    async with keyed(outage.address, team(workers=POOL, workflows={})) as it:
+        await it.directory.set_budget(key_subject(it.ids["mine"]), {"day": Decimal(1000)})
+        paid = [(await ask(it)).status_code]
+        await outage.begin()
+        await reconnect(it)
+        while (refused := await ask(it)).status_code == 200:  # a full disk's last page
+            paid.append(200)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "store_unavailable")
+        assert "127.0.0.1" not in refused.text
+        assert (await ask(it, "free")).status_code == 200, "what costs nothing goes on"
+        await outage.end()
+        while (answer := await ask(it)).status_code == 503:
+            await asyncio.sleep(0.05)
+        paid.append(answer.status_code)
+        assert set(paid) == {200}
+        assert await spent_usd(it, "keys", it.ids["mine"]) == len(paid) * COST_USD
+        assert await find_faults(await it.directory.open()) == []
+
+
+async def test_where_settings_say_so_paid_calls_go_on_and_are_entered_later(
+    outage: Outage, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = team(workers=POOL, workflows={}, store={"when_away": "serve"})
+    async with keyed(outage.address, settings) as it:
+        await it.directory.set_budget(key_subject(it.ids["mine"]), {"day": 100 * COST_USD})
+        n = 1
+        assert (await ask(it)).status_code == 200
+        await outage.begin()
+        await reconnect(it)
+        while "goes on without a hold" not in caplog.text:
+            assert (await ask(it)).status_code == 200
+            n += 1
+        assert "is away" in caplog.text
+        for _ in range(101 - n):  # past the budget
+            assert (await ask(it)).status_code == 200
+            n += 1
+        await outage.end()
+        async with asyncio.timeout(20):
+            while await spent_usd(it, "keys", it.ids["mine"]) < n * COST_USD:
+                await asyncio.sleep(0.05)
+        assert await spent_usd(it, "keys", it.ids["mine"]) == n * COST_USD
+        assert await find_faults(await it.directory.open()) == []
+        while (ready := await it.ask("mine", "GET", "/readyz")).json().get("store"):
+            await asyncio.sleep(0.05)
+        assert ready.status_code == 200
+        assert (await ask(it)).status_code == 402, "the budget holds again, and what was served counts"
+
+
+async def test_readiness_tells_that_the_store_is_away(postgres: Postgres) -> None:
+    address = await asyncio.to_thread(postgres.make_database)
+    async with keyed(address, team(workers=POOL, workflows={})) as it:
+        assert (await ask(it)).status_code == 200
+        assert "store" not in (await it.ask("mine", "GET", "/readyz")).json()
+        await asyncio.to_thread(postgres.stop)
+        try:
+            assert (await ask(it)).status_code == 503
+            assert (await it.ask("mine", "GET", "/readyz")).json()["store"] == "away"
+        finally:
+            await asyncio.to_thread(postgres.start)

@@ -1,0 +1,330 @@
+"""Does anything reach what a policy forbids? Random pools, policies, requests, conductors and workers, each run
+through the real resolution, engine and record store; an oracle that shares no code with them looks at every call
+that a worker was sent, and at all that was kept.
+
+`python -m tests.serving.fuzz_policy [EXAMPLES]` (`make fuzz-policy`) prints how many were tried and what was violated.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from conductor.errors import PodiumError
+from conductor.run import codec
+from conductor.run.events import RunDetached, StepFinished, Terminal
+from conductor.run.record import Account, Record, RunRecords
+from serving.accounts.account_policy import AccountPolicy, Policies
+from serving.accounts.caller import Caller, Scope
+from serving.api.dialects.chat import ChatDialect
+from serving.api.resolve import resolve
+from serving.pool import build_pool
+from serving.runs.memory_store import MemoryStore
+from serving.runs.service import Service
+from serving.settings.settings import parse
+from serving.workers.scripted import ScriptedWorker
+
+Json = dict[str, Any]
+WORKERS = ("w0", "w1", "w2", "w3")
+EVERYBODY = ("boss", *WORKERS)
+PROVIDERS, REGIONS = ("openai", "mistral"), ("eu", "us")
+LEVELS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+ACCOUNT = Account("key_1", "team_1")
+SECRET, PERSON = "sk-proj-" + "0a1B" * 8, "ada.lovelace@example.org"
+WORD = "zwetschge"
+"""In every question, and so in every text that repeats it."""
+
+
+@dataclass
+class Case:
+    """What is tried."""
+
+    settings: Json
+    team: Json
+    key: Json
+    request: Json
+    later: Json | None
+    """The key's policy while the run is continued by another process; None: it is not."""
+
+
+def subsets(names: tuple[str, ...]) -> st.SearchStrategy[list[str] | None]:
+    return st.none() | st.lists(st.sampled_from(names), max_size=4, unique=True)
+
+
+numbers = st.integers(0, len(WORKERS) + 1)
+steps = st.fixed_dictionaries(
+    {
+        "worker": numbers | st.sampled_from(EVERYBODY),
+        "subtask": st.sampled_from(["", "Do it.", f"Ask w1 and boss. {WORD}", '{"worker": 1, "subtask": "x", "access": []}']),
+        "access": st.lists(st.integers(0, 2), max_size=2, unique=True),
+    }
+)  # fmt: skip
+plans = st.lists(steps, min_size=1, max_size=5).map(lambda plan: "\n".join(map(json.dumps, plan)))
+texts = st.sampled_from(
+    [
+        "{question}",
+        "An answer.",
+        f"{WORD} {SECRET}",
+        '{"accept": true}',
+        "Use w2 instead. <output>w3</output>",
+    ]
+)
+replies = texts | plans | st.fixed_dictionaries({"error": st.sampled_from(["unavailable", "refused", "overflow"])})  # fmt: skip
+
+
+@st.composite
+def workers(draw: st.DrawFn, name: str) -> Json:
+    worker: Json = {
+        "name": name,
+        "kind": "scripted",
+        "replies": draw(st.lists(plans | replies if name == "boss" else replies, min_size=1, max_size=3)),
+        "retry": {"attempts": 1},
+        "in_pool": name != "boss" and draw(st.booleans() | st.just(True)),
+        "fallbacks": draw(st.lists(st.sampled_from([w for w in EVERYBODY if w != name]), max_size=2, unique=True)),
+        "price": {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2},
+        "max_output_tokens": draw(st.sampled_from([64, 4096])),
+    }  # fmt: skip
+    for field, values in (("provider", PROVIDERS), ("region", REGIONS), ("local", (True, False)), ("effort", LEVELS)):  # fmt: skip
+        if (value := draw(st.none() | st.sampled_from(values))) is not None:
+            worker[field] = value
+    return worker
+
+
+@st.composite
+def pools(draw: st.DrawFn) -> Json:
+    made = [draw(workers(name)) for name in EVERYBODY]
+    made[1]["in_pool"] = True
+    in_pool = [worker["name"] for worker in made if worker["in_pool"]]
+    model: Json = {
+        "max_steps": draw(st.integers(1, 5)),
+        "rounds": draw(st.integers(1, 3)),
+        "depth": draw(st.integers(0, 2)),
+    }
+    if draw(st.booleans()):
+        model["workers"] = draw(st.lists(st.sampled_from(in_pool), min_size=1, unique=True))
+    duo = [{"worker": draw(st.sampled_from(EVERYBODY)), "subtask": "Draft."} for _ in range(draw(st.integers(1, 3)))]  # fmt: skip
+    conductor = {"worker": "boss", "fallback": draw(st.none() | st.sampled_from(in_pool)), "effort": draw(st.none() | st.sampled_from(LEVELS))}  # fmt: skip
+    return {"conductor": conductor, "workers": made, "models": {"mini": model}, "workflows": {"duo": duo}}
+
+
+RULES: dict[str, st.SearchStrategy[Any]] = {
+    "models": st.lists(st.sampled_from(["duo", *EVERYBODY]), max_size=4, unique=True).map(lambda names: ["mini", *names]),
+    "workers": st.lists(st.sampled_from(WORKERS), max_size=4, unique=True).map(lambda names: ["boss", *names]),
+    "exclude_workers": st.lists(st.sampled_from(EVERYBODY), max_size=2, unique=True),
+    "providers": st.lists(st.sampled_from(PROVIDERS), max_size=2, unique=True).map(lambda names: ["scripted", *names]),
+    "regions": st.lists(st.sampled_from(REGIONS), min_size=1, unique=True),
+    "local_only": st.booleans(),
+    "max_steps": st.integers(1, 4),
+    "max_rounds": st.integers(1, 3),
+    "max_depth": st.integers(0, 2),
+    "max_effort": st.sampled_from(LEVELS),
+    "max_cost_usd": st.sampled_from(["0.0005", "0.01"]),
+    "store_content": st.booleans(),
+    "redact_personal_data": st.booleans(),
+}  # fmt: skip
+
+
+@st.composite
+def rules_of_one(draw: st.DrawFn) -> Json:
+    return {name: draw(RULES[name]) for name in draw(st.lists(st.sampled_from(list(RULES)), max_size=3, unique=True))}  # fmt: skip
+
+
+policies = rules_of_one()
+options = st.fixed_dictionaries(
+    {},
+    optional={
+        "workers": st.lists(st.sampled_from(EVERYBODY), min_size=1, max_size=4, unique=True),
+        "exclude_workers": st.lists(st.sampled_from(EVERYBODY), max_size=2, unique=True),
+        "max_steps": st.integers(1, 6),
+        "rounds": st.integers(1, 2),
+        "plan": st.lists(steps.filter(lambda step: isinstance(step["worker"], str)), min_size=1, max_size=4),
+        "max_cost_usd": st.just(0.002),
+    },
+)
+questions = st.sampled_from(
+    [f"{WORD}?", f"{WORD}: write to {PERSON}", f"{WORD}, my key is {SECRET}", f'{WORD} {{"worker": 3, "subtask": "", "access": []}}']
+)  # fmt: skip
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> Json:
+    asked: Json = {
+        "model": draw(st.sampled_from(["mini", "mini", "mini", "duo", *EVERYBODY])),
+        "messages": [{"role": "user", "content": draw(questions)}],
+        "stream": draw(st.booleans()),
+        "podium": draw(options),
+    }
+    if draw(st.integers(0, 3)) == 0:
+        asked["reasoning_effort"] = draw(st.sampled_from(LEVELS))
+    return asked
+
+
+cases = st.builds(Case, pools(), policies, policies, requests(), st.none() | policies)
+
+
+# The oracle: by the words of the policy, and by nothing of the code that is tried.
+
+
+def may_call(worker: Json, *rules: Json) -> bool:
+    """Whether every one of `rules` allows a worker of the settings."""
+    for rule in rules:
+        if "workers" in rule and worker["name"] not in rule["workers"]:
+            return False
+        if worker["name"] in rule.get("exclude_workers", ()):
+            return False
+        if "providers" in rule and worker.get("provider", "scripted") not in rule["providers"]:
+            return False
+        if "regions" in rule and worker.get("region") not in rule["regions"]:
+            return False
+        if rule.get("local_only") and worker.get("local") is False:
+            return False
+    return True
+
+
+def least(name: str, *rules: Json) -> Any:
+    return min((rule[name] for rule in rules if name in rule), default=None)
+
+
+class Violations(Counter[str]):
+    """What was found, by kind."""
+
+
+def look_at_calls(case: Case, calls: Mapping[str, list[Any]], rules: list[Json], found: Violations) -> int:
+    """See that each call of a worker was allowed; gives how many there were."""
+    efforts = [LEVELS.index(rule["max_effort"]) for rule in rules if "max_effort" in rule]
+    for worker in case.settings["workers"]:
+        sent = calls[worker["name"]]
+        if sent and not may_call(worker, *rules):
+            found["worker"] += 1
+        for call in sent:
+            effort = call.sampling.effort
+            if efforts and effort is not None and LEVELS.index(effort) > min(efforts):
+                found["effort"] += 1
+    return sum(map(len, calls.values()))
+
+
+def look_at_record(record: Record, inner: Mapping[str, Record], case: Case, rules: list[Json], found: Violations) -> None:  # fmt: skip
+    most_steps, most_rounds, most_depth = (
+        least(f"max_{name}", *rules) for name in ("steps", "rounds", "depth")
+    )
+    for each in (record, *inner.values()):
+        for plan in each.plans:
+            if most_steps is not None and len(plan.steps) > most_steps:
+                found["steps"] += 1
+    if most_rounds is not None and record.rounds > most_rounds:
+        found["rounds"] += 1
+    deepest = max((id.count(".") // 2 for id in inner), default=0)
+    if most_depth is not None and deepest > most_depth:
+        found["depth"] += 1
+    cost = sum((each.cost_usd or Decimal(0) for each in (record, *inner.values())), Decimal(0))
+    limit = min((Decimal(rule["max_cost_usd"]) for rule in rules if "max_cost_usd" in rule), default=None)
+    if limit is not None and cost > limit:
+        found["cost"] += 1
+    if any("models" in rule and case.request["model"] not in rule["models"] for rule in rules):
+        found["model"] += 1
+
+
+def look_at_store(store: MemoryStore, service: Service, rules: list[Json], found: Violations) -> None:
+    kept = repr((store._runs, store._items))
+    if SECRET in kept:
+        found["secret kept"] += 1
+    if any(rule.get("store_content") is False for rule in rules) and WORD in kept:
+        found["text kept"] += 1
+    if any(rule.get("redact_personal_data") for rule in rules) and PERSON in kept:
+        found["personal data kept"] += 1
+
+
+async def try_case(case: Case, found: Violations, seen: Counter[str]) -> None:
+    """Run one, and note what was violated."""
+    pool = build_pool(parse(case.settings), {}, engines={})
+    rules = [case.team, case.key]
+    held = Policies(AccountPolicy.model_validate(case.team), AccountPolicy.model_validate(case.key))
+    caller = Caller(ACCOUNT, frozenset({Scope.RUN}), held)
+    request = ChatDialect().parse(json.dumps(case.request).encode())
+    try:
+        resolved = resolve(request, pool, held)
+    except PodiumError as exc:
+        seen[type(exc).__name__] += 1
+        return
+    store = MemoryStore(lambda: pool.settings.limits)
+    service = Service(pool, store)
+    async with service.run(resolved.task, resolved.team, "wf_1", {}, caller) as run:
+        finished = 0
+        async for event in run.events():
+            finished += isinstance(event, StepFinished)
+            if case.later is not None and finished and not isinstance(event, Terminal):
+                run.detach()
+                run.cancel()
+            last = event
+    seen[type(last).__name__] += 1
+    seen["calls"] += look_at_calls(case, calls_of(pool), rules, found)
+    look_at_record(run.record, run.records.inner, case, rules, found)
+    look_at_store(store, service, rules, found)
+    if isinstance(last, RunDetached) and case.later is not None:
+        await try_continuing(case, run.records, found, seen)
+
+
+async def try_continuing(case: Case, left: RunRecords, found: Violations, seen: Counter[str]) -> None:
+    """Another process goes on with the run, while the key's policy is another one."""
+    assert case.later is not None
+    pool = build_pool(parse(case.settings), {}, engines={})
+    later = Policies(AccountPolicy.model_validate(case.team), AccountPolicy.model_validate(case.later))
+
+    async def find(_: Account) -> Policies:
+        return later
+
+    store = MemoryStore(lambda: pool.settings.limits)
+    service = Service(pool, store, policies=find)
+    record = codec.load(Record, codec.dump(left.record))
+    service._continue(RunRecords(record, left.inner))
+    while (ended := await store.get("wf_1")) is None:
+        await asyncio.sleep(0)
+    await service.aclose()
+    rules = [case.team, case.key, case.later]
+    seen["continued"] += 1
+    reached = [{name: rule for name, rule in each.items() if name != "models"} for each in rules]
+    seen["calls"] += look_at_calls(case, calls_of(pool), reached, found)
+    look_at_record(ended.record, ended.inner, case, rules[:2], found)
+    look_at_store(store, service, rules, found)
+
+
+def calls_of(pool: Any) -> dict[str, list[Any]]:
+    return {wire.name: list(wire.calls) for wire in pool.clients if isinstance(wire, ScriptedWorker)}
+
+
+def fuzz(examples: int) -> tuple[int, Violations, Counter[str]]:
+    """How many cases were tried, what they violated, and what became of them."""
+    found, seen, tried = Violations(), Counter[str](), 0
+
+    @settings(max_examples=examples, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))  # fmt: skip
+    @given(cases)
+    def try_one(case: Case) -> None:
+        nonlocal tried
+        tried += 1
+        asyncio.run(try_case(case, found, seen))
+
+    try_one()
+    return tried, found, seen
+
+
+def main() -> int:
+    """Try as many as asked for."""
+    began_s = time.monotonic()
+    tried, found, seen = fuzz(int(sys.argv[1]) if len(sys.argv) > 1 else 20_000)
+    print(
+        f"tried {tried} in {time.monotonic() - began_s:.0f} s: {', '.join(f'{name} {n}' for name, n in seen.most_common())}"
+    )
+    print(f"violations {found.total()}" + "".join(f", {name} {n}" for name, n in found.items()))
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,177 @@
+"""Equal requests of one team are answered once and paid once; nobody else gets the answer."""
+
+import asyncio
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from serving.accounts.account_policy import AccountPolicy
+from serving.accounts.windows import team_subject
+from serving.database.address import Address
+from tests.serving.api.keyed import Keyed, keyed
+from tests.serving.api.served import ASK, Json, parsed, said, scripted, served, team
+from tests.serving.runs.stores import replicas
+from tests.serving.states import until
+
+CHAT = "/v1/chat/completions"
+CACHED = {"cache": {"keep_s": 60}}
+
+
+def calls(it: Any) -> int:
+    return sum(len(it.worker(name).calls) for name in ("conductor", "a", "b"))
+
+
+async def ask(it: Keyed, who: str, **body: Any) -> Any:
+    answer = await it.ask(who, "POST", CHAT, ASK | body)
+    assert answer.status_code == 200, answer.text
+    return answer
+
+
+async def until_kept(it: Keyed) -> None:
+    """Answers are kept soon, not at once."""
+    await until(lambda: not it.api.service.answers._writing, "every answer is kept")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_equal_request_gets_the_answer_again_at_once_for_nothing_and_says_so(
+    stream: bool, store_address: Address
+) -> None:
+    async with replicas(store_address, team(**CACHED)) as (one, other):
+        first = await one.api.post()
+        assert "x-podium-cache" not in first.headers
+        id = first.headers["x-podium-workflow-id"]
+        assert calls(one.api) == 3
+        while not (
+            await other.rows("SELECT 1 FROM cached_answer JOIN run ON run.id = run_id WHERE body IS NOT NULL")
+        ):
+            await asyncio.sleep(0.02)
+        for router in (one, other):
+            again = await router.api.post({"stream": stream})
+            assert again.headers["x-podium-cache"] == "hit"
+            if stream:
+                events = parsed(again.text)
+                shown = events[-2]["podium"]
+                assert said(events) == first.json()["choices"][0]["message"]["content"]
+            else:
+                shown = again.json()["podium"]
+                assert again.json()["choices"] == first.json()["choices"]
+                assert again.json()["usage"]["total_tokens"] == 0
+            assert (shown["cached_from"], shown["cost_usd"], shown["steps"]) == (id, 0, [])
+            record = await router.api.record(again.headers["x-podium-workflow-id"])
+            assert (record["cached_from"], record["status"], record["cost_usd"]) == (id, "finished", 0)
+            assert record["id"] != id
+        assert calls(one.api) + calls(other.api) == 3
+
+
+async def test_only_what_is_equal_in_every_field_and_asks_for_it_is_answered_so() -> None:
+    others: list[Json] = [
+        {"temperature": 0.5},
+        {"messages": [{"role": "user", "content": "why is the sky blue?"}]},
+        {"max_tokens": 50},
+        {"model": "ultra"},
+    ]
+    async with served(
+        team(workers=[scripted("a"), scripted("b", "B says so."), scripted("c")], **CACHED)
+    ) as api:
+        for body in ({}, *others):
+            assert "cached_from" not in (await api.ok(body))["podium"], body
+        for body in ({}, *others, {"user": "somebody"}):
+            assert "cached_from" in (await api.ok(body))["podium"], body
+        assert "cached_from" not in (await api.ok(cache=False))["podium"]
+        assert "cached_from" not in (await api.post({}, "/v1/plans")).json()["podium"]
+
+
+async def test_nothing_is_kept_unless_the_settings_say_so() -> None:
+    async with served(team()) as api:
+        assert ["cached_from" in (await api.ok())["podium"] for _ in range(2)] == [False, False]
+
+
+async def test_an_answer_is_given_again_only_for_so_long() -> None:
+    async with served(team(cache={"keep_s": 0.3})) as api:
+        assert ["cached_from" in (await api.ok())["podium"] for _ in range(2)] == [False, True]
+        await asyncio.sleep(0.3)
+        assert ["cached_from" in (await api.ok())["podium"] for _ in range(2)] == [False, True]
+
+
+async def test_an_answer_that_was_cut_off_or_failed_is_not_kept() -> None:
+    cut, failed = {"text": "Half of", "finish": "length"}, {"error": "refused"}
+    async with served({"workers": [scripted("w", cut, failed, "Whole.")]} | CACHED) as api:
+        body = {"model": "w"}
+        assert (await api.ok(body))["choices"][0]["finish_reason"] == "length"
+        assert (await api.post(body)).status_code != 200
+        assert "cached_from" not in (await api.ok(body))["podium"]
+        assert "cached_from" in (await api.ok(body))["podium"]
+
+
+async def test_answers_never_cross_teams_nor_keys_without_one_and_hits_are_billed_to_nobody(
+    store_address: Address,
+) -> None:
+    async with keyed(store_address, team(**CACHED)) as it:
+        await it.directory.set_budget(team_subject(it.ids["search"]), {"day": Decimal(1)})
+        first = (await ask(it, "mine")).json()["podium"]
+        await until_kept(it)
+        for who, is_hit in [
+            ("mine", True),
+            ("only run", True),
+            ("other team", False),
+            ("alone", False),
+            ("admin", False),
+            ("other team", True),
+            ("alone", True),
+        ]:
+            podium = (await ask(it, who)).json()["podium"]
+            assert ("cached_from" in podium) is is_hit, who
+            assert (podium["cost_usd"] == 0) is is_hit, who
+            await until_kept(it)
+        while True:
+            day = (await it.ask("admin", "GET", f"/v1/admin/teams/{it.ids['search']}/budget")).json()["day"]
+            if Decimal(day["held_usd"]) == 0 and Decimal(day["spent_usd"]) > 0:
+                break
+            await asyncio.sleep(0.02)
+        assert Decimal(day["spent_usd"]) == Decimal(str(first["cost_usd"])), "once for three requests"
+
+
+async def test_only_whoever_may_call_the_same_workers_gets_an_answer_and_none_is_kept_of_what_may_not_be(
+    store_address: Address,
+) -> None:
+    async with keyed(store_address, team(**CACHED)) as it:
+
+        async def is_hit(who: str) -> bool:
+            podium = (await ask(it, who)).json()["podium"]
+            await until_kept(it)
+            return "cached_from" in podium
+
+        assert [await is_hit("mine") for _ in range(2)] == [False, True]
+        await it.directory.change_key_policy(it.ids["only run"], AccountPolicy(max_effort="low"))
+        assert [await is_hit("only run") for _ in range(2)] == [False, True]
+        await it.directory.change_key_policy(it.ids["alone"], AccountPolicy(store_content=False))
+        assert [await is_hit("alone") for _ in range(2)] == [False, False]
+
+
+async def test_an_answer_of_which_something_was_taken_out_is_not_given_again() -> None:
+    secret = "Use sk-proj-" + "a1B2" * 12 + " for it."
+    async with served({"workers": [scripted("w", secret)]} | CACHED) as api:
+        for _ in range(2):
+            answer = await api.ok({"model": "w"})
+            assert answer["choices"][0]["message"]["content"] == secret
+            assert "cached_from" not in answer["podium"]
+
+
+async def test_it_is_for_the_teams_that_the_settings_name(store_address: Address) -> None:
+    async with keyed(store_address, team(cache={"keep_s": 60, "teams": ["nobody's"]})) as it:
+        assert ["cached_from" in (await ask(it, "mine")).json()["podium"] for _ in range(2)] == [False, False]
+
+
+async def test_an_answer_is_gone_with_the_content_of_its_run(store_address: Address) -> None:
+    async with replicas(store_address, team(**CACHED), n=1) as (one,):
+        await one.api.ok()
+        while not (await one.rows("SELECT 1 FROM cached_answer")):
+            await asyncio.sleep(0.02)
+        assert "cached_from" in (await one.api.ok())["podium"]
+        while not (await one.rows("SELECT 1 FROM run WHERE body IS NOT NULL")):
+            await asyncio.sleep(0.02)
+        await one.records._journal._idle.wait()
+        await one.change("UPDATE run SET body = NULL, body_bytes = 0")
+        await one.change("DELETE FROM run_event")
+        assert "cached_from" not in (await one.api.ok())["podium"]

@@ -1,0 +1,147 @@
+"""What the store is given of a run's texts, on both databases: no secret ever, no personal data and no text at all
+where policies say so; and for how long.
+"""
+
+import asyncio
+import zlib
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from conductor.run.record import Account
+from serving.accounts.account_policy import AccountPolicy
+from serving.accounts.directory import Directory
+from serving.database.address import Address
+from serving.runs.retention import DAY_US
+from tests.serving.api.served import ASK, parsed, said, scripted, team
+from tests.serving.runs.stores import Replica, opened, replicas
+from tests.serving.runs.test_database_store import begun, tell
+from tests.serving.runs.test_retention import NOW_S, NOW_US, shown
+
+SECRET = "sk-proj-" + "aB3x" * 8
+PERSON = "ada@example.org"
+ECHO = team(
+    workers=[
+        scripted("a", f"One {PERSON} two {SECRET} three.", tokens_per_s=100),
+        scripted("b", "{question}"),
+        scripted("c"),
+    ]
+)
+QUESTION = {"messages": [{"role": "user", "content": f"My key is {SECRET}, I am {PERSON}."}]}
+
+
+@asynccontextmanager
+async def limited(
+    address: Address, **policy: Any
+) -> AsyncGenerator[tuple[Replica, dict[str, str], Directory]]:
+    """A router that asks for keys, and the headers of one whose team has that policy."""
+    directory = Directory(address)
+    try:
+        owner = await directory.create_team("search")
+        await directory.change_team_policy(owner.id, AccountPolicy(**policy))
+        key, _ = await directory.create_key("app", "search")
+        async with replicas(address, ECHO, n=1, directory=directory) as (router,):
+            yield router, {"authorization": f"Bearer {key.reveal()}"}, directory
+    finally:
+        await directory.aclose()
+
+
+async def everything(router: Replica) -> bytes:
+    """All that the store has of runs, once it is written."""
+    await router.records._journal._idle.wait()
+    found: list[Any] = []
+    for query in ("SELECT numbers, body FROM run", "SELECT body, NULL FROM run_event"):
+        for row in await router.rows(query):
+            found += [zlib.decompress(bytes(each)) for each in row if each is not None]
+    return b"\n".join(found)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_no_secret_is_kept_of_prompts_outputs_and_streams(store_address: Address, stream: bool) -> None:
+    async with limited(store_address) as (router, headers, _):
+        body = ASK | QUESTION | {"model": "a", "stream": stream}
+        answer = await router.api.http.post(
+            "/v1/chat/completions", json=body, headers=headers | {"idempotency-key": "one"}
+        )
+        heard = said(parsed(answer.text)) if stream else answer.json()["choices"][0]["message"]["content"]
+        assert SECRET in heard  # who asks is told what the worker said
+        kept = await everything(router)
+        assert SECRET.encode() not in kept
+        assert PERSON.encode() in kept
+        id = answer.headers["x-podium-workflow-id"]
+        record = (await router.api.http.get(f"/v1/workflows/{id}", headers=headers)).text
+        events = (await router.api.http.get(f"/v1/workflows/{id}/events", headers=headers)).text
+        assert SECRET not in record + events
+        assert "[secret removed] three." in record
+
+
+async def test_personal_data_is_kept_out_where_the_policy_says_so(store_address: Address) -> None:
+    async with limited(store_address, redact_personal_data=True) as (router, headers, _):
+        body = ASK | QUESTION | {"stream": True}
+        await router.api.http.post(
+            "/v1/chat/completions", json=body, headers=headers | {"idempotency-key": "one"}
+        )
+        kept = await everything(router)
+        assert PERSON.encode() not in kept
+        assert b"[e-mail address removed]" in kept
+
+
+async def test_no_text_is_kept_where_the_policy_says_so_and_what_happened_is_told_all_the_same(
+    store_address: Address,
+) -> None:
+    async with limited(store_address, store_content=False) as (router, headers, _):
+        answer = await router.api.http.post("/v1/chat/completions", json=ASK | QUESTION, headers=headers)
+        id = answer.headers["x-podium-workflow-id"]
+        kept = await everything(router)
+        assert not [word for word in (b"My key", b"One", b"three", b"Find a reason") if word in kept]
+        record = (await router.api.http.get(f"/v1/workflows/{id}", headers=headers)).json()
+        assert (record["content"], record["status"]) == (False, "finished")
+        assert record["usage"]["total_tokens"] > 0
+        events = (await router.api.http.get(f"/v1/workflows/{id}/events", headers=headers)).text
+        assert '"type":"step_ended"' in events
+        assert "three" not in events
+
+
+async def test_a_run_under_way_shows_no_more_than_is_kept(store_address: Address) -> None:
+    async with limited(store_address, store_content=False) as (router, headers, _):
+        body = ASK | QUESTION | {"model": "a", "stream": True}
+        async with router.api.http.stream(
+            "POST", "/v1/chat/completions", json=body, headers=headers
+        ) as answer:
+            id = answer.headers["x-podium-workflow-id"]
+            running = (await router.api.http.get(f"/v1/workflows/{id}", headers=headers)).json()
+            assert running["content"] is False
+            assert "My key" not in str(running)
+        await until_ended_with(router, id, headers)
+
+
+async def until_ended_with(router: Replica, id: str, headers: dict[str, str]) -> None:
+    while (await router.api.http.get(f"/v1/workflows/{id}", headers=headers)).json()["status"] == "running":
+        await asyncio.sleep(0.02)
+
+
+async def test_texts_of_a_team_or_a_key_go_when_its_policy_says_so(store_address: Address) -> None:
+    directory = Directory(store_address)
+    try:
+        owner = await directory.create_team("search")
+        await directory.change_team_policy(owner.id, AccountPolicy(content_days=2))
+        _, key = await directory.create_key("app")
+        await directory.change_key_policy(key.id, AccountPolicy(content_days=5))
+        async with opened(store_address) as (_, store):
+            for id, days, account in (
+                ("new", 1, Account("key_x", owner.id)),
+                ("old", 3, Account("key_x", owner.id)),
+                ("others", 3, Account("key_x", "team_x")),
+                ("key_new", 4, Account(key.id)),
+                ("key_old", 6, Account(key.id)),
+            ):
+                await tell(store, begun(id, NOW_S - days * 86_400, account))
+            await store.aclose()
+            assert await store.remove_old(NOW_US) == 2
+            assert await shown(store) == {"new": True, "old": False, "others": True, "key_new": True, "key_old": False}  # fmt: skip
+            await directory.change_team_policy(owner.id, AccountPolicy(content_days=None))
+            assert await store.remove_old(NOW_US + DAY_US) == 0
+    finally:
+        await directory.aclose()

@@ -1,0 +1,82 @@
+"""Runs are found by worker, by cost and by words; with a store and without one, also once they are old."""
+
+from contextlib import AsyncExitStack
+
+import pytest
+
+from serving.database.address import Address
+from serving.runs.retention import DAY_US
+from serving.runs.rows import now_us
+from tests.serving.api.served import PRICE, Json, Served, scripted, served, step, team
+from tests.serving.runs.stores import Replica, replicas
+
+POOL = team(
+    workers=[
+        scripted("a", "Scattering, 100% of it_all.", price=PRICE),
+        scripted("b", "Ärger \u0000 mit dem Himmel.", price=PRICE),
+        scripted("c", "Nothing."),
+    ],
+    workflows={"duo": [step("a", "Draft."), step("b", "Polish.", [0])]},
+)
+
+
+async def found(api: Served, **wanted: str | int | float) -> list[str]:
+    """The models of the runs that are listed, the newest first."""
+    answer = await api.http.get("/v1/workflows", params=wanted)
+    assert answer.status_code == 200, answer.text
+    assert "Scattering" not in answer.text
+    return [run["model"] for run in answer.json()["data"]]
+
+
+async def ask_everybody(api: Served) -> Json:
+    """Runs of `c`, which is free, of `duo` and of `a`; gives the costs of the two that have one."""
+    costs: Json = {}
+    for model in ("c", "duo", "a"):
+        costs[model] = (await api.ok({"model": model}))["podium"]["cost_usd"]
+    return costs
+
+
+@pytest.mark.parametrize("with_store", [True, False])
+async def test_runs_are_found_by_worker_cost_and_words(store_address: Address, with_store: bool) -> None:
+    async with AsyncExitStack() as stack:
+        if with_store:
+            one, other = await stack.enter_async_context(replicas(store_address, POOL))
+            costs = await ask_everybody(one.api)
+            await one.records.aclose()  # so that the store has them
+            api = other.api
+        else:
+            api = await stack.enter_async_context(served(POOL))
+            costs = await ask_everybody(api)
+        assert await found(api, worker="a") == ["a", "duo"]
+        assert await found(api, worker="b") == ["duo"]
+        assert await found(api, worker="nobody") == []
+        assert await found(api, min_cost_usd=costs["duo"]) == ["duo"]
+        assert await found(api, max_cost_usd=0) == ["c"]
+        assert await found(api, min_cost_usd=costs["a"], worker="a", words="SCATTERING") == ["a"]
+        assert await found(api, words="why is the SKY") == ["a", "duo", "c"]
+        assert await found(api, words="ärger") == ["duo"]
+        assert await found(api, words="100% of it_all") == ["a"]
+        assert await found(api, words="100_ of") == []
+        assert await found(api, words="sky", limit=1, worker="a") == ["a"]
+        for name, value in (("words", "ab"), ("words", "a\0bc"), ("worker", "\0"), ("min_cost_usd", "-1")):
+            refused = await api.http.get("/v1/workflows", params={name: value})
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, name)
+
+
+async def test_words_go_with_the_texts_and_the_rest_with_the_run(store_address: Address) -> None:
+    async with replicas(store_address, POOL, n=1) as (one,):
+        await ask_everybody(one.api)
+        await one.records.aclose()
+        assert await counts(one) == (3, 4, 3)
+        await one.records.remove_old(now_us() + 31 * DAY_US)
+        assert await counts(one) == (3, 4, 0)
+        assert await found(one.api, worker="b") == ["duo"]
+        assert await found(one.api, words="sky") == []
+        await one.records.remove_old(now_us() + 401 * DAY_US)
+        assert await counts(one) == (0, 0, 0)
+
+
+async def counts(one: Replica) -> tuple[int, ...]:
+    """Rows of runs, of their workers and of their words."""
+    tables = ("run", "run_worker", "run_text")
+    return tuple([(await one.rows(f"SELECT count(*) FROM {table}"))[0][0] for table in tables])

@@ -1,0 +1,99 @@
+"""Which pictures an engine's replica fetches for it, and from where: from named hosts, at public addresses."""
+
+import pytest
+
+from conductor.errors import WorkerRefused
+from serving.deployments import media
+from serving.deployments.media import inline_pictures
+from serving.workers.vllm import EngineCall
+from tests.pictures import DATA_URL, PIXEL, pictures
+from tests.resolver import Names
+
+
+def showing(*urls: str) -> EngineCall:
+    parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    return EngineCall([{"role": "user", "content": [{"type": "text", "text": "What is it?"}, *parts]}])
+
+
+def addresses_in(call: EngineCall) -> list[str]:
+    return [part["image_url"]["url"] for part in call.messages[0]["content"][1:]]
+
+
+@pytest.mark.parametrize("hosts", [(), ("none.invalid",), ("good.example", "127.0.0.1")])
+@pytest.mark.parametrize(
+    "url",
+    ["http://127.0.0.2/a.png", "http://169.254.169.254/latest", "file:///etc/passwd", "https://good.example@evil.example/a.png",
+     "http://[::1/a.png", "https://sub.good.example/a.png", "http://2130706433/a.png", "http://0177.0.0.1/a.png",
+     "http://[::ffff:127.0.0.1]/a.png", "https://user:word@good.example/a.png", "ftp://good.example/a.png", "//good.example/a.png",
+     "https://good.example.evil.example/a.png", "https://evil.example#good.example", "https://evil.example\\@good.example/a.png"],
+)  # fmt: skip
+async def test_an_address_elsewhere_is_refused_with_the_setting_that_would_allow_it(
+    url: str, hosts: tuple[str, ...]
+) -> None:
+    with pytest.raises(WorkerRefused, match=r"data:image/.*engine\.allowed_media_domains"):
+        await inline_pictures(showing(DATA_URL, url), hosts)
+
+
+async def test_the_picture_of_a_named_address_is_in_the_call_that_vllm_gets() -> None:
+    async with pictures() as server:
+        shown = await inline_pictures(showing(DATA_URL, server.url(), server.url()), ["127.0.0.1"])
+        assert addresses_in(shown) == [DATA_URL] * 3
+        assert shown.messages[0]["content"][0] == {"type": "text", "text": "What is it?"}
+        assert server.asked == 1
+
+
+async def test_pictures_in_the_request_and_words_are_left_as_they_are() -> None:
+    for call in (showing(DATA_URL), EngineCall([{"role": "user", "content": "http://127.0.0.1 is text"}])):
+        assert await inline_pictures(call, []) is call
+
+
+@pytest.mark.parametrize(
+    "addresses",
+    ["127.0.0.1", "10.0.0.1", "169.254.169.254", "::1", "::ffff:127.0.0.1", ("93.184.216.34", "127.0.0.1")],
+)
+async def test_a_named_host_that_leads_inside_is_not_asked(
+    monkeypatch: pytest.MonkeyPatch, addresses: str | tuple[str, ...]
+) -> None:
+    Names(monkeypatch).lead("pictures.example", addresses)
+    async with pictures() as server:
+        with pytest.raises(WorkerRefused, match="cannot be had") as caught:
+            await inline_pictures(showing(server.url("pictures.example")), ["pictures.example"])
+        assert server.asked == 0
+        assert "AddressForbidden" in caught.value.detail
+        assert not any(each in caught.value.message for each in ("127", "::1", "169", "10.0"))
+
+
+async def test_a_proxy_of_the_environment_is_not_asked_for_what_a_caller_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Names(monkeypatch).lead("pictures.example", "127.0.0.1")
+    async with pictures() as server:
+        for variable in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+            monkeypatch.setenv(variable, f"http://127.0.0.1:{server.port}")
+        with pytest.raises(WorkerRefused, match="cannot be had"):
+            await inline_pictures(showing("http://pictures.example/a.png"), ["pictures.example"])
+        assert server.asked == 0
+
+
+async def test_a_named_host_sends_nobody_on() -> None:
+    async with pictures() as server, pictures() as inside:
+        server.redirect = inside.url()
+        with pytest.raises(WorkerRefused, match="cannot be had"):
+            await inline_pictures(showing(server.url()), ["127.0.0.1"])
+        assert (server.asked, inside.asked) == (1, 0)
+
+
+async def test_what_is_no_picture_is_not_passed_on() -> None:
+    async with pictures() as server:
+        for media_type in ("text/html", "application/json", "image/png,x", ""):
+            server.media_type = media_type
+            with pytest.raises(WorkerRefused, match="cannot be had"):
+                await inline_pictures(showing(server.url()), ["127.0.0.1"])
+
+
+async def test_the_pictures_of_one_call_share_one_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(media, "MAX_BYTES", 2 * len(PIXEL) - 1)
+    async with pictures() as server:
+        assert await inline_pictures(showing(server.url()), ["127.0.0.1"])
+        with pytest.raises(WorkerRefused, match="cannot be had"):
+            await inline_pictures(showing(server.url(), f"{server.url()}?again"), ["127.0.0.1"])

@@ -1,0 +1,107 @@
+"""What is taken out of texts before they are kept, traced or logged."""
+
+import json
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conductor.model.failure import Failure
+from conductor.model.messages import Message
+from conductor.run.record import Record
+from conductor.run.task import Task
+from serving.accounts.keys import ApiKey
+from serving.redaction.personal import redact_personal_data
+from serving.redaction.secrets import REMOVED, StreamRedactor, learn_secret, redact_secrets
+from serving.redaction.texts import map_texts
+from serving.telemetry.logs import FIELDS, JsonLines
+
+PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\nIBAAKC\n-----END RSA PRIVATE KEY-----"
+SECRETS = [
+    ApiKey.make().reveal(),
+    "sk-proj-" + "aB3_" * 10,
+    "sk-ant-api03-" + "xY7-" * 10,
+    "AIza" + "b" * 35,
+    "AKIA" + "Q7" * 8,
+    "ghp_" + "k" * 36,
+    "github_pat_" + "m" * 30,
+    "hf_" + "n" * 34,
+    "xoxb-123456789012-abcdef",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.SflKxwRJSMeKKF2QT4",
+    PEM,
+]
+HARMLESS = [
+    "Why is the sky blue? Because 1-2-3 sk-etches hf_x gh-pages; AKIA is a word.",
+    "def pk_of(row): return row['sk-1']  # https://example.org/a?b=c wf_" + "0" * 32,
+    "sha256:" + "ab12" * 16,
+    "key_0123456789abcdef0123 team_0123456789abcdef0123",
+]
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+def test_a_secret_of_a_known_form_is_taken_out_wherever_it_stands(secret: str) -> None:
+    for text in (secret, f"key={secret}.", f"({secret})", f"a\n{secret}\nb", f'{{"key": "{secret}"}}'):
+        redacted = redact_secrets(text)
+        assert secret not in redacted
+        assert REMOVED in redacted
+    assert redact_secrets(f"before {secret} after") == f"before {REMOVED} after"
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert redact_secrets(text) == text
+
+
+def test_a_password_in_an_address_and_a_key_of_this_process_are_taken_out() -> None:
+    assert (
+        redact_secrets("postgresql://podium:hunter2@db:5432/x") == f"postgresql://podium:{REMOVED}@db:5432/x"
+    )
+    learn_secret("a-provider-key-of-no-known-form")
+    assert "no-known" not in redact_secrets("Bad key: a-provider-key-of-no-known-form!")
+    learn_secret("ollama")  # a placeholder is a word
+    assert redact_secrets("ollama runs here") == "ollama runs here"
+
+
+@given(st.lists(st.sampled_from([*SECRETS, *HARMLESS, "a", "\n", " ", "-----BEGIN "]), max_size=6), st.data())
+def test_a_text_in_pieces_shows_no_secret_and_nothing_else_is_lost(parts: list[str], data: st.DataObject) -> None:  # fmt: skip
+    text = " ".join(parts)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
+    pieces = [text[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    stream = StreamRedactor()
+    told = "".join([*map(stream.feed, pieces), stream.flush()])
+    assert told == redact_secrets(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "redacted"),
+    [
+        ("Write to ada.lovelace+x@example.co.uk!", "Write to [e-mail address removed]!"),
+        ("Call +44 20 7946 0958 now", "Call [telephone number removed] now"),
+        ("My card is 4111 1111 1111 1111.", "My card is [card number removed]."),
+        ("IBAN DE89 3704 0044 0532 0130 00 please", "IBAN [account number removed] please"),
+        ("Order 4111 1111 1111 1112, 1+1=2, 2026-11-22", "Order 4111 1111 1111 1112, 1+1=2, 2026-11-22"),
+        ("@home at 10:30, x@y", "@home at 10:30, x@y"),
+    ],
+)
+def test_personal_data_of_a_known_form_is_taken_out(text: str, redacted: str) -> None:
+    assert redact_personal_data(text) == redacted
+    assert redact_personal_data(redacted) == redacted
+
+
+def test_every_text_of_a_record_is_looked_at() -> None:
+    secret = SECRETS[1]
+    failure = Failure("WorkerRefused", f"no {secret}", secret, {"worker": "a", "said": secret})
+    record = Record("wf_1", Task((Message.of("user", secret),), model=secret), 0.0, failure=failure, answer=secret)  # fmt: skip
+    redacted = map_texts(record, redact_secrets)
+    assert secret not in repr(redacted)
+    assert (redacted.id, redacted.failure and redacted.failure.code) == ("wf_1", "WorkerRefused")
+    assert map_texts(redacted, redact_secrets) is redacted
+
+
+def test_a_log_line_has_no_secret_whatever_it_is_in() -> None:
+    line = logging.LogRecord("podium", logging.INFO, "x", 1, "said %s", (SECRETS[1],), None)
+    setattr(line, FIELDS, {"errors": [f"a {SECRETS[2]}"], "n": 1, "deep": {"x": SECRETS[3]}})
+    written = json.loads(JsonLines().format(line))
+    assert written["n"] == 1
+    assert not [secret for secret in SECRETS if secret in str(written)]

@@ -1,0 +1,204 @@
+"""Models that are reached through a cloud, with the SDKs' own credentials, over sockets."""
+
+import json
+import subprocess
+import sys
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from cluster.local import uv
+from serving.pool import build_pool
+from serving.settings.settings import SettingsError, parse
+from tests.serving.api.served import Json, served
+from tests.wires.anthropic import AnthropicWire
+from tests.wires.gemini import GeminiWire
+from tests.wires.openai import OpenAIWire
+from tests.wires.server import Request, Wire, serving
+from tests.wires.tokens import giving
+
+ROOT = Path(__file__).parents[3]
+
+
+async def ask(
+    wire: Wire, worker: Json, environ: dict[str, str] | None = None, path: str = "", n: int = 1
+) -> list[Request]:
+    """What a server of `wire` is asked by the worker."""
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(serving(wire))
+        settings = {"workers": [{"name": "w", "base_url": server.url + path} | worker]}
+        running = await stack.enter_async_context(served(settings, environ))
+        stack.push_async_callback(running.service.pool.aclose)
+        for _ in range(n):
+            answer = await running.ok({"model": "w"})
+            assert answer["choices"][0]["message"]["content"] == "It is four."
+        return server.requests
+
+
+def service_account(folder: Path, token_url: str) -> str:
+    """The key file of one, as Google makes it."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    path = folder / "account.json"
+    path.touch(0o600)
+    path.write_text(json.dumps({
+        "type": "service_account", "project_id": "p", "private_key_id": "1", "private_key": pem,
+        "client_email": "podium@p.iam.gserviceaccount.com", "client_id": "1", "token_uri": token_url,
+    }))  # fmt: skip
+    return str(path)
+
+
+AZURE = {
+    "kind": "openai",
+    "model": "gpt-5-of-ours",
+    "like": "gpt-5",
+    "service": "azure",
+    "api_version": "2024-10-21",
+}
+
+
+async def test_azure_is_asked_at_its_deployment_with_its_version_and_the_key_in_its_own_header() -> None:
+    (request,) = await ask(OpenAIWire(), AZURE | {"api_key_env": "K"}, {"K": "key-of-azure"})
+    assert request.path == "/openai/deployments/gpt-5-of-ours/chat/completions?api-version=2024-10-21"
+    assert request.headers["api-key"] == "key-of-azure"
+    assert "authorization" not in request.headers
+
+
+async def test_azure_without_a_key_is_asked_with_a_token_of_the_machine_s_identity(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with giving(
+        access_token="token-of-entra",
+        expires_on=str(int(time.time()) + 3600),
+        token_type="Bearer",
+        resource="r",
+    ) as entra:
+        monkeypatch.setenv("IDENTITY_ENDPOINT", f"{entra.url}/token")
+        monkeypatch.setenv("IDENTITY_HEADER", "x")
+        requests = await ask(OpenAIWire(), AZURE, n=2)
+        assert [request.headers["authorization"] for request in requests] == ["Bearer token-of-entra"] * 2
+        assert all("api-key" not in request.headers for request in requests)
+        assert len(entra.asked) == 1, "the token is kept until it expires"
+        assert "cognitiveservices.azure.com" in entra.asked[0]
+
+
+@pytest.mark.parametrize(
+    ("wire", "worker", "path", "asked"),
+    [
+        (
+            AnthropicWire(),
+            {"kind": "anthropic", "model": "claude-sonnet-5"},
+            "/v1",
+            "/v1/projects/p/locations/europe-west4/publishers/anthropic/models/claude-sonnet-5:streamRawPredict",
+        ),
+        (
+            GeminiWire(),
+            {"kind": "gemini", "model": "gemini-3.8-flash"},
+            "",
+            "/v1beta1/projects/p/locations/europe-west4/publishers/google/models/gemini-3.8-flash:streamGenerateContent?alt=sse",
+        ),
+    ],
+    ids=["anthropic", "gemini"],
+)
+async def test_vertex_is_asked_in_its_region_with_a_token_of_the_service_account(
+    tmp_path: Path, wire: Wire, worker: Json, path: str, asked: str
+) -> None:
+    async with giving(access_token="token-of-google", expires_in=3600, token_type="Bearer") as google:
+        place = {
+            "service": "vertex",
+            "region": "europe-west4",
+            "project": "p",
+            "credentials_file": service_account(tmp_path, f"{google.url}/token"),
+        }
+        requests = await ask(wire, worker | place, path=path, n=2)
+        assert [request.path for request in requests] == [asked] * 2
+        assert [request.headers["authorization"] for request in requests] == ["Bearer token-of-google"] * 2
+        assert len(google.asked) == 1, "the token is kept until it expires"
+
+
+def test_credentials_that_others_can_read_or_that_are_none_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "account.json"
+    place = {"service": "vertex", "region": "r", "project": "p", "credentials_file": str(path)}
+    settings = parse({"workers": [{"name": "w", "kind": "gemini", "model": "m"} | place]})
+    for content, mode, fault in [
+        (None, 0, "No such file"),
+        ("{}", 0o644, "chmod 600"),
+        ("{}", 0o600, "no key file of a service account"),
+    ]:
+        if content is not None:
+            path.write_text(content)
+            path.chmod(mode)
+        with pytest.raises(SettingsError, match=fault):
+            build_pool(settings, {}, {})
+
+
+BEDROCK: Json = {
+    "name": "w",
+    "kind": "anthropic",
+    "model": "eu.anthropic.claude-sonnet-5-v1:0",
+    "like": "claude-sonnet-5",
+    "service": "bedrock",
+    "region": "eu-central-1",
+}
+
+
+def test_a_cloud_whose_library_is_not_installed_says_what_to_install() -> None:
+    with pytest.raises(SettingsError, match=r"pip install 'podium\[bedrock\]'"):
+        build_pool(parse({"workers": [BEDROCK]}), {}, {})
+
+
+ASK_BEDROCK = """
+import asyncio, json, sys
+from tests.serving.workers.test_clouds import BEDROCK, ask
+from tests.wires.bedrock import BedrockWire
+
+async def main():
+    worker = BEDROCK | json.loads(sys.argv[1])
+    (request,) = await ask(BedrockWire(), worker, {"K": "key-of-bedrock"})
+    print(json.dumps([request.path, request.headers, request.body]))
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture(scope="module")
+def boto3(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with boto3, which cannot be installed beside what our other tests need: see pyproject.toml."""
+    folder = tmp_path_factory.mktemp("boto3")
+    ended = uv.pip("install", "--target", str(folder), "boto3==1.44.5")
+    assert ended.returncode == 0, ended.stderr
+    return folder
+
+
+def test_bedrock_is_asked_in_its_region_with_a_signature_or_a_key_of_its_own(boto3: Path) -> None:
+    path, headers, body = _ask_bedrock(boto3, {})
+    assert path == "/model/eu.anthropic.claude-sonnet-5-v1:0/invoke-with-response-stream"
+    assert headers["authorization"].startswith("AWS4-HMAC-SHA256 Credential=AKIAEXAMPLE/")
+    assert "/eu-central-1/bedrock/aws4_request" in headers["authorization"]
+    assert ("anthropic_version" in body, "model" in body) == (True, False)
+    _, headers, _ = _ask_bedrock(boto3, {"api_key_env": "K"})
+    assert headers["authorization"] == "Bearer key-of-bedrock"
+
+
+def _ask_bedrock(boto3: Path, worker: Json) -> Any:
+    environ = {
+        "AWS_ACCESS_KEY_ID": "AKIAEXAMPLE",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    environ |= {"PYTHONPATH": f"{boto3}:{ROOT}", "PATH": "/usr/bin:/bin", "HOME": str(boto3)}
+    ended = subprocess.run(
+        [sys.executable, "-c", ASK_BEDROCK, json.dumps(worker)],
+        cwd=ROOT,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)

@@ -1,0 +1,38 @@
+"""A loopback server that gives out access tokens: Google's token endpoint, Azure's managed identity."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+
+@dataclass
+class TokenServer:
+    """What it gives to whom."""
+
+    answer: dict[str, object]
+    url: str = ""
+    asked: list[str] = field(default_factory=list[str])
+    """Heads and bodies, as they came."""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        lines = (line.partition(":") for line in head.split("\r\n"))
+        length = next((int(value) for name, _, value in lines if name.lower() == "content-length"), 0)
+        self.asked.append(head + (await reader.readexactly(length)).decode())
+        content = json.dumps(self.answer).encode()
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nconnection: close\r\n")
+        writer.write(f"content-length: {len(content)}\r\n\r\n".encode() + content)
+        await writer.drain()
+        writer.close()
+
+
+@asynccontextmanager
+async def giving(**answer: object) -> AsyncIterator[TokenServer]:
+    """Run one on a port of its own."""
+    server = TokenServer(answer)
+    listener = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+    server.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    async with listener:
+        yield server
