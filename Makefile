@@ -19,7 +19,7 @@ CHOSEN   := --settings $(SETTINGS) $(if $(MODEL),--model $(MODEL)) $(if $(CONDUC
 SERVER   := $(CHOSEN) --port $(PORT)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-base setup-dev setup-learning serve demo stop test check fix bench prove-ledger prove-records prove-outages load siege fuzz-policy capacity eval check-cluster train-tiny train-conductor docs access-table lock clean
+.PHONY: help setup setup-base setup-dev setup-learning setup-browser console serve demo stop test browser-test check fix bench prove-ledger prove-records prove-outages load siege fuzz-policy capacity eval check-cluster train-tiny train-conductor docs access-table lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -39,6 +39,12 @@ setup-dev:
 setup-learning: ## all packages and both local models, for training, evaluation, the bench and the tests
 	@$(PYTHON) -m cluster.local.setup --learning
 
+setup-browser:
+	@$(PYTHON) -m cluster.local.setup --console --dev --browser
+
+console: ## build the web console that the server shows at /console; `make serve` does that too
+	@$(PYTHON) -m cluster.local.setup --console
+
 serve: setup ## serve on http://127.0.0.1:8000 until Ctrl-C
 	@exec $(BIN)/podium serve $(SERVER) $(if $(filter-out 0,$(FAST)),--fast)
 
@@ -56,6 +62,10 @@ check: setup-learning ## format, lint, types, arrows between packages (under a m
 
 test: check ## check, then every test, real Ray Serve and real vLLM included
 	@$(BIN)/python -m pytest
+
+browser-test: setup-browser ## the web console in a real Chromium (apt install chromium), and the tests of its own code
+	@$(BIN)/python -m cluster.local.console --test
+	@$(BIN)/python -m pytest tests/console/browser.py
 
 fix: setup-dev ## let ruff repair what it can
 	@$(BIN)/ruff check --fix .

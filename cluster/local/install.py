@@ -4,7 +4,7 @@
 In stages: the base packages always; those of a vLLM engine and the local models only where the settings
 need them (`needs.py`); those of development and learning only for the targets that use them. What is
 already there is never taken away: only a `.venv` whose Python does not start is replaced. The local models
-are made while the packages of the engine are installed.
+are made, and the web console is built, while the packages of the engine are installed.
 
 Quick when nothing changed (stamps inside `.venv`), safe to interrupt at any moment (the next run goes on),
 one at a time (a lock). Every failure says what happened and what to do.
@@ -28,7 +28,7 @@ from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cluster.local import local_models, uv
+from cluster.local import console, local_models, uv
 from cluster.local.command import BUILD, SetupError, ask, ending, last_line, run
 from cluster.local.model import ModelError
 from cluster.local.progress import Progress
@@ -38,8 +38,10 @@ from cluster.local.uv import LEFT_OUT, LOCK, PYTHON, ROOT, UV, VENV
 MODELS_LOG = BUILD / "setup-models.log"
 BASE_BYTES = 700_000_000
 EXTRA_BYTES = {
+    "console": 210_000_000,
     "cpu": 2_300_000_000,
     "dev": 800_000_000,
+    "browser": 170_000_000,
     "training": 200_000_000,
     "evaluation": 200_000_000,
 }
@@ -76,10 +78,12 @@ class Stage:
 
 
 BASE = Stage("base", ())
+CONSOLE = Stage("console", ("console",))
 CPU = Stage("cpu", ("cpu",))
 DEV = Stage("dev", ("dev",))
 LEARNING = Stage("learning", ("cpu", "dev", "training", "evaluation"))
-STAGES = (BASE, CPU, DEV, LEARNING)
+BROWSER = Stage("browser", ("browser",))
+STAGES = (BASE, CONSOLE, CPU, DEV, LEARNING, BROWSER)
 
 
 def python_version() -> str:
@@ -255,33 +259,54 @@ def one_at_a_time() -> Generator[None]:
         yield
 
 
-def set_up(served: Sequence[str], *, dev: bool, learning: bool) -> None:
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What set-up is asked for beside what is served.
+
+    Args:
+        dev: the packages of checks and load tests.
+        learning: all packages and both local models.
+        console: the web console, and to fail where it cannot be built. Where something is served it is built
+            too, and its failure is told and ends nothing.
+        browser: what drives a browser in tests.
+    """
+
+    dev: bool = False
+    learning: bool = False
+    console: bool = False
+    browser: bool = False
+
+
+def set_up(served: Sequence[str], wanted: Wanted) -> None:
     """All stages that are asked for; see `install`."""
     say_which_python()
     add(BASE)
-    engine, models = False, list(local_models.LOCAL_MODELS) if learning else []
-    if served and not learning:
+    engine, models = False, list(local_models.LOCAL_MODELS) if wanted.learning else []
+    if served and not wanted.learning:
         engine, models = ask_needs(served)
-    stages = [LEARNING] if learning else [*([CPU] if engine else []), *([DEV] if dev else [])]
+    optional = ((CPU, engine), (DEV, wanted.dev)) if not wanted.learning else ((LEARNING, True),)
+    stages = [stage for stage, is_wanted in (*optional, (BROWSER, wanted.browser)) if is_wanted]
     if was_interrupted():  # NumPy makes the models, and is taken out and put in again
         for stage in stages:
             add(stage)
-    with making_models(models):
+    if wanted.console:
+        add(CONSOLE)
+        console.build_now()
+    with console.building(lambda: add(CONSOLE), wanted=bool(served)), making_models(models):
         for stage in stages:
             add(stage)
 
 
-def install(served: Sequence[str], *, dev: bool, learning: bool) -> int:
+def install(served: Sequence[str], wanted: Wanted) -> int:
     """All stages that are asked for; 0 when everything is in place, else what stopped it is on stderr.
 
     Args:
         served: what is to be served, see `ask_needs`; empty: nothing is.
-        dev: with the packages of checks and load tests.
-        learning: with all packages and both local models.
+        wanted: what else.
     """
     try:
         with one_at_a_time():
-            set_up(served, dev=dev, learning=learning)
+            set_up(served, wanted)
     except (SetupError, ModelError) as error:
         print(f"\nSet-up stopped. {error}", file=sys.stderr)
         return 1

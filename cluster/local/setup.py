@@ -36,17 +36,20 @@ def main() -> int:
     parser.add_argument("--conductor", help="the worker that leads in place of the file's conductor")
     parser.add_argument("--dev", action="store_true", help="with what checks and load tests need")
     parser.add_argument("--learning", action="store_true", help="with everything")
+    parser.add_argument("--console", action="store_true", help="with the web console, or fail")
+    parser.add_argument("--browser", action="store_true", help="with what drives a browser in tests")
     options = parser.parse_args()
     why = complaint()
     if why:
         print("\nSet-up stopped. " + why, file=sys.stderr)
         return 1
-    from cluster.local.install import install
+    from cluster.local.install import Wanted, install
 
     given = {"--model": options.model, "--conductor": options.conductor}
     overrides = [f"{option}={value}" for option, value in given.items() if value]
     served = [options.settings, *overrides] if options.settings else []
-    return install(served, dev=options.dev, learning=options.learning)
+    wanted = Wanted(options.dev, options.learning, options.console, options.browser)
+    return install(served, wanted)
 
 
 if __name__ == "__main__":
