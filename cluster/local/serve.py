@@ -32,6 +32,7 @@ from program.options import address, port
 
 READY = """
 Podium answers on {url}  (Ctrl-C stops it; log: {log}; metrics: {metrics})
+{console}
 
   curl {url}/v1/chat/completions -H 'content-type: application/json' {header}\\
     -d '{{"model": "podium-mini", "messages": [{{"role": "user", "content": "What is the capital of France?"}}]}}'
@@ -64,10 +65,18 @@ def ready_text(server: Server, log: Path) -> str:
     return READY.format(
         url=server.url,
         log=log,
+        console=console_text(server),
         metrics=f"http://{HOST}:{server.metrics_port}/metrics",
         key="none" if is_open else "YOUR_KEY",
         header="" if is_open else "-H 'authorization: Bearer YOUR_KEY' ",
     )
+
+
+def console_text(server: Server) -> str:
+    """Where the console is; how it is built where it is not."""
+    if server.answers("/console/"):
+        return f"In a browser: {server.url}/console/"
+    return "There is no web console: `make console` builds it."
 
 
 def serve_until_interrupted(server: Server) -> int:

@@ -1,8 +1,22 @@
-/** The HTTP API: one place that knows the key, which is kept in memory alone. */
+/** The HTTP API: one place that knows the key. It is kept in memory, and in this tab's storage where its user wants
+ * that; never in an address, a cookie or `localStorage`. */
 import { signal } from "@preact/signals";
 
+const KEPT = "podium.key";
 /** The key that every request is sent with; empty where the server asks for none. */
-export const key = signal("");
+export const key = signal(sessionStorage.getItem(KEPT) ?? "");
+
+/** Use a key from now on.
+ *
+ * @param keeps whether a reload of this tab is to find it again.
+ */
+export function useKey(text: string, keeps: boolean): void {
+  key.value = text.trim();
+  needsKey.value = "";
+  if (keeps && key.value) sessionStorage.setItem(KEPT, key.value);
+  else sessionStorage.removeItem(KEPT);
+}
+
 /** Whether the server has refused a request for want of a key, or of a better one. */
 export const needsKey = signal("");
 
@@ -33,8 +47,13 @@ export async function send(path: string, init: RequestInit = {}): Promise<Respon
     .json()
     .then((body: { error?: { message?: string; param?: string | null } }) => body.error)
     .catch(() => undefined);
-  const message = error?.message ?? `The server answered ${answer.status}.`;
-  if (answer.status === 401) needsKey.value = message;
+  const later = answer.headers.get("retry-after");
+  const message = (error?.message ?? `The server answered ${answer.status}.`) + (later ? ` Try again in ${later} s.` : "");
+  if (answer.status === 401) {
+    // How a program sends a key is of no use to who reads this page.
+    needsKey.value = message.split(" Send one as")[0] ?? message;
+    throw new ApiError(401, "Enter a key of this server at the top of the page.", null);
+  }
   throw new ApiError(answer.status, message, error?.param ?? null);
 }
 

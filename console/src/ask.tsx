@@ -4,9 +4,9 @@ import { useEffect } from "preact/hooks";
 import { get, send, words } from "./api";
 import { type PlannedStep, PlanEditor } from "./planEditor";
 import { go } from "./route";
-import { type ApiRun, type Run, OVER } from "./run";
-import { RunView, useRun } from "./runView";
-import { read } from "./sse";
+import { type ApiRun, questionOf } from "./run";
+import { RunView } from "./runView";
+import { read } from "./frames";
 
 export interface ModelInfo {
   id: string;
@@ -72,8 +72,7 @@ export function Ask(props: { from: string | null }) {
       .then((run) => {
         const plan = run.steps.filter((step) => step.plan === run.plans.length - 1);
         steps.value = plan.map(({ worker, subtask, access }) => ({ worker, subtask, access }));
-        const last = plan.at(-1)?.prompt.findLast((message) => message.role === "user");
-        question.value ||= plan.at(-1)?.access.length ? "" : (last?.content ?? "");
+        question.value ||= questionOf(run);
         model.value = run.model;
       })
       .catch((error: unknown) => (fault.value = words(error)));
@@ -197,11 +196,9 @@ export function Ask(props: { from: string | null }) {
           Write the plan myself
         </button>
       )}
-      {fault.value ? (
-        <p class="fault" role="alert">
-          {fault.value}
-        </p>
-      ) : null}
+      <p class="fault" role="alert">
+        {fault.value}
+      </p>
       <button type="submit" class="go" disabled={busy.value || !question.value.trim()}>
         {busy.value ? "Asking…" : "Ask"} <kbd>Ctrl Enter</kbd>
       </button>
@@ -222,21 +219,7 @@ export function Compare(props: { ids: string[] }) {
   );
 }
 
-/** A run's page: the run, and what one may do with it. */
+/** A run's page. */
 export function RunPage(props: { id: string }) {
-  const { run } = useRun(props.id);
-  return (
-    <>
-      <RunView key={props.id} id={props.id} />
-      {run.value && OVER.has(run.value.status) ? <RunActions run={run.value} /> : null}
-    </>
-  );
-}
-
-function RunActions(props: { run: Run }) {
-  return (
-    <p class="actions">
-      <a href={`#/again/${props.run.id}`}>Ask again on another plan</a>
-    </p>
-  );
+  return <RunView id={props.id} />;
 }

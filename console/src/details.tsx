@@ -18,7 +18,7 @@ export function Details(props: { step: Step; trace: string | null; onClose: () =
       </header>
       <dl>
         <Fact name="Status" value={statusWord(step.status)} />
-        <Fact name="Task" value={step.subtask || "the user's own words"} />
+        <Fact name="Task" value={step.subtask || "the question itself"} />
         <Fact name="Needs" value={step.needs ?? ""} />
         <Fact name="Reads" value={step.access.map((read) => `step ${read + 1}`).join(", ")} />
         <Fact name="Model" value={step.model ?? ""} />

@@ -66,6 +66,7 @@ function Node(props: {
   return (
     <button
       type="button"
+      data-step={`${step.plan}.${step.step}`}
       class={`node ${step.status}${props.critical ? " critical" : ""}`}
       style={{ ...props.style, "--hue": `${hue(step.worker)}` }}
       aria-pressed={props.selected}
@@ -76,7 +77,7 @@ function Node(props: {
         <strong>{step.served_by && step.served_by !== step.worker ? `${step.worker} → ${step.served_by}` : step.worker}</strong>
         <span class="chip">{statusWord(step.status)}</span>
       </span>
-      <span class="node-task">{brief(step.subtask || "the user's own words", 90)}</span>
+      <span class="node-task">{brief(step.subtask || "the question itself", 90)}</span>
       <Words step={step} />
       <span class="node-foot">{[took, step.cost_usd === null ? "" : dollars(step.cost_usd), tries].filter(Boolean).join(" · ")}</span>
     </button>
@@ -86,5 +87,6 @@ function Node(props: {
 /** Its newest words; a text of its own, so that a word draws nothing else again. */
 function Words(props: { step: Step }) {
   const text = props.step.words.value;
-  return <span class="node-words">{text ? `…${brief(text.slice(-70), 60)}` : ""}</span>;
+  const over = props.step.ended_s !== null;
+  return <span class="node-words">{over || text.length < 32 ? brief(text, 60) : `…${brief(text.slice(-30), 30)}`}</span>;
 }

@@ -115,7 +115,10 @@ export function Keys() {
                 </td>
                 <td>{each.state}</td>
                 <td>
-                  <button type="button" disabled={each.state !== "active"} onClick={() => run(() => post(`/v1/admin/keys/${each.id}`, undefined, "DELETE"))}>
+                  <button type="button" disabled={each.state !== "active"} onClick={() => {
+                    if (confirm(`Revoke ${each.name}? Programs that use it are refused from now on.`))
+                      run(() => post(`/v1/admin/keys/${each.id}`, undefined, "DELETE"));
+                  }}>
                     Revoke {each.name}
                   </button>
                 </td>

@@ -3,7 +3,7 @@
 import { useSignal } from "@preact/signals";
 import { render } from "preact";
 import { useEffect } from "preact/hooks";
-import { key, needsKey } from "./api";
+import { key, needsKey, useKey } from "./api";
 import { Ask, Compare, RunPage } from "./ask";
 import { Keys } from "./keys";
 import { Pool } from "./pool";
@@ -18,9 +18,13 @@ const PAGES: readonly (readonly [string, string])[] = [
   ["keys", "Keys"],
 ];
 
+/** The page whose link is marked while one below it is shown. */
+const PARENTS: Record<string, string> = { again: "ask", compare: "runs" };
+
 function Page() {
   const [name = "", ...rest] = route.value.split("/");
   useEffect(() => {
+    document.title = `${PAGES.find(([path]) => path === name)?.[1] ?? "Run"} · Podium`;
     document.querySelector<HTMLElement>("main")?.focus({ preventScroll: true });
   }, [route.value]);
   const body = () => {
@@ -47,7 +51,7 @@ function Page() {
       <nav aria-label="Pages">
         <span class="brand">Podium</span>
         {PAGES.map(([path, title]) => (
-          <a key={path} href={`#/${path}`} aria-current={name === path ? "page" : undefined}>
+          <a key={path} href={`#/${path}`} aria-current={(PARENTS[name] ?? name) === path ? "page" : undefined}>
             {title}
           </a>
         ))}
@@ -60,14 +64,15 @@ function Page() {
   );
 }
 
-/** The key of this tab: in memory until the page is left. */
+/** The key of this tab: in memory until the page is left, or kept for the tab where that is ticked. */
 function KeyBox() {
   const text = useSignal("");
+  const keeps = useSignal(false);
   const open = useSignal(false);
   if (!needsKey.value && !open.value)
     return (
       <button type="button" class="plain key" onClick={() => (open.value = true)}>
-        {key.value ? "Key is set" : "Use a key"}
+        {key.value ? "Change the key" : "Use a key"}
       </button>
     );
   return (
@@ -75,15 +80,20 @@ function KeyBox() {
       class="key"
       onSubmit={(event) => {
         event.preventDefault();
-        key.value = text.value.trim();
+        useKey(text.value, keeps.value);
         text.value = "";
-        needsKey.value = "";
         open.value = false;
       }}
     >
       <label>
-        <span class="small">{needsKey.value || "A key of this server"}</span>
-        <input type="password" autocomplete="off" placeholder="pk_…" value={text.value} onInput={(event) => (text.value = event.currentTarget.value)} />
+        <span class="small" role={needsKey.value ? "alert" : undefined}>
+          {needsKey.value || "A key of this server"}
+        </span>
+        <input type="password" autocomplete="off" spellcheck={false} placeholder="pk_…" value={text.value} onInput={(event) => (text.value = event.currentTarget.value)} />
+      </label>
+      <label class="check">
+        <input type="checkbox" checked={keeps.value} onChange={(event) => (keeps.value = event.currentTarget.checked)} />
+        keep it until this tab is closed
       </label>
       <button type="submit">Use it</button>
     </form>

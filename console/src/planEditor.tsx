@@ -33,7 +33,7 @@ export function PlanEditor(props: { steps: Signal<PlannedStep[]>; workers: strin
               </select>
             </label>
             <label class="wide">
-              Task (empty: your own words)
+              Task (empty: your question itself)
               <input value={step.subtask} onInput={(event) => change(index, { subtask: event.currentTarget.value })} />
             </label>
             {index ? (
@@ -51,7 +51,7 @@ export function PlanEditor(props: { steps: Signal<PlannedStep[]>; workers: strin
               </span>
             ) : null}
             <button type="button" class="plain" disabled={steps.length === 1} onClick={() => drop(index)}>
-              Remove
+              Remove step {index + 1}
             </button>
           </li>
         ))}

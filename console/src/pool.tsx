@@ -1,7 +1,7 @@
 /** Who answers: workers with their cards, models, and whether the server is well. */
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
-import { get, words } from "./api";
+import { get, headers, words } from "./api";
 import type { ModelInfo } from "./ask";
 import { hue } from "./status";
 
@@ -17,7 +17,7 @@ export function Pool() {
   const fault = useSignal("");
   useEffect(() => {
     const load = () =>
-      Promise.all([get<{ data: ModelInfo[] }>("/v1/models"), fetch("/readyz").then((answer) => answer.json() as Promise<Ready>)])
+      Promise.all([get<{ data: ModelInfo[] }>("/v1/models"), fetch("/readyz", { headers: headers() }).then((answer) => answer.json() as Promise<Ready>)])
         .then(([answer, state]) => {
           models.value = answer.data;
           ready.value = state;
@@ -40,7 +40,7 @@ export function Pool() {
       {ready.value ? (
         <p role="status">
           The server is <span class="chip">{ready.value.status}</span>
-          {ready.value.running === undefined ? "" : `, ${ready.value.running} runs under way`}.
+          {ready.value.running === undefined ? "" : `, ${ready.value.running} under way`}.
         </p>
       ) : null}
       <h2>Workers</h2>

@@ -80,6 +80,7 @@ export interface ApiRun {
   trace_id: string | null;
   rounds: number;
   fallback: string | null;
+  messages: ApiMessage[];
   answer: string;
   finish_reason: string | null;
   error: { message: string } | null;
@@ -113,6 +114,8 @@ export interface Run {
   total_tokens: number | null;
   critical_path_s: number | null;
   has_content: boolean;
+  /** The newest words of the user. */
+  question: string;
   plans: Plan[];
   answer: Signal<string>;
   thoughts: Signal<string>;
@@ -137,6 +140,7 @@ export function fromRecord(api: ApiRun): Run {
     total_tokens: api.usage.total_tokens,
     critical_path_s: api.critical_path_s,
     has_content: api.content,
+    question: questionOf(api),
     plans,
     answer: signal(api.answer),
     thoughts: signal(""),
@@ -144,11 +148,18 @@ export function fromRecord(api: ApiRun): Run {
   };
 }
 
-export function begun(id: string, model: string, created: number): Run {
+export function questionOf(api: ApiRun): string {
+  return api.messages.findLast((message) => message.role === "user")?.content ?? "";
+}
+
+/** A run of which nothing is told yet but its record's head: its events say the rest, from its beginning. */
+export function begun(api: ApiRun): Run {
   return {
-    id,
-    model,
-    created,
+    id: api.id,
+    model: api.model,
+    created: api.created,
+    question: questionOf(api),
+    has_content: api.content,
     status: "running",
     trace_id: null,
     error: null,
@@ -156,7 +167,6 @@ export function begun(id: string, model: string, created: number): Run {
     cost_usd: null,
     total_tokens: null,
     critical_path_s: null,
-    has_content: true,
     plans: [],
     answer: signal(""),
     thoughts: signal(""),
@@ -200,18 +210,20 @@ export function after(run: Run, event: RunEvent): Run {
       run.answer.value += text;
       run.thoughts.value += typeof event.reasoning === "string" ? event.reasoning : "";
       return run;
-    case "plan_text":
-      run.plans[event.plan ?? 0] && (run.plans[event.plan ?? 0]!.words.value += text);
-      return run;
-    case "step_text":
-      stepOf(run, event) && (stepOf(run, event)!.words.value += text);
+    case "answer_restarted":
+      run.answer.value = text;
+      run.thoughts.value = typeof event.reasoning === "string" ? event.reasoning : "";
       return run;
     case "plan_began":
       return { ...run, now_s: at, plans: [...run.plans, newPlan(event, run.plans.length, at)] };
     case "plan_ended":
+      speak(run.plans[event.plan ?? 0]?.words, event.output);
       return withPlan(run, event, at, (plan) => ({
         ...plan,
         ended_s: at,
+        usage: (event.usage as Usage | null) ?? null,
+        cost_usd: (event.cost_usd as number | null) ?? null,
+        attempts: (event.attempts as Attempt[] | undefined) ?? [],
         accepted: Boolean(event.accepted),
         rejected: (event.rejected as string | null) ?? null,
         why: (event.why as string) ?? "",
@@ -223,9 +235,16 @@ export function after(run: Run, event: RunEvent): Run {
     case "cancelled":
     case "suspended":
       return { ...run, now_s: at, status: event.type, error: (event.error as Run["error"]) ?? run.error };
+    case "step_ended":
+      speak(stepOf(run, event)?.words, event.output);
+      return withStep(run, event, at);
     default:
       return withStep(run, event, at);
   }
+}
+
+function speak(words: Signal<string> | undefined, output: unknown): void {
+  if (words && typeof output === "string") words.value = output;
 }
 
 function stepOf(run: Run, event: RunEvent): Step | undefined {
@@ -289,15 +308,20 @@ function stepFacts(event: RunEvent, at: number): Partial<Step> | null {
       return { status: "running", started_s: at };
     case "step_spoke":
       return { first_token_s: at, served_by: (event.served_by as string) ?? null };
-    case "step_waits":
-      return { status: "waiting" };
     case "step_ended":
       return {
         status: "done",
         ended_s: at,
         usage: (event.usage as Usage | null) ?? null,
         cost_usd: (event.cost_usd as number | null) ?? null,
+        attempts: (event.attempts as Attempt[] | undefined) ?? [],
+        model: (event.model as string | null) ?? null,
+        finish_reason: (event.finish_reason as string | null) ?? null,
+        reasoning: (event.reasoning as string | null) ?? null,
+        notes: (event.notes as string[] | undefined) ?? [],
       };
+    case "waits":
+      return { notes: [String(event.why ?? "")] };
     case "step_reused":
       return { status: "done", ended_s: at, reused_from: (event.reused_from as number) ?? null };
     case "step_lost":

@@ -1,7 +1,8 @@
 /** One run: live from its events, or from its record, replayed at any speed. */
 import { signal, useComputed, useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
-import { get, words } from "./api";
+import { useClock } from "./clock";
+import { get, post, words } from "./api";
 import { Details } from "./details";
 import { count, dollars, seconds, when } from "./format";
 import { Graph } from "./graph";
@@ -37,7 +38,7 @@ async function watch(
     run.value = fromRecord(record);
     return;
   }
-  let live = begun(record.id, record.model, record.created);
+  let live: Run = { ...begun(record), now_s: record.wall_s };
   run.value = live;
   for await (const event of follow(`${path}/events`, stop, (state) => (connected.value = state))) {
     live = after(live, JSON.parse(event.data) as RunEvent);
@@ -48,25 +49,40 @@ async function watch(
 
 export function RunView(props: { id: string }) {
   const { run, fault, connected } = useRun(props.id);
+  const isOver = OVER.has(run.value?.status ?? "");
+  const now_s = useClock(run.value?.now_s ?? 0, run.value !== null && !isOver && connected.value);
   const selected = useSignal<{ plan: number; step: number } | null>(null);
+  const root = useRef<HTMLDivElement>(null);
   const replay = useReplay(run.value);
-  const shown = replay.shown.value ?? run.value;
-  if (fault.value) return <p class="fault">{fault.value}</p>;
+  const live = run.value && !isOver ? { ...run.value, now_s } : run.value;
+  const shown = replay.shown.value ?? live;
+  const close = () => {
+    const from = selected.value;
+    selected.value = null;
+    if (from) root.current?.querySelector<HTMLElement>(`[data-step="${from.plan}.${from.step}"]`)?.focus();
+  };
+  if (fault.value)
+    return (
+      <p class="fault" role="alert">
+        {fault.value} <a href="#/runs">The newest runs</a>
+      </p>
+    );
   if (!shown) return <p role="status">Reading the run…</p>;
   const step = selected.value && shown.plans[selected.value.plan]?.steps[selected.value.step];
   const onSelect = (each: Step) => (selected.value = { plan: each.plan, step: each.step });
   return (
-    <div class={step ? "run with-details" : "run"}>
+    <div ref={root} class={step ? "run with-details" : "run"} onKeyDown={(event) => event.key === "Escape" && close()}>
       <div class="run-main">
         <Head run={shown} connected={connected.value} />
-        {OVER.has(run.value?.status ?? "") ? <ReplayBar replay={replay} whole={run.value!.now_s} /> : null}
+        {isOver ? <ReplayBar replay={replay} whole={run.value!.now_s} /> : null}
         {shown.plans.map((plan) => (
           <PlanPart key={plan.plan} plan={plan} many={shown.plans.length > 1} selected={step ?? null} onSelect={onSelect} />
         ))}
         <Timeline plans={shown.plans} now_s={replay.shown.value ? run.value!.now_s : shown.now_s} selected={step ?? null} onSelect={onSelect} />
         <Answer key={replay.shown.value ? "replayed" : "live"} run={shown} />
+        <Actions run={shown} isOver={isOver} />
       </div>
-      {step ? <Details key={`${step.plan}.${step.step}`} step={step} trace={shown.trace_id} onClose={() => (selected.value = null)} /> : null}
+      {step ? <Details key={`${step.plan}.${step.step}`} step={step} trace={shown.trace_id} onClose={close} /> : null}
     </div>
   );
 }
@@ -90,9 +106,31 @@ function Head(props: { run: Run; connected: boolean }) {
       </ul>
       {props.connected ? null : <p role="status">The connection is cut; it is taken up again where it broke.</p>}
       {run.error ? <p class="fault">{run.error.message}</p> : null}
+      {run.question ? <pre class="question">{run.question}</pre> : null}
       {run.fallback ? <p class="note">One worker answered alone: {run.fallback}</p> : null}
       {run.has_content ? null : <p class="note">Texts of this run are not kept, only numbers.</p>}
     </header>
+  );
+}
+
+/** What one may do with a run: stop it, or ask again. */
+function Actions(props: { run: Run; isOver: boolean }) {
+  const fault = useSignal("");
+  const stop = () =>
+    post(`/v1/workflows/${encodeURIComponent(props.run.id)}/cancel`, {}).catch((error: unknown) => (fault.value = words(error)));
+  return (
+    <p class="actions">
+      {props.isOver ? (
+        <a href={`#/again/${props.run.id}`}>Ask again on another plan</a>
+      ) : (
+        <button type="button" onClick={() => void stop()}>
+          Stop this run
+        </button>
+      )}
+      <span class="fault" role="alert">
+        {fault.value}
+      </span>
+    </p>
   );
 }
 
@@ -187,7 +225,7 @@ function ReplayBar(props: { replay: Replay; whole: number }) {
         type="range"
         min="0"
         max={props.whole}
-        step={props.whole / 500}
+        step="any"
         value={at_s}
         aria-label="Moment of the run"
         aria-valuetext={seconds(at_s)}

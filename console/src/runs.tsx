@@ -7,7 +7,7 @@ import type { ApiRun } from "./run";
 import { statusWord } from "./status";
 
 const PAGE = 50;
-const STATUSES = ["running", "suspended", "finished", "failed", "cancelled", "lost"];
+const STATUSES = ["running", "finished", "failed", "cancelled", "lost"];
 
 interface Page {
   data: ApiRun[];
@@ -18,10 +18,10 @@ export function Runs() {
   const runs = useSignal<ApiRun[]>([]);
   const more = useSignal(false);
   const fault = useSignal("");
-  const filter = useSignal({ status: "", model: "", worker: "", text: "" });
+  const filter = useSignal({ status: "", model: "", worker: "", words: "", min_cost_usd: "" });
   const load = async (after: string) => {
     const asked = new URLSearchParams({ limit: String(PAGE) });
-    for (const [name, value] of Object.entries(filter.value)) if (value) asked.set(name, value);
+    for (const [name, value] of Object.entries(filter.value)) if (value && !(name === "words" && value.length < 3)) asked.set(name, value);
     if (after) asked.set("after", after);
     try {
       const page = await get<Page>(`/v1/workflows?${asked.toString()}`);
@@ -62,8 +62,16 @@ export function Runs() {
           Worker
           <input value={filter.value.worker} onInput={change("worker")} />
         </label>
+        <label>
+          Words in question or answer
+          <input value={filter.value.words} placeholder="3 letters or more" onInput={change("words")} />
+        </label>
+        <label>
+          Dollars at least
+          <input type="number" min="0" step="any" value={filter.value.min_cost_usd} onInput={change("min_cost_usd")} />
+        </label>
         <button type="button" onClick={() => void load("")}>
-          Read again
+          Refresh
         </button>
       </div>
       {fault.value ? (
@@ -96,14 +104,14 @@ export function Runs() {
                 <td>{count(run.usage.total_tokens)}</td>
                 <td>{dollars(run.cost_usd)}</td>
                 <td>
-                  <a href={`#/runs/${run.id}`}>{run.id.slice(0, 11)}…</a>
+                  <a href={`#/runs/${run.id}`}>{run.id.slice(0, 11)}</a>
                 </td>
               </tr>
             ))}
           </tbody>
         </table>
       </div>
-      {runs.value.length ? null : <p>No run yet. <a href="#/ask">Ask something.</a></p>}
+      {runs.value.length ? null : <p role="status">{Object.values(filter.value).some(Boolean) ? "No such run." : <>No run yet. <a href="#/ask">Ask something.</a></>}</p>}
       {more.value ? (
         <button type="button" onClick={() => void load(runs.value.at(-1)?.id ?? "")}>
           Older ones

@@ -1,16 +1,16 @@
 /** How a step's status and its worker look and read. */
 
 const WORDS: Record<string, string> = {
-  planned: "waits",
-  running: "works",
-  waiting: "waits for a tool",
+  planned: "waiting",
+  running: "running",
+  waiting: "waiting for a tool",
   done: "done",
   failed: "failed",
   not_needed: "not needed",
   cancelled: "stopped",
   finished: "finished",
-  suspended: "waits for tools",
-  detached: "moves",
+  suspended: "waiting for tools",
+  detached: "moving to another server",
   lost: "lost",
 };
 
@@ -20,7 +20,7 @@ export function statusWord(status: string): string {
 
 /** A colour for a worker: the same name, the same colour, in every picture. */
 export function hue(name: string): number {
-  let sum = 0;
-  for (const char of name) sum = (31 * sum + char.charCodeAt(0)) % 360;
-  return sum;
+  let hash = 2166136261; // FNV-1a, so that names that differ in one letter are far apart
+  for (const char of name) hash = Math.imul(hash ^ char.charCodeAt(0), 16777619);
+  return Math.round((hash >>> 0) * 0.618034) % 360;
 }

@@ -20,6 +20,9 @@ export function Timeline(props: {
           </span>
         ))}
       </div>
+      <p class="legend small" aria-hidden="true">
+        <span class="bar waits" /> waits <span class="bar silent" /> asked, silent <span class="bar talks" /> writes
+      </p>
       {props.plans.map((plan) => (
         <PlanBars key={plan.plan} {...props} plan={plan} share={share} />
       ))}

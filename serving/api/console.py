@@ -32,12 +32,12 @@ class Console(StaticFiles):
     """The built page.
 
     Args:
-        folder: where it is.
+        folder: where it is; None: where set-up puts it.
     """
 
-    def __init__(self, folder: Path = FOLDER) -> None:
-        super().__init__(directory=folder, html=True, check_dir=False)
-        self._folder = folder
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder or FOLDER
+        super().__init__(directory=self._folder, html=True, check_dir=False)
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         """One of its files; where it is not built, a sentence that says how to."""

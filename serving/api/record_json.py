@@ -105,6 +105,7 @@ def workflow(
         "trace_id": record.trace_id,
         "rounds": record.rounds,
         "fallback": record.fallback,
+        "messages": _messages(record.task.conversation),
         "plan": [step_json(step) for step in plan.steps] if plan else [],
         "answer": record.answer,
         "finish_reason": record.finish.value if record.finish else None,
@@ -177,12 +178,17 @@ def progress(event: Event) -> Json | None:
 
 
 def told(event: Event) -> Json | None:
-    """An event as `GET /v1/workflows/{id}/events` shows it; None for those that are not shown."""
+    """An event as `GET /v1/workflows/{id}/events` shows it; None for those that are not shown. Beyond `progress`
+    with what a step or a conductor said, as far as the team's policy keeps it.
+    """
     match event:
+        case PlanEnded() | StepFinished():
+            shown: Json = progress(event) or {}
+            return shown | (_call(event.result) if event.result else {})
         case AnswerDelta(text=text, reasoning=reasoning):
             return {"type": "answer", "text": text, "reasoning": reasoning, "at_s": _seconds(event.at_s)}
         case RunResumed():
-            shown: Json = {"type": "resumed"}
+            shown = {"type": "resumed"}
         case RunDetached():
             shown = {"type": "left"}
         case RunFinished(finish=finish):
@@ -271,7 +277,7 @@ def _error(failure: Failure | None, *, for_operator: bool) -> Json | None:
     return operator_json(failure) if for_operator else error_json(failure)
 
 
-def _call(result: CallResult | None, cut: tuple[Attempt, ...] = (), *, for_operator: bool) -> Json:
+def _call(result: CallResult | None, cut: tuple[Attempt, ...] = (), *, for_operator: bool = False) -> Json:
     attempts = [
         (operator_attempt_json if for_operator else attempt_json)(each)
         for each in (*cut, *(result.attempts if result else ()))

@@ -10,7 +10,7 @@ from starlette.responses import Response, StreamingResponse
 
 from conductor.errors import BadTask, UnknownName, quote
 from conductor.run.events import AnswerDelta, Event, RunResumed
-from conductor.run.record import RunRecords
+from conductor.run.record import RunRecords, RunStatus
 from serving.accounts.caller import Caller, Scope
 from serving.api import record_json
 from serving.api.authentication import caller_of
@@ -35,6 +35,8 @@ async def workflows(
     limit: Annotated[int, Query(ge=1, le=1000)] = 20,
     after: Annotated[str | None, Query(description="The id of a run: those that began before it.")] = None,
     worker: Annotated[str | None, Query(pattern=NO_NUL, description="It was called in the run.")] = None,
+    model: Annotated[str | None, Query(pattern=NO_NUL, description="It was asked for.")] = None,
+    status: Annotated[RunStatus | None, Query(description="The run has it now.")] = None,
     min_cost_usd: Annotated[Decimal | None, Query(ge=0, le=MOST_USD)] = None,
     max_cost_usd: Annotated[Decimal | None, Query(ge=0, le=MOST_USD)] = None,
     words: Annotated[
@@ -53,7 +55,8 @@ async def workflows(
     service: Service = request.app.state.service
     caller = caller_of(request)
     caller.require(Scope.READ)
-    newest = await service.newest(limit + 1, caller, after, Wanted(worker, min_cost_usd, max_cost_usd, words))
+    wanted = Wanted(worker, min_cost_usd, max_cost_usd, words, model, status)
+    newest = await service.newest(limit + 1, caller, after, wanted)
     shown = [_shown(run, caller) for run in newest[:limit]]
     return success({"object": "list", "data": shown, "has_more": len(newest) > limit})
 

@@ -304,6 +304,10 @@ def _conditions(wanted: Wanted) -> list[ColumnElement[bool]]:
             run_worker.c.run_id == run.c.id, run_worker.c.worker == wanted.worker
         )
         found.append(called.exists())
+    if wanted.model is not None:
+        found.append(run.c.model == wanted.model)
+    if wanted.status is not None:
+        found.append(run.c.status == wanted.status)
     if wanted.min_cost_usd is not None:
         found.append(run.c.cost >= to_pico(wanted.min_cost_usd))
     if wanted.max_cost_usd is not None:

@@ -1,4 +1,5 @@
-"""How runs are found again: by the workers that answered in them, by cost and by words.
+"""How runs are found again: by status, by the model that was asked, by the workers that answered in them, by
+cost and by words.
 
 What they are found by is written once a run has ended. Knows no database.
 """
@@ -22,16 +23,22 @@ class Wanted:
         worker: was called in it.
         min_cost_usd, max_cost_usd: it cost that much; a run whose cost is not known is not found by it.
         words: are in its question or its answer, in this order, in small letters or capitals.
+        model: was asked for.
+        status: it has now.
     """
 
     worker: str | None = None
     min_cost_usd: Decimal | None = None
     max_cost_usd: Decimal | None = None
     words: str | None = None
+    model: str | None = None
+    status: str | None = None
 
     def matches(self, records: RunRecords) -> bool:
         """Whether a run that is at hand is wanted."""
-        cost_usd = records.record.cost_usd
+        record, cost_usd = records.record, records.record.cost_usd
+        if self.model not in (None, record.model) or self.status not in (None, record.status):
+            return False
         if self.worker is not None and self.worker not in workers_of(records):
             return False
         if self.min_cost_usd is not None and (cost_usd is None or cost_usd < self.min_cost_usd):

@@ -183,9 +183,17 @@ async def served(
         build_pool(checked, environ or {}, engines or {}), store, ledgers=ledgers, policies=policies
     )
     SPANS.clear()
-    config = uvicorn.Config(
-        build_api(service, directory=directory), log_level="error", lifespan="off", ws="none"
-    )
+    async with listening(build_api(service, directory=directory)) as url:
+        async with httpx2.AsyncClient(base_url=url, timeout=20) as http:
+            running = Served(service, url, http)
+            yield running
+            await running.quiet()
+
+
+@asynccontextmanager
+async def listening(app: Any) -> AsyncGenerator[str]:
+    """Serve an ASGI app on a free port of the loopback; its address."""
+    config = uvicorn.Config(app, log_level="error", lifespan="off", ws="none")
     config.load()
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)
@@ -193,13 +201,9 @@ async def served(
         proto=socket.IPPROTO_TCP
     ) as sock:  # asyncio switches Nagle off only where it reads that it is TCP
         sock.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{sock.getsockname()[1]}"
         await server.startup(sockets=[sock])
         try:
-            async with httpx2.AsyncClient(base_url=url, timeout=20) as http:
-                running = Served(service, url, http)
-                yield running
-                await running.quiet()
+            yield f"http://127.0.0.1:{sock.getsockname()[1]}"
         finally:
             for listener in server.servers:
                 listener.close()

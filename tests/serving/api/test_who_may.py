@@ -41,6 +41,7 @@ OF_MY_TEAM, OF_MY_TEAM_TO_RUN = (401, 401, 404, 403, 200, 200, 200), (401, 401, 
 TABLE = (
     Asked("GET", "/healthz", EVERYBODY),
     Asked("GET", "/readyz", EVERYBODY),
+    Asked("GET", "/console/", EVERYBODY),
     Asked("GET", "/v1/models", ANY_KEY),
     Asked("GET", "/v1/models/{name:path}", ANY_KEY),
     Asked("POST", CHAT, RUNS, ASK),
@@ -73,14 +74,18 @@ TABLE = (
 """Every route, each method of it at least once."""
 NOT_THERE, NOT_SO = (401, 401, 404, 404, 404, 404, 404), (401, 401, 405, 405, 405, 405, 405)
 ELSEWHERE, FOREIGN = (401, 401, 307, 307, 307, 307, 307), (403,) * 7
+NOBODY = (405,) * 7
 BESIDES = (
     *(Asked("GET", path, NOT_THERE) for path in ("/v1/nothing", "/openapi.json", "/docs", "/metrics", "/V1/models", "//v1/workflows")),
     Asked("GET", "/v1/admin", NOT_THERE),
     Asked("GET", "/healthz/%2e%2e/v1/workflows", NOT_THERE),
     Asked("GET", "/v1/models/%2e%2e/admin/keys", NOT_THERE),
     Asked("GET", "/v1/workflows/", ELSEWHERE),
-    Asked("HEAD", "/healthz", (405,) * 7),
-    Asked("POST", "/healthz", (405,) * 7, {}),
+    Asked("HEAD", "/healthz", NOBODY),
+    Asked("POST", "/healthz", NOBODY, {}),
+    Asked("POST", "/console/", NOBODY, {}),
+    Asked("GET", "/console/absent.js", (404,) * 7),
+    Asked("GET", "/console/", FOREIGN, headers={"host": "evil.example"}),
     Asked("GET", CHAT, NOT_SO),
     Asked("OPTIONS", CHAT, NOT_SO),
     Asked("DELETE", "/v1/workflows", NOT_SO),
@@ -94,7 +99,10 @@ BESIDES = (
 
 
 @pytest.fixture
-async def it(tmp_path: Path) -> AsyncGenerator[Keyed]:
+async def it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Keyed]:
+    (tmp_path / "console").mkdir()
+    (tmp_path / "console" / "index.html").write_text("<!doctype html>")
+    monkeypatch.setattr("serving.api.console.FOLDER", tmp_path / "console")  # as if set-up had built it
     async with keyed(tmp_path) as running:
         yield running
 
@@ -122,7 +130,11 @@ async def test_every_route_gives_every_sort_of_key_what_it_may_have_and_nothing_
 
 def test_the_table_has_every_route() -> None:
     api: Any = build_api(Service(build_pool(parse(team()), {}, engines={})))
-    served = {(method, route.path) for route in api.routes for method in route.methods - {"HEAD"}}
+    served = {
+        (method, route.path if hasattr(route, "methods") else f"{route.path}/")
+        for route in api.routes
+        for method in (getattr(route, "methods", None) or {"GET"}) - {"HEAD"}
+    }
     ends = {"team": ("", "/budget", "/policy"), "key": ("", "/budget", "/rotate", "/policy")}
     same = {
         f"/v1/admin/{of}s/{{id}}{end}": f"/v1/admin/{of}s/{{{of}}}{end}" for of in ends for end in ends[of]

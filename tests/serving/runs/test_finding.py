@@ -51,6 +51,10 @@ async def test_runs_are_found_by_worker_cost_and_words(store_address: Address, w
         assert await found(api, worker="b") == ["duo"]
         assert await found(api, worker="nobody") == []
         assert await found(api, min_cost_usd=costs["duo"]) == ["duo"]
+        assert await found(api, model="duo") == ["duo"]
+        assert await found(api, model="duo", worker="c") == []
+        assert await found(api, status="finished") == ["a", "duo", "c"]
+        assert await found(api, status="failed") == []
         assert await found(api, max_cost_usd=0) == ["c"]
         assert await found(api, min_cost_usd=costs["a"], worker="a", words="SCATTERING") == ["a"]
         assert await found(api, words="why is the SKY") == ["a", "duo", "c"]
@@ -58,7 +62,13 @@ async def test_runs_are_found_by_worker_cost_and_words(store_address: Address, w
         assert await found(api, words="100% of it_all") == ["a"]
         assert await found(api, words="100_ of") == []
         assert await found(api, words="sky", limit=1, worker="a") == ["a"]
-        for name, value in (("words", "ab"), ("words", "a\0bc"), ("worker", "\0"), ("min_cost_usd", "-1")):
+        for name, value in (
+            ("words", "ab"),
+            ("words", "a\0bc"),
+            ("worker", "\0"),
+            ("status", "odd"),
+            ("min_cost_usd", "-1"),
+        ):
             refused = await api.http.get("/v1/workflows", params={name: value})
             assert (refused.status_code, refused.json()["error"]["param"]) == (400, name)
 

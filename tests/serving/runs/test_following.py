@@ -68,6 +68,7 @@ async def test_a_run_is_followed_and_resumed_on_another_replica_until_it_ends(st
         assert time.monotonic() - asked_s < 1, "the piece of text that was said before anybody watched"
         assert sorted(event["type"] for _, event in seen) == sorted([*BEFORE_IT_STALLS, "answer"])
         assert (seen[-1][1]["type"], seen[-1][1]["text"]) == ("answer", "one "), "a word waits for its end"
+        assert [event["output"] for _, event in seen if event["type"] == "step_ended"] == ["A reason."]
         ids = [number for number, _ in seen]
         assert ids == sorted(set(ids))
         again = await read(other.api, id, 4, **{"last-event-id": str(ids[5])})

@@ -1,0 +1,133 @@
+"""`podium ask`: one question to a running server. The plan is drawn on stderr as it happens, the answer goes to
+stdout, so that `podium ask ... > file` keeps the answer alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from podium.client import FAILED, Client, ClientError, Stream, parser_of, run
+from program.options import seconds as seconds_option
+from program.options import usd
+
+Json = dict[str, Any]
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line."""
+    parser = parser_of(
+        "ask",
+        "Ask a running server, show the plan as it happens and the cost at the end. What is read from a pipe is put below the "
+        "question. Ctrl-C ends the run too.",
+        "podium ask 'Which planet is the largest?'",
+    )
+    parser.add_argument("question", nargs="*", help="what to ask; without it, standard input is the question")
+    parser.add_argument("--model", help="as `podium models` lists them (the first that writes plans)")
+    parser.add_argument("--effort", choices=EFFORTS, help="how much thought and how many steps it is worth")
+    parser.add_argument("--max-cost", type=usd, metavar="DOLLARS", help="end the run before it costs more")
+    parser.add_argument(
+        "--deadline", type=seconds_option, metavar="SECONDS", help="end the run after that time"
+    )
+    parser.add_argument("--exclude", action="append", default=[], metavar="WORKER", help="leave a worker out; may be given again")  # fmt: skip
+    parser.add_argument("--quiet", action="store_true", help="print the answer alone")
+    parser.add_argument(
+        "--json", action="store_true", help="print the whole answer with its steps, as JSON, at the end"
+    )
+    options = parser.parse_args(arguments)
+    question = read_question(options.question)
+    if not question:
+        parser.error("there is no question: give one, or pipe it in")
+    return run(lambda: ask(Client.of(options), options, question))
+
+
+def read_question(words: Sequence[str]) -> str:
+    """What is asked: the words, and below them what comes through a pipe."""
+    piped = "" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.read()
+    return "\n\n".join(part for part in (" ".join(words).strip(), piped.strip()) if part)
+
+
+def ask(client: Client, options: argparse.Namespace, question: str) -> int:
+    """Ask, and show what comes.
+
+    Raises:
+        ClientError: the server refuses, goes away, or says that the run has failed.
+    """
+    body = body_of(options, question, options.model or first_model(client))
+    if options.json:
+        print(json.dumps(client.post("/v1/chat/completions", body), ensure_ascii=False, indent=2))
+        return 0
+    with client.stream("POST", "/v1/chat/completions", body | {"stream": True}) as stream:
+        return show(stream, options.url, quiet=options.quiet)
+
+
+def body_of(options: argparse.Namespace, question: str, model: str) -> Json:
+    """The request."""
+    podium: Json = {"progress": "events", "trace": True}
+    if options.json:
+        podium.pop("progress")
+    if options.max_cost is not None:
+        podium["max_cost_usd"] = float(options.max_cost)
+    if options.deadline is not None:
+        podium["deadline_s"] = options.deadline
+    if options.exclude:
+        podium["exclude_workers"] = options.exclude
+    effort = {"reasoning_effort": options.effort} if options.effort else {}
+    return {"model": model, "messages": [{"role": "user", "content": question}], "podium": podium} | effort
+
+
+def first_model(client: Client) -> str:
+    """The first that writes plans; where none does, the first.
+
+    Raises:
+        ClientError: the server has none that this key may ask.
+    """
+    models = client.get("/v1/models")["data"]
+    if not models:
+        raise ClientError("The server lists no model that may be asked.", FAILED)
+    return next((each["id"] for each in models if each["podium"]["kind"] == "conductor"), models[0]["id"])
+
+
+def show(stream: Stream, url: str, *, quiet: bool) -> int:
+    """Print events and answer as they come; what the run cost at its end, and where the console shows it.
+
+    Raises:
+        ClientError: the run has failed.
+    """
+    from podium.run_text import dollars, event_line, inert, seconds, terminal
+
+    progress, answer = terminal(errors=True), sys.stdout
+    summary: Json = {}
+    has_begun = False
+    for chunk in stream:
+        if error := chunk.get("error"):
+            if has_begun:
+                print(file=answer, flush=True)
+            raise ClientError(f"{error['message']} (run {stream.run_id})")
+        told: Json = chunk.get("podium") or {}
+        if not chunk.get("choices"):
+            line = None if quiet or has_begun else event_line(told)
+            if line is not None:
+                progress.print(line)
+            continue
+        summary = told or summary
+        if piece := chunk["choices"][0]["delta"].get("content"):
+            if not has_begun and not quiet:
+                progress.print()
+            has_begun = True
+            answer.write(inert(piece) if answer.isatty() else piece)
+            answer.flush()
+    print(file=answer, flush=True)
+    if not quiet and summary:
+        cost = dollars(summary.get("cost_usd"))
+        steps = f"{len(summary.get('steps', []))} steps"
+        progress.print(
+            f"\n{cost}, {seconds(summary.get('wall_s'))}, {steps}\n"
+            f"podium show {stream.run_id} --url {url}\n{url}/console/#/runs/{stream.run_id}",
+            style="dim",
+        )
+    return 0

@@ -1,0 +1,189 @@
+"""The server as the command line sees it: an address, a key from the environment, answers and errors in words.
+
+What speaks HTTP is imported after the options are read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import json
+import os
+import sys
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from program.options import url
+
+if TYPE_CHECKING:
+    import httpx2
+
+Json = dict[str, Any]
+URL_VARIABLE, KEY_VARIABLE = "PODIUM_URL", "PODIUM_API_KEY"
+DEFAULT_URL = "http://127.0.0.1:8000"
+FAILED, NOT_REACHED, NOT_ALLOWED = 1, 3, 4
+EXIT_CODES = (
+    "Exit code: 0, 1 where the server refuses or the run fails, 2 for a wrong command line, 3 where no server can be "
+    "reached, 4 where its key is missing or may not do this, 130 after Ctrl-C."
+)
+SILENT_S = 600.0
+"""The longest wait for the next byte: a cold engine may take minutes to its first token."""
+
+
+class ClientError(Exception):
+    """What a command cannot go on after.
+
+    Args:
+        message: what happened and what to do, for people.
+        exit_code: the command's.
+    """
+
+    def __init__(self, message: str, exit_code: int = FAILED) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def parser_of(verb: str, description: str, example: str) -> argparse.ArgumentParser:
+    """A parser for a verb that asks a server."""
+    parser = argparse.ArgumentParser(
+        prog=f"podium {verb}", description=description, epilog=f"{EXIT_CODES} Example: {example}"
+    )
+    parser.add_argument(
+        "--url",
+        type=url,
+        default=os.environ.get(URL_VARIABLE, DEFAULT_URL),
+        help=f"of the server; the variable {URL_VARIABLE} says it too (%(default)s). The key is in {KEY_VARIABLE}",
+    )
+    return parser
+
+
+def run(command: Callable[[], int]) -> int:
+    """`command`'s exit code; where it cannot go on, that of the error, which is told on stderr."""
+    try:
+        return command()
+    except ClientError as error:
+        print(f"podium: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:  # the reader has seen enough: `podium runs | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+class Client:
+    """Requests to one server.
+
+    Args:
+        address: such as `http://127.0.0.1:8000`.
+        key: sent with each request; empty: none is.
+    """
+
+    def __init__(self, address: str, key: str) -> None:
+        import httpx2
+
+        self._address = address
+        self._http = httpx2.Client(
+            base_url=address,
+            headers={"authorization": f"Bearer {key}"} if key else {},
+            timeout=httpx2.Timeout(SILENT_S, connect=10),
+            trust_env=not _is_loopback(address),  # no proxy stands before this machine
+        )
+
+    @classmethod
+    def of(cls, options: argparse.Namespace) -> Client:
+        """The one that the options and the environment name."""
+        return cls(options.url, os.environ.get(KEY_VARIABLE, "").strip())
+
+    def get(self, path: str, params: Mapping[str, Any] | None = None) -> Json:
+        """The JSON at `path`.
+
+        Raises:
+            ClientError: there is none, or no server.
+        """
+        given = {name: value for name, value in (params or {}).items() if value is not None}
+        with self._explaining():
+            return self._checked(self._http.get(path, params=given)).json()
+
+    def post(self, path: str, body: Json) -> Json:
+        """The JSON that the server answers to `body`.
+
+        Raises:
+            ClientError: it refuses, or there is no server.
+        """
+        with self._explaining():
+            return self._checked(self._http.post(path, json=body)).json()
+
+    @contextmanager
+    def stream(self, method: str, path: str, body: Json | None = None) -> Generator[Stream]:
+        """Server-sent events.
+
+        Raises:
+            ClientError: the server refuses or goes away, or there is none.
+        """
+        with self._explaining(), self._http.stream(method, path, json=body) as answer:
+            if answer.status_code >= 400:
+                answer.read()
+            yield Stream(self._checked(answer))
+
+    def _checked(self, answer: httpx2.Response) -> httpx2.Response:
+        if answer.status_code < 400:
+            return answer
+        try:
+            message = str(answer.json()["error"]["message"])
+        except (ValueError, KeyError, TypeError):
+            message = f"{self._address} answers {answer.status_code}, and not as Podium does."
+        if answer.status_code in (401, 403):
+            message += f" This command sends the key that is in the variable {KEY_VARIABLE}."
+            raise ClientError(message, NOT_ALLOWED)
+        if later := answer.headers.get("retry-after"):
+            message += f" Try again in {later} s."
+        raise ClientError(message)
+
+    @contextmanager
+    def _explaining(self) -> Generator[None]:
+        import httpx2
+
+        try:
+            yield
+        except httpx2.ConnectError:
+            raise ClientError(
+                f"Nothing answers at {self._address}. Start a server with `make serve`, or name one with --url.",
+                NOT_REACHED,
+            ) from None
+        except httpx2.TimeoutException:
+            raise ClientError(f"{self._address} has been silent for too long.", NOT_REACHED) from None
+        except httpx2.TransportError as error:
+            message = f"The connection to {self._address} broke: {error}. The run may go on: `podium runs` shows it."
+            raise ClientError(message, NOT_REACHED) from None
+
+
+class Stream:
+    """Server-sent events of one answer.
+
+    Args:
+        answer: whose status says that it went well.
+    """
+
+    def __init__(self, answer: httpx2.Response) -> None:
+        self._answer = answer
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run that was asked for."""
+        return str(self._answer.headers.get("x-podium-workflow-id", ""))
+
+    def __iter__(self) -> Generator[Json]:
+        """The JSON of each event; its end is no event."""
+        for line in self._answer.iter_lines():
+            data = line.removeprefix("data: ")
+            if data != line and data != "[DONE]":
+                yield json.loads(data)
+
+
+def _is_loopback(address: str) -> bool:
+    host = urlsplit(address).hostname or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,178 @@
+"""Runs on a terminal: events as lines, records as trees and tables. A model's words are text: no markup, no
+control character of them reaches the terminal.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+Json = dict[str, Any]
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Of ASCII and of Unicode's direction marks, those that could move a cursor or turn a line around."""
+STYLES = {"done": "green", "finished": "green", "failed": "red", "lost": "red", "running": "cyan"}
+
+
+def inert(text: str) -> str:
+    """`text` without what a terminal would obey."""
+    return CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def brief(text: str, most: int = 90) -> str:
+    """The beginning of `text`, as one line."""
+    line = " ".join(inert(text).split())
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def dollars(amount: float | None) -> str:
+    """Money; unknown is not nothing."""
+    if amount is None:
+        return "unknown"
+    return "free" if amount == 0 else f"${amount:.6f}".rstrip("0") if amount < 1 else f"${amount:.2f}"
+
+
+def seconds(s: float | None) -> str:
+    """A time; empty where it is not known."""
+    if s is None:
+        return ""
+    return (
+        f"{1000 * s:.0f} ms" if s < 1 else f"{s:.2f} s" if s < 100 else f"{int(s) // 60} min {int(s) % 60} s"
+    )
+
+
+def event_line(event: Json) -> Text | None:
+    """What happened, as one line; None for what has none."""
+    said = _event(event)
+    if said is None:
+        return None
+    line = Text(f"{event.get('at_s') or 0:7.2f} s  ", style="dim")
+    words, style = said
+    return line.append(words, style)
+
+
+def _event(event: Json) -> tuple[str, str] | None:
+    """The words and their style."""
+    match event.get("type"):
+        case "plan_began" if event.get("worker"):
+            return f"{event['worker']} writes a plan", "bold"
+        case "plan_ended" if event.get("rejected"):
+            return f"the plan is refused: {brief(str(event.get('why')))}", "red"
+        case "plan_ended" if event.get("accepted"):
+            return "the answer before is kept", ""
+        case "resumed":
+            return "another server goes on with it", "bold"
+        case _:
+            return _step_event(event)
+
+
+def _step_event(event: Json) -> tuple[str, str] | None:
+    step = f"step {(event.get('step') or 0) + 1}"
+    match event.get("type"):
+        case "step_planned":
+            reads = ", ".join(str(read + 1) for read in event["access"])
+            task = brief(event["subtask"]) or "the question itself"
+            return f"{step}  {event['worker']}{f' (reads {reads})' if reads else ''}: {task}", ""
+        case "waits":
+            return f"{step} waits: {brief(str(event.get('why')))}", "dim"
+        case "step_began":
+            return f"{step} starts", "dim"
+        case "step_ended":
+            return f"{step} done, {dollars(event.get('cost_usd'))}", "green"
+        case "step_reused":
+            return f"{step} has the output of the plan before", "green"
+        case "step_lost":
+            error: Json = event.get("error") or {}
+            why = str(event.get("why")).replace("_", " ")
+            return f"{step} {why} {brief(str(error.get('message', '')))}".rstrip(), "red" if error else "dim"
+        case _:
+            return None
+
+
+def run_tree(record: Json, *, words: bool) -> Tree:
+    """A run with its plans and their steps.
+
+    Args:
+        record: as `GET /v1/workflows/{id}` gives it.
+        words: with what each step said.
+    """
+    head = Text(f"{record['model']}  ", style="bold").append(
+        record["status"], STYLES.get(record["status"], "")
+    )
+    head.append(f"  {seconds(record['wall_s'])}  {dollars(record['cost_usd'])}  {record['id']}", "not bold")
+    tree = Tree(head, guide_style="dim")
+    for plan in record["plans"]:
+        writer = f"{plan['source']}" + (f" by {plan['worker']}" if plan["worker"] else "")
+        took = _took(plan)
+        line = Text(f"plan {plan['plan'] + 1}: {writer}  {took}  ")
+        line.append(dollars(plan["cost_usd"]) if plan["worker"] else "")
+        if plan["rejected"]:
+            line.append(f"  refused: {brief(plan['why'])}", "red")
+        branch = tree.add(line)
+        for step in record["steps"]:
+            if step["plan"] == plan["plan"]:
+                _add_step(branch, step, words=words)
+    return tree
+
+
+def _add_step(branch: Tree, step: Json, *, words: bool) -> None:
+    reads = ", ".join(str(read + 1) for read in step["access"])
+    name = (
+        step["worker"]
+        if step["served_by"] in (None, step["worker"])
+        else f"{step['worker']} → {step['served_by']}"
+    )
+    line = Text(f"{step['step'] + 1} ").append(name, "cyan")
+    line.append(f"{f' reads {reads}' if reads else ''}  ").append(
+        step["status"].replace("_", " "), STYLES.get(step["status"], "")
+    )
+    cost = dollars(step["cost_usd"]) if step["ended_s"] is not None and step["started_s"] is not None else ""
+    line.append(f"  {_took(step)}  {cost}")
+    leaf = branch.add(line)
+    leaf.add(Text(brief(step["subtask"]) or "the question itself", "italic"))
+    for attempt in step["attempts"]:
+        leaf.add(Text(f"tried {attempt['worker']}: {brief(attempt['message'])}", "red"))
+    if step["error"]:
+        leaf.add(Text(brief(step["error"]["message"], 300), "red"))
+    if words and step["output"]:
+        leaf.add(Text(inert(step["output"]).rstrip()))
+    if step["inner"]:
+        leaf.add(run_tree(step["inner"], words=words))
+
+
+def _took(part: Json) -> str:
+    if part["started_s"] is None or part["ended_s"] is None:
+        return ""
+    return seconds(part["ended_s"] - part["started_s"])
+
+
+def runs_table(runs: list[Json]) -> Table:
+    """Runs, one a line."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("began", "run", "model", "status", "workers"):
+        table.add_column(title, overflow="fold")
+    for title in ("took", "tokens", "cost"):
+        table.add_column(title, justify="right")
+    for run in runs:
+        workers = dict.fromkeys(step["served_by"] or step["worker"] for step in run["steps"])
+        table.add_row(
+            time.strftime("%m-%d %H:%M:%S", time.localtime(run["created"])),
+            run["id"],
+            Text(run["model"]),
+            Text(run["status"], STYLES.get(run["status"], "")),
+            Text(", ".join(workers)),
+            seconds(run["wall_s"]),
+            str(run["usage"]["total_tokens"]),
+            dollars(run["cost_usd"]),
+        )
+    return table
+
+
+def terminal(*, errors: bool = False) -> Console:
+    """Where to print: colours on a terminal only, and nothing read as markup."""
+    return Console(stderr=errors, highlight=False, markup=False, emoji=False, soft_wrap=True)

@@ -1,0 +1,367 @@
+"""The web console in a real Chromium, as people meet it: `make browser-test`. Needs the browser of the system
+(`apt install chromium`), and what that target installs and builds. No part of `make test`.
+
+The API, its store and its keys are real; the workers are scripted.
+"""
+
+import asyncio
+import json
+import shutil
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, BrowserContext, Locator, Page, async_playwright, expect
+
+from serving.api.console import FOLDER
+from tests.conftest import ROOT
+from tests.console.cutting import Cutter
+from tests.serving.api.keyed import keyed
+from tests.serving.api.served import Json, Served, plan, scripted, served, step, team
+
+AXE = ROOT / "build/console-source/node_modules/axe-core/axe.min.js"
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-component-update", "--disable-sync"]  # fmt: skip
+EVIL = (
+    '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
+    "[a link](javascript:window.hacked=1) ![a picture](http://127.0.0.1:9/x.png) <a href='http://127.0.0.1:9'>b</a>"
+)
+PRICE = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
+WIDE = plan(
+    step("a", "Find a reason for. " + EVIL),
+    step("b", "Find a reason against."),
+    step("c", "Conclude.", [0, 1]),
+)
+LETTERS = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda my"
+
+
+def pool(**settings: Any) -> Json:
+    """Two workers side by side and one that reads them and takes a second to write."""
+    workers = [
+        scripted("a", f"A reason. {EVIL}", price=PRICE, delay_s=0.2),
+        scripted("b", "Another reason.", price=PRICE, delay_s=0.3),
+        scripted("c", f"{LETTERS} {EVIL}", price=PRICE, tokens_per_s=20),
+    ]
+    return team(WIDE, workers=workers, **settings)
+
+
+@dataclass
+class Seen:
+    """What a page did beside what it shows.
+
+    Args:
+        page: it.
+        faults: what its console said in error, its exceptions and what its policy forbade.
+        hosts: the servers that it asked.
+        urls: the addresses that it asked.
+    """
+
+    page: Page
+    faults: list[str] = field(default_factory=list[str])
+    hosts: set[str] = field(default_factory=set[str])
+    urls: list[str] = field(default_factory=list[str])
+
+    @property
+    def clean(self) -> list[str]:
+        """Faults that are not the browser's own line about an answer of 4xx or 5xx, or about a server that is away."""
+        return [fault for fault in self.faults if "Failed to load resource" not in fault]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built() -> None:
+    assert (FOLDER / "index.html").exists(), "the console is not built: make browser-test"
+    assert AXE.exists(), "axe-core is not there: make browser-test"
+
+
+@asynccontextmanager
+async def browsing() -> AsyncGenerator[Browser]:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    assert chromium, "there is no Chromium: apt install chromium"
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
+        yield browser
+        await browser.close()
+
+
+@asynccontextmanager
+async def opened(browser: Browser, url: str, **options: Any) -> AsyncGenerator[Seen]:
+    """The console in a fresh context."""
+    context: BrowserContext = await browser.new_context(**options)
+    await context.add_init_script(
+        "addEventListener('securitypolicyviolation', (e) => console.error('CSP: ' + e.violatedDirective + ' ' + e.blockedURI))"
+    )
+    page = await context.new_page()
+    page.set_default_timeout(10_000)
+    seen = Seen(page)
+    page.on("console", lambda m: seen.faults.append(m.text) if m.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: seen.faults.append(str(error)))
+    page.on(
+        "request", lambda request: (seen.hosts.add(request.url.split("/")[2]), seen.urls.append(request.url))
+    )
+    await page.goto(f"{url}/console/")
+    yield seen
+    await context.close()
+
+
+async def ask(page: Page, question: str) -> None:
+    await page.get_by_label("Your question").fill(question)
+    await page.keyboard.press("Control+Enter")
+
+
+async def until_finished(page: Page) -> None:
+    await expect(page.locator(".run-head .chip").first).to_have_text("finished", timeout=15_000)
+
+
+async def enter_key(page: Page, secret: str, *, keeps: bool = False) -> None:
+    box = page.locator("form.key")
+    await box.locator("input[type=password]").fill(secret)
+    if keeps:
+        await box.get_by_label("keep it until this tab is closed").check()
+    await box.get_by_role("button", name="Use it").click()
+
+
+async def violations(page: Page) -> list[str]:
+    """What axe finds wrong. It is evaluated, so that the page's policy stays as it is."""
+    await page.evaluate(AXE.read_text())
+    found = await page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [f"{each['id']}: {[node['html'][:120] for node in each['nodes']]}" for each in found["violations"]]
+
+
+def node(page: Page, number: int) -> Locator:
+    return page.locator(f'.node[data-step="0.{number - 1}"]')
+
+
+async def test_a_newcomer_asks_an_example_and_sees_steps_side_by_side_words_cost_and_a_replay() -> None:
+    async with served(pool()) as api, browsing() as browser, opened(browser, api.url) as seen:
+        page = seen.page
+        await page.locator(".examples button").first.click()
+        await expect(page).to_have_url(f"{api.url}/console/#/runs/{next(iter(api.service._running))}")
+        await expect(node(page, 1)).to_contain_text("running")
+        await expect(node(page, 2)).to_contain_text("running")
+        await expect(node(page, 3)).to_contain_text("waiting")
+        await expect(page.locator(".answer .said")).to_contain_text("alpha beta")
+        await until_finished(page)
+        await expect(page.locator(".answer .said")).to_contain_text(LETTERS)
+        await expect(page.locator(".facts")).to_contain_text("¢")
+        await expect(page.locator(".question")).to_contain_text("Which planet")
+        assert await page.title() == "Runs · Podium"
+
+        slider = page.get_by_label("Moment of the run")
+        await slider.focus()
+        await page.keyboard.press("Home")
+        await expect(page.locator(".node")).to_have_count(0)
+        await page.get_by_role("button", name="Replay 1×").click()
+        await expect(node(page, 1)).to_contain_text("running")
+        await expect(node(page, 3)).to_contain_text("done")
+
+        await page.reload()
+        await until_finished(page)
+        assert seen.faults == []
+
+
+async def test_what_models_and_users_write_is_text_and_loads_nothing() -> None:
+    async with served(pool()) as api, browsing() as browser, opened(browser, api.url) as seen:
+        page = seen.page
+        await ask(page, f"Is this inert? {EVIL}")
+        await until_finished(page)
+        for number in (1, 3):
+            await node(page, number).click()
+            await page.get_by_text("What it was shown").click()
+            await expect(page.locator(".details .said")).to_contain_text("<script>window.hacked=1</script>")
+        await page.locator("nav").get_by_role("link", name="Runs").click()
+        await page.locator("tbody a").first.click()
+        await page.get_by_role("link", name="Ask again").click()
+        await expect(page.get_by_label("Your question")).to_have_value(f"Is this inert? {EVIL}")
+        assert await page.evaluate("window.hacked") is None
+        assert await page.locator("#console :is(img, script, iframe, object, a[href^='http'], a[href^='javascript'])").count() == 0  # fmt: skip
+        assert seen.hosts == {api.url.removeprefix("http://")}
+        assert seen.faults == []
+
+
+async def test_a_script_that_gets_into_the_page_is_not_run_by_its_policy() -> None:
+    async with served(pool()) as api, browsing() as browser, opened(browser, api.url) as seen:
+        await seen.page.evaluate(
+            """() => { for (const html of ['<img src=x onerror="window.hacked=1">', '<img src="http://127.0.0.1:9/x.png">'])
+                 document.body.insertAdjacentHTML('beforeend', html);
+               const script = document.createElement('script'); script.textContent = 'window.hacked=1'; document.body.append(script); }"""
+        )
+        await asyncio.sleep(0.3)
+        assert await seen.page.evaluate("window.hacked") is None
+        assert len([fault for fault in seen.faults if fault.startswith("CSP: ")]) >= 3
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+async def test_every_page_passes_axe_and_fits_its_width(tmp_path: Path, scheme: Any, width: int) -> None:
+    options = {
+        "color_scheme": scheme,
+        "viewport": {"width": width, "height": 800},
+        "reduced_motion": "reduce",
+    }
+    async with keyed(tmp_path, pool()) as it, browsing() as browser, opened(browser, it.api.url, **options) as seen:  # fmt: skip
+        page = seen.page
+        found = await violations(page)
+        await enter_key(page, it.secrets["admin"])
+        await ask(page, "Why?")
+        await until_finished(page)
+        await node(page, 3).click()
+        found += await violations(page)
+        id = page.url.rpartition("/")[2]
+        for path, shows in (("ask", "Effort"), ("runs", "finished"), ("pool", "Models"), ("keys", "search"), (f"again/{id}", "Add a step"), (f"compare/{id}/{id}", "finished")):  # fmt: skip
+            await page.goto(f"{it.api.url}/console/#/{path}")
+            await expect(page.locator("main")).to_contain_text(shows)
+            found += await violations(page)
+            assert await page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, path
+        assert found == []
+        assert seen.clean == []
+
+
+async def test_everything_is_reached_by_keyboard_alone() -> None:
+    async with served(pool()) as api, browsing() as browser, opened(browser, api.url) as seen:
+        page = seen.page
+        await tab_to(page, "To the content")
+        await tab_to(page, "Your question")
+        await page.keyboard.type("By keyboard?")
+        await page.keyboard.press("Control+Enter")
+        await until_finished(page)
+        await tab_to(page, "Replay 1×")
+        for number in (1, 2, 3):
+            await tab_to(page, f"{number}")
+            await page.keyboard.press("Enter")
+            await expect(page.locator(".details h2")).to_contain_text(f"Step {number}")
+            await page.keyboard.press("Escape")
+            await expect(page.locator(".details")).to_have_count(0)
+            assert await focused(page, f'[data-step="0.{number - 1}"]'), "the focus is back where it was"
+        await tab_to(page, "The plan as")
+        await tab_to(page, "Ask again on another plan")
+        await page.keyboard.press("Enter")
+        for name in ("Model", "Remove step 1", "Add a step"):
+            await tab_to(page, name)
+        assert seen.faults == []
+
+
+async def tab_to(page: Page, text: str) -> None:
+    """Press Tab until what has the focus begins with `text`, or is labelled so."""
+    shown = "(e => (e.labels?.[0] ?? e).innerText.trim() || e.getAttribute('aria-label') || '')(document.activeElement)"
+    seen: list[str] = []
+    for _ in range(60):
+        await page.keyboard.press("Tab")
+        seen.append(str(await page.evaluate(shown)))
+        if seen[-1].startswith(text):
+            return
+    raise AssertionError(f"{text!r} is not reached: {seen}")
+
+
+async def focused(page: Page, selector: str) -> bool:
+    return bool(await page.evaluate(f"document.activeElement.matches({json.dumps(selector)})"))
+
+
+async def test_a_key_is_in_no_address_and_kept_for_the_tab_only_where_that_is_ticked(tmp_path: Path) -> None:
+    async with keyed(tmp_path, pool()) as it, browsing() as browser, opened(browser, it.api.url) as seen:
+        page, secret = seen.page, it.secrets["mine"]
+        await expect(page.locator("form.key")).to_contain_text("This server asks for a key")
+        await enter_key(page, it.secrets["wrong"])
+        await expect(page.get_by_role("alert").first).not_to_be_empty()
+        await enter_key(page, secret)
+        await expect(page.get_by_label("Model")).to_contain_text("mini")
+        await page.reload()
+        await expect(page.locator("form.key")).to_contain_text("This server asks for a key")
+        await enter_key(page, secret, keeps=True)
+        await expect(page.get_by_label("Model")).to_contain_text("mini")
+        await page.reload()
+        await expect(page.get_by_label("Model")).to_contain_text("mini")
+        await ask(page, "Why?")
+        await until_finished(page)
+        kept = "[localStorage.length, document.cookie, Object.keys(sessionStorage).join(), document.documentElement.outerHTML]"
+        n_local, cookies, session, html = await page.evaluate(kept)
+        assert (n_local, cookies, session) == (0, "", "podium.key")
+        assert secret not in html
+        assert not [url for url in (*seen.urls, page.url) if "pk_" in url]
+        await page.goto(f"{it.api.url}/console/#/keys")
+        await expect(page.get_by_role("alert")).to_contain_text("admin")
+        assert seen.clean == []
+
+
+async def test_an_administrator_makes_a_team_a_budget_and_a_key_and_revokes_it(tmp_path: Path) -> None:
+    async with keyed(tmp_path, pool()) as it, browsing() as browser, opened(browser, it.api.url) as seen:
+        page = seen.page
+        await enter_key(page, it.secrets["admin"])
+        await page.locator("nav").get_by_role("link", name="Keys").click()
+        await page.get_by_label("Name of a new team").fill("growth")
+        await page.keyboard.press("Enter")
+        row = page.get_by_role("row").filter(has_text="growth")
+        await row.get_by_label("a day").fill("5")
+        await row.get_by_role("button", name="Set for growth").click()
+        await expect(row).to_contain_text("of $5")
+        await page.get_by_label("What a new key is for").fill("app")
+        await page.get_by_label("Team of the key").select_option("growth")
+        await page.get_by_role("button", name="Make the key").click()
+        secret = await page.get_by_role("status").locator("code").inner_text()
+        answer = await it.api.http.get("/v1/models", headers={"authorization": f"Bearer {secret}"})
+        assert answer.status_code == 200
+        page.on("dialog", lambda dialog: asyncio.ensure_future(dialog.accept()))
+        await page.get_by_role("button", name="Revoke app").click()
+        await expect(page.get_by_role("row").filter(has_text="Revoke app")).to_contain_text("revoked")
+        assert seen.faults == [fault for fault in seen.faults if "401" in fault]
+
+
+async def test_a_budget_that_is_spent_and_a_question_that_is_refused_are_told_in_words(
+    tmp_path: Path,
+) -> None:
+    async with keyed(tmp_path, pool()) as it, browsing() as browser, opened(browser, it.api.url) as seen:
+        page = seen.page
+        await it.ask("admin", "POST", f"/v1/admin/teams/{it.ids['search']}/budget", {"day_usd": "0.000001"})
+        await enter_key(page, it.secrets["mine"])
+        await expect(page.get_by_label("Model")).to_contain_text("mini")
+        await ask(page, "Why?")
+        fault = page.locator(".fault").filter(has_text="budget")
+        await expect(fault.first).to_be_visible()
+        assert seen.clean == []
+
+
+async def test_a_feed_that_is_cut_goes_on_without_a_doubled_word_and_a_server_that_is_gone_is_told() -> None:
+    async with AsyncExitStack() as stack:
+        api: Served = await stack.enter_async_context(served(pool()))
+        cutter = await stack.enter_async_context(Cutter.between(api.url, b"/events", cut_after=b'"answer"'))
+        browser = await stack.enter_async_context(browsing())
+        seen = await stack.enter_async_context(opened(browser, cutter.url))
+        page = seen.page
+        await ask(page, "Why?")
+        await until_finished(page)
+        assert cutter.n_cut == 1
+        assert (await page.locator(".answer .said").inner_text()).count("epsilon") == 1
+        await cutter.close()
+        await page.locator("nav").get_by_role("link", name="Runs").click()
+        await expect(page.get_by_role("alert")).to_contain_text("The server cannot be reached")
+
+
+async def test_a_run_is_seen_in_a_second_tab_and_stopped_there(tmp_path: Path) -> None:
+    slow = scripted("c", {"text": "one two three", "stall_after_tokens": 2}, price=PRICE)
+    workers = [scripted("a", "A."), scripted("b", "B."), slow]
+    async with served(team(WIDE, workers=workers)) as api, browsing() as browser, opened(browser, api.url) as seen:  # fmt: skip
+        await ask(seen.page, "Why?")
+        await expect(seen.page.locator(".answer .said")).to_contain_text("one")
+        other = await seen.page.context.new_page()
+        await other.goto(seen.page.url)
+        await expect(other.locator(".answer .said")).to_contain_text("one")
+        await other.get_by_role("button", name="Stop this run").click()
+        for page in (seen.page, other):
+            await expect(page.locator(".run-head .chip").first).to_have_text("stopped")
+        assert seen.faults == []
+
+
+async def test_the_same_question_on_another_plan_is_shown_beside_it() -> None:
+    async with served(pool()) as api, browsing() as browser, opened(browser, api.url) as seen:
+        page = seen.page
+        await ask(page, "Why?")
+        await until_finished(page)
+        await page.get_by_role("link", name="Ask again").click()
+        await page.get_by_role("button", name="Remove step 2").click()
+        await page.get_by_role("button", name="Ask", exact=False).last.click()
+        await expect(page.locator(".compare > section")).to_have_count(2)
+        await expect(page.locator(".run-head .chip").nth(1)).to_have_text("finished", timeout=15_000)
+        assert await page.locator(".compare > section").nth(0).locator(".node").count() == 3
+        assert await page.locator(".compare > section").nth(1).locator(".node").count() == 2
+        assert seen.faults == []

@@ -1,0 +1,180 @@
+"""`podium ask`, `runs`, `show` and `models` against a real API over a real socket."""
+
+import asyncio
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podium.cli import main
+from tests.conftest import PODIUM, ROOT
+from tests.serving.api.keyed import keyed
+from tests.serving.api.served import PRICE, Served, plan, scripted, served, step, team
+
+POOL = team(
+    plan(step("a", "Find a reason."), step("b", "Conclude.", [0])),
+    workers=[
+        scripted("a", "A reason: \x1b[31mscattering\x1b]0;title\x07.", price=PRICE),
+        scripted("b", "Blue [bold]light[/bold].", price=PRICE),
+    ],
+)
+
+
+@dataclass
+class Ended:
+    """What a command gave."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+async def api() -> AsyncGenerator[Served]:
+    async with served(POOL) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def no_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    monkeypatch.delenv("PODIUM_API_KEY", raising=False)
+
+
+async def podium(capsys: pytest.CaptureFixture[str], *arguments: str) -> Ended:
+    code = await asyncio.to_thread(main, arguments)
+    return Ended(code, *capsys.readouterr())
+
+
+async def test_the_answer_goes_to_stdout_and_the_plan_and_its_cost_to_stderr(
+    api: Served, capsys: Any
+) -> None:
+    ended = await podium(capsys, "ask", "Why", "blue?", "--url", api.url)
+    assert (ended.code, ended.out) == (0, "Blue [bold]light[/bold].\n")
+    for said in ("conductor writes a plan", "step 1  a: Find a reason.", "step 2  b (reads 1): Conclude.", "step 2 done", "$0.0000", "2 steps"):  # fmt: skip
+        assert said in ended.err, said
+    id = (await api.newest())["id"]
+    assert f"{api.url}/console/#/runs/{id}" in ended.err
+    quiet = await podium(capsys, "ask", "Why?", "--quiet", "--model", "duo", "--url", api.url)
+    assert (quiet.code, quiet.out, quiet.err) == (0, "Blue [bold]light[/bold].\n", "")
+
+
+async def test_what_comes_through_a_pipe_is_below_the_question(
+    api: Served, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("piped words\n"))
+    assert (await podium(capsys, "ask", "Sum up:", "--url", api.url)).code == 0
+    assert (await api.newest())["messages"] == [{"role": "user", "content": "Sum up:\n\npiped words"}]
+
+
+async def test_limits_reach_the_server_and_its_refusals_come_back_in_its_words(
+    api: Served, capsys: Any
+) -> None:
+    ended = await podium(capsys, "ask", "Why?", "--exclude", "a", "--exclude", "nobody", "--url", api.url)
+    assert (ended.code, ended.out) == (1, "")
+    assert "nobody" in ended.err
+    ended = await podium(capsys, "ask", "Why?", "--max-cost", "0.000000001", "--deadline", "20", "--json", "--url", api.url)  # fmt: skip
+    assert ended.code == 1
+    assert ended.err.startswith("podium: ")
+    ended = await podium(capsys, "ask", "Why?", "--effort", "low", "--json", "--url", api.url)
+    assert json.loads(ended.out)["podium"]["steps"][0]["worker"] == "a"
+
+
+async def test_runs_are_listed_filtered_and_shown_as_a_tree(api: Served, capsys: Any) -> None:
+    assert (await podium(capsys, "runs", "--url", api.url)).err == "No run is found.\n"
+    for model in ("mini", "duo"):
+        await api.ok({"model": model})
+    listed = await podium(capsys, "runs", "--url", api.url)
+    assert [line.split()[3] for line in listed.out.splitlines()[1:]] == ["duo", "mini"]
+    one = await podium(capsys, "runs", "--url", api.url, "--model", "mini", "--worker", "a", "--words", "why is", "--status", "finished", "--min-cost", "0.000001", "--json")  # fmt: skip
+    run = json.loads(one.out)
+    assert run["model"] == "mini"
+    more = await podium(capsys, "runs", "--url", api.url, "--limit", "1")
+    assert "podium runs --after" in more.err
+
+    shown = await podium(capsys, "show", run["id"], "--words", "--url", api.url)
+    assert shown.code == 0
+    for said in ("mini", "plan 1: conductor by conductor", "1 a", "2 b reads 1", "Find a reason.", "Blue [bold]light[/bold]."):  # fmt: skip
+        assert said in shown.out, said
+    assert "\x1b" not in shown.out, "what a model says does not command the terminal"
+    assert "\x07" not in shown.out
+    assert json.loads((await podium(capsys, "show", "--json", "--url", api.url)).out)["model"] == "duo"
+    absent = await podium(capsys, "show", "wf_absent", "--url", api.url)
+    assert (absent.code, "No run" in absent.err) == (1, True)
+
+
+async def test_a_run_under_way_is_followed_to_its_end(capsys: Any) -> None:
+    slow = scripted("b", "one two three four", tokens_per_s=8)
+    async with served(team(workers=[scripted("a"), slow])) as api:
+        asking = asyncio.create_task(api.ok())
+        while not api.service._running:
+            await asyncio.sleep(0.01)
+        ended = await podium(capsys, "show", "--follow", "--url", api.url)
+        await asking
+    assert ended.code == 0
+    assert "step 2 done" in ended.err
+    assert "finished" in ended.out
+
+
+async def test_models_are_listed(api: Served, capsys: Any) -> None:
+    listed = await podium(capsys, "models", "--url", api.url)
+    names = [line.split()[:2] for line in listed.out.splitlines()[1:]]
+    assert ["mini", "conductor"] in names
+    assert ["duo", "workflow"] in names
+    assert ["a", "worker"] in names
+
+
+async def test_a_key_comes_from_the_environment_and_its_want_has_an_exit_code(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with keyed(tmp_path, POOL) as it:
+        refused = await podium(capsys, "runs", "--url", it.api.url)
+        assert (refused.code, "PODIUM_API_KEY" in refused.err) == (4, True)
+        monkeypatch.setenv("PODIUM_API_KEY", it.secrets["mine"])
+        assert (await podium(capsys, "ask", "Why?", "--url", it.api.url)).code == 0
+        monkeypatch.setenv("PODIUM_API_KEY", it.secrets["only read"])
+        refused = await podium(capsys, "ask", "Why?", "--url", it.api.url, "--model", "mini")
+        assert refused.code == 4
+        assert it.secrets["only read"] not in refused.err
+
+
+async def test_no_server_and_a_wrong_command_line_are_told(capsys: Any) -> None:
+    ended = await podium(capsys, "models", "--url", "http://127.0.0.1:9")
+    assert (ended.code, ended.out) == (3, "")
+    assert "Nothing answers at http://127.0.0.1:9" in ended.err
+    for wrong in (["ask"], ["ask", "x", "--url", "localhost"], ["runs", "--status", "odd"], ["ask", "x", "--max-cost", "-1"]):  # fmt: skip
+        with pytest.raises(SystemExit) as left:
+            main(wrong)
+        assert left.value.code == 2
+
+
+async def test_ctrl_c_ends_the_run_on_the_server_too() -> None:
+    slow = scripted("b", {"text": "one two three", "stall_after_tokens": 2})
+    async with served(team(workers=[scripted("a"), slow])) as api:
+        process = await asyncio.create_subprocess_exec(
+            PODIUM, "ask", "Why?", "--url", api.url, cwd=ROOT, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        )  # fmt: skip
+        assert process.stdout
+        assert await process.stdout.readexactly(4) == b"one "
+        process.send_signal(signal.SIGINT)
+        _, errors = await process.communicate()
+        assert (process.returncode, errors.decode().splitlines()[-1]) == (130, "Stopped.")
+        await api.quiet()
+        assert (await api.newest())["status"] == "cancelled"
+
+
+async def test_a_reader_that_has_seen_enough_is_no_error(api: Served) -> None:
+    await api.ok()
+    script = f"{PODIUM} runs --json --url {api.url} | true; echo ${{PIPESTATUS[0]}}"
+    process = await asyncio.create_subprocess_exec("bash", "-c", script, stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
+    out, errors = await process.communicate()
+    assert (out, errors) == (b"0\n", b"")
