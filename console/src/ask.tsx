@@ -210,8 +210,8 @@ export function Ask(props: { from: string | null }) {
 export function Compare(props: { ids: string[] }) {
   return (
     <div class="compare">
-      {props.ids.map((id) => (
-        <section key={id} aria-label={`Run ${id}`}>
+      {props.ids.map((id, index) => (
+        <section key={index} aria-label={`Run ${index + 1} of ${props.ids.length}`}>
           <RunView id={id} />
         </section>
       ))}

@@ -70,7 +70,7 @@ export function Keys() {
       ) : null}
       <h2>Teams</h2>
       <NewTeam onMake={(name) => run(() => post("/v1/admin/teams", { name }))} />
-      <div class="scrolls">
+      <div class="scrolls" role="group" aria-label="Teams" tabIndex={0}>
         <table>
           <thead>
             <tr>
@@ -93,7 +93,7 @@ export function Keys() {
         teams={teams.value}
         onMake={(body) => run(async () => (secret.value = (await post<{ secret: string }>("/v1/admin/keys", body)).secret))}
       />
-      <div class="scrolls">
+      <div class="scrolls" role="group" aria-label="Keys" tabIndex={0}>
         <table>
           <thead>
             <tr>

@@ -137,7 +137,7 @@ function Actions(props: { run: Run; isOver: boolean }) {
 function PlanPart(props: { plan: Plan; many: boolean; selected: Step | null; onSelect: (step: Step) => void }) {
   const { plan } = props;
   return (
-    <section class="plan" aria-label={`Plan ${plan.plan + 1}`}>
+    <div class="plan" role="group" aria-label={`Plan ${plan.plan + 1}`}>
       {props.many ? (
         <h2>
           Plan {plan.plan + 1}: {plan.source}
@@ -148,7 +148,7 @@ function PlanPart(props: { plan: Plan; many: boolean; selected: Step | null; onS
       {plan.error ? <p class="fault">{plan.error.message}</p> : null}
       {plan.steps.length ? <Graph plan={plan} selected={props.selected} onSelect={props.onSelect} /> : null}
       {plan.worker ? <PlanText plan={plan} /> : null}
-    </section>
+    </div>
   );
 }
 
@@ -166,10 +166,10 @@ function PlanText(props: { plan: Plan }) {
 function Answer(props: { run: Run }) {
   const text = props.run.answer.value;
   return (
-    <section class="answer" aria-label="Answer">
+    <div class="answer">
       <h2>Answer</h2>
       <pre class="said">{text || (OVER.has(props.run.status) ? "There is none." : "Not yet.")}</pre>
-    </section>
+    </div>
   );
 }
 

@@ -79,7 +79,7 @@ export function Runs() {
           {fault.value}
         </p>
       ) : null}
-      <div class="scrolls">
+      <div class="scrolls" role="group" aria-label="Runs" tabIndex={0}>
         <table>
           <thead>
             <tr>

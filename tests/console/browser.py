@@ -40,8 +40,8 @@ LETTERS = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda my"
 def pool(**settings: Any) -> Json:
     """Two workers side by side and one that reads them and takes a second to write."""
     workers = [
-        scripted("a", f"A reason. {EVIL}", price=PRICE, delay_s=0.2),
-        scripted("b", "Another reason.", price=PRICE, delay_s=0.3),
+        scripted("a", f"A reason. {EVIL}", price=PRICE, delay_s=1.5),
+        scripted("b", "Another reason.", price=PRICE, delay_s=1.8),
         scripted("c", f"{LETTERS} {EVIL}", price=PRICE, tokens_per_s=20),
     ]
     return team(WIDE, workers=workers, **settings)
@@ -106,7 +106,7 @@ async def opened(browser: Browser, url: str, **options: Any) -> AsyncGenerator[S
 
 
 async def ask(page: Page, question: str) -> None:
-    await page.get_by_label("Your question").fill(question)
+    await page.get_by_label("Your question", exact=True).fill(question)
     await page.keyboard.press("Control+Enter")
 
 
@@ -173,7 +173,7 @@ async def test_what_models_and_users_write_is_text_and_loads_nothing() -> None:
         await page.locator("nav").get_by_role("link", name="Runs").click()
         await page.locator("tbody a").first.click()
         await page.get_by_role("link", name="Ask again").click()
-        await expect(page.get_by_label("Your question")).to_have_value(f"Is this inert? {EVIL}")
+        await expect(page.get_by_label("Your question", exact=True)).to_have_value(f"Is this inert? {EVIL}")
         assert await page.evaluate("window.hacked") is None
         assert await page.locator("#console :is(img, script, iframe, object, a[href^='http'], a[href^='javascript'])").count() == 0  # fmt: skip
         assert seen.hosts == {api.url.removeprefix("http://")}
@@ -265,13 +265,13 @@ async def test_a_key_is_in_no_address_and_kept_for_the_tab_only_where_that_is_ti
         await enter_key(page, it.secrets["wrong"])
         await expect(page.get_by_role("alert").first).not_to_be_empty()
         await enter_key(page, secret)
-        await expect(page.get_by_label("Model")).to_contain_text("mini")
+        await expect(page.get_by_label("Model", exact=True)).to_contain_text("mini")
         await page.reload()
         await expect(page.locator("form.key")).to_contain_text("This server asks for a key")
         await enter_key(page, secret, keeps=True)
-        await expect(page.get_by_label("Model")).to_contain_text("mini")
+        await expect(page.get_by_label("Model", exact=True)).to_contain_text("mini")
         await page.reload()
-        await expect(page.get_by_label("Model")).to_contain_text("mini")
+        await expect(page.get_by_label("Model", exact=True)).to_contain_text("mini")
         await ask(page, "Why?")
         await until_finished(page)
         kept = "[localStorage.length, document.cookie, Object.keys(sessionStorage).join(), document.documentElement.outerHTML]"
@@ -314,7 +314,7 @@ async def test_a_budget_that_is_spent_and_a_question_that_is_refused_are_told_in
         page = seen.page
         await it.ask("admin", "POST", f"/v1/admin/teams/{it.ids['search']}/budget", {"day_usd": "0.000001"})
         await enter_key(page, it.secrets["mine"])
-        await expect(page.get_by_label("Model")).to_contain_text("mini")
+        await expect(page.get_by_label("Model", exact=True)).to_contain_text("mini")
         await ask(page, "Why?")
         fault = page.locator(".fault").filter(has_text="budget")
         await expect(fault.first).to_be_visible()

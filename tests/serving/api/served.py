@@ -183,11 +183,13 @@ async def served(
         build_pool(checked, environ or {}, engines or {}), store, ledgers=ledgers, policies=policies
     )
     SPANS.clear()
-    async with listening(build_api(service, directory=directory)) as url:
-        async with httpx2.AsyncClient(base_url=url, timeout=20) as http:
-            running = Served(service, url, http)
-            yield running
-            await running.quiet()
+    async with (
+        listening(build_api(service, directory=directory)) as url,
+        httpx2.AsyncClient(base_url=url, timeout=20) as http,
+    ):
+        running = Served(service, url, http)
+        yield running
+        await running.quiet()
 
 
 @asynccontextmanager
