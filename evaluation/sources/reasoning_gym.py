@@ -9,6 +9,8 @@ tags and requires 0.99 (`evaluation.graders`).
 # The types of reasoning-gym are partial.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 
+from decimal import localcontext
+
 from evaluation.answer_extraction import ANSWER_FORM
 from evaluation.errors import HOW_TO_INSTALL, EvaluationError
 from evaluation.questions import Question
@@ -57,6 +59,10 @@ def _generate(name: str, size: int, seed: int) -> list[Question]:
         raise EvaluationError(
             f"reasoning_gym questions need the package reasoning-gym. {HOW_TO_INSTALL}"
         ) from exc
+    with (
+        localcontext()
+    ):  # decimal_arithmetic lowers the precision of the thread's, and our costs are decimals
+        entries = list(reasoning_gym.create_dataset(name, size=size, seed=seed * SEEDS_APART))
     return [
         Question(
             id=f"reasoning_gym/{name}/{seed}/{index}",
@@ -67,5 +73,5 @@ def _generate(name: str, size: int, seed: int) -> list[Question]:
             family=name,
             facts={"entry": dict(entry)},
         )
-        for index, entry in enumerate(reasoning_gym.create_dataset(name, size=size, seed=seed * SEEDS_APART))
+        for index, entry in enumerate(entries)
     ]

@@ -4,11 +4,13 @@ Every list price has at most six decimals a million tokens, so what a call costs
 fraction, as of a derived price, counts as a whole one: never too little.
 """
 
-from decimal import Decimal
+from decimal import Context, Decimal
 
 PICO_PER_USD = 10**12
 MAX_PICO = 2**63 - 1
-MAX_USD = Decimal(MAX_PICO).scaleb(-12)
+EXACT = Context(prec=40)
+"""More digits than an amount has, whatever precision somebody has given this thread."""
+MAX_USD = EXACT.scaleb(Decimal(MAX_PICO), -12)
 
 
 def to_pico(usd: Decimal) -> int:
@@ -27,4 +29,4 @@ def to_pico(usd: Decimal) -> int:
 
 def to_usd(pico: int) -> Decimal:
     """Pico-dollars as dollars, exactly."""
-    return Decimal(pico).scaleb(-12).normalize() + 0
+    return EXACT.add(EXACT.normalize(EXACT.scaleb(Decimal(pico), -12)), 0)

@@ -1,6 +1,7 @@
 import gzip
 import json
 import sys
+from decimal import getcontext, localcontext
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,9 @@ JUNK = ("{} or maybe 17", "I think that {} is it", "perhaps {}", "banana\n{}")
 @pytest.mark.parametrize("dataset", WHITELIST)
 def test_a_trusted_data_set_takes_its_own_answer_and_nothing_around_it(dataset: str):
     made = reasoning_gym.create_dataset(dataset, size=1, seed=5)
-    for entry in made:
+    with localcontext():  # decimal_arithmetic lowers the thread's precision
+        entries = list(made)
+    for entry in entries:
         answer = entry["answer"]
         assert made.score_answer(answer, entry) >= 0.99
         for wrong in ("", "banana", *(junk.format(answer) for junk in JUNK)):
@@ -29,6 +32,12 @@ def test_a_trusted_data_set_takes_its_own_answer_and_nothing_around_it(dataset: 
             except Exception:  # noqa: BLE001  # a scorer that refuses the text gives no point either
                 score = 0
             assert score < 0.99, wrong
+
+
+def test_questions_leave_the_precision_of_costs_as_it_is():
+    precision = getcontext().prec
+    load("reasoning_gym:decimal_arithmetic", count=1, seed=3)
+    assert getcontext().prec == precision
 
 
 async def test_a_reasoning_gym_question_is_judged_through_the_marks_only():

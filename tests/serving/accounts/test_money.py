@@ -1,6 +1,6 @@
 """Money is whole pico-dollars, and never too little."""
 
-from decimal import Decimal
+from decimal import Decimal, localcontext
 
 import pytest
 from hypothesis import given
@@ -16,6 +16,12 @@ TOKENS = st.integers(0, 2_000_000)
 @given(st.integers(0, MAX_PICO))
 def test_every_amount_of_the_store_comes_back(pico: int) -> None:
     assert to_pico(to_usd(pico)) == pico
+
+
+def test_a_lower_precision_of_the_thread_takes_no_cent() -> None:
+    with localcontext(prec=6):
+        assert to_usd(12_000_000_000_001) == Decimal("12.000000000001")
+        assert to_pico(Decimal("12.000000000001")) == 12_000_000_000_001
 
 
 @given(st.decimals(0, 1_000_000, allow_nan=False, allow_infinity=False))
