@@ -5,6 +5,8 @@ import { signal } from "@preact/signals";
 const KEPT = "podium.key";
 /** The key that every request is sent with; empty where the server asks for none. */
 export const key = signal(sessionStorage.getItem(KEPT) ?? "");
+/** How often another key was entered: what one key was shown is read again with the next. */
+export const keyChanges = signal(0);
 
 /** Use a key from now on.
  *
@@ -13,6 +15,7 @@ export const key = signal(sessionStorage.getItem(KEPT) ?? "");
 export function useKey(text: string, keeps: boolean): void {
   key.value = text.trim();
   needsKey.value = "";
+  keyChanges.value += 1;
   if (keeps && key.value) sessionStorage.setItem(KEPT, key.value);
   else sessionStorage.removeItem(KEPT);
 }

@@ -3,7 +3,7 @@
 import { useSignal } from "@preact/signals";
 import { render } from "preact";
 import { useEffect } from "preact/hooks";
-import { key, needsKey, useKey } from "./api";
+import { key, keyChanges, needsKey, useKey } from "./api";
 import { Ask, Compare, RunPage } from "./ask";
 import { Keys } from "./keys";
 import { Pool } from "./pool";
@@ -57,7 +57,7 @@ function Page() {
         ))}
         <KeyBox />
       </nav>
-      <main id="main" tabIndex={-1} key={key.value ? "with key" : "without"}>
+      <main id="main" tabIndex={-1} key={keyChanges.value}>
         {body()}
       </main>
     </>

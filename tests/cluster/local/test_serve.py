@@ -53,3 +53,10 @@ def test_a_wrong_port_says_what_is_right(port: str, capsys: pytest.CaptureFixtur
     with pytest.raises(SystemExit):
         main(["--port", port])
     assert "a port number (0 to 65535)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("asks", "said"), [(False, f"In a browser: {URL}/console/"), (True, "`make console` builds it")]
+)
+def test_it_says_where_the_web_console_is_or_how_it_is_built(asks: bool, said: str) -> None:
+    assert said in printed(asks=asks)

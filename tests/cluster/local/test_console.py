@@ -1,0 +1,79 @@
+"""The web console is built at set-up; where it cannot be, that is a sentence and ends nothing. What needs the npm registry is
+in tests/console/browser.py.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from cluster.local import console
+from cluster.local.command import SetupError
+from tests.conftest import ROOT
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The source, and a build folder of its own; a registry that is away, and no package of an earlier build."""
+    for name, path in {"SOURCE": "source", "BUILT": "console", "WORK": "work", "STAMP": "console/source.sha256", "FAILED": "console.failed", "LOG": "console.log"}.items():  # fmt: skip
+        monkeypatch.setattr(console, name, tmp_path / path)
+    (tmp_path / "source").mkdir()
+    for name in ("package.json", "package-lock.json"):
+        (tmp_path / "source" / name).write_bytes((ROOT / "console" / name).read_bytes())
+    monkeypatch.setattr(console, "ROOT", tmp_path)
+    monkeypatch.setenv("npm_config_registry", "http://127.0.0.1:9")
+    monkeypatch.setenv("npm_config_cache", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def no_node() -> None:
+    raise SetupError("The package index cannot be reached.\nMore about it.")
+
+
+def test_without_the_registry_it_says_what_failed_and_how_to_try_again(elsewhere: Path) -> None:
+    said = console.build()
+    assert said.startswith("The web console could not be built (`npm ci` failed; console.log says why).")
+    assert "`make console` tries again" in said
+    assert (elsewhere / "console.log").read_text()
+    assert not console.is_built()
+    assert console.has_failed()
+
+
+def test_what_could_not_be_built_is_not_tried_again_until_it_changes(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for said in ("The package index cannot be reached. `make console` tries again.", "is not built; `make console` tries again."):  # fmt: skip
+        with console.building(no_node, wanted=True):
+            pass
+        out = capsys.readouterr().out
+        assert said in out
+        assert out.count("\n") == 1
+    (elsewhere / "source" / "index.html").write_text("<!doctype html>")
+    assert not console.has_failed()
+
+
+def test_nothing_is_installed_where_no_server_shows_it_or_it_is_there() -> None:
+    with console.building(no_node, wanted=False):
+        pass
+    console.BUILT.mkdir()
+    console.STAMP.write_text(console.source_state())
+    with console.building(no_node, wanted=True):
+        pass
+    assert not console.FAILED.exists()
+
+
+def test_what_is_built_is_of_the_source_and_of_nothing_that_npm_puts_beside_it(elsewhere: Path) -> None:
+    state = console.source_state()
+    (elsewhere / "source" / "node_modules").mkdir()
+    (elsewhere / "source" / "node_modules" / "x.js").write_text("x")
+    assert console.source_state() == state
+    (elsewhere / "source" / "package.json").write_text("{}")
+    assert console.source_state() != state
+
+
+def test_the_lock_has_exact_versions_with_hashes_and_names_no_registry() -> None:
+    lock = (ROOT / "console" / "package-lock.json").read_text()
+    project = (ROOT / "console" / "package.json").read_text()
+    assert "resolved" not in lock
+    assert lock.count('"integrity"') > 10
+    assert not {"^", "~", "latest"} & set(project.split('"'))
+    assert "^" not in project
