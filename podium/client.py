@@ -62,7 +62,9 @@ def parser_of(verb: str, description: str, example: str) -> argparse.ArgumentPar
 def run(command: Callable[[], int]) -> int:
     """`command`'s exit code; where it cannot go on, that of the error, which is told on stderr."""
     try:
-        return command()
+        code = command()
+        sys.stdout.flush()
+        return code
     except ClientError as error:
         print(f"podium: {error}", file=sys.stderr)
         return error.exit_code

@@ -5,6 +5,7 @@ control character of them reaches the terminal.
 from __future__ import annotations
 
 import re
+import sys
 import time
 from typing import Any
 
@@ -16,6 +17,8 @@ from rich.tree import Tree
 Json = dict[str, Any]
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """Of ASCII and of Unicode's direction marks, those that could move a cursor or turn a line around."""
+WIDE = 400
+"""Columns of what is no terminal."""
 STYLES = {"done": "green", "finished": "green", "failed": "red", "lost": "red", "running": "cyan"}
 
 
@@ -174,5 +177,9 @@ def runs_table(runs: list[Json]) -> Table:
 
 
 def terminal(*, errors: bool = False) -> Console:
-    """Where to print: colours on a terminal only, and nothing read as markup."""
-    return Console(stderr=errors, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    """Where to print: colours on a terminal only, and nothing read as markup. What goes into a file or a pipe is
+    not made to fit a width.
+    """
+    is_terminal = (sys.stderr if errors else sys.stdout).isatty()
+    width = None if is_terminal else WIDE
+    return Console(stderr=errors, highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)

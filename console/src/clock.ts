@@ -1,18 +1,20 @@
 /** Seconds that go on between the events that tell them. */
 import { useSignal } from "@preact/signals";
-import { useEffect } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 
 const EVERY_MS = 100;
 
 /** `told_s`, and the time since it was told while `runs`. */
 export function useClock(told_s: number, runs: boolean): number {
-  const since_s = useSignal(0);
+  const ticks = useSignal(0);
+  const told = useRef({ told_s, at_ms: performance.now() });
+  if (told.current.told_s !== told_s) told.current = { told_s, at_ms: performance.now() };
   useEffect(() => {
-    since_s.value = 0;
     if (!runs) return undefined;
-    const began = performance.now();
-    const timer = setInterval(() => (since_s.value = (performance.now() - began) / 1000), EVERY_MS);
+    told.current.at_ms = performance.now();
+    const timer = setInterval(() => (ticks.value += 1), EVERY_MS);
     return () => clearInterval(timer);
-  }, [told_s, runs]);
-  return told_s + since_s.value;
+  }, [runs]);
+  if (!runs || ticks.value < 0) return told_s; // reads the signal, so that each tick draws again
+  return told_s + (performance.now() - told.current.at_ms) / 1000;
 }
