@@ -6,7 +6,6 @@ the key that its user gives it.
 
 from pathlib import Path
 
-from starlette.exceptions import HTTPException
 from starlette.responses import PlainTextResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
@@ -39,13 +38,14 @@ class Console(StaticFiles):
         self._folder = folder or FOLDER
         super().__init__(directory=self._folder, html=True, check_dir=False)
 
+    async def check_config(self) -> None:
+        """The folder may be missing, and may appear while the server runs."""
+
     async def get_response(self, path: str, scope: Scope) -> Response:
         """One of its files; where it is not built, a sentence that says how to."""
-        try:
+        if (self._folder / "index.html").exists():
             response = await super().get_response(path, scope)
-        except HTTPException:
-            if (self._folder / "index.html").exists():
-                raise
+        else:
             response = PlainTextResponse(NOT_BUILT, 503)
         response.headers.update(HEADERS)
         return response

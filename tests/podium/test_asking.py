@@ -59,7 +59,7 @@ async def test_the_answer_goes_to_stdout_and_the_plan_and_its_cost_to_stderr(
 ) -> None:
     ended = await podium(capsys, "ask", "Why", "blue?", "--url", api.url)
     assert (ended.code, ended.out) == (0, "Blue [bold]light[/bold].\n")
-    for said in ("conductor writes a plan", "step 1  a: Find a reason.", "step 2  b (reads 1): Conclude.", "step 2 done", "$0.0000", "2 steps"):  # fmt: skip
+    for said in ("conductor writes a plan", "step 1  a: Find a reason.", "step 2  b (reads 1): Conclude.", "step 1 done", "$0.0000", "2 steps"):  # fmt: skip
         assert said in ended.err, said
     id = (await api.newest())["id"]
     assert f"{api.url}/console/#/runs/{id}" in ended.err
