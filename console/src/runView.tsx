@@ -222,6 +222,7 @@ function ReplayBar(props: { replay: Replay; whole: number }) {
         </button>
       ))}
       <input
+        key={props.whole} // a value that is set before a greater maximum would be cut down to the smaller one
         type="range"
         min="0"
         max={props.whole}
