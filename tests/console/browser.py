@@ -365,3 +365,24 @@ async def test_the_same_question_on_another_plan_is_shown_beside_it() -> None:
         assert await page.locator(".compare > section").nth(0).locator(".node").count() == 3
         assert await page.locator(".compare > section").nth(1).locator(".node").count() == 2
         assert seen.faults == []
+
+
+async def test_runs_are_found_by_status_model_worker_words_and_cost() -> None:
+    async with served(pool()) as api, browsing() as browser:
+        for model in ("c", "a"):
+            await api.ok({"model": model})
+        async with opened(browser, f"{api.url}") as seen:
+            page = seen.page
+            await page.locator("nav").get_by_role("link", name="Runs").click()
+            rows = page.locator("tbody tr")
+            await expect(rows).to_have_count(2)
+            await page.get_by_role("textbox", name="Words in question or answer").fill("epsilon zeta")
+            await expect(rows).to_have_count(1)
+            await expect(rows).to_contain_text("finished")
+            await page.get_by_role("textbox", name="Worker").fill("a")
+            await expect(page.get_by_text("No such run.")).to_be_visible()
+            await page.get_by_role("textbox", name="Words in question or answer").fill("")
+            await expect(rows).to_have_count(1)
+            await page.get_by_role("combobox", name="Status").select_option("failed")
+            await expect(rows).to_have_count(0)
+            assert seen.faults == []
