@@ -11,10 +11,8 @@ from typing import Any
 from conductor.run.record import RunRecords
 from serving.database.writer import Operation, PostgresConnection
 from serving.runs.finding import text_of, workers_of
-from serving.runs.rows import EventRow, RunRow, now_us, run_row
+from serving.runs.rows import CLOCK, EventRow, RunRow, now_us, run_row
 
-CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-"""PostgreSQL's, in microseconds. SQLite's is the machine's, on which all its processes are."""
 RUN_COLUMNS = [field.name for field in fields(RunRow)]
 EVENT_COLUMNS = [field.name for field in fields(EventRow)]
 BYTES = {"numbers", "body"}
