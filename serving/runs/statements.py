@@ -56,7 +56,9 @@ OPEN = "ended_us IS NULL AND NOT EXISTS (SELECT 1 FROM replica a WHERE a.id = ru
 """Under way on a replica that does not live any more."""
 MOST_TAKES = 3
 """A run that ended so many replicas is given up."""
-LOSE = f"UPDATE run SET status = 'lost', ended_us = {{now}} WHERE {OPEN} AND (kept = 0 OR takes >= {MOST_TAKES} OR made_us < {{oldest}})"
+LOSE = f"""UPDATE run SET status = 'lost', ended_us = {{now}},
+    cost = coalesce((SELECT sum(amount) FROM ledger WHERE ledger.run_id = run.id), cost) WHERE {OPEN} AND (kept = 0 OR takes >= {MOST_TAKES} OR made_us < {{oldest}})"""
+"""Its cost is the ledger's: its own last words may not have been written."""
 ORPHANS = (
     f"SELECT id FROM run WHERE {OPEN} AND kept = 1 AND takes < {MOST_TAKES} ORDER BY made_us LIMIT {{limit}}"
 )
