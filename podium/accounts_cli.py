@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from serving.accounts.directory import Directory
 
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+MOST_S = 100 * 365 * UNITS_S["d"]
 Command = Callable[["Directory", argparse.Namespace], Awaitable[None]]
 
 
@@ -38,7 +39,9 @@ def duration_s(text: str) -> float:
     match = re.fullmatch(r"(\d+)([smhdw])", text)
     if match is None or int(match[1]) == 0:
         raise ValueError(f"{text!r} is no duration: a number and one of {', '.join(UNITS_S)}, as in 90d")
-    return float(int(match[1]) * UNITS_S[match[2]])
+    if (duration := int(match[1]) * UNITS_S[match[2]]) > MOST_S:
+        raise ValueError(f"{text!r} is longer than 100 years")
+    return float(duration)
 
 
 LIFTED = Decimal(-1)

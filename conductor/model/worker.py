@@ -202,7 +202,7 @@ class Reply:
                 f"{self.worker} was cut off: its stream ended without a finish reason.", worker=self.worker
             )
         is_billed = self.price is not None and self.price != FREE
-        if is_billed and self.usage is None and self.cost_usd is None and not self.billed_at_bound:
+        if is_billed and self.usage is None and not self.billed_at_bound:  # a cost alone proves nothing
             self._bill_at_bound("The server did not say what the call took: billed at the call's bound.")
 
     def _fold(self, delta: Delta) -> None:

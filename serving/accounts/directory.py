@@ -20,7 +20,7 @@ from serving.accounts.account_policy import AccountPolicy, Policies
 from serving.accounts.account_rows import KEYS, read_key, read_team
 from serving.accounts.budgets import Spending, read_spending, set_budget
 from serving.accounts.caller import DEFAULT_SCOPES, Scope
-from serving.accounts.key_info import US, KeyInfo, TeamInfo
+from serving.accounts.key_info import LAST_US, US, KeyInfo, TeamInfo
 from serving.accounts.keys import ApiKey
 from serving.accounts.windows import Period
 from serving.database.address import Address
@@ -203,7 +203,9 @@ class Directory:
         if not scopes:
             raise BadTask("A key without a scope is of no use.", param="scopes")
         if expires_us is not None and expires_us <= self._now_us:
-            raise BadTask("The key would have expired before it is made.", param="expires")
+            raise BadTask("The key would have expired before it is made.", param="expires_at")
+        if expires_us is not None and expires_us >= LAST_US:
+            raise BadTask("A key expires before the year 10000, or never.", param="expires_at")
         owner = await self.team(team) if team is not None else None
         key = ApiKey.make()
         made = KeyInfo(

@@ -13,6 +13,8 @@ from serving.accounts.caller import Caller, Scope
 KeyState = Literal["active", "revoked", "expired", "team off"]
 US = 1_000_000
 """Microseconds in a second: times of the database are microseconds since 1970, UTC."""
+LAST_US = 253_402_300_800 * US
+"""The year 10000: no later time can be shown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ class Keeping:
         """
         if self.name is None:
             return None
-        found = await store.claim(Claim(self.account, self.name, self.body_hash, run_id))
+        found = await store.claim(Claim(self.account, self.name, self.body_hash, run_id, store.owner))
         if found.body_hash != self.body_hash:
             raise NotTheSame(
                 f"{HEADER}: an earlier request of this name asked for something else. Take another name.",

@@ -154,7 +154,7 @@ class RunResponse(Response):
             return await self._service.keep(
                 resolved.task, resolved.team, self._id, self._incoming, self._caller
             )
-        except PodiumError:
+        except Exception:  # nothing was run
             if claim is not None:
                 await store.release(claim)
             raise

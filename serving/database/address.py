@@ -88,15 +88,18 @@ def parse_address(text: str) -> Address:
     dsn = f"postgresql://{rest}"
     try:
         parts = urlsplit(dsn)
-        hosts, database = parts.netloc.rpartition("@")[2], unquote(parts.path.removeprefix("/"))
+        hosts, database = parts.netloc.rpartition("@")[2], parts.path.removeprefix("/")
         hosts = hosts or dict(parse_qsl(parts.query)).get("host", "")
+        for host in hosts.split(","):
+            _ = urlsplit(f"//{host}").port  # or ValueError
     except ValueError:
         hosts, database = "", ""
-    if not hosts or not database:
+    # A password with a / in it ends the host early: what follows is no name of a database to be shown.
+    if not hosts or not database or any(sign in database for sign in "/@"):
         raise ValueError(
-            "names no host or no database (write special characters of the password as %40 for @)"
+            "names no host, port or database (write special characters of the password as %40 for @, %2F for /)"
         )
-    return Address("postgresql", f"{hosts}/{database}", dsn)
+    return Address("postgresql", f"{hosts}/{unquote(database)}", dsn)
 
 
 def sqlite_address(path: Path) -> Address:

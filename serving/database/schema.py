@@ -209,6 +209,7 @@ idempotency = Table(
     Column("name", Text, primary_key=True, comment="what the client calls its request"),
     Column("body_hash", Text, nullable=False),
     Column("run_id", Text, nullable=False),
+    Column("owner", Text, nullable=False, comment="the replica that begins the run"),
     Column("drop_us", BigInteger, nullable=False, comment="from when on the name is free again"),
     Index("idempotency_drop_us", "drop_us"),
     comment="requests that run once, however often they are sent",

@@ -23,7 +23,7 @@ from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
 from serving.database.schema import api_key, cached_answer, run, run_event, run_text, run_worker, team
 from serving.runs.cached_answers import KEEP_ANSWER, CachedAnswer
-from serving.runs.claims import CLAIM, RELEASE_CLAIM, Claim
+from serving.runs.claims import CLAIM, FREE_CLAIM, RELEASE_CLAIM, Claim
 from serving.runs.finding import ANY, Wanted
 from serving.runs.journal import RunJournal
 from serving.runs.memory_store import place
@@ -106,6 +106,10 @@ class DatabaseStore:
     async def release(self, claim: Claim) -> None:
         """See `RecordStore.release`. It is done soon, not now."""
         (await self._store.ledger()).writer.post(RELEASE_CLAIM, claim)
+
+    async def free(self, claim: Claim) -> bool:
+        """See `RecordStore.free`."""
+        return await (await self._store.ledger()).writer.do(FREE_CLAIM, claim)
 
     async def find_answer(self, owner: str, asked: str) -> str | None:
         """See `RecordStore.find_answer`."""

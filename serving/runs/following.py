@@ -9,14 +9,17 @@ from conductor.errors import BadTask, Interrupted
 from conductor.model.failure import Failure
 from conductor.run.event_log import EventLog
 from conductor.run.events import AnswerDelta, RunDetached, RunFailed, RunFinished, RunResumed
+from conductor.run.record import RunRecords
 from conductor.run.run import Run
 from serving.runs.claims import Claim
 from serving.runs.rows import Item
 from serving.runs.store import RecordStore
 
 POLL_S = 0.1
-APPEARS_S = 5.0
-"""How long after its name was claimed a run is waited for."""
+ASK_S = 2.0
+"""How often it is asked whether the replica lives that is to begin a run."""
+BEGINS_S = 60.0
+"""How long a run is waited for whose replica lives."""
 
 
 @asynccontextmanager
@@ -28,15 +31,7 @@ async def follow(store: RecordStore, claim: Claim) -> AsyncGenerator[Run]:
         BadTask: its texts are not kept any more.
     """
     id = claim.run_id
-    records, begins = await store.get(id), (await store.events(id, 0)).items
-    waited_s = 0.0
-    while records is None and not begins:  # its first event is on its way
-        if waited_s > APPEARS_S:
-            await store.release(claim)
-            raise Interrupted("The server that was to run this has stopped. Ask again.", retryable=True)
-        await asyncio.sleep(POLL_S)
-        waited_s += POLL_S
-        records, begins = await store.get(id), (await store.events(id, 0)).items
+    records = await _begun(store, claim)
     if records is None or records.record.status in ("running", "detached"):
         async with _pumped(store, id) as run:
             yield run
@@ -49,6 +44,27 @@ async def follow(store: RecordStore, claim: Claim) -> AsyncGenerator[Run]:
     log = EventLog(records.record)
     await log.replay()
     yield Run(log, records.inner)
+
+
+async def _begun(store: RecordStore, claim: Claim) -> RunRecords | None:
+    """The records of a run once it has begun; None: its first event is all there is.
+
+    Raises:
+        Interrupted: it has not begun, and can be asked for again.
+    """
+    loop = asyncio.get_running_loop()
+    began_s = asked_s = loop.time()
+    while True:
+        records = await store.get(claim.run_id)
+        if records is not None or (await store.events(claim.run_id, 0)).items:
+            return records
+        if loop.time() - asked_s > ASK_S:
+            asked_s = loop.time()
+            if await store.free(claim):
+                raise Interrupted("The server that was to run this has stopped. Ask again.", retryable=True)
+            if asked_s - began_s > BEGINS_S:
+                raise Interrupted("This has not begun yet. Ask again.", retryable=True)
+        await asyncio.sleep(POLL_S)
 
 
 @asynccontextmanager

@@ -61,6 +61,10 @@ class MemoryStore:
         if self._claims.get((claim.account, claim.name)) == claim:
             del self._claims[claim.account, claim.name]
 
+    async def free(self, claim: Claim) -> bool:
+        """See `RecordStore.free`. Its replica is this one, and lives."""
+        return False
+
     async def find_answer(self, owner: str, asked: str) -> str | None:
         """See `RecordStore.find_answer`."""
         found = self._answers.get((owner, asked))

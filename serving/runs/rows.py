@@ -171,6 +171,10 @@ def made_us(record: Record) -> int:
     return int(record.created * 1_000_000)
 
 
+CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+"""PostgreSQL's, in microseconds. SQLite's is the machine's, on which all its processes are."""
+
+
 def now_us() -> int:
     """The time of day."""
     return time.time_ns() // 1000

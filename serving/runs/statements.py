@@ -11,10 +11,8 @@ from typing import Any
 from conductor.run.record import RunRecords
 from serving.database.writer import Operation, PostgresConnection
 from serving.runs.finding import text_of, workers_of
-from serving.runs.rows import EventRow, RunRow, now_us, run_row
+from serving.runs.rows import CLOCK, EventRow, RunRow, now_us, run_row
 
-CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-"""PostgreSQL's, in microseconds. SQLite's is the machine's, on which all its processes are."""
 RUN_COLUMNS = [field.name for field in fields(RunRow)]
 EVENT_COLUMNS = [field.name for field in fields(EventRow)]
 BYTES = {"numbers", "body"}
@@ -58,7 +56,9 @@ OPEN = "ended_us IS NULL AND NOT EXISTS (SELECT 1 FROM replica a WHERE a.id = ru
 """Under way on a replica that does not live any more."""
 MOST_TAKES = 3
 """A run that ended so many replicas is given up."""
-LOSE = f"UPDATE run SET status = 'lost', ended_us = {{now}} WHERE {OPEN} AND (kept = 0 OR takes >= {MOST_TAKES} OR made_us < {{oldest}})"
+LOSE = f"""UPDATE run SET status = 'lost', ended_us = {{now}},
+    cost = coalesce((SELECT sum(amount) FROM ledger WHERE ledger.run_id = run.id), cost) WHERE {OPEN} AND (kept = 0 OR takes >= {MOST_TAKES} OR made_us < {{oldest}})"""
+"""Its cost is the ledger's: its own last words may not have been written."""
 ORPHANS = (
     f"SELECT id FROM run WHERE {OPEN} AND kept = 1 AND takes < {MOST_TAKES} ORDER BY made_us LIMIT {{limit}}"
 )

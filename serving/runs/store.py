@@ -63,6 +63,15 @@ class RecordStore(Protocol):
         """Give the name back: nothing was run."""
         ...
 
+    async def free(self, claim: Claim) -> bool:
+        """Give the name back in place of a replica that did not live to begin the run; False where the run has
+        begun or may yet begin.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        ...
+
     async def find_answer(self, owner: str, asked: str) -> str | None:
         """The id of the run that answered what was asked; see `serving/runs/answer_cache.py`.
 

@@ -33,6 +33,7 @@ from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 from serving.egress.client import guard
 from serving.workers.account import Account
 from serving.workers.chat_chunks import ChatChunk, ChunkReader, fields
+from serving.workers.chat_errors import error_code, status_in_stream
 from serving.workers.clouds import azure_client, credential_errors, entra_tokens
 from serving.workers.http_errors import error_text
 from serving.workers.http_guard import bound_response, end_with_connection
@@ -51,26 +52,6 @@ FINISH = {
     "content_filter": FinishReason.CONTENT_FILTER,
 }
 """OpenAI's reasons, and two that compatible servers use for `stop`."""
-STATUS_OF = {
-    "rate_limit_exceeded": 429,
-    "rate_limit_error": 429,
-    "insufficient_quota": 429,
-    "tokens": 429,
-    "requests": 429,
-    "overloaded_error": 529,
-    "server_error": 500,
-    "internal_error": 500,
-    "internal_server_error": 500,
-    "invalid_request_error": 400,
-    "badrequesterror": 400,
-    "context_length_exceeded": 400,
-    "authentication_error": 401,
-    "invalid_api_key": 401,
-    "permission_error": 403,
-    "not_found_error": 404,
-    "model_not_found": 404,
-}
-"""The HTTP status that an error inside a stream, where the status is long sent, would have had."""
 
 
 class OpenAIWorker:
@@ -181,7 +162,7 @@ class OpenAIWorker:
         if not chunk.error:
             return chunk
         raise self._faults.by_status(
-            _status_in_stream(chunk.error), error_text(chunk.error), {}, _code(chunk.error)
+            status_in_stream(chunk.error), error_text(chunk.error), {}, error_code(chunk.error)
         )
 
     def _request(self, call: Call) -> dict[str, Any]:
@@ -272,7 +253,9 @@ class OpenAIWorker:
         except ValueError:
             content = response.text.strip()
         error = fields(content).get("error", content)
-        return self._faults.by_status(response.status_code, error_text(error), response.headers, _code(error))
+        return self._faults.by_status(
+            response.status_code, error_text(error), response.headers, error_code(error)
+        )
 
 
 def _address(account: Account, sdk: openai.AsyncOpenAI) -> httpx2.URL:
@@ -285,24 +268,6 @@ def _address(account: Account, sdk: openai.AsyncOpenAI) -> httpx2.URL:
 def _endpoint(url: httpx2.URL) -> httpx2.URL:
     """Below `url`; its query, such as Azure's `api-version`, stays."""
     return url.copy_with(path=url.path.rstrip("/") + "/chat/completions")
-
-
-def _code(error: object) -> str:
-    """The error's machine-readable words: OpenAI's `code` and `type`."""
-    given = fields(error)
-    return " ".join(str(given[name]) for name in ("code", "type") if given.get(name))
-
-
-def _status_in_stream(error: object) -> int:
-    """The status that an error inside a stream stands for. One that does not say what it is, is the server's
-    fault: 500.
-    """
-    for word in _code(error).lower().split():
-        if word.isdigit() and 400 <= int(word) <= 599:
-            return int(word)
-        if word in STATUS_OF:
-            return STATUS_OF[word]
-    return 500
 
 
 def _words(chunk: ChatChunk) -> tuple[str, str]:

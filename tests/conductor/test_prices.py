@@ -1,5 +1,6 @@
 """The laws of pricing."""
 
+from collections.abc import AsyncGenerator
 from dataclasses import fields, replace
 from decimal import Decimal
 
@@ -8,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from conductor.model.usage import MILLION, LongPromptRates, Price, Usage, dearest_of
+from conductor.model.worker import Delta, FinishReason, open_reply
 from conductor.run.ledger import BudgetLedger
 from tests.conductor.prices import possible_usages, prices
 
@@ -110,3 +112,16 @@ def test_usages_add_up_field_by_field(a: Usage, b: Usage):
     assert (a + b).is_possible
     for each in fields(Usage):
         assert getattr(a + b, each.name) == getattr(a, each.name) + getattr(b, each.name)
+
+
+async def test_a_cost_without_usage_lowers_no_bill():
+    async def deltas() -> AsyncGenerator[Delta]:
+        yield Delta("word")
+        yield Delta(finish=FinishReason.STOP, cost_usd=Decimal(0))
+
+    bound = Usage(100, 200)
+    async with open_reply("a", "m", deltas(), CLAUDE) as reply:
+        reply.bound = bound
+        async for _ in reply:
+            pass
+        assert (reply.result.cost_usd, reply.result.cost_is_bound) == (CLAUDE.most(bound), True)

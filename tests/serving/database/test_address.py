@@ -31,6 +31,8 @@ def test_an_address_shows_no_password() -> None:
     assert address == Address("postgresql", "db.example:6432/accounts", URL)
     assert SECRET not in repr(address) + str(address)
     assert parse_address(URL.replace("postgresql", "postgres", 1)) == address
+    assert parse_address(f"postgresql://podium:{SECRET}@one:1,[::1]:2/a").name == "one:1,[::1]:2/a"
+    assert parse_address("postgresql:///a?host=/run/postgresql").name == "/run/postgresql/a"
 
 
 @pytest.mark.parametrize(
@@ -41,6 +43,11 @@ def test_an_address_shows_no_password() -> None:
         f"postgresql://podium:{SECRET}@db",
         f"postgresql://podium:{SECRET}@/x",
         f"postgresql://podium:{SECRET}@[db/x",
+        f"postgresql://podium:{SECRET}/9@db/x",
+        f"postgresql://podium:{SECRET}@9/9@db/x",
+        f"postgresql://podium:6/{SECRET}@db/x",
+        f"postgresql://podium:{SECRET}@db:port/x",
+        f"postgresql://podium:{SECRET}@db:5432,db:65536/x",
         f"sqlite:///{SECRET}.db",
     ],
 )

@@ -16,6 +16,7 @@ from conductor.run.task import Task
 from serving.accounts.caller import ANYBODY, DEFAULT_SCOPES, Caller
 from serving.database.address import Address, sqlite_address
 from serving.runs.database_store import DatabaseStore
+from serving.runs.finding import Wanted
 from serving.runs.numbers import without_content
 from tests.databases import Postgres
 from tests.serving.api.served import scripted, team
@@ -127,9 +128,27 @@ async def test_what_happens_is_read_on_another_replica_while_it_happens(store_ad
         )
 
 
+COSTS_70_CENTS = Wanted(min_cost_usd=Decimal("0.7"), max_cost_usd=Decimal("0.7"))
+
+
 async def until_written(store: DatabaseStore, n: int) -> None:
     while (page := await store.events("wf_1", 0)) and len(page.items) < n:
         await asyncio.sleep(0.01)
+
+
+async def test_a_lost_run_costs_what_the_ledger_says_also_where_its_own_last_words_are_not_written(
+    store_address: Address,
+) -> None:
+    paid = """INSERT INTO ledger (kind, run_id, key_id, day, month, amount, exact, above_hold, at_us)
+        VALUES ('call', 'wf_1', 'k', 1, 1, 700000000000, 1, 0, 1)"""
+    async with opened(store_address) as (dying, one), opened(store_address) as (_, other):
+        await tell(one, begun("wf_1"), 4)
+        await until_written(other, 4)
+        async with (await dying.database()).writing() as connection:
+            await connection.exec_driver_sql(paid)
+            await connection.exec_driver_sql("UPDATE replica SET lease_until_us = 1")
+        assert await other.sweep() == 1
+        assert [run.record.id for run in await other.newest(9, ANYBODY, wanted=COSTS_70_CENTS)] == ["wf_1"]
 
 
 async def test_a_run_of_a_dead_replica_is_lost_with_what_it_had_spent(store_address: Address) -> None:

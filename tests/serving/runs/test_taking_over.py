@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from hashlib import sha256
 from pathlib import Path
 
 import httpx2
@@ -13,6 +14,8 @@ import pytest
 
 from conductor.run.events import CallQueued
 from serving.database.address import Address
+from serving.runs.claims import Claim
+from serving.runs.following import ASK_S
 from tests.serving.api.served import ASK, PRICE, parsed, said, scripted, team
 from tests.serving.runs.stores import Replica, replicas
 from tests.serving.runs.test_following import events_of
@@ -77,6 +80,28 @@ async def until_it_halts(router: Replica, id: str) -> None:
         if "".join(getattr(item.event, "text", "") for item in items) == " ".join(WORDS.split()[:19]) + " ":
             return
         await asyncio.sleep(0.02)
+
+
+async def test_a_name_whose_router_died_before_the_run_began_is_free_again_and_not_before(
+    store_address: Address,
+) -> None:
+    path, body = "/v1/chat/completions", json.dumps(ASK).encode()
+    async with replicas(store_address) as (one, other):
+        claim = Claim("", "mine-1", sha256(path.encode() + b"\0" + body).hexdigest(), "wf_1", one.store.owner)
+        assert await one.records.claim(claim) == claim
+
+        async def post() -> httpx2.Response:
+            headers = KEY | {"content-type": "application/json"}
+            return await other.api.http.post(path, content=body, headers=headers)
+
+        waiting = asyncio.create_task(post())
+        await asyncio.wait([waiting], timeout=2 * ASK_S)
+        assert not waiting.done(), "its router lives"
+        await let_it_die(other, one.store.owner)
+        answer = await waiting
+        assert (answer.status_code, answer.headers["x-should-retry"]) == (503, "true")
+        assert (await post()).status_code == 200
+        assert calls(one, other) == 3
 
 
 async def test_a_killed_routers_kept_run_is_finished_by_another_and_its_readers_miss_no_word(

@@ -70,6 +70,7 @@ def upgrade() -> None:
         sa.Column("name", sa.Text, nullable=False, comment="what the client calls its request"),
         sa.Column("body_hash", sa.Text, nullable=False),
         sa.Column("run_id", sa.Text, nullable=False),
+        sa.Column("owner", sa.Text, nullable=False, comment="the replica that begins the run"),
         sa.Column("drop_us", BIG, nullable=False, comment="from when on the name is free again"),
         sa.PrimaryKeyConstraint("account", "name", name="idempotency_pk"),
         comment="requests that run once, however often they are sent",
