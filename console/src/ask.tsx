@@ -4,7 +4,8 @@ import { useEffect } from "preact/hooks";
 import { get, send, words } from "./api";
 import { type PlannedStep, PlanEditor } from "./planEditor";
 import { go } from "./route";
-import { type ApiRun, questionOf } from "./run";
+import type { ApiRun } from "./record";
+import { questionOf } from "./run";
 import { RunView } from "./runView";
 import { read } from "./frames";
 

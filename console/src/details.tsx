@@ -1,6 +1,7 @@
 /** What one step was shown, and what it said. */
 import { count, dollars, seconds } from "./format";
-import type { Attempt, Step } from "./run";
+import type { Attempt } from "./record";
+import type { Step } from "./run";
 import { statusWord } from "./status";
 
 export function Details(props: { step: Step; trace: string | null; onClose: () => void }) {

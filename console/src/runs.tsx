@@ -3,7 +3,7 @@ import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { get, words } from "./api";
 import { count, dollars, seconds, when } from "./format";
-import type { ApiRun } from "./run";
+import type { ApiRun } from "./record";
 import { statusWord } from "./status";
 
 const PAGE = 50;

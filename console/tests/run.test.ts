@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { type ApiRun, type Run, type RunEvent, after, at, begun, criticalPath } from "../src/run.ts";
+import type { ApiRun } from "../src/record.ts";
+import { type Run, type RunEvent, after, at, begun, criticalPath } from "../src/run.ts";
 
 const HEAD = {
   id: "wf_1",

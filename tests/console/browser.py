@@ -5,25 +5,30 @@ The API, its store and its keys are real; the workers are scripted.
 """
 
 import asyncio
-import json
-import shutil
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, BrowserContext, Locator, Page, async_playwright, expect
+from playwright.async_api import expect
 
 from serving.api.console import FOLDER
-from tests.conftest import ROOT
+from tests.console.chromium import (
+    AXE,
+    ask,
+    browsing,
+    enter_key,
+    focused,
+    node,
+    opened,
+    tab_to,
+    until_finished,
+    violations,
+)
 from tests.console.cutting import Cutter
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import Json, Served, plan, scripted, served, step, team
 
-AXE = ROOT / "build/console-source/node_modules/axe-core/axe.min.js"
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-component-update", "--disable-sync"]  # fmt: skip
 EVIL = (
     '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
     "[a link](javascript:window.hacked=1) ![a picture](http://127.0.0.1:9/x.png) <a href='http://127.0.0.1:9'>b</a>"
@@ -47,90 +52,10 @@ def pool(**settings: Any) -> Json:
     return team(WIDE, workers=workers, **settings)
 
 
-@dataclass
-class Seen:
-    """What a page did beside what it shows.
-
-    Args:
-        page: it.
-        faults: what its console said in error, its exceptions and what its policy forbade.
-        hosts: the servers that it asked.
-        urls: the addresses that it asked.
-    """
-
-    page: Page
-    faults: list[str] = field(default_factory=list[str])
-    hosts: set[str] = field(default_factory=set[str])
-    urls: list[str] = field(default_factory=list[str])
-
-    @property
-    def clean(self) -> list[str]:
-        """Faults that are not the browser's own line about an answer of 4xx or 5xx, or about a server that is away."""
-        return [fault for fault in self.faults if "Failed to load resource" not in fault]
-
-
 @pytest.fixture(scope="module", autouse=True)
 def built() -> None:
     assert (FOLDER / "index.html").exists(), "the console is not built: make browser-test"
     assert AXE.exists(), "axe-core is not there: make browser-test"
-
-
-@asynccontextmanager
-async def browsing() -> AsyncGenerator[Browser]:
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    assert chromium, "there is no Chromium: apt install chromium"
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
-        yield browser
-        await browser.close()
-
-
-@asynccontextmanager
-async def opened(browser: Browser, url: str, **options: Any) -> AsyncGenerator[Seen]:
-    """The console in a fresh context."""
-    context: BrowserContext = await browser.new_context(**options)
-    await context.add_init_script(
-        "addEventListener('securitypolicyviolation', (e) => console.error('CSP: ' + e.violatedDirective + ' ' + e.blockedURI))"
-    )
-    page = await context.new_page()
-    page.set_default_timeout(10_000)
-    seen = Seen(page)
-    page.on("console", lambda m: seen.faults.append(m.text) if m.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: seen.faults.append(str(error)))
-    page.on(
-        "request", lambda request: (seen.hosts.add(request.url.split("/")[2]), seen.urls.append(request.url))
-    )
-    await page.goto(f"{url}/console/")
-    yield seen
-    await context.close()
-
-
-async def ask(page: Page, question: str) -> None:
-    await page.get_by_label("Your question", exact=True).fill(question)
-    await page.keyboard.press("Control+Enter")
-
-
-async def until_finished(page: Page) -> None:
-    await expect(page.locator(".run-head .chip").first).to_have_text("finished", timeout=15_000)
-
-
-async def enter_key(page: Page, secret: str, *, keeps: bool = False) -> None:
-    box = page.locator("form.key")
-    await box.locator("input[type=password]").fill(secret)
-    if keeps:
-        await box.get_by_label("keep it until this tab is closed").check()
-    await box.get_by_role("button", name="Use it").click()
-
-
-async def violations(page: Page) -> list[str]:
-    """What axe finds wrong. It is evaluated, so that the page's policy stays as it is."""
-    await page.evaluate(AXE.read_text())
-    found = await page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-    return [f"{each['id']}: {[node['html'][:120] for node in each['nodes']]}" for each in found["violations"]]
-
-
-def node(page: Page, number: int) -> Locator:
-    return page.locator(f'.node[data-step="0.{number - 1}"]')
 
 
 async def test_a_newcomer_asks_an_example_and_sees_steps_side_by_side_words_cost_and_a_replay() -> None:
@@ -240,22 +165,6 @@ async def test_everything_is_reached_by_keyboard_alone() -> None:
         for name in ("Model", "Remove step 1", "Add a step"):
             await tab_to(page, name)
         assert seen.faults == []
-
-
-async def tab_to(page: Page, text: str) -> None:
-    """Press Tab until what has the focus begins with `text`, or is labelled so."""
-    shown = "(e => (e.labels?.[0] ?? e).innerText.trim() || e.getAttribute('aria-label') || '')(document.activeElement)"
-    seen: list[str] = []
-    for _ in range(60):
-        await page.keyboard.press("Tab")
-        seen.append(str(await page.evaluate(shown)))
-        if seen[-1].startswith(text):
-            return
-    raise AssertionError(f"{text!r} is not reached: {seen}")
-
-
-async def focused(page: Page, selector: str) -> bool:
-    return bool(await page.evaluate(f"document.activeElement.matches({json.dumps(selector)})"))
 
 
 async def test_a_key_is_in_no_address_and_kept_for_the_tab_only_where_that_is_ticked(tmp_path: Path) -> None:

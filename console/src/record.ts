@@ -1,0 +1,92 @@
+/** What `GET /v1/workflows/{id}` gives, as far as the page reads it. */
+
+export interface Usage {
+  input_tokens: number;
+  output_tokens: number;
+  cached_input_tokens: number;
+  reasoning_tokens: number;
+}
+
+export interface Attempt {
+  worker: string;
+  error: string;
+  message: string;
+  waited_s: number;
+  outcome?: string;
+  took_s?: number | null;
+}
+
+export interface ApiMessage {
+  role: string;
+  content: string;
+}
+
+/** A step in `GET /v1/workflows/{id}`. */
+export interface ApiStep {
+  plan: number;
+  round: number;
+  step: number;
+  worker: string;
+  subtask: string;
+  access: number[];
+  needs?: string;
+  tools?: boolean;
+  status: string;
+  prompt: ApiMessage[];
+  served_by: string | null;
+  model: string | null;
+  output: string | null;
+  reasoning: string | null;
+  usage: Usage | null;
+  cost_usd: number | null;
+  finish_reason: string | null;
+  attempts: Attempt[];
+  notes: string[];
+  reused_from: number | null;
+  planned_s: number | null;
+  started_s: number | null;
+  first_token_s: number | null;
+  ended_s: number | null;
+  error: { message: string } | null;
+  inner: ApiRun | null;
+}
+
+export interface ApiPlan {
+  plan: number;
+  round: number;
+  source: string;
+  worker: string | null;
+  prompt: ApiMessage[];
+  output: string | null;
+  usage: Usage | null;
+  cost_usd: number | null;
+  attempts: Attempt[];
+  accepted: boolean;
+  rejected: string | null;
+  why: string;
+  error: { message: string } | null;
+  started_s: number | null;
+  ended_s: number | null;
+}
+
+/** `GET /v1/workflows/{id}`. */
+export interface ApiRun {
+  id: string;
+  model: string;
+  status: string;
+  content: boolean;
+  created: number;
+  trace_id: string | null;
+  rounds: number;
+  fallback: string | null;
+  messages: ApiMessage[];
+  answer: string;
+  finish_reason: string | null;
+  error: { message: string } | null;
+  usage: { total_tokens: number };
+  cost_usd: number | null;
+  wall_s: number;
+  critical_path_s: number;
+  plans: ApiPlan[];
+  steps: ApiStep[];
+}

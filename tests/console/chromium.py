@@ -1,0 +1,111 @@
+"""The Chromium of the system, a page of the console in it, and what a person does there."""
+
+import json
+import shutil
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from playwright.async_api import Browser, BrowserContext, Locator, Page, async_playwright, expect
+
+from tests.conftest import ROOT
+
+AXE = ROOT / "build/console-source/node_modules/axe-core/axe.min.js"
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-component-update", "--disable-sync"]  # fmt: skip
+
+
+@dataclass
+class Seen:
+    """What a page did beside what it shows.
+
+    Args:
+        page: it.
+        faults: what its console said in error, its exceptions and what its policy forbade.
+        hosts: the servers that it asked.
+        urls: the addresses that it asked.
+    """
+
+    page: Page
+    faults: list[str] = field(default_factory=list[str])
+    hosts: set[str] = field(default_factory=set[str])
+    urls: list[str] = field(default_factory=list[str])
+
+    @property
+    def clean(self) -> list[str]:
+        """Faults that are not the browser's own line about an answer of 4xx or 5xx, or about a server that is away."""
+        return [fault for fault in self.faults if "Failed to load resource" not in fault]
+
+
+@asynccontextmanager
+async def browsing() -> AsyncGenerator[Browser]:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    assert chromium, "there is no Chromium: apt install chromium"
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
+        yield browser
+        await browser.close()
+
+
+@asynccontextmanager
+async def opened(browser: Browser, url: str, **options: Any) -> AsyncGenerator[Seen]:
+    """The console in a fresh context."""
+    context: BrowserContext = await browser.new_context(**options)
+    await context.add_init_script(
+        "addEventListener('securitypolicyviolation', (e) => console.error('CSP: ' + e.violatedDirective + ' ' + e.blockedURI))"
+    )
+    page = await context.new_page()
+    page.set_default_timeout(10_000)
+    seen = Seen(page)
+    page.on("console", lambda m: seen.faults.append(m.text) if m.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: seen.faults.append(str(error)))
+    page.on(
+        "request", lambda request: (seen.hosts.add(request.url.split("/")[2]), seen.urls.append(request.url))
+    )
+    await page.goto(f"{url}/console/")
+    yield seen
+    await context.close()
+
+
+async def ask(page: Page, question: str) -> None:
+    await page.get_by_label("Your question", exact=True).fill(question)
+    await page.keyboard.press("Control+Enter")
+
+
+async def until_finished(page: Page) -> None:
+    await expect(page.locator(".run-head .chip").first).to_have_text("finished", timeout=15_000)
+
+
+async def enter_key(page: Page, secret: str, *, keeps: bool = False) -> None:
+    box = page.locator("form.key")
+    await box.locator("input[type=password]").fill(secret)
+    if keeps:
+        await box.get_by_label("keep it until this tab is closed").check()
+    await box.get_by_role("button", name="Use it").click()
+
+
+async def violations(page: Page) -> list[str]:
+    """What axe finds wrong. It is evaluated, so that the page's policy stays as it is."""
+    await page.evaluate(AXE.read_text())
+    found = await page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [f"{each['id']}: {[node['html'][:120] for node in each['nodes']]}" for each in found["violations"]]
+
+
+def node(page: Page, number: int) -> Locator:
+    return page.locator(f'.node[data-step="0.{number - 1}"]')
+
+
+async def tab_to(page: Page, text: str) -> None:
+    """Press Tab until what has the focus begins with `text`, or is labelled so."""
+    shown = "(e => (e.labels?.[0] ?? e).innerText.trim() || e.getAttribute('aria-label') || '')(document.activeElement)"
+    seen: list[str] = []
+    for _ in range(60):
+        await page.keyboard.press("Tab")
+        seen.append(str(await page.evaluate(shown)))
+        if seen[-1].startswith(text):
+            return
+    raise AssertionError(f"{text!r} is not reached: {seen}")
+
+
+async def focused(page: Page, selector: str) -> bool:
+    return bool(await page.evaluate(f"document.activeElement.matches({json.dumps(selector)})"))
