@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
-from conductor.errors import BadTask, Interrupted
+from conductor.errors import BadTask, Interrupted, StoreUnavailable
 from conductor.model.failure import Failure
 from conductor.run.event_log import EventLog
 from conductor.run.events import AnswerDelta, RunDetached, RunFailed, RunFinished, RunResumed
@@ -15,6 +15,8 @@ from serving.runs.rows import Item
 from serving.runs.store import RecordStore
 
 POLL_S = 0.1
+AWAY_S = 1.0
+"""Between two looks at a store that is away."""
 APPEARS_S = 5.0
 """How long after its name was claimed a run is waited for."""
 
@@ -154,7 +156,12 @@ class Pump:
                     await self._tell(self._log, item)
             if self._log.record.status not in ("running", "detached"):
                 return None
-            page = await self._store.events(self._id, self._after)
+            try:
+                page = await self._store.events(self._id, self._after)
+            except StoreUnavailable:  # the run goes on all the same, and so does whoever reads it
+                self._items = []
+                await asyncio.sleep(AWAY_S)
+                continue
             self._items = page.items
             if page.is_over and not page.items:  # nobody continues it
                 return self._log.append(RunFailed(self._log.record.wall_s, Failure.of(lost())))
