@@ -5,7 +5,7 @@ A vLLM replica, a provider's API and a script look the same from here. So does a
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
@@ -85,9 +85,11 @@ class Call:
     """Called with a reason when the first token will be delayed, e.g. by a cold start."""
     refusals: Refusals | None = field(default=None, compare=False)
     """What has been refused in the run so far; never sent."""
-    on_retry: Callable[[WorkerError], Awaitable[int]] | None = field(default=None, compare=False)
+    on_retry: Callable[[WorkerError, float], Awaitable[int]] | None = field(default=None, compare=False)
     """Awaited before the call is made once more, with why: pays for the one that failed, reserves the next,
     and gives how long its answer may be. See `retries.py`."""
+    on_wait: Callable[[], AbstractContextManager[None]] | None = field(default=None, compare=False)
+    """Entered while the call waits for its turn: whoever leaves then pays nothing for it."""
     permit: Permit = field(default=ANYTHING, compare=False)
     """Who may be asked, and what may become of the texts; never sent."""
 
