@@ -1,21 +1,28 @@
 """The same call once more, in a hold of its own."""
 
+import asyncio
 from dataclasses import replace
 
 from conductor.errors import WorkerError
 from conductor.model.worker import Call
 
 
-async def call_again(call: Call, error: WorkerError) -> Call:
+async def call_again(call: Call, error: WorkerError, wait_s: float = 0.0) -> Call:
     """`call`, to be made again after `error`; its answer may have to be shorter.
+
+    Args:
+        call: that failed.
+        error: why.
+        wait_s: before it is made again. Nothing is held meanwhile: whoever leaves then pays for nothing more.
 
     Raises:
         BudgetExceeded: it could cost more than is left.
         StoreUnavailable: what it could cost cannot be written down.
     """
     if call.on_retry is None:
+        await asyncio.sleep(wait_s)
         return call
-    longest = await call.on_retry(error)
+    longest = await call.on_retry(error, wait_s)
     asked = call.sampling.max_output_tokens
     sampling = replace(call.sampling, max_output_tokens=longest if asked is None else min(asked, longest))
     return replace(call, sampling=sampling)

@@ -211,6 +211,11 @@ def cost_of(price: Price | None, usage: Usage | None) -> Decimal | None:
     return price.of(usage)
 
 
+def dearer(one: Decimal | None, other: Decimal | None) -> Decimal | None:
+    """The larger of two costs, the known one where one is; None where none is."""
+    return max((cost for cost in (one, other) if cost is not None), default=None)
+
+
 def total(costs: Sequence[Decimal | None]) -> Decimal | None:
     """The sum; None as soon as one of them is unknown."""
     known = [cost for cost in costs if cost is not None]

@@ -5,7 +5,7 @@ A vLLM replica, a provider's API and a script look the same from here. So does a
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
@@ -16,7 +16,7 @@ from conductor.model.failure import Attempt
 from conductor.model.messages import Message
 from conductor.model.permit import ANYTHING, Permit
 from conductor.model.refusals import Refusals
-from conductor.model.usage import FREE, Price, Usage, cost_of
+from conductor.model.usage import FREE, Price, Usage, cost_of, dearer
 
 MODEL_CHARS = 200
 """A longer model name that a server reports is cut."""
@@ -85,9 +85,11 @@ class Call:
     """Called with a reason when the first token will be delayed, e.g. by a cold start."""
     refusals: Refusals | None = field(default=None, compare=False)
     """What has been refused in the run so far; never sent."""
-    on_retry: Callable[[WorkerError], Awaitable[int]] | None = field(default=None, compare=False)
+    on_retry: Callable[[WorkerError, float], Awaitable[int]] | None = field(default=None, compare=False)
     """Awaited before the call is made once more, with why: pays for the one that failed, reserves the next,
     and gives how long its answer may be. See `retries.py`."""
+    on_wait: Callable[[], AbstractContextManager[None]] | None = field(default=None, compare=False)
+    """Entered while the call waits for its turn: whoever leaves then pays nothing for it."""
     permit: Permit = field(default=ANYTHING, compare=False)
     """Who may be asked, and what may become of the texts; never sent."""
 
@@ -246,9 +248,9 @@ class Reply:
 
     def _bill(self) -> tuple[Decimal | None, bool]:
         """What it cost, and whether that is the most that it can have cost: never less than what the server
-        said and was believed.
+        said and was believed, nor than what its price makes of the usage.
         """
-        told = cost_of(self.price, self.counted) if self.cost_usd is None else self.cost_usd
+        told = dearer(self.cost_usd, cost_of(self.price, self.counted))
         if not self.billed_at_bound:
             return told, self.cost_is_bound
         if self.price is None or self.bound is None:
@@ -257,7 +259,9 @@ class Reply:
 
     @property
     def result(self) -> CallResult:
-        """As far as it got. The cost is the server's own where it says one, else price times usage."""
+        """As far as it got. The cost is price times usage, or what the server itself says where that is more
+        or no price is known.
+        """
         cost_usd, is_bound = self._bill()
         return CallResult(
             output="".join(self.texts),
@@ -342,4 +346,4 @@ def _bill(error: WorkerError, early: list[Delta], price: Price | None) -> None:
     costs = [delta.cost_usd for delta in early if delta.cost_usd is not None]
     if usages or costs:
         error.usage = usages[-1] if usages else None
-        error.cost_usd = costs[-1] if costs else cost_of(price, error.usage)
+        error.cost_usd = dearer(costs[-1] if costs else None, cost_of(price, error.usage))

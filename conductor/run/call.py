@@ -1,8 +1,8 @@
 """One call, paid for: reserve, open, read, settle. The only place that opens a worker."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Generator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from decimal import Decimal
 from typing import Self
@@ -24,7 +24,7 @@ from conductor.model.worker import Call, CallResult, Reply
 from conductor.run.ledger import BudgetLedger, Hold, Ledger
 
 TOKENS_PER_IMAGE = 2_048
-"""Upper bound of what a picture costs with the pool's providers at automatic detail."""
+"""What is held for a picture. Some models count more: what passes the hold is billed all the same."""
 TOKENS_PER_MESSAGE = 16
 """Upper bound of a chat template's marks around a message."""
 
@@ -63,6 +63,7 @@ class CallHolds:
         self._ledger, self._member, self._bound = ledger, member, bound
         self._hold: Hold | None = None
         self._left = AsyncExitStack()
+        self._waits = False
         self.failed: list[Attempt] = []
         """The calls that are paid and were made again."""
 
@@ -77,7 +78,9 @@ class CallHolds:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """What is not settled by now counts in full."""
+        """What is not settled by now counts in full; a call whose turn never came, with nothing."""
+        if self._waits:
+            await self._settle(Decimal(0), Usage(), is_bound=False)
         await self._left.aclose()
 
     @property
@@ -90,8 +93,8 @@ class CallHolds:
         """The most that the call can take, as it is held now."""
         return replace(self._bound, output_tokens=self.max_output_tokens)
 
-    async def renew(self, error: WorkerError) -> int:
-        """Pay for the call that failed with `error`, and hold the next.
+    async def renew(self, error: WorkerError, wait_s: float = 0.0) -> int:
+        """Pay for the call that failed with `error`, and after `wait_s` hold the next.
 
         Returns:
             How long its answer may be.
@@ -103,8 +106,17 @@ class CallHolds:
         await self._pay([failure], failure)
         self.failed.append(Attempt.of(error.worker or self._member.name, failure))
         await self._left.aclose()
+        if wait_s:
+            await asyncio.sleep(wait_s)
         await self._reserve()
         return self.max_output_tokens
+
+    @contextmanager
+    def wait(self) -> Generator[None]:
+        """The call is not made yet, and waits for its turn."""
+        self._waits = True
+        yield
+        self._waits = False  # not where the wait is broken off: the call is never made then
 
     async def fail(self, error: WorkerError) -> None:
         """Pay for a call that gave nothing: what its server said of it, which mostly is nothing."""
@@ -171,7 +183,7 @@ async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGene
         ledger = BudgetLedger()
     async with CallHolds(ledger, member, call_bound(member, call)) as holds:
         sampling = replace(call.sampling, max_output_tokens=holds.max_output_tokens)
-        call = replace(call, sampling=sampling, on_retry=holds.renew)
+        call = replace(call, sampling=sampling, on_retry=holds.renew, on_wait=holds.wait)
         reply: Reply | None = None
         try:
             async with member.worker.open(call) as reply:

@@ -91,7 +91,9 @@ class RunResponse(Response):
             async with self._opened(resolved) as run:
                 wire.workflow_id, wire.is_cached = run.record.id, bool(run.record.cached_from)
                 if self._request.podium.background and not self._request.stream:
-                    await wire.json(202, {"id": run.record.id, "object": "workflow", "status": "running"})
+                    await wire.json(
+                        202, {"id": run.record.id, "object": "workflow", "status": run.record.status}
+                    )
                 elif self._request.stream and not self.plan_only:
                     await self._stream(run, wire)
                 else:

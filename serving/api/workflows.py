@@ -1,6 +1,7 @@
 """`/v1/workflows`: the records of runs, what happens in them, and their end."""
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 from decimal import Decimal
 from typing import Annotated, Any
@@ -8,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response, StreamingResponse
 
-from conductor.errors import BadTask, UnknownName, quote
+from conductor.errors import BadTask, StoreUnavailable, UnknownName, quote
 from conductor.run.events import AnswerDelta, Event, RunResumed
 from conductor.run.record import RunRecords, RunStatus
 from serving.accounts.caller import Caller, Scope
@@ -19,6 +20,7 @@ from serving.api.respond import success
 from serving.runs.finding import Wanted
 from serving.runs.following import AnswerDiffers, RetoldAnswer
 from serving.runs.service import Service
+from serving.runs.store import EventPage
 
 router = APIRouter()
 POLL_S = 0.1
@@ -72,15 +74,18 @@ async def workflow(request: Request, id: str) -> Response:
 @router.post("/v1/workflows/{id}/cancel")
 async def cancel(request: Request, id: str) -> Response:
     """End a run, on whichever replica it is under way; what was begun is closed, and paid as far as it came.
-    Within a second on another replica. The record as it is now is the answer: `status` says whether it has
-    ended already.
+    Within a second on another replica. The record as it is now is the answer, for a key that may not read just
+    the `status`, which says whether it has ended already.
     """
     service: Service = request.app.state.service
     caller = caller_of(request)
     caller.require(Scope.RUN)
     await _find(request, id, caller)
     await service.cancel(id)
-    return success(_shown(await _find(request, id, caller), caller))
+    run = await _find(request, id, caller)
+    if not caller.may(Scope.READ):
+        return success({"id": id, "object": "workflow", "status": run.record.status})
+    return success(_shown(run, caller))
 
 
 @router.get("/v1/workflows/{id}/events")
@@ -111,9 +116,9 @@ async def events(
 async def _follow(
     service: Service, id: str, caller: Caller, after: int, heartbeat_s: float
 ) -> AsyncGenerator[bytes]:
-    silent_s, newest, answer = 0.0, 0, RetoldAnswer()
+    said_s, newest, answer = time.monotonic(), 0, RetoldAnswer()
     while True:
-        page = await service.store.events(id, newest)
+        page = await _page(service, id, newest)
         written: list[bytes] = []
         for item in page.items:
             newest = item.seq
@@ -121,7 +126,7 @@ async def _follow(
             if shown and item.seq > after:
                 written.append(_event(item.seq, shown))
         if written:
-            silent_s = 0.0
+            said_s = time.monotonic()
             yield b"".join(written)
         if page.is_over:
             records = await service.records(id, caller)
@@ -130,10 +135,17 @@ async def _follow(
             return
         if not page.items:
             await asyncio.sleep(POLL_S)
-            silent_s += POLL_S
-        if silent_s >= heartbeat_s:
-            silent_s = 0.0
+        if time.monotonic() - said_s >= heartbeat_s:
+            said_s = time.monotonic()
             yield HEARTBEAT
+
+
+async def _page(service: Service, id: str, newest: int) -> EventPage:
+    """What has happened since; nothing while the store is away, and the run goes on all the same."""
+    try:
+        return await service.store.events(id, newest)
+    except StoreUnavailable:
+        return EventPage([], is_over=False)
 
 
 def _told(event: Event, answer: RetoldAnswer) -> record_json.Json | None:

@@ -127,7 +127,9 @@ def make_engine(address: Address) -> AsyncEngine:
             hide_parameters=True,  # of statements in logs and errors: hashes of keys
         )
     logging.getLogger("aiosqlite").setLevel(logging.WARNING)  # it tells every statement's parameters
-    engine = create_async_engine(f"sqlite+aiosqlite:///{address.path}", hide_parameters=True)
+    engine = create_async_engine(
+        f"sqlite+aiosqlite:///{address.path}", pool_timeout=CONNECT_S, hide_parameters=True
+    )
     event.listen(engine.sync_engine, "connect", _prepare_sqlite)
     event.listen(engine.sync_engine, "begin", _begin_sqlite)
     return engine

@@ -11,6 +11,7 @@ from collections.abc import Generator, Mapping
 
 import asyncpg
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as NoConnectionLeft
 
 from conductor.errors import StoreUnavailable
 from serving.database.address import Address, StoreError
@@ -63,11 +64,13 @@ def mapped_errors(address: Address) -> Generator[None]:
     """Errors of drivers, in the block, as ours.
 
     Raises:
-        StoreUnavailable: the database is away.
+        StoreUnavailable: the database is away, or too busy.
         StoreError: it refuses us, and will until the operator changes something.
     """
     try:
         yield
+    except NoConnectionLeft as exc:  # all of this process are in use, and have been for long
+        raise unavailable(address, exc) from None
     except (DBAPIError, sqlite3.Error, *REFUSED, *AWAY) as exc:
         error = driver_error(exc) if isinstance(exc, DBAPIError) else exc
         for kind, why in REFUSED.items():

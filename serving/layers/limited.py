@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 
 from conductor.model.worker import Call, Reply, Worker
 
@@ -32,14 +32,15 @@ class Limited:
     @asynccontextmanager
     async def open(self, call: Call) -> AsyncGenerator[Reply]:
         """See `Worker.open`."""
-        async with self._place(), self._worker.open(call) as reply:
+        async with self._place(call), self._worker.open(call) as reply:
             yield reply
 
     @asynccontextmanager
-    async def _place(self) -> AsyncGenerator[None]:
+    async def _place(self, call: Call) -> AsyncGenerator[None]:
         self.queued += 1
         try:
-            await self._slots.acquire()
+            with call.on_wait() if call.on_wait else nullcontext():
+                await self._slots.acquire()
         finally:
             self.queued -= 1
         self.open_calls += 1

@@ -1,6 +1,5 @@
 """The same call again, where it failed before its first token and may succeed."""
 
-import asyncio
 import random
 import time
 from collections.abc import AsyncGenerator
@@ -51,8 +50,7 @@ class Retrying:
                     exc.attempts = (*failed, *exc.attempts)
                     raise
                 took_s = time.monotonic() - began_s
-                await asyncio.sleep(wait_s)
-                call = await call_again(call, exc)
+                call = await call_again(call, exc, wait_s)
                 lost = Attempt.of(self.name, Failure.of(exc), waited_s=wait_s, took_s=took_s)
                 failed += [*exc.attempts, lost]
             else:

@@ -5,12 +5,21 @@ Numbers are looked up and checked by libraries: phonenumbers (Google's libphonen
 """
 
 import re
+from collections.abc import Callable
 
 from serving.redaction.secrets import redact_secrets
 
-_EMAIL = re.compile(r"[\w.%+-]+@[\w-]+(?:\.[\w-]+)+")
+MOST_CHECKED = 1000
+"""Of each sort in one text; what has its form after that is taken out unchecked. A check takes up to a tenth of
+a millisecond, in which the router does nothing else, and a stranger's text has room for 300,000 of them.
+"""
+# Begins where a word does, and gives nothing back: one look at each character, however long the text.
+_EMAIL = re.compile(r"(?<![\w.%+-])[\w.%+-]++@[\w-]++(?:\.[\w-]++)++")
+_DIGIT = re.compile(r"\d")
 _CARD = re.compile(r"(?<!\d)(?:\d[ -]?){12,18}\d(?!\d)")
 _IBAN = re.compile(r"\b[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,4})?\b")
+_PHONE = re.compile(r"[+＋][(\d][\d\s()./\u2010-\u2015-]{5,40}(?:\w{1,2})?")
+"""What a telephone number is found in, and a letter after it, which tells that it is none."""
 
 
 def redact_personal_data(text: str) -> str:
@@ -18,32 +27,44 @@ def redact_personal_data(text: str) -> str:
     text = redact_secrets(text)
     if "@" in text:
         text = _EMAIL.sub("[e-mail address removed]", text)
-    if not any(map(str.isdigit, text)):
+    if _DIGIT.search(text) is None:
         return text
-    text = _IBAN.sub(_account, text)
-    if "+" in text:
-        text = _without_phones(text)
-    return _CARD.sub(_card, text)
+    text = _IBAN.sub(_Checked(_without_account, "[account number removed]"), text)
+    text = _PHONE.sub(_Checked(_without_phone, "[telephone number removed]"), text)
+    return _CARD.sub(_Checked(_without_card, "[card number removed]"), text)
 
 
-def _card(found: re.Match[str]) -> str:
+class _Checked:
+    """What stands for a match: the first ones are checked.
+
+    Args:
+        check: gives a match without what is to be taken out, given what to put there.
+        removed: what to put there.
+    """
+
+    def __init__(self, check: Callable[[str, str], str], removed: str) -> None:
+        self._check, self._removed, self._n_checked = check, removed, 0
+
+    def __call__(self, found: re.Match[str]) -> str:
+        self._n_checked += 1
+        return self._check(found[0], self._removed) if self._n_checked <= MOST_CHECKED else self._removed
+
+
+def _without_card(text: str, removed: str) -> str:
     from stdnum import luhn
 
-    digits = re.sub(r"\D", "", found[0])
-    return "[card number removed]" if luhn.is_valid(digits) and digits.strip("0") else found[0]
+    digits = re.sub(r"\D", "", text)
+    return removed if luhn.is_valid(digits) and digits.strip("0") else text
 
 
-def _account(found: re.Match[str]) -> str:
+def _without_account(text: str, removed: str) -> str:
     from stdnum import iban
 
-    return "[account number removed]" if iban.is_valid(found[0]) else found[0]
+    return removed if iban.is_valid(text) else text
 
 
-def _without_phones(text: str) -> str:
+def _without_phone(text: str, removed: str) -> str:
     from phonenumbers import PhoneNumberMatcher
 
-    kept, end = list[str](), 0
-    for match in PhoneNumberMatcher(text, None):
-        kept += [text[end : match.start], "[telephone number removed]"]
-        end = match.end
-    return "".join([*kept, text[end:]])
+    match = next(iter(PhoneNumberMatcher(text, None)), None)
+    return text if match is None else text[: match.start] + removed + text[match.end :]

@@ -12,6 +12,7 @@ LEAST_CHARS = 12
 MOST_WAITING = 4000
 """A piece of a text that is longer does not wait for the end of its line."""
 
+# Texts come from strangers and are megabytes long: no pattern may take more than one look at each character.
 # What must be in a text for the pattern to be tried, so that the longest prompt costs microseconds.
 _FORMS: tuple[tuple[str, str], ...] = (
     ("pk_", r"pk_[0-9A-Za-z]{49}"),  # Podium
@@ -31,11 +32,17 @@ _FORMS: tuple[tuple[str, str], ...] = (
     ("npm_", r"npm_[0-9A-Za-z]{36}"),
     ("pypi-", r"pypi-[\w-]{50,}"),
     ("SG.", r"SG\.[\w-]{22}\.[\w-]{43}"),  # SendGrid
-    ("eyJ", r"eyJ[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]{8,}"),  # a JSON web token
+    # A JSON web token, with up to 40 characters that stand right before it. Sought where a word begins: to try
+    # again at each `eyJ` inside one would take the square of its length.
+    ("eyJ", r"(?<![\w-])(?:[\w-]{0,40}[_-])?eyJ[\w-]{8,}+\.eyJ[\w-]{8,}+\.[\w-]{8,}+"),
 )
 _PATTERNS = tuple((anchor, re.compile(rf"(?<![0-9A-Za-z]){form}")) for anchor, form in _FORMS)
-_PEM = re.compile(r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----.*?(?:-----END (?:[A-Z]+ )*PRIVATE KEY-----|\Z)", re.DOTALL)  # fmt: skip
-_PEM_OPEN = re.compile(r"-----BEGIN (?:[A-Z]+ )*(?:PRIVATE KEY-----(?!.*-----END [A-Z ]*KEY-----)|[A-Z]*-*\Z)", re.DOTALL)  # fmt: skip
+_KEY = r"(?:[A-Z]{1,20} ){0,4}PRIVATE KEY-----"
+_PEM_END = re.compile(rf"-----END {_KEY}")
+_PEM = re.compile(rf"-----BEGIN {_KEY}.*?(?:{_PEM_END.pattern}|\Z)", re.DOTALL)
+_PEM_PERHAPS = re.compile(r"-----BEGIN (?:[A-Z]{1,20} ){0,5}[A-Z]{0,20}-{0,5}\Z")
+_PEM_END_CHARS = 160
+"""An end of a key, and the beginning of one, have fewer."""
 _URL = re.compile(r"(?<=://)([^\s/:@]*):([^\s/@]+)@")
 _known: set[str] = set()
 
@@ -75,21 +82,52 @@ class StreamRedactor:
     """
 
     def __init__(self, redact: Redactor = redact_secrets, boundary: str = " \t\n") -> None:
-        self._redact, self._boundary, self._waiting = redact, boundary, ""
+        self._redact, self._boundary = redact, boundary
+        self._waiting: list[str] = []
+        self._n_waiting = 0
+        self._is_in_key = False
 
     def feed(self, piece: str) -> str:
-        """What can be told after `piece`."""
-        self._waiting += piece
-        boundary = self._boundary if len(self._waiting) < MOST_WAITING else " \t\n"
-        end = max(self._waiting.rfind(blank) for blank in boundary) + 1
-        if (open_key := _PEM_OPEN.search(self._waiting)) is not None:
-            end = min(end, open_key.start())
-        for key in _PEM.finditer(self._waiting):
-            end = key.start() if key.start() < end < key.end() else end
-        told, self._waiting = self._waiting[:end], self._waiting[end:]
-        return self._redact(told)
+        """What can be told after `piece`. What waits is looked at again only where a piece can end it."""
+        self._waiting.append(piece)
+        self._n_waiting += len(piece)
+        if self._is_in_key:
+            return self._leave_key()
+        blanks = self._boundary if self._n_waiting < MOST_WAITING else " \t\n"
+        return self._tell(blanks) if any(blank in piece for blank in blanks) else ""
 
     def flush(self) -> str:
         """The rest: nothing follows."""
-        told, self._waiting = self._waiting, ""
-        return self._redact(told)
+        told = "" if self._is_in_key else self._redact("".join(self._waiting))
+        self._wait("")
+        self._is_in_key = False
+        return told
+
+    def _tell(self, blanks: str) -> str:
+        text = "".join(self._waiting)
+        end = max(text.rfind(blank) for blank in blanks) + 1
+        if (perhaps := _PEM_PERHAPS.search(text, max(0, len(text) - _PEM_END_CHARS))) is not None:
+            end = min(end, perhaps.start())
+        for key in _PEM.finditer(text):
+            if not _PEM_END.search(key[0], max(0, len(key[0]) - _PEM_END_CHARS)):  # it goes on
+                told = self._redact(text[: key.start()]) + REMOVED
+                self._is_in_key = True
+                self._wait(text[key.start() :])
+                return told
+            end = key.start() if key.start() < end < key.end() else end
+        self._wait(text[end:])
+        return self._redact(text[:end])
+
+    def _leave_key(self) -> str:
+        """Drop a key, up to its end."""
+        text = "".join(self._waiting)
+        found = _PEM_END.search(text)
+        if found is None:
+            self._wait(text[-_PEM_END_CHARS:])
+            return ""
+        self._is_in_key = False
+        self._wait("")
+        return self.feed(text[found.end() :])
+
+    def _wait(self, text: str) -> None:
+        self._waiting, self._n_waiting = [text], len(text)

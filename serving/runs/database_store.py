@@ -44,6 +44,8 @@ MOST_AT_ONCE = 50
 """Runs of replicas that ended which are taken over in one go."""
 PAGE_ITEMS = 200
 """Rows of events in one page."""
+MOST_FOLLOWING = 2
+"""Look-ups of events at once: however many follow runs, connections are left for everything else."""
 
 
 class DatabaseStore:
@@ -70,6 +72,7 @@ class DatabaseStore:
         self._store, self._sweep_s, self._settings = store, sweep_s, settings or StoreSettings()
         self._journal = RunJournal(store, lambda: limits().records, self._on_written)
         self._tasks: list[asyncio.Task[None]] = []
+        self._following = asyncio.Semaphore(MOST_FOLLOWING)
 
     def note(self, record: Record, seq: int, event: Event) -> None:
         """See `RecordStore.note`."""
@@ -167,9 +170,10 @@ class DatabaseStore:
 
     async def events(self, id: str, after: int) -> EventPage:
         """See `RecordStore.events`."""
-        rows = await self._rows(select(run.c.ended_us).where(run.c.id == id))
         query = select(run_event.c.body).where(run_event.c.run_id == id, run_event.c.last_seq > after)
-        bodies = await self._rows(query.order_by(run_event.c.first_seq).limit(PAGE_ITEMS))
+        async with self._following:
+            rows = await self._rows(select(run.c.ended_us).where(run.c.id == id))
+            bodies = await self._rows(query.order_by(run_event.c.first_seq).limit(PAGE_ITEMS))
         items = [item for item in load_items(id, [each.body for each in bodies]) if item.seq > after]
         is_over = bool(rows) and rows[0].ended_us is not None and len(bodies) < PAGE_ITEMS
         return EventPage(items, is_over)

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
-from conductor.errors import BadTask, Interrupted
+from conductor.errors import BadTask, Interrupted, StoreUnavailable
 from conductor.model.failure import Failure
 from conductor.run.event_log import EventLog
 from conductor.run.events import AnswerDelta, RunDetached, RunFailed, RunFinished, RunResumed
@@ -16,6 +16,8 @@ from serving.runs.rows import Item
 from serving.runs.store import RecordStore
 
 POLL_S = 0.1
+AWAY_S = 1.0
+"""Between two looks at a store that is away."""
 ASK_S = 2.0
 """How often it is asked whether the replica lives that is to begin a run."""
 BEGINS_S = 60.0
@@ -170,7 +172,12 @@ class Pump:
                     await self._tell(self._log, item)
             if self._log.record.status not in ("running", "detached"):
                 return None
-            page = await self._store.events(self._id, self._after)
+            try:
+                page = await self._store.events(self._id, self._after)
+            except StoreUnavailable:  # the run goes on all the same, and so does whoever reads it
+                self._items = []
+                await asyncio.sleep(AWAY_S)
+                continue
             self._items = page.items
             if page.is_over and not page.items:  # nobody continues it
                 return self._log.append(RunFailed(self._log.record.wall_s, Failure.of(lost())))

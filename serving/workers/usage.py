@@ -1,8 +1,8 @@
 """What a server says a call took, checked where it crosses the wire: one check for all API workers.
 
 A count is believed up to `SLACK_FACTOR` times what prompt and answer can hold, and `SLACK_TOKENS` beyond:
-providers add prompts of their own, and a server that is a team itself reads more than it was sent. An
-answer's tokens have a bound of their own, a little above the call's limit, which counts thoughts with every
+providers add prompts of their own, a server that is a team itself reads more than it was sent, and some models
+count a picture as tens of thousands. An answer's tokens have a bound of their own, a little above the call's limit, which counts thoughts with every
 provider; what passes the limit below it is billed as reported. Whatever else is no count (below zero, no
 integer, 10^30) makes the whole usage unknown; the call is then billed at its bound, and the reply's notes
 say why. Whether words and count go together is for `output_limit.py`. It knows no provider's field names.
@@ -13,6 +13,7 @@ from decimal import Decimal
 from math import isfinite
 
 from conductor.errors import quote
+from conductor.model.messages import Image
 from conductor.model.usage import FREE, Price, Usage
 from conductor.model.worker import Call, Delta, FinishReason
 from conductor.run.call import input_bound
@@ -20,6 +21,8 @@ from serving.workers.output_limit import MARGIN
 
 SLACK_FACTOR = 4
 SLACK_TOKENS = 16_384
+TOKENS_PER_IMAGE = 49_152
+"""Believed of a picture: a model that counts one as 2,833 tokens and 5,667 for each of eight tiles is in use."""
 OUTPUT_SLACK_TOKENS = 256
 """Believed of an answer beyond its limit, and `MARGIN` of it."""
 NO_LIMIT_TOKENS = 1_000_000
@@ -133,7 +136,9 @@ class UsageCheck:
         """Measured once, and only where a count is large: the prompt may be."""
         if not self._most_tokens:
             longest = self._call.sampling.max_output_tokens or NO_LIMIT_TOKENS
-            self._most_tokens = SLACK_FACTOR * (input_bound(self._call) + longest) + SLACK_TOKENS
+            pictures = sum(isinstance(part, Image) for each in self._call.messages for part in each.parts)
+            slack = SLACK_TOKENS + TOKENS_PER_IMAGE * pictures
+            self._most_tokens = SLACK_FACTOR * (input_bound(self._call) + longest) + slack
         return self._most_tokens
 
     def _most_usd(self) -> Decimal:

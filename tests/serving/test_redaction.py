@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 
 import pytest
 from hypothesis import given
@@ -105,3 +106,43 @@ def test_a_log_line_has_no_secret_whatever_it_is_in() -> None:
     written = json.loads(JsonLines().format(line))
     assert written["n"] == 1
     assert not [secret for secret in SECRETS if secret in str(written)]
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["-eyJaaaaaaaa", "-eyJaaaaaaaa.eyJ", "a-.", "a@", "1 ", "DE12", "DE89370400440532013000 ", "+49 30 123456 ", "+(", "://a:"],
+)  # fmt: skip
+def test_no_text_of_a_stranger_takes_long_to_look_through(part: str) -> None:
+    """The router does nothing else meanwhile. Quadratic patterns took from 5 s to a minute."""
+    text = f"1 @ {part * (150_000 // len(part))}"
+    began_s = time.perf_counter()
+    redact_personal_data(text + "a" * 150_000)
+    assert time.perf_counter() - began_s < 2
+
+
+@pytest.mark.parametrize("begin", ["-----BEGIN PRIVATE KEY-----\n", "-----BEGIN A ", "", "x" * 5000])
+@pytest.mark.parametrize("piece", ["word ", "abcde", "A "])
+def test_no_answer_in_pieces_takes_long_to_look_through(begin: str, piece: str) -> None:
+    stream = StreamRedactor()
+    began_s = time.perf_counter()
+    for each in [begin, *[piece] * 15_000]:
+        stream.feed(each)
+    stream.flush()
+    assert time.perf_counter() - began_s < 2
+
+
+def test_a_key_that_never_ends_is_told_as_removed_at_once_and_what_follows_one_that_ends_is_told() -> None:
+    stream = StreamRedactor()
+    assert stream.feed("Here: -----BEGIN PRIVATE KEY-----\nMII\n") == f"Here: {REMOVED}"
+    assert [stream.feed(piece) for piece in ("IBAA\n", "-----END PRIV", "ATE KEY----", "- so ")] == [
+        "",
+        "",
+        "",
+        " so ",
+    ]
+    assert stream.feed("-----BEGIN PRIVATE KEY-----\n") + stream.flush() == REMOVED
+
+
+def test_numbers_beyond_those_that_are_checked_are_taken_out_too() -> None:
+    many = redact_personal_data("+44 20 7946 0958; " * 2000)
+    assert many == "[telephone number removed]; " * 2000

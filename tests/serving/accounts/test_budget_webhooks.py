@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -32,6 +32,7 @@ from tests.serving.api.served import ASK, scripted, team
 SECRET, OLD_SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLKSw", "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
 ENVIRONMENT = {"PODIUM_WEBHOOK_SECRET": SECRET}
 CENT_A_TOKEN = {"input_usd_per_mtok": 0, "output_usd_per_mtok": 10_000}
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 WORKER = scripted("w", "one two", price=CENT_A_TOKEN, max_output_tokens=4)
 """Two cents an answer."""
 
@@ -58,11 +59,12 @@ class Receiver:
 
 
 @asynccontextmanager
-async def receiving(*statuses: int) -> AsyncGenerator[Receiver]:
+async def receiving(*statuses: int, handler: Handler | None = None) -> AsyncGenerator[Receiver]:
+    """One that answers with these, or in its own way."""
     receiver = Receiver(statuses=list(statuses))
     receiver.hold.set()
     app = web.Application()
-    app.router.add_post("/hook", receiver.receive)
+    app.router.add_post("/hook", handler or receiver.receive)
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -232,3 +234,32 @@ def test_settings_without_a_secret_that_signs_are_refused_and_the_secret_is_not_
     with pytest.raises(SettingsError, match=fault) as caught:
         build_pool(settings, {} if secret is None else {"PODIUM_WEBHOOK_SECRET": secret}, {})
     assert "***" not in str(caught.value)
+
+
+async def test_a_receiver_that_answers_without_end_fills_no_memory_and_has_taken_it(
+    store_address: Address,
+) -> None:
+    sent = 0
+
+    async def flood(request: web.Request) -> web.StreamResponse:
+        nonlocal sent
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        with suppress(ConnectionError):
+            while True:
+                await answer.write(b"x" * 65_536)
+                sent += 65_536
+        return answer
+
+    async with (
+        receiving(handler=flood) as receiver,
+        keyed(store_address, team(workers=[WORKER], workflows={})) as it,
+    ):
+        await it.directory.set_budget(team_subject(it.ids["search"]), {"month": Decimal("0.03")})
+        await it.ask("mine", "POST", "/v1/chat/completions", ASK | {"model": "w"})
+        while Decimal((await _month(it))["held_usd"]):
+            await asyncio.sleep(0.01)
+        async with store_and_hooks(store_address, receiver.url) as (hooks,):
+            assert await hooks.look() == 1
+            assert await hooks.look() == 0, "the answer was read to no end, and it was sent again"
+    assert sent < 20_000_000

@@ -239,6 +239,12 @@ async def test_a_run_is_seen_by_its_team_whatever_key_asked_and_by_administrator
     assert record["account"] == {"key_id": it.ids["only run"], "team_id": it.ids["search"]}
 
 
+async def test_a_key_that_may_not_read_ends_a_run_and_is_shown_nothing_of_it(it: Keyed) -> None:
+    id = await run_of(it, "mine")
+    told = await it.ask("only run", "POST", f"/v1/workflows/{id}/cancel", {})
+    assert told.json() == {"id": id, "object": "workflow", "status": "finished"}
+
+
 async def test_a_run_of_another_team_is_as_one_that_never_was_also_while_it_runs(tmp_path: Path) -> None:
     slow = scripted("a", {"text": "x y", "stall_after_tokens": 1})
     async with keyed(tmp_path, team(workers=[slow], workflows={})) as it:

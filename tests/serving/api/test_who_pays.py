@@ -9,6 +9,7 @@ from serving.accounts.windows import key_subject, team_subject
 from serving.database.address import Address
 from tests.serving.api.keyed import Keyed, keyed
 from tests.serving.api.served import ASK, scripted, team
+from tests.serving.states import until
 
 CHAT = "/v1/chat/completions"
 DEAR = scripted("dear", "A long answer. " * 40, price={"input_usd_per_mtok": 0, "output_usd_per_mtok": 1000}, max_output_tokens=400)  # fmt: skip
@@ -70,3 +71,33 @@ async def test_a_worker_without_a_price_is_refused_under_a_budget_and_a_free_one
         assert (await ask(it, "mine", model="free")).status_code == 200
         assert (await ask(it, "mine", model="unknown")).status_code == 402
         assert (await ask(it, "other team", model="unknown")).status_code == 502
+
+
+async def test_who_leaves_while_its_call_waits_for_a_slot_pays_nothing_for_it(store_address: Address) -> None:
+    one_at_a_time = DEAR | {"max_concurrency": 1, "tokens_per_s": 100}
+    async with keyed(store_address, team(workers=[one_at_a_time], workflows={})) as it:
+        first = asyncio.create_task(ask(it, "alone", model="dear"))
+        await until(lambda: it.api.worker("dear").open_calls == 1)
+        queued = asyncio.create_task(ask(it, "mine", model="dear"))
+        await until(lambda: it.api.service.pool.limiters["dear"].queued == 1)
+        queued.cancel()
+        await asyncio.wait([queued])
+        assert (await first).status_code == 200
+        assert await spent_usd(it, "keys", it.ids["mine"]) == 0
+        assert await spent_usd(it, "keys", it.ids["alone"]) > 0
+        assert await find_faults(await it.directory.open()) == []
+
+
+async def test_who_leaves_between_two_attempts_at_a_server_that_is_away_pays_nothing(store_address: Address) -> None:  # fmt: skip
+    away = {
+        "name": "away", "kind": "openai", "model": "m", "base_url": "http://127.0.0.1:1", "price": DEAR["price"],
+        "retry": {"attempts": 8, "first_wait_s": 60, "max_wait_s": 60},
+    }  # fmt: skip
+    async with keyed(store_address, team(workers=[away], workflows={})) as it:
+        asking = asyncio.create_task(ask(it, "mine", model="away"))
+        await asyncio.sleep(1.5)  # its first attempt was refused at once; the next is drawn from a minute
+        asking.cancel()
+        await asyncio.wait([asking])
+        await until(lambda: it.api.service.running == 0)
+        assert await spent_usd(it, "keys", it.ids["mine"]) == 0
+        assert await find_faults(await it.directory.open()) == []

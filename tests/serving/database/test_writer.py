@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -150,3 +151,17 @@ async def postgres_of_its_own() -> AsyncGenerator[Postgres]:
     running = await asyncio.to_thread(context.__enter__)
     yield running
     await asyncio.to_thread(context.__exit__, None, None, None)
+
+
+async def test_who_finds_no_connection_left_is_told_that_the_store_is_away(
+    store_address: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serving.database.database.CONNECT_S", 0.5)
+    async with await open_database(store_address) as database, AsyncExitStack() as held:
+
+        async def take_all() -> None:
+            for _ in range(20):
+                await held.enter_async_context(database.reading())
+
+        with pytest.raises(StoreUnavailable):
+            await take_all()

@@ -10,8 +10,10 @@ from typing import Any
 import httpx2
 import pytest
 
+from conductor.errors import StoreUnavailable
 from serving.database.address import Address
-from tests.serving.api.served import ASK, PRICE, Json, Served, scripted, served, team
+from serving.runs.store import EventPage
+from tests.serving.api.served import ASK, PRICE, Json, Served, parsed, said, scripted, served, team
 from tests.serving.runs.stores import replicas
 from tests.serving.states import until
 
@@ -169,3 +171,36 @@ async def test_who_waits_for_a_run_that_somebody_cancels_is_told(stream: bool) -
         again = await api.http.post(f"/v1/workflows/{id}/cancel", json={})
         assert (again.status_code, again.json()["status"]) == (200, "cancelled")
         assert (await api.http.post("/v1/workflows/wf_9/cancel", json={})).status_code == 404
+
+
+async def test_who_follows_or_joins_a_run_stays_while_the_store_is_away(
+    store_address: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with replicas(store_address, PACED) as (one, other):
+        begun = asyncio.create_task(ask_again(one.api))
+        await until(lambda: one.api.worker("b").open_calls == 1, "the answer has begun")
+        (id,) = one.api.service._running
+        while (await other.api.http.get(f"/v1/workflows/{id}")).status_code == 404:
+            await asyncio.sleep(0.01)
+        following = asyncio.create_task(other.api.http.get(f"/v1/workflows/{id}/events"))
+        joining = asyncio.create_task(ask_again(other.api))
+        look_up, failed = other.records.events, 0
+
+        async def fail_first(run_id: str, after: int) -> EventPage:
+            nonlocal failed
+            if after and failed < 4:
+                failed += 1
+                raise StoreUnavailable("The store is away.")
+            return await look_up(run_id, after)
+
+        monkeypatch.setattr(other.records, "events", fail_first)
+        words = PACED["workers"][2]["replies"][0]
+        assert said_in(events_of((await following).text)) == words
+        assert said(parsed((await joining).text)) == said(parsed((await begun).text)) == words
+        assert failed == 4
+
+
+async def ask_again(api: Served) -> httpx2.Response:
+    """The same request under the same name."""
+    headers = {"idempotency-key": "mine-1"}
+    return await api.http.post("/v1/chat/completions", json=ASK | {"stream": True}, headers=headers)
