@@ -88,15 +88,23 @@ def _release_sqlite(connection: sqlite3.Connection, claims: Sequence[Claim]) -> 
 
 
 async def _free(connection: PostgresConnection, claims: Sequence[Claim]) -> list[bool]:
-    query = f"{DROP['postgresql']} AND {NEVER_BEGUN.format(now=CLOCK)} RETURNING 1"
-    return [bool(await connection.fetch(query, each.account, each.name, each.run_id)) for each in claims]
+    query = f"{DROP['postgresql']} AND {NEVER_BEGUN.format(now=CLOCK)}"
+    free: list[bool] = []
+    for each in claims:
+        await connection.execute(query, each.account, each.name, each.run_id)
+        held = await connection.fetch(READ["postgresql"], each.account, each.name)
+        free.append(all(row["run_id"] != each.run_id for row in held))
+    return free
 
 
 def _free_sqlite(connection: sqlite3.Connection, claims: Sequence[Claim]) -> list[bool]:
-    query = f"{DROP['sqlite']} AND {NEVER_BEGUN.format(now=now_us())} RETURNING 1"
-    return [
-        bool(connection.execute(query, (each.account, each.name, each.run_id)).fetchall()) for each in claims
-    ]
+    query = f"{DROP['sqlite']} AND {NEVER_BEGUN.format(now=now_us())}"
+    free: list[bool] = []
+    for each in claims:
+        connection.execute(query, (each.account, each.name, each.run_id))
+        held = connection.execute(READ["sqlite"], (each.account, each.name)).fetchall()
+        free.append(all(Claim(*row).run_id != each.run_id for row in held))
+    return free
 
 
 CLAIM: Operation[Claim, Claim] = Operation("claim of a request", _claim, _claim_sqlite)
@@ -106,4 +114,6 @@ RELEASE_CLAIM: Operation[Claim, None] = Operation(
 )
 """Give a name back: nothing was run."""
 FREE_CLAIM: Operation[Claim, bool] = Operation("freeing of a request", _free, _free_sqlite)
-"""Free the name of a run that its replica did not live to begin; False where it may yet begin, or has."""
+"""Free the name of a run that its replica did not live to begin; False where it may yet begin, or has. True too
+where somebody else has freed it.
+"""

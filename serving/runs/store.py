@@ -65,7 +65,7 @@ class RecordStore(Protocol):
 
     async def free(self, claim: Claim) -> bool:
         """Give the name back in place of a replica that did not live to begin the run; False where the run has
-        begun or may yet begin.
+        begun or may yet begin. True too where somebody else has done so.
 
         Raises:
             StoreUnavailable: the store is away.
