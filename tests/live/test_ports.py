@@ -207,7 +207,7 @@ def test_on_two_nodes_everything_but_metrics_is_on_loopback_or_asks_for_a_creden
         tempfile.TemporaryDirectory(prefix="pdm", dir="/tmp", ignore_cleanup_errors=True) as folder,
         two_nodes(Path(folder)) as (tag, http, metrics),
     ):
-        ports = list_ports(processes_of(tag))
+        ports = ports_once_open(tag, {http})
         said = note("two-nodes", ports)
         beyond = [each for each in ports if not each.is_on_loopback]
         assert beyond
