@@ -105,7 +105,7 @@ class Client:
         """
         given = {name: value for name, value in (params or {}).items() if value is not None}
         with self._explaining():
-            return self._checked(self._http.get(path, params=given)).json()
+            return self._check(self._http.get(path, params=given)).json()
 
     def post(self, path: str, body: Json) -> Json:
         """The JSON that the server answers to `body`.
@@ -114,7 +114,7 @@ class Client:
             ClientError: it refuses, or there is no server.
         """
         with self._explaining():
-            return self._checked(self._http.post(path, json=body)).json()
+            return self._check(self._http.post(path, json=body)).json()
 
     @contextmanager
     def stream(self, method: str, path: str, body: Json | None = None) -> Generator[Stream]:
@@ -126,9 +126,10 @@ class Client:
         with self._explaining(), self._http.stream(method, path, json=body) as answer:
             if answer.status_code >= 400:
                 answer.read()
-            yield Stream(self._checked(answer))
+            yield Stream(self._check(answer))
 
-    def _checked(self, answer: httpx2.Response) -> httpx2.Response:
+    def _check(self, answer: httpx2.Response) -> httpx2.Response:
+        """The answer, unless it is an error."""
         if answer.status_code < 400:
             return answer
         try:

@@ -119,7 +119,7 @@ def building(add_node: Callable[[], None], *, wanted: bool) -> Generator[None]:
         )
         yield
         return
-    with _started() as process:
+    with _build_process() as process:
         yield
         progress = Progress("set-up: building the web console")
         while process.poll() is None:
@@ -137,13 +137,13 @@ def build_now() -> None:
     Raises:
         SetupError: it could not be built.
     """
-    with _started() as process:
+    with _build_process() as process:
         if process.wait() != 0:
             raise SetupError("There is no web console; the sentence above says why.")
 
 
 @contextlib.contextmanager
-def _started() -> Generator[subprocess.Popen[bytes]]:
+def _build_process() -> Generator[subprocess.Popen[bytes]]:
     """This module in the Python of `.venv`, which has Node."""
     command = [str(PYTHON), "-m", "cluster.local.console"]
     process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)

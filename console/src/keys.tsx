@@ -2,6 +2,7 @@
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { get, post, words } from "./api";
+import { Columns } from "./columns";
 
 interface Team {
   id: string;
@@ -72,15 +73,7 @@ export function Keys() {
       <NewTeam onMake={(name) => run(() => post("/v1/admin/teams", { name }))} />
       <div class="scrolls" role="group" aria-label="Teams" tabIndex={0}>
         <table>
-          <thead>
-            <tr>
-              {["Team", "Today", "This month", "Limits (dollars)", ""].map((name) => (
-                <th scope="col" key={name}>
-                  {name || <span class="hidden">What may be done</span>}
-                </th>
-              ))}
-            </tr>
-          </thead>
+          <Columns names={["Team", "Today", "This month", "Limits (dollars)", ""]} />
           <tbody>
             {teams.value.map((team) => (
               <TeamRow key={team.id} team={team} budget={budgets.value[team.id]} run={run} />
@@ -95,15 +88,7 @@ export function Keys() {
       />
       <div class="scrolls" role="group" aria-label="Keys" tabIndex={0}>
         <table>
-          <thead>
-            <tr>
-              {["Key", "Team", "Scopes", "Ends in", "State", ""].map((name) => (
-                <th scope="col" key={name}>
-                  {name || <span class="hidden">What may be done</span>}
-                </th>
-              ))}
-            </tr>
-          </thead>
+          <Columns names={["Key", "Team", "Scopes", "Ends in", "State", ""]} />
           <tbody>
             {keys.value.map((each) => (
               <tr key={each.id}>

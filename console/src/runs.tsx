@@ -2,6 +2,7 @@
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { get, words } from "./api";
+import { Columns } from "./columns";
 import { count, dollars, seconds, when } from "./format";
 import type { ApiRun } from "./record";
 import { statusWord } from "./status";
@@ -81,15 +82,7 @@ export function Runs() {
       ) : null}
       <div class="scrolls" role="group" aria-label="Runs" tabIndex={0}>
         <table>
-          <thead>
-            <tr>
-              {["Began", "Model", "Status", "Steps", "Workers", "Took", "Tokens", "Cost", "Run"].map((name) => (
-                <th scope="col" key={name}>
-                  {name}
-                </th>
-              ))}
-            </tr>
-          </thead>
+          <Columns names={["Began", "Model", "Status", "Steps", "Workers", "Took", "Tokens", "Cost", "Run"]} />
           <tbody>
             {runs.value.map((run) => (
               <tr key={run.id}>

@@ -18,9 +18,9 @@ from tests.console.chromium import (
     ask,
     browsing,
     enter_key,
-    focused,
+    has_focus,
     node,
-    opened,
+    open_page,
     tab_to,
     until_finished,
     violations,
@@ -59,7 +59,7 @@ def built() -> None:
 
 
 async def test_a_newcomer_asks_an_example_and_sees_steps_side_by_side_words_cost_and_a_replay() -> None:
-    async with served(pool()) as api, browsing() as browser, opened(browser, api.url) as seen:
+    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
         page = seen.page
         await page.locator(".examples button").first.click()
         await expect(page).to_have_url(f"{api.url}/console/#/runs/{next(iter(api.service._running))}")
@@ -87,7 +87,7 @@ async def test_a_newcomer_asks_an_example_and_sees_steps_side_by_side_words_cost
 
 
 async def test_what_models_and_users_write_is_text_and_loads_nothing() -> None:
-    async with served(pool()) as api, browsing() as browser, opened(browser, api.url) as seen:
+    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
         page = seen.page
         await ask(page, f"Is this inert? {EVIL}")
         await until_finished(page)
@@ -106,7 +106,7 @@ async def test_what_models_and_users_write_is_text_and_loads_nothing() -> None:
 
 
 async def test_a_script_that_gets_into_the_page_is_not_run_by_its_policy() -> None:
-    async with served(pool()) as api, browsing() as browser, opened(browser, api.url) as seen:
+    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
         await seen.page.evaluate(
             """() => { for (const html of ['<img src=x onerror="window.hacked=1">', '<img src="http://127.0.0.1:9/x.png">'])
                  document.body.insertAdjacentHTML('beforeend', html);
@@ -125,7 +125,7 @@ async def test_every_page_passes_axe_and_fits_its_width(tmp_path: Path, scheme: 
         "viewport": {"width": width, "height": 800},
         "reduced_motion": "reduce",
     }
-    async with keyed(tmp_path, pool()) as it, browsing() as browser, opened(browser, it.api.url, **options) as seen:  # fmt: skip
+    async with keyed(tmp_path, pool()) as it, browsing() as browser, open_page(browser, it.api.url, **options) as seen:  # fmt: skip
         page = seen.page
         found = await violations(page)
         await enter_key(page, it.secrets["admin"])
@@ -144,7 +144,7 @@ async def test_every_page_passes_axe_and_fits_its_width(tmp_path: Path, scheme: 
 
 
 async def test_everything_is_reached_by_keyboard_alone() -> None:
-    async with served(pool()) as api, browsing() as browser, opened(browser, api.url) as seen:
+    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
         page = seen.page
         await tab_to(page, "To the content")
         await tab_to(page, "Your question")
@@ -158,7 +158,7 @@ async def test_everything_is_reached_by_keyboard_alone() -> None:
             await expect(page.locator(".details h2")).to_contain_text(f"Step {number}")
             await page.keyboard.press("Escape")
             await expect(page.locator(".details")).to_have_count(0)
-            assert await focused(page, f'[data-step="0.{number - 1}"]'), "the focus is back where it was"
+            assert await has_focus(page, f'[data-step="0.{number - 1}"]'), "the focus is back where it was"
         await tab_to(page, "The plan as")
         await tab_to(page, "Ask again on another plan")
         await page.keyboard.press("Enter")
@@ -168,7 +168,7 @@ async def test_everything_is_reached_by_keyboard_alone() -> None:
 
 
 async def test_a_key_is_in_no_address_and_kept_for_the_tab_only_where_that_is_ticked(tmp_path: Path) -> None:
-    async with keyed(tmp_path, pool()) as it, browsing() as browser, opened(browser, it.api.url) as seen:
+    async with keyed(tmp_path, pool()) as it, browsing() as browser, open_page(browser, it.api.url) as seen:
         page, secret = seen.page, it.secrets["mine"]
         await expect(page.locator("form.key")).to_contain_text("This server asks for a key")
         await enter_key(page, it.secrets["wrong"])
@@ -194,7 +194,7 @@ async def test_a_key_is_in_no_address_and_kept_for_the_tab_only_where_that_is_ti
 
 
 async def test_an_administrator_makes_a_team_a_budget_and_a_key_and_revokes_it(tmp_path: Path) -> None:
-    async with keyed(tmp_path, pool()) as it, browsing() as browser, opened(browser, it.api.url) as seen:
+    async with keyed(tmp_path, pool()) as it, browsing() as browser, open_page(browser, it.api.url) as seen:
         page = seen.page
         await enter_key(page, it.secrets["admin"])
         await page.locator("nav").get_by_role("link", name="Keys").click()
@@ -219,7 +219,7 @@ async def test_an_administrator_makes_a_team_a_budget_and_a_key_and_revokes_it(t
 async def test_a_budget_that_is_spent_and_a_question_that_is_refused_are_told_in_words(
     tmp_path: Path,
 ) -> None:
-    async with keyed(tmp_path, pool()) as it, browsing() as browser, opened(browser, it.api.url) as seen:
+    async with keyed(tmp_path, pool()) as it, browsing() as browser, open_page(browser, it.api.url) as seen:
         page = seen.page
         await it.ask("admin", "POST", f"/v1/admin/teams/{it.ids['search']}/budget", {"day_usd": "0.000001"})
         await enter_key(page, it.secrets["mine"])
@@ -235,7 +235,7 @@ async def test_a_feed_that_is_cut_goes_on_without_a_doubled_word_and_a_server_th
         api: Served = await stack.enter_async_context(served(pool()))
         cutter = await stack.enter_async_context(Cutter.between(api.url, b"/events", cut_after=b'"answer"'))
         browser = await stack.enter_async_context(browsing())
-        seen = await stack.enter_async_context(opened(browser, cutter.url))
+        seen = await stack.enter_async_context(open_page(browser, cutter.url))
         page = seen.page
         await ask(page, "Why?")
         await until_finished(page)
@@ -249,7 +249,7 @@ async def test_a_feed_that_is_cut_goes_on_without_a_doubled_word_and_a_server_th
 async def test_a_run_is_seen_in_a_second_tab_and_stopped_there(tmp_path: Path) -> None:
     slow = scripted("c", {"text": "one two three", "stall_after_tokens": 2}, price=PRICE)
     workers = [scripted("a", "A."), scripted("b", "B."), slow]
-    async with served(team(WIDE, workers=workers)) as api, browsing() as browser, opened(browser, api.url) as seen:  # fmt: skip
+    async with served(team(WIDE, workers=workers)) as api, browsing() as browser, open_page(browser, api.url) as seen:  # fmt: skip
         await ask(seen.page, "Why?")
         await expect(seen.page.locator(".answer .said")).to_contain_text("one")
         other = await seen.page.context.new_page()
@@ -262,7 +262,7 @@ async def test_a_run_is_seen_in_a_second_tab_and_stopped_there(tmp_path: Path) -
 
 
 async def test_the_same_question_on_another_plan_is_shown_beside_it() -> None:
-    async with served(pool()) as api, browsing() as browser, opened(browser, api.url) as seen:
+    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
         page = seen.page
         await ask(page, "Why?")
         await until_finished(page)
@@ -280,7 +280,7 @@ async def test_runs_are_found_by_status_model_worker_words_and_cost() -> None:
     async with served(pool()) as api, browsing() as browser:
         for model in ("c", "a"):
             await api.ok({"model": model})
-        async with opened(browser, f"{api.url}") as seen:
+        async with open_page(browser, f"{api.url}") as seen:
             page = seen.page
             await page.locator("nav").get_by_role("link", name="Runs").click()
             rows = page.locator("tbody tr")

@@ -48,7 +48,7 @@ async def browsing() -> AsyncGenerator[Browser]:
 
 
 @asynccontextmanager
-async def opened(browser: Browser, url: str, **options: Any) -> AsyncGenerator[Seen]:
+async def open_page(browser: Browser, url: str, **options: Any) -> AsyncGenerator[Seen]:
     """The console in a fresh context."""
     context: BrowserContext = await browser.new_context(**options)
     await context.add_init_script(
@@ -107,5 +107,5 @@ async def tab_to(page: Page, text: str) -> None:
     raise AssertionError(f"{text!r} is not reached: {seen}")
 
 
-async def focused(page: Page, selector: str) -> bool:
+async def has_focus(page: Page, selector: str) -> bool:
     return bool(await page.evaluate(f"document.activeElement.matches({json.dumps(selector)})"))
