@@ -1,9 +1,12 @@
-"""A conversation: messages of words and pictures."""
+"""A conversation: messages of words and pictures, of calls of tools and of what the tools gave."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-Role = Literal["system", "user", "assistant"]
+Role = Literal["system", "user", "assistant", "tool"]
+"""A message of the role `tool` holds results of tools, and nothing else."""
+ToolKind = Literal["function", "custom"]
+"""`function`: its arguments are JSON. `custom`: its input is free text (OpenAI's custom tools)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +24,76 @@ class Image:
     detail: Literal["auto", "low", "high"] = "auto"
 
 
-Part = Text | Image
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A model's call of a tool: part of an assistant's message.
+
+    Args:
+        id: what the other side calls it: the client's in a conversation of the client's, the provider's in a
+            step's own. Empty where the provider gives none.
+        name: of the tool.
+        arguments: a function's as JSON text, as the model wrote it; a custom tool's input.
+        kind, namespace: as the tool's.
+    """
+
+    id: str
+    name: str
+    arguments: str
+    kind: ToolKind = "function"
+    namespace: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCall:
+    """A call of a tool whose result a run waits for.
+
+    Args:
+        number: unique in its run, from 0; the client's id for it is made of the run and this.
+        call: with the provider's id.
+    """
+
+    number: int
+    call: ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a tool gave: part of a message of the role `tool`.
+
+    Args:
+        id: of the call.
+        parts: the words and pictures that it gave.
+        is_error: the client says that the call failed.
+    """
+
+    id: str
+    parts: tuple[Text | Image, ...] = ()
+    is_error: bool = False
+
+    @property
+    def text(self) -> str:
+        """The words, pictures left out."""
+        return "\n".join(part.text for part in self.parts if isinstance(part, Text))
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """An assistant's turn exactly as its provider wrote it: signed thoughts, reasoning items, the parts of its
+    calls. It goes back unchanged, and only to the same worker and account; nobody else reads it.
+
+    Args:
+        worker: who wrote it.
+        account: the provider's account or place that it is bound to, as the wire names it; empty where the
+            worker has one.
+        payload: JSON, in the wire's own form.
+    """
+
+    worker: str
+    account: str
+    payload: Any = field(hash=False)
+
+
+Part = Text | Image | ToolCall | ToolResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +102,8 @@ class Message:
 
     role: Role
     parts: tuple[Part, ...]
+    native: Native | None = None
+    """An assistant's turn as its provider wrote it, where it has to go back to it unchanged."""
 
     @classmethod
     def of(cls, role: Role, text: str) -> "Message":
@@ -38,8 +112,18 @@ class Message:
 
     @property
     def text(self) -> str:
-        """The words, pictures left out."""
+        """The words, pictures and tools left out."""
         return "\n".join(part.text for part in self.parts if isinstance(part, Text))
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The calls of tools in it."""
+        return tuple(part for part in self.parts if isinstance(part, ToolCall))
+
+    @property
+    def tool_results(self) -> tuple[ToolResult, ...]:
+        """What tools gave."""
+        return tuple(part for part in self.parts if isinstance(part, ToolResult))
 
     @property
     def has_image(self) -> bool:

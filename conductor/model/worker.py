@@ -12,10 +12,12 @@ from enum import StrEnum
 from typing import Literal, Protocol
 
 from conductor.errors import WorkerError, WorkerUnavailable
+from conductor.model.answer_format import AnswerFormat
 from conductor.model.failure import Attempt
-from conductor.model.messages import Message
+from conductor.model.messages import Message, Native, ToolCall
 from conductor.model.permit import ANYTHING, Permit
 from conductor.model.refusals import Refusals
+from conductor.model.tools import NO_TOOLS, Toolset
 from conductor.model.usage import FREE, Price, Usage, cost_of, dearer
 
 MODEL_CHARS = 200
@@ -75,6 +77,10 @@ class Call:
     messages: tuple[Message, ...]
     sampling: Sampling = Sampling()
     grammar: Grammar | None = None
+    tools: Toolset = NO_TOOLS
+    """What it may call. Its own calls so far, and what they gave, are in `messages`."""
+    answer_format: AnswerFormat | None = None
+    """What the answer must be, in the client's words; None: any text."""
     coalesce: bool = False
     """Nobody reads the answer while it is written, so it may come in larger pieces."""
     site: CallSite = CallSite()
@@ -100,6 +106,8 @@ class FinishReason(StrEnum):
     STOP = "stop"
     LENGTH = "length"
     CONTENT_FILTER = "content_filter"
+    TOOL_CALLS = "tool_calls"
+    """It waits for the results of tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +136,10 @@ class Delta:
     """`cost_usd` is the most that the call can have cost, in the server's own words."""
     pieces: int = 1
     """How many pieces of the server's are together in it."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """Calls of tools that are complete with it: a piece of a call is never passed on."""
+    native: Native | None = None
+    """The whole turn as the provider wrote it; with the last piece, where it has to go back unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +166,10 @@ class CallResult:
     """`cost_usd` is the most that the call can have cost; `notes` say why it is not known."""
     deployment: str = ""
     """Which of the places where the worker is reached answered; empty where it has one."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """Calls of tools, with the provider's ids; the finish reason is `tool_calls` then."""
+    native: Native | None = None
+    """The turn as the provider wrote it; see `Native`."""
 
 
 @dataclass(slots=True)
@@ -193,6 +209,8 @@ class Reply:
     """See `CallResult.deployment`."""
     texts: list[str] = field(default_factory=list[str])
     thoughts: list[str] = field(default_factory=list[str])
+    tool_calls: list[ToolCall] = field(default_factory=list[ToolCall])
+    native: Native | None = None
 
     async def __aiter__(self) -> AsyncGenerator[Delta]:
         async with aclosing(self.deltas) as deltas:
@@ -213,6 +231,8 @@ class Reply:
             self.texts.append(delta.text)
         if delta.reasoning:
             self.thoughts.append(delta.reasoning)
+        self.tool_calls += delta.tool_calls
+        self.native = delta.native or self.native
         self.model = (delta.model or self.model)[:MODEL_CHARS]
         self.finish = delta.finish or self.finish
         self.inner_run = delta.inner_run or self.inner_run
@@ -276,6 +296,8 @@ class Reply:
             notes=self.notes,
             cost_is_bound=is_bound,
             deployment=self.deployment,
+            tool_calls=tuple(self.tool_calls),
+            native=self.native,
         )
 
 
@@ -322,7 +344,7 @@ async def open_reply(
         try:
             async for delta in deltas:
                 early.append(delta)
-                if delta.text or delta.reasoning or delta.finish or delta.inner_run:
+                if delta.text or delta.reasoning or delta.tool_calls or delta.finish or delta.inner_run:
                     break
         except WorkerError as exc:
             _bill(exc, early, price)

@@ -12,7 +12,7 @@ from typing import Literal
 
 from conductor.errors import Reason
 from conductor.model.failure import Failure
-from conductor.model.messages import Message
+from conductor.model.messages import Message, PendingCall
 from conductor.model.worker import CallResult, FinishReason
 from conductor.plan.plan import Step
 
@@ -179,6 +179,18 @@ class RunFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class RunSuspended:
+    """The run waits for results of tools: all of it is in its record, and no call is open. Terminal.
+
+    Args:
+        calls: those whose results are not there yet, in the order of their numbers.
+    """
+
+    at_s: float
+    calls: tuple[PendingCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RunFailed:
     """There is no answer, or not all of it. Terminal."""
 
@@ -206,12 +218,13 @@ KeptEvent = (
     | RunResumed
     | RunDetached
     | RunFinished
+    | RunSuspended
     | RunFailed
     | RunCancelled
 )
 """Events that are numbered and kept: all but the pieces of the answer."""
 Event = KeptEvent | AnswerDelta
-Terminal = RunFinished | RunFailed | RunCancelled | RunDetached
+Terminal = RunFinished | RunSuspended | RunFailed | RunCancelled | RunDetached
 """Events after which a reader gets no more."""
 
 

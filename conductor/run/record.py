@@ -21,9 +21,9 @@ from conductor.run.task import Task
 VERSION = 1
 """Of the record's form."""
 StepStatus = Literal["planned", "running", "done", "failed", "not_needed", "cancelled"]
-RunStatus = Literal["running", "detached", "finished", "failed", "cancelled", "lost"]
-"""`detached`: left by its process, for another to continue. `lost`: its process ended and nobody continues
-it; a store says so, no event does."""
+RunStatus = Literal["running", "waiting", "detached", "finished", "failed", "cancelled", "lost"]
+"""`waiting`: for results of tools, which its client is to send. `detached`: left by its process, for another
+to continue. `lost`: its process ended and nobody continues it; a store says so, no event does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+from conductor.model.answer_format import AnswerFormat
 from conductor.model.messages import Message
 from conductor.model.permit import ANYTHING, Permit
+from conductor.model.tools import NO_TOOLS, Toolset
 from conductor.model.worker import Sampling
 from conductor.plan.plan import Plan
 from conductor.run.events import Source
@@ -29,6 +31,8 @@ class Task:
         plan_only: stop when the plan is there; no step is run.
         strict: a plan that cannot run ends the run: no complaint to the conductor, no fallback. For who
             judges plans.
+        tools: what its steps may call; the client runs them.
+        answer_format: what the answer must be; None: any text.
         permit: what it may reach, whatever the other fields, the conductor or a worker say.
     """
 
@@ -47,6 +51,8 @@ class Task:
     stream: bool = True
     plan_only: bool = False
     strict: bool = False
+    tools: Toolset = NO_TOOLS
+    answer_format: AnswerFormat | None = None
     permit: Permit = ANYTHING
 
     @property

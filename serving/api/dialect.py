@@ -4,7 +4,7 @@ The run, its record and its events are the same for all of them; a dialect reads
 clients read.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,6 +14,9 @@ from conductor.run.events import Event
 from conductor.run.record import RunRecords
 from conductor.run.run import Run
 from serving.api.request import ApiRequest
+
+CallId = Callable[[int], str]
+"""The client's id for the call of a tool with that number (`PendingCall`)."""
 
 
 class Encoder(Protocol):
@@ -39,11 +42,11 @@ class Dialect(Protocol):
         """
         ...
 
-    def body(self, records: RunRecords, request: ApiRequest) -> dict[str, Any]:
-        """The answer of a finished run, whole."""
+    def body(self, records: RunRecords, request: ApiRequest, call_id: CallId) -> dict[str, Any]:
+        """The answer of a run that has finished, or waits for results of tools; whole."""
         ...
 
-    def encoder(self, run: Run, request: ApiRequest) -> Encoder:
+    def encoder(self, run: Run, request: ApiRequest, call_id: CallId) -> Encoder:
         """What writes the answer of a run as a stream."""
         ...
 

@@ -6,7 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
+from conductor.model.answer_format import AnswerFormat
 from conductor.model.messages import Message, Text
+from conductor.model.tools import NO_TOOLS, Toolset
 from conductor.model.worker import Sampling
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -84,6 +86,8 @@ class ApiRequest:
         podium: limits of this request, and how its run is shown.
         stream: the answer is wanted while it is written.
         include_usage: a stream ends with the run's usage.
+        tools: what the model may call; the client runs them.
+        answer_format: what the answer must be; None: any text.
     """
 
     model: str
@@ -93,6 +97,8 @@ class ApiRequest:
     podium: Podium
     stream: bool
     include_usage: bool
+    tools: Toolset = NO_TOOLS
+    answer_format: AnswerFormat | None = None
 
     @property
     def token_estimate(self) -> int:

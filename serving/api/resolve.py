@@ -164,6 +164,8 @@ def _task(request: ApiRequest, model: ModelSettings, default_deadline_s: float, 
         ),
         deadline_s=_least(podium.deadline_s, model.deadline_s) or default_deadline_s,
         plan_only=plan_only,
+        tools=request.tools,
+        answer_format=request.answer_format,
     )
 
 

@@ -169,12 +169,12 @@ class RunResponse(Response):
 
     def content(self, records: RunRecords, resolved: ResolvedTask) -> Json:
         """What a client gets that does not stream."""
-        return self._dialect.body(records, self._request)
+        return self._dialect.body(records, self._request, _no_call_id)
 
     async def _stream(self, run: Run, wire: "_Wire") -> None:
         limits = self._service.pool.settings.limits
         early = await _first_events(run, limits.first_byte_s)
-        encoder = self._dialect.encoder(run, self._request)
+        encoder = self._dialect.encoder(run, self._request, _no_call_id)
         await wire.begin_stream()
         await wire.send(encoder.begin() + b"".join(map(encoder.encode, early)))
         if early and isinstance(early[-1], Terminal):
@@ -189,6 +189,10 @@ class RunResponse(Response):
             await wire.send(b"".join(map(encoder.encode, events)))  # what came together leaves together
             if isinstance(events[-1], Terminal):
                 return await wire.end()
+
+
+def _no_call_id(number: int) -> str:
+    return f"call_{number}"
 
 
 def _error_of(event: Event) -> PodiumError | None:

@@ -8,6 +8,7 @@ from conductor.model.messages import Image, Message, Part, Text
 from conductor.model.worker import Sampling
 from conductor.run.record import RunRecords
 from conductor.run.run import Run
+from serving.api.dialect import CallId
 from serving.api.dialects.chat_completion import completion
 from serving.api.dialects.chat_errors import chat_error_body
 from serving.api.dialects.chat_schema import ChatMessage, ImagePart, RefusalPart, read
@@ -37,11 +38,11 @@ class ChatDialect:
             include_usage=request.stream_options is not None and request.stream_options.include_usage,
         )
 
-    def body(self, records: RunRecords, request: ApiRequest) -> dict[str, Any]:
+    def body(self, records: RunRecords, request: ApiRequest, call_id: CallId) -> dict[str, Any]:
         """See `Dialect.body`."""
         return completion(records, trace=request.podium.trace)
 
-    def encoder(self, run: Run, request: ApiRequest) -> ChatEncoder:
+    def encoder(self, run: Run, request: ApiRequest, call_id: CallId) -> ChatEncoder:
         """See `Dialect.encoder`."""
         return ChatEncoder(run, request)
 
