@@ -106,6 +106,7 @@ def workflow(
         "rounds": record.rounds,
         "fallback": record.fallback,
         "messages": _messages(record.task.conversation),
+        **({"left_out": list(record.task.left_out)} if record.task.left_out else {}),
         "plan": [step_json(step) for step in plan.steps] if plan else [],
         "answer": record.answer,
         "finish_reason": record.finish.value if record.finish else None,
