@@ -4,7 +4,7 @@ The run, its record and its events are the same for all of them; a dialect reads
 clients read.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,10 +13,13 @@ from conductor.model.failure import Failure
 from conductor.run.events import Event
 from conductor.run.record import RunRecords
 from conductor.run.run import Run
+from serving import errors
 from serving.api.request import ApiRequest
 
 CallId = Callable[[int], str]
 """The client's id for the call of a tool with that number (`PendingCall`)."""
+FindRun = Callable[[str], Awaitable[RunRecords | None]]
+"""Finds the run of an id, among those that the caller may see."""
 
 
 class Encoder(Protocol):
@@ -30,9 +33,15 @@ class Encoder(Protocol):
         """What `event` puts on the stream; nothing, for most. A terminal event ends the stream."""
         ...
 
+    def heartbeat(self) -> bytes:
+        """What shows a client that is waiting that somebody is at work: what its idle timer counts, and nothing
+        that it shows.
+        """
+        ...
+
 
 class Dialect(Protocol):
-    """One wire format."""
+    """One wire format. What has a body here is what most of them do: a dialect subclasses this."""
 
     def parse(self, body: bytes) -> ApiRequest:
         """The request in `body`.
@@ -53,6 +62,26 @@ class Dialect(Protocol):
     def error_body(self, error: PodiumError | Failure, workflow_id: str | None) -> dict[str, Any]:
         """A failure, where nothing of the answer was sent."""
         ...
+
+    def status(self, error: PodiumError, *, is_paid: bool) -> int:
+        """The HTTP status of a failure: what its clients do next depends on it. `is_paid`: a model was called for
+        it.
+        """
+        return errors.row(error).status
+
+    def accepted(self, records: RunRecords, request: ApiRequest) -> tuple[int, dict[str, Any]]:
+        """The status and the body for a run in the background that has begun."""
+        record = records.record
+        return 202, {"id": record.id, "object": "workflow", "status": record.status}
+
+    async def complete(self, request: ApiRequest, find: FindRun) -> ApiRequest:
+        """`request` with what it only refers to, such as earlier turns that the server keeps.
+
+        Raises:
+            BadTask: what it refers to is not kept, or not for its caller to see.
+            StoreUnavailable: the store is away.
+        """
+        return request
 
 
 def cancelled() -> PodiumError:

@@ -40,7 +40,6 @@ from serving.runs.service import Service
 Json = dict[str, Any]
 CACHE_HEADER = "x-podium-cache"
 WORKFLOW_HEADER = "x-podium-workflow-id"
-HEARTBEAT = b": still working\n\n"
 
 
 class RunResponse(Response):
@@ -89,11 +88,9 @@ class RunResponse(Response):
             pool, policies = self._service.pool, self._caller.policies
             resolved = resolve(self._request, pool, policies, plan_only=self.plan_only)
             async with self._opened(resolved) as run:
-                wire.workflow_id, wire.is_cached = run.record.id, bool(run.record.cached_from)
+                wire.run, wire.is_cached = run, bool(run.record.cached_from)
                 if self._request.podium.background and not self._request.stream:
-                    await wire.json(
-                        202, {"id": run.record.id, "object": "workflow", "status": run.record.status}
-                    )
+                    await wire.json(*self._dialect.accepted(run.records, self._request))
                 elif self._request.stream and not self.plan_only:
                     await self._stream(run, wire)
                 else:
@@ -184,7 +181,7 @@ class RunResponse(Response):
                 async with asyncio.timeout_at(wire.sent_s + limits.heartbeat_s):
                     events = await run.answer.next_all()
             except TimeoutError:
-                await wire.send(HEARTBEAT)
+                await wire.send(encoder.heartbeat())
                 continue
             await wire.send(b"".join(map(encoder.encode, events)))  # what came together leaves together
             if isinstance(events[-1], Terminal):
@@ -245,8 +242,8 @@ class _Wire:
 
     def __init__(self, send: Send, dialect: Dialect) -> None:
         self._send, self._dialect = send, dialect
-        self.workflow_id: str | None = None
-        """In headers and errors from the moment there is a run of that name."""
+        self.run: Run | None = None
+        """Its id is in headers and errors from the moment there is one."""
         self.extra: dict[str, str] = {}
         """More headers."""
         self.is_cached = False
@@ -262,10 +259,18 @@ class _Wire:
         )
         await self._send({"type": "http.response.body", "body": content})
 
+    @property
+    def workflow_id(self) -> str | None:
+        return self.run.record.id if self.run else None
+
     async def error(self, error: PodiumError) -> None:
-        await self.json(
-            errors.row(error).status, self._dialect.error_body(error, self.workflow_id), errors.headers(error)
+        is_paid = self.run is not None and bool(
+            self.run.record.usage.total_tokens or self.run.record.cost_usd
         )
+        status, headers = self._dialect.status(error, is_paid=is_paid), errors.headers(error)
+        if status != errors.row(error).status and status == errors.FINAL:
+            headers["x-should-retry"] = "false"
+        await self.json(status, self._dialect.error_body(error, self.workflow_id), headers)
 
     async def begin_stream(self) -> None:
         headers = {

@@ -75,7 +75,7 @@ def record_numbers(record: Record) -> Record:
     task = record.task
     return replace(
         record,
-        task=replace(task, conversation=(), plan=None, sampling=replace(task.sampling, stop=())),
+        task=replace(task, conversation=(), plan=None, echo={}, sampling=replace(task.sampling, stop=())),
         plans=tuple(_plan(plan) for plan in record.plans),
         answer=_length(record.answer),
         failure=_failure(record.failure),

@@ -163,7 +163,7 @@ def read(body: bytes) -> ChatRequest:
     try:
         request = ChatRequest.model_validate_json(body)
     except ValidationError as exc:
-        fault = _innermost(exc.errors(include_url=False, include_context=False))
+        fault = innermost(exc.errors(include_url=False, include_context=False))
         if fault["type"] == "json_invalid":
             raise BadTask(f"The body is not JSON: {fault['msg']}.", param="body") from exc
         param = place(fault["loc"]) or "body"
@@ -177,7 +177,7 @@ def read(body: bytes) -> ChatRequest:
     return request
 
 
-def _innermost(faults: list[ErrorDetails]) -> ErrorDetails:
+def innermost(faults: list[ErrorDetails]) -> ErrorDetails:
     """The first fault; where a field may be of several sorts, that of the sort the caller came nearest to."""
     first = place(faults[0]["loc"])
     return max((f for f in faults if place(f["loc"]).startswith(first)), key=lambda fault: len(fault["loc"]))
@@ -191,9 +191,7 @@ def place(loc: tuple[int | str, ...]) -> str:
     for index, part in enumerate(loc):
         before = loc[index - 1] if index else None
         is_sort = before in ("content", "access") and isinstance(part, str)
-        is_sort |= (
-            isinstance(before, int) and part in SORTS and index < len(loc) - 1
-        )
+        is_sort |= isinstance(before, int) and part in SORTS and index < len(loc) - 1
         is_sort |= before == "tool_choice" and part in SORTS
         if isinstance(part, int):
             written += f"[{part}]"
