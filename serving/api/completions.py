@@ -12,10 +12,11 @@ from conductor.plan.plan import Plan
 from conductor.run.estimate import worst_case
 from conductor.run.record import Record, RunRecords
 from conductor.run.team_worker import TEAM, TeamWorker
-from serving.accounts.caller import Caller, Scope
+from serving.accounts.caller import Scope
 from serving.api import record_json
 from serving.api.authentication import caller_of
-from serving.api.dialect import Dialect, Dialects, FindRun
+from serving.api.dialect import Dialect, Dialects
+from serving.api.earlier_runs import CallersRuns
 from serving.api.keeping import keeping_of
 from serving.api.request import ApiRequest
 from serving.api.resolve import ResolvedTask
@@ -52,20 +53,9 @@ async def _respond(request: Request, response: type[RunResponse]) -> Response:
     dialects: Dialects = request.app.state.dialects
     dialect, caller = dialects.of(request.scope["path"]), caller_of(request)
     caller.require(Scope.RUN)
-    parsed = await dialect.complete(await _parse(request, service, dialect), finder(service, caller))
+    parsed = await dialect.complete(await _parse(request, service, dialect), CallersRuns(service, caller))
     keeping = await keeping_of(request, caller, parsed.podium)
     return response(service, dialect, parsed, dict(request.headers), caller, keeping)
-
-
-def finder(service: Service, caller: Caller) -> FindRun:
-    """Finds the runs that `caller` may go on with: those that it may read, and those of its own key."""
-
-    async def find(id: str) -> RunRecords | None:
-        records = await service.records(id, caller)
-        is_own = records is not None and records.record.account.key_id == caller.account.key_id
-        return records if is_own or caller.may(Scope.READ) else None
-
-    return find
 
 
 class PlanResponse(RunResponse):

@@ -4,7 +4,7 @@ The run, its record and its events are the same for all of them; a dialect reads
 clients read.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,8 +18,22 @@ from serving.api.request import ApiRequest
 
 CallId = Callable[[int], str]
 """The client's id for the call of a tool with that number (`PendingCall`)."""
-FindRun = Callable[[str], Awaitable[RunRecords | None]]
-"""Finds the run of an id, among those that the caller may see."""
+
+
+class EarlierRuns(Protocol):
+    """What is kept of earlier runs, as far as the caller may go on with them."""
+
+    async def find(self, id: str) -> RunRecords | None:
+        """The run of that id; None where there is none for the caller.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        ...
+
+    async def call_id(self, id: str) -> CallId:
+        """The client's ids of the calls of that run; raises as `find`."""
+        ...
 
 
 class Encoder(Protocol):
@@ -74,7 +88,7 @@ class Dialect(Protocol):
         record = records.record
         return 202, {"id": record.id, "object": "workflow", "status": record.status}
 
-    async def complete(self, request: ApiRequest, find: FindRun) -> ApiRequest:
+    async def complete(self, request: ApiRequest, earlier: EarlierRuns) -> ApiRequest:
         """`request` with what it only refers to, such as earlier turns that the server keeps.
 
         Raises:

@@ -11,9 +11,9 @@ from conductor.model.messages import Message
 from conductor.model.worker import Sampling
 from conductor.run.record import RunRecords
 from conductor.run.run import Run
-from serving.api.dialect import CallId, Dialect, FindRun
+from serving.api.dialect import CallId, Dialect, EarlierRuns
 from serving.api.dialects.responses import errors
-from serving.api.dialects.responses.earlier import conversation_of, find_references
+from serving.api.dialects.responses.earlier import conversation_of
 from serving.api.dialects.responses.items import Transcript
 from serving.api.dialects.responses.resource import echo_of
 from serving.api.dialects.responses.schema import (
@@ -22,7 +22,7 @@ from serving.api.dialects.responses.schema import (
     check_served,
     read_body,
 )
-from serving.api.dialects.responses.stream import ResponsesEncoder, whole
+from serving.api.dialects.responses.stream import ResponsesEncoder, show
 from serving.api.dialects.responses.tools import read_tools
 from serving.api.request import ApiRequest, Podium
 
@@ -60,23 +60,23 @@ class ResponsesDialect(Dialect):
             sent=sent,
         )
 
-    async def complete(self, request: ApiRequest, find: FindRun) -> ApiRequest:
+    async def complete(self, request: ApiRequest, earlier: EarlierRuns) -> ApiRequest:
         """See `Dialect.complete`: earlier turns come before what was sent, references are looked up."""
         sent = request.sent if isinstance(request, SentRequest) else None
         assert sent is not None, "it was parsed here"
-        conversation, n_earlier = await conversation_of(sent, find, await find_references(sent.input, find))
+        conversation, n_earlier = await conversation_of(sent, earlier)
         conversation = (*_instructions(sent), *conversation)
-        part = sum(len(message.tool_results) for message in conversation)
-        echo = echo_of(sent, part, n_earlier)
-        return replace(request, conversation=conversation, echo=echo)
+        return replace(
+            request, conversation=conversation, echo=echo_of(sent, request.podium.progress, n_earlier)
+        )
 
     def body(self, records: RunRecords, request: ApiRequest, call_id: CallId) -> dict[str, Any]:
         """See `Dialect.body`."""
-        return whole(records, request, call_id)
+        return show(records, request.echo, request.tools, request.podium, call_id)
 
     def accepted(self, records: RunRecords, request: ApiRequest) -> tuple[int, dict[str, Any]]:
         """See `Dialect.accepted`: a response that is in progress."""
-        return 200, whole(records, request, str)
+        return 200, self.body(records, request, str)
 
     def encoder(self, run: Run, request: ApiRequest, call_id: CallId) -> ResponsesEncoder:
         """See `Dialect.encoder`."""

@@ -5,11 +5,18 @@ from typing import Any
 
 from conductor.errors import BadTask, quote
 from conductor.model.messages import Message
-from conductor.run.record import Record, RunRecords
-from serving.api.dialect import FindRun
-from serving.api.dialects.responses.ids import response_of, run_id
+from conductor.run.record import RunRecords
+from serving.api.dialect import CallId, EarlierRuns
+from serving.api.dialects.responses.ids import response_of, run_of
 from serving.api.dialects.responses.items import Transcript, items_of
 from serving.api.dialects.responses.schema import Referred
+from serving.api.dialects.responses.segments import (
+    as_of,
+    given_messages,
+    own_conversation,
+    part_of,
+    turns_of,
+)
 from serving.api.dialects.responses.stream import show
 from serving.api.request import Podium
 
@@ -17,81 +24,91 @@ Json = dict[str, Any]
 References = Mapping[str, Sequence[Message]]
 
 
-def is_response(records: RunRecords | None) -> bool:
-    """Whether a run is a response that was to be stored, and whose texts are still here."""
-    if records is None or not records.has_content:
-        return False
+async def find_response(response: str, earlier: EarlierRuns) -> RunRecords | None:
+    """The run of a response, as it was when that ended; None where it is not kept, or not for the caller.
+
+    Raises:
+        StoreUnavailable: the store is away.
+    """
+    named = run_of(response)
+    records = await earlier.find(named[0]) if named else None
+    if named is None or records is None or not records.has_content:
+        return None
     echo = records.record.task.echo
-    return bool(echo) and echo["response"]["store"]
+    is_stored = bool(echo) and echo["response"]["store"]
+    return as_of(records, named[1]) if is_stored else None
 
 
-def own_conversation(record: Record) -> tuple[Message, ...]:
-    """The conversation of a response, its instructions left out: they hold for one response only."""
-    has_instructions = bool(record.task.echo["response"]["instructions"])
-    return record.task.conversation[has_instructions:]
-
-
-async def conversation_of(
-    sent: Referred, find: FindRun, references: References
-) -> tuple[tuple[Message, ...], int]:
+async def conversation_of(sent: Referred, earlier: EarlierRuns) -> tuple[tuple[Message, ...], int]:
     """The turns before, and those that were sent; and how many are before.
 
     Raises:
-        BadTask: the response before is not there, or is not over.
+        BadTask: what is referred to is not there, or not over.
+        StoreUnavailable: the store is away.
     """
     transcript = Transcript()
     if sent.previous_response_id is not None:
-        transcript.messages += await _earlier(sent.previous_response_id, find)
+        transcript.messages += await _turns_before(sent.previous_response_id, earlier)
     n_earlier = len(transcript.messages)
+    references = await _find_references(sent.input, earlier)
     transcript.add(sent.input, lambda item, at: _referred(references, item, at))
     if not transcript.messages:
         raise BadTask("input: there is nothing in it to answer. Send at least one message.", param="input")
     return tuple(transcript.messages), n_earlier
 
 
-async def _earlier(response: str, find: FindRun) -> tuple[Message, ...]:
-    """All turns of a response, its answer included."""
-    id, param = run_id(response), "previous_response_id"
-    records = await find(id) if id else None
-    if records is None or not is_response(records):
+async def _turns_before(response: str, earlier: EarlierRuns) -> tuple[Message, ...]:
+    param = "previous_response_id"
+    records = await find_response(response, earlier)
+    if records is None:
         raise BadTask(f"{param}: no response {quote(response)} is kept here.", param=param)
-    record = records.record
-    if record.status in ("running", "detached"):
+    if records.record.status in ("running", "detached"):
         raise BadTask(f"{param}: {quote(response)} is still in progress.", param=param)
-    answer = (Message.of("assistant", record.answer),) if record.answer else ()
-    return own_conversation(record) + answer
+    return turns_of(records.record, await earlier.call_id(records.record.id))
 
 
-async def find_references(items: str | Sequence[Json], find: FindRun) -> References:
+async def _find_references(items: str | Sequence[Json], earlier: EarlierRuns) -> References:
     """The messages of each of our items that `items` refers to. Reasoning is none."""
     if isinstance(items, str):
         return {}
     ids = {str(item.get("id")) for item in items if item.get("type") == "item_reference"}
-    return {id: await _find_item(id, find) for id in ids}
+    return {id: await _find_item(id, earlier) for id in ids}
 
 
-async def _find_item(id: str, find: FindRun) -> Sequence[Message]:
+async def _find_item(id: str, earlier: EarlierRuns) -> Sequence[Message]:
     """What an item is in a conversation; nothing where it is not here."""
-    response = response_of(id)
-    run = run_id(response) if response and not id.startswith("rs_") else None
-    records = await find(run) if run else None
-    if response is None or records is None or not is_response(records):
+    response = None if id.startswith("rs_") else response_of(id)
+    records = await find_response(response, earlier) if response else None
+    if records is None:
         return ()
-    record = records.record
-    shown = show(records, record.task.echo, record.task.tools, Podium(), str, response)
-    for item in (*input_items(record, response), *shown["output"]):
-        if item["id"] == id:
-            transcript = Transcript()
-            transcript.add([item], lambda _id, _at: ())
-            return transcript.messages
-    return ()
+    call_id = await earlier.call_id(records.record.id)
+    output = show_again(records, call_id)["output"]
+    item = next((item for item in (*input_items(records, call_id), *output) if item["id"] == id), None)
+    transcript = Transcript()
+    transcript.add([item] if item else [], lambda _item, _at: ())
+    return transcript.messages
 
 
-def input_items(record: Record, response: str) -> list[Json]:
-    """What was sent for a response, as items, oldest first."""
+def show_again(records: RunRecords, call_id: CallId) -> Json:
+    """A response that was given before, from its run's record alone."""
+    task = records.record.task
+    return show(records, task.echo, task.tools, Podium(progress=task.echo["progress"]), call_id)
+
+
+def input_items(records: RunRecords, call_id: CallId) -> list[Json]:
+    """What was sent for the newest response of a run, as items, oldest first."""
+    record, part = records.record, part_of(records.record)
+    messages = own_conversation(record)[record.task.echo["n_earlier"] :]
+    if part:
+        given = record.segments[part - 1].given
+        messages = given_messages(given, call_id) if given else ()
+    kinds = {
+        pending.number: pending.call.kind for pending in record.calls_of_tools(range(record.n_tool_calls))
+    }
+    custom = {call_id(number) for number, kind in kinds.items() if kind == "custom"}
     items: list[Json] = []
-    for message in own_conversation(record)[record.task.echo["n_earlier"] :]:
-        items += items_of(message, len(items), response)
+    for message in messages:
+        items += items_of(message, len(items), record.id, part, custom)
     return items
 
 

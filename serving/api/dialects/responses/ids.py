@@ -1,7 +1,6 @@
 """Ids of responses and of their items: made of the run's, so that none of them is kept anywhere.
 
-A run that waits for tools is several responses, one for each time that it was asked; they end in the number of
-results of tools that the request had brought.
+A run that waits for tools is several responses (`segments.py`); their ids end in their number.
 """
 
 import re
@@ -12,14 +11,14 @@ MOST_PART = 16**6 - 1
 
 
 def response_id(run_id: str, part: int = 0) -> str:
-    """The id of the response that a run is when it was asked with `part` results of tools."""
+    """The id of that response of a run."""
     return f"resp_{run_id.removeprefix('wf_')}{min(part, MOST_PART):02x}"
 
 
-def run_id(response: str) -> str | None:
-    """The id of the run that a response is; None where that is none of ours."""
+def run_of(response: str) -> tuple[str, int] | None:
+    """The id of the run that a response is of, and its number in it; None where it is none of ours."""
     found = RESPONSE.fullmatch(response)
-    return f"wf_{found[1]}" if found else None
+    return (f"wf_{found[1]}", int(found[2], 16)) if found else None
 
 
 def item_id(kind: str, response: str, index: int, *, is_input: bool = False) -> str:

@@ -4,7 +4,7 @@ Calls of tools and their results are matched by `call_id` alone: clients do not 
 Our own reasoning items are taken back and shown to nobody: they tell of plans and progress.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, cast
 
@@ -14,7 +14,7 @@ from conductor.errors import BadTask, quote
 from conductor.model.messages import Image, Message, Text, ToolCall, ToolResult
 from serving.api.dialects.chat_schema import MOST_PARTS, ImageUrl
 from serving.api.dialects.responses.compaction import unpack
-from serving.api.dialects.responses.ids import item_id
+from serving.api.dialects.responses.ids import item_id, response_id
 from serving.api.dialects.responses.schema import Ignoring, read_part
 
 Json = dict[str, Any]
@@ -35,6 +35,7 @@ HOSTED = frozenset(
     }
 )
 """What other servers' own tools did: what they found is in the messages around them."""
+PREFIXES = {"message": "msg", "custom_tool_call": "ctc", "custom_tool_call_output": "ctc"}
 
 
 class _Part(Ignoring):
@@ -188,26 +189,34 @@ def _part(part: _Part, at: str) -> Text | Image:
             )
 
 
-def items_of(message: Message, index: int, response: str) -> list[Json]:
-    """The input items that `message` came from, as far as they can be told: numbered from `index`."""
+def items_of(message: Message, index: int, run_id: str, part: int, custom: Collection[str]) -> list[Json]:
+    """The input items that a message of a response came from, as far as they can be told.
+
+    Args:
+        message: as it was sent.
+        index: of the first of them in the response's input.
+        run_id, part: of the response.
+        custom: ids of calls of custom tools.
+    """
     items: list[Json] = []
     content: list[Json] = []
-    for part in message.parts:
-        match part:
+    for each in message.parts:
+        match each:
             case Text():
-                content.append(_text_json(part, message.role))
+                content.append(_text_json(each, message.role))
             case Image():
-                content.append({"type": "input_image", "image_url": part.url, "detail": part.detail})
+                content.append({"type": "input_image", "image_url": each.url, "detail": each.detail})
             case ToolCall():
-                items.append(call_item(part, part.id))
+                items.append(call_item(each, each.id))
             case ToolResult():
-                items.append(_result_item(part))
+                items.append(_result_item(each, is_custom=each.id in custom))
     if content:
         items.insert(0, {"type": "message", "role": message.role, "status": "completed", "content": content})
-    prefix = {"message": "msg", "custom_tool_call": "ctc"}
+    response = response_id(run_id, part)
+    prefixes = [PREFIXES.get(item["type"], "fc") for item in items]
     return [
-        {"id": item_id(prefix.get(item["type"], "fc"), response, index + n, is_input=True)} | item
-        for n, item in enumerate(items)
+        {"id": item_id(prefix, response, index + n, is_input=True)} | item
+        for n, (prefix, item) in enumerate(zip(prefixes, items, strict=True))
     ]
 
 
@@ -232,7 +241,7 @@ def call_item(call: ToolCall, call_id: str) -> Json:
     return kind | namespace | {"status": "completed"}
 
 
-def _result_item(result: ToolResult) -> Json:
+def _result_item(result: ToolResult, *, is_custom: bool) -> Json:
     parts = [
         {"type": "input_text", "text": part.text}
         if isinstance(part, Text)
@@ -241,7 +250,7 @@ def _result_item(result: ToolResult) -> Json:
     ]
     is_text = all(isinstance(part, Text) for part in result.parts)
     return {
-        "type": "function_call_output",
+        "type": "custom_tool_call_output" if is_custom else "function_call_output",
         "call_id": result.id,
         "output": result.text if is_text else parts,
         "status": "completed",

@@ -14,12 +14,12 @@ Json = dict[str, Any]
 INCOMPLETE = {FinishReason.LENGTH: "max_output_tokens", FinishReason.CONTENT_FILTER: "content_filter"}
 
 
-def echo_of(request: ResponsesRequest, part: int, n_earlier: int) -> Json:
+def echo_of(request: ResponsesRequest, progress: str, n_earlier: int) -> Json:
     """What answers repeat of a request, its tools apart; and what it takes to show the answer again.
 
     Args:
         request: as it was sent.
-        part: of the response's id.
+        progress: how plan and progress are shown.
         n_earlier: how many messages of its conversation are earlier turns, which were not sent with it.
     """
     fmt = request.text.format
@@ -34,7 +34,7 @@ def echo_of(request: ResponsesRequest, part: int, n_earlier: int) -> Json:
     if request.text.verbosity:
         text["verbosity"] = request.text.verbosity
     return {
-        "part": part,
+        "progress": progress,
         "n_earlier": n_earlier,
         "shows_encrypted": request.shows_encrypted,
         "response": {

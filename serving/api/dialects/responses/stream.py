@@ -25,8 +25,9 @@ from serving.api.dialects.chat_stream import in_words
 from serving.api.dialects.responses.ids import response_id
 from serving.api.dialects.responses.items import call_item
 from serving.api.dialects.responses.resource import INCOMPLETE, error_of, is_paid, resource, status_of
+from serving.api.dialects.responses.segments import part_of
 from serving.api.dialects.responses.writer import ResponseWriter
-from serving.api.request import ApiRequest, Podium
+from serving.api.request import Podium
 
 Json = dict[str, Any]
 
@@ -37,7 +38,7 @@ class ResponsesEncoder:
     def __init__(self, run: Run, echo: Json, tools: Toolset, podium: Podium, call_id: CallId) -> None:
         self._run, self._echo, self._tools, self._podium = run, echo, tools, podium
         self._call_id, self._is_answering = call_id, False
-        self._id = response_id(run.record.id, echo["part"])
+        self._id = response_id(run.record.id, part_of(run.record))
         self._writer = ResponseWriter(self._id, shows_encrypted=echo["shows_encrypted"])
 
     def begin(self) -> bytes:
@@ -98,29 +99,22 @@ class ResponsesEncoder:
         return self._writer.event(f"response.{kind}", response=shown | {"error": error}, **fields)
 
 
-def whole(records: RunRecords, request: ApiRequest, call_id: CallId) -> Json:
-    """The response that a run is as it stands."""
-    return show(records, request.echo, request.tools, request.podium, call_id)
-
-
-def show(
-    records: RunRecords, echo: Any, tools: Toolset, podium: Podium, call_id: CallId, id: str = ""
-) -> Json:
-    """The response that a run is as it stands, asked for as `echo` tells."""
+def show(records: RunRecords, echo: Any, tools: Toolset, podium: Podium, call_id: CallId) -> Json:
+    """The newest response of a run as it stands, asked for as `echo` tells."""
     record = records.record
-    id = id or response_id(record.id, echo["part"])
+    id = response_id(record.id, part_of(record))
     writer = ResponseWriter(id, shows_encrypted=echo["shows_encrypted"])
     reasoning = record.answering.reasoning if record.answering else ""
     lines = _plan_in_words(record) if podium.progress == "reasoning" else ""
     if lines or reasoning:
         writer.think(lines + reasoning)
     status = status_of(record)
-    said = record.answer or (_so_far(record) if record.status == "waiting" else "")
+    said = record.segments[-1].text if record.status == "waiting" else record.answer
     if said or record.status == "finished":
         writer.say(said)
         writer.close("final_answer" if record.status == "finished" else "commentary", _item_status(status))
     writer.close()
-    for pending in record.pending if record.status == "waiting" else ():
+    for pending in record.pending:
         writer.call(call_item(pending.call, call_id(pending.number)))
     shown = resource(id, records, echo, tools, status, writer.output, trace=podium.trace)
     if status == "failed":
@@ -130,11 +124,6 @@ def show(
 
 def _item_status(status: str) -> str:
     return "incomplete" if status == "incomplete" else "completed"
-
-
-def _so_far(record: Record) -> str:
-    """What the answering step said before it called a tool."""
-    return record.answering.output if record.answering else ""
 
 
 def _plan_in_words(record: Record) -> str:
