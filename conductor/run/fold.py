@@ -58,8 +58,8 @@ def _fold(record: Record, event: KeptEvent) -> Record:
             return replace(record, plans=(*record.plans, plan), wall_s=event.at_s)
         case RunFinished(at_s=at_s):
             return replace(record, status="finished", answer=event.answer, finish=event.finish, wall_s=at_s)
-        case RunSuspended(at_s=at_s):
-            return replace(record, status="waiting", wall_s=at_s)
+        case RunSuspended(at_s=at_s, calls=calls):
+            return replace(record, status="waiting", pending=calls, wall_s=at_s)
         case RunFailed(at_s=at_s, failure=failure):
             return replace(record, status="failed", failure=failure, wall_s=at_s)
         case RunCancelled(at_s=at_s):

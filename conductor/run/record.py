@@ -11,7 +11,7 @@ from typing import Literal
 
 from conductor.errors import Reason
 from conductor.model.failure import Attempt, Failure, charges
-from conductor.model.messages import Message
+from conductor.model.messages import Message, PendingCall
 from conductor.model.usage import Usage, total
 from conductor.model.worker import CallResult, CallSite, FinishReason
 from conductor.plan.plan import Step
@@ -175,6 +175,8 @@ class Record:
     """Who asked for it, and may see it."""
     cached_from: str = ""
     """The id of the run whose answer this one was given; empty where it was answered by itself."""
+
+    pending: tuple[PendingCall, ...] = ()
 
     @property
     def model(self) -> str:
