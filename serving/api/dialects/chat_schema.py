@@ -191,9 +191,7 @@ def place(loc: tuple[int | str, ...]) -> str:
     for index, part in enumerate(loc):
         before = loc[index - 1] if index else None
         is_sort = before in ("content", "access") and isinstance(part, str)
-        is_sort |= (
-            isinstance(before, int) and part in SORTS and index < len(loc) - 1
-        )
+        is_sort |= isinstance(before, int) and part in SORTS and index < len(loc) - 1
         is_sort |= before == "tool_choice" and part in SORTS
         if isinstance(part, int):
             written += f"[{part}]"

@@ -32,6 +32,7 @@ from serving.api.request import ApiRequest
 
 Json = dict[str, Any]
 DONE = b"data: [DONE]\n\n"
+HEARTBEAT = b": still working\n\n"
 
 
 class ChatEncoder:
@@ -76,6 +77,10 @@ class ChatEncoder:
                 return _data(chat_error_body(interrupted(), self._run.record.id)) + DONE
             case _:
                 return self._progress(event)
+
+    def heartbeat(self) -> bytes:
+        """See `Encoder.heartbeat`."""
+        return HEARTBEAT
 
     def _progress(self, event: Event) -> bytes:
         if self._podium.progress == "off" or (shown := record_json.progress(event)) is None:
