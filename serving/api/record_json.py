@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from conductor.model.failure import Attempt, Failure
-from conductor.model.messages import Message, Text
+from conductor.model.messages import Image, Message, Part, Text, ToolCall, ToolResult
 from conductor.model.usage import Usage
 from conductor.model.worker import CallResult
 from conductor.plan.plan import Step
@@ -314,16 +314,22 @@ def _tokens(usage: Usage | None) -> Json | None:
 
 
 def _messages(messages: tuple[Message, ...]) -> list[Json]:
-    """Prompts as they were sent; a picture is shown by its address, a `data:` one by its beginning."""
-    return [
-        {
-            "role": message.role,
-            "content": "\n".join(
-                part.text if isinstance(part, Text) else f"[{part.url[:64]}]" for part in message.parts
-            ),
-        }
-        for message in messages
-    ]
+    """Prompts as they were sent."""
+    return [{"role": message.role, "content": "\n".join(map(_part, message.parts))} for message in messages]
+
+
+def _part(part: Part) -> str:
+    """A picture is shown by its address, a `data:` one by its beginning; calls and results of tools in words."""
+    match part:
+        case Text(text=text):
+            return text
+        case Image(url=url):
+            return f"[{url[:64]}]"
+        case ToolCall(name=name, arguments=arguments):
+            return f"[calls {name}: {arguments}]"
+        case ToolResult(id=id, is_error=is_error):
+            inner = "\n".join(map(_part, part.parts))
+            return f"[{'error' if is_error else 'result'} of {id}: {inner}]"
 
 
 def _seconds(at_s: float | None) -> float | None:

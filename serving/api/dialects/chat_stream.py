@@ -79,7 +79,7 @@ class ChatEncoder:
                 return self._progress(event)
 
     def heartbeat(self) -> bytes:
-        """A comment: every reader of these streams takes one."""
+        """See `Encoder.heartbeat`."""
         return HEARTBEAT
 
     def _progress(self, event: Event) -> bytes:

@@ -68,9 +68,7 @@ class CustomTool(_Ignoring):
         """It, as every dialect says it."""
         custom = self.custom
         is_free = custom.format is None or custom.format.get("type") == "text"
-        return Tool(
-            custom.name, custom.description, kind="custom", format=None if is_free else custom.format
-        )
+        return Tool(custom.name, custom.description, kind="custom", format=None if is_free else custom.format)
 
 
 class HostedTool(_Ignoring):

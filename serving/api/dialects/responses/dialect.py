@@ -12,6 +12,7 @@ from conductor.model.worker import Sampling
 from conductor.run.record import RunRecords
 from conductor.run.run import Run
 from serving.api.dialect import CallId, Dialect, EarlierRuns
+from serving.api.dialects.read_body import read_body
 from serving.api.dialects.responses import errors
 from serving.api.dialects.responses.earlier import conversation_of
 from serving.api.dialects.responses.items import Transcript
@@ -20,7 +21,7 @@ from serving.api.dialects.responses.schema import (
     ResponsesRequest,
     TextFormat,
     check_served,
-    read_body,
+    remedy,
 )
 from serving.api.dialects.responses.stream import ResponsesEncoder, show
 from serving.api.dialects.responses.tools import read_tools
@@ -39,9 +40,11 @@ class ResponsesDialect(Dialect):
 
     def parse(self, body: bytes) -> ApiRequest:
         """See `Dialect.parse`."""
-        sent = read_body(ResponsesRequest, body)
+        sent = read_body(ResponsesRequest, body, remedy)
         check_served(sent)
-        tools, left_out = read_tools(sent)
+        tools, left_out = read_tools(
+            sent.tools, sent.tool_choice, parallel=sent.parallel_tool_calls is not False
+        )
         transcript = Transcript()
         transcript.add(sent.input, _later)
         return SentRequest(

@@ -195,7 +195,8 @@ def items_of(message: Message, index: int, run_id: str, part: int, custom: Colle
     Args:
         message: as it was sent.
         index: of the first of them in the response's input.
-        run_id, part: of the response.
+        run_id: of the response.
+        part: its number in its run.
         custom: ids of calls of custom tools.
     """
     items: list[Json] = []

@@ -2,20 +2,20 @@
 
 import time
 import uuid
-from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from conductor.errors import BadTask, UnknownName, quote
 from conductor.model.messages import Message
-from conductor.run.call_bound import input_bound
+from conductor.model.worker import Sampling
 from conductor.run.record import RunRecords
 from serving.accounts.caller import Scope
 from serving.api.authentication import caller_of
 from serving.api.dialect import CallId
+from serving.api.dialects.read_body import read_body
 from serving.api.dialects.responses.compaction import pack
 from serving.api.dialects.responses.earlier import (
     conversation_of,
@@ -24,8 +24,10 @@ from serving.api.dialects.responses.earlier import (
     show_again,
 )
 from serving.api.dialects.responses.ids import item_id
-from serving.api.dialects.responses.schema import Referred, read_body
+from serving.api.dialects.responses.schema import Referred, remedy
+from serving.api.dialects.responses.tools import read_tools
 from serving.api.earlier_runs import CallersRuns
+from serving.api.request import ApiRequest, Podium
 from serving.api.resolve import names, unknown_model
 from serving.api.respond import success
 from serving.runs.service import Service
@@ -50,16 +52,18 @@ class CompactRequest(Referred):
 
 @router.post("/input_tokens")
 async def input_tokens(request: Request) -> Response:
-    """About how many tokens a request's input is: models count differently, so it is an upper bound. Nothing is
-    run.
+    """About how many tokens a request's input is: which model reads it, and how that counts, is known when the plan
+    is. Nothing is run.
     """
     service: Service = request.app.state.service
     caller = caller_of(request)
     caller.require(Scope.RUN)
-    sent = read_body(CountRequest, await request.body())
+    sent = read_body(CountRequest, await request.body(), remedy)
     messages, _ = await conversation_of(sent, CallersRuns(service, caller))
-    count = input_bound(_with_instructions(sent, messages))
-    return success({"object": "response.input_tokens", "input_tokens": count})
+    tools, _ = read_tools(sent.tools, None, parallel=True)
+    whole = (Message.of("system", sent.instructions or ""), *messages)
+    asked = ApiRequest(sent.model or "", whole, Sampling(), None, Podium(), False, False, tools)
+    return success({"object": "response.input_tokens", "input_tokens": asked.input_token_estimate})
 
 
 @router.post("/compact")
@@ -70,7 +74,7 @@ async def compact(request: Request) -> Response:
     service: Service = request.app.state.service
     caller = caller_of(request)
     caller.require(Scope.RUN)
-    sent = read_body(CompactRequest, await request.body())
+    sent = read_body(CompactRequest, await request.body(), remedy)
     if sent.model not in names(service.pool):
         raise unknown_model(sent.model, service.pool)
     messages, _ = await conversation_of(sent, CallersRuns(service, caller))
@@ -153,10 +157,6 @@ async def items(
     page = found[:limit]
     ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {"first_id": "", "last_id": ""}
     return success({"object": "list", "data": page, "has_more": len(found) > limit} | ends)
-
-
-def _with_instructions(sent: Referred, messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    return (Message.of("system", sent.instructions), *messages) if sent.instructions else messages
 
 
 async def _find(request: Request, id: str, scope: Scope) -> tuple[RunRecords, CallId]:

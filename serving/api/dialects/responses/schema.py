@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from conductor.errors import BadTask
-from serving.api.dialects.chat_schema import MOST_PARTS, innermost, place
+from serving.api.dialects.chat_schema import MOST_PARTS
+from serving.api.dialects.read_body import innermost
 from serving.api.request import MOST, Effort, Podium
 
 Json = dict[str, Any]
@@ -113,45 +114,26 @@ class ResponsesRequest(Referred):
 Kind = TypeVar("Kind", bound=BaseModel)
 
 
-def read_body(kind: type[Kind], body: bytes) -> Kind:
-    """A body of that kind.
+def read_part(kind: type[Kind], given: object, at: str) -> Kind:
+    """The part of a request at the place `at`.
 
     Raises:
         BadTask: naming the field, in the caller's spelling, and what it may be.
     """
     try:
-        return kind.model_validate_json(body)
-    except ValidationError as exc:
-        raise _fault(exc, "") from exc
-
-
-def read_part(kind: type[Kind], given: Any, at: str) -> Kind:
-    """The part of a request at the place `at`; raises as `read_body`."""
-    try:
         return kind.model_validate(given)
     except ValidationError as exc:
-        raise _fault(exc, at) from exc
+        inside, fault = innermost(exc.errors(include_url=False, include_context=False), given)
+        param = f"{at}.{inside}" if inside else at
+        raise BadTask(f"{param}: {fault['msg'].removeprefix('Value error, ')}.", param=param) from exc
 
 
-def _fault(exc: ValidationError, at: str) -> BadTask:
-    fault = innermost(exc.errors(include_url=False, include_context=False))
-    if fault["type"] == "json_invalid":
-        return BadTask(f"The body is not JSON: {fault['msg']}.", param="body")
-    inside = place(tuple(part for part in fault["loc"] if not _is_sort(part)))
-    param = ".".join(filter(None, (at, inside))) or "body"
-    if fault["type"] == "extra_forbidden":
-        known = f" `podium` takes: {', '.join(Podium.model_fields)}." if param.startswith("podium.") else ""
-        return BadTask(f"{param}: is not a field of it.{known}", param=param)
-    said = fault["msg"].removeprefix("Value error, ")
-    remedy = {"model": " GET /v1/models lists the names.", "input": " Send text, or a list of items."}.get(
-        param, ""
-    )
-    return BadTask(f"{param}: {said}.{remedy}", param=param)
-
-
-def _is_sort(part: int | str) -> bool:
-    """Whether a place names which sort of a union was tried, not a field."""
-    return isinstance(part, str) and (part == "str" or "[" in part)
+def remedy(param: str, _: object) -> str:
+    """What a request may hold at `param` instead."""
+    if param.startswith("podium.") and param.count(".") == 1:
+        return f" `podium` takes: {', '.join(Podium.model_fields)}."
+    known = {"model": " GET /v1/models lists the names.", "input": " Send text, or a list of items."}
+    return known.get(param, "")
 
 
 def check_served(request: ResponsesRequest) -> None:

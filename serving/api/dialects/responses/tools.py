@@ -9,7 +9,7 @@ from conductor.errors import BadTask, quote
 from conductor.model.tools import AUTO, Tool, ToolChoice, Toolset
 from serving.api.dialects.chat_tools import MOST_TOOLS, ToolName
 from serving.api.dialects.hosted_tools import toolset
-from serving.api.dialects.responses.schema import Ignoring, ResponsesRequest, read_part
+from serving.api.dialects.responses.schema import Ignoring, read_part
 
 Json = dict[str, Any]
 
@@ -52,7 +52,9 @@ class _Choice(Ignoring):
     )
 
 
-def read_tools(request: ResponsesRequest) -> tuple[Toolset, tuple[str, ...]]:
+def read_tools(
+    given: Sequence[Json] | None, choice: str | Json | None, *, parallel: bool
+) -> tuple[Toolset, tuple[str, ...]]:
     """The tools that can be served, and a line for each that is left out.
 
     Raises:
@@ -60,7 +62,7 @@ def read_tools(request: ResponsesRequest) -> tuple[Toolset, tuple[str, ...]]:
     """
     tools: list[Tool] = []
     hosted: dict[str, str] = {}
-    for at, item, namespace in _flat(request.tools or ()):
+    for at, item, namespace in _flat(given or ()):
         match item.get("type"):
             case "function":
                 made = read_part(_Function, item, at)
@@ -81,8 +83,7 @@ def read_tools(request: ResponsesRequest) -> tuple[Toolset, tuple[str, ...]]:
                 )
             case _:
                 hosted[at] = read_part(_Other, item, at).type
-    choice = _choice(request.tool_choice)
-    return toolset(tools, hosted, choice, parallel=request.parallel_tool_calls is not False)
+    return toolset(tools, hosted, _choice(choice), parallel=parallel)
 
 
 def _flat(tools: Sequence[Json]) -> Iterator[tuple[str, Json, str]]:
