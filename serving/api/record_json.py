@@ -9,7 +9,6 @@ from decimal import Decimal
 from typing import Any
 
 from conductor.model.failure import Attempt, Failure
-from conductor.model.messages import Message, Text
 from conductor.model.usage import Usage
 from conductor.model.worker import CallResult
 from conductor.plan.plan import Step
@@ -19,20 +18,24 @@ from conductor.run.events import (
     Event,
     PlanEnded,
     PlanStarted,
+    ResultsGiven,
     RunCancelled,
     RunDetached,
     RunFailed,
     RunFinished,
     RunResumed,
+    RunSuspended,
     StepAborted,
     StepFinished,
     StepFirstToken,
     StepPlanned,
     StepReused,
     StepStarted,
+    StepWaits,
 )
 from conductor.run.record import Account, PlanRecord, Record, StepRecord
 from serving.api.error_json import attempt_json, error_json, operator_attempt_json, operator_json
+from serving.api.message_json import messages_json, turns_json
 
 Json = dict[str, Any]
 Inner = Mapping[str, Record]
@@ -105,7 +108,7 @@ def workflow(
         "trace_id": record.trace_id,
         "rounds": record.rounds,
         "fallback": record.fallback,
-        "messages": _messages(record.task.conversation),
+        "messages": messages_json(record.task.conversation),
         "plan": [step_json(step) for step in plan.steps] if plan else [],
         "answer": record.answer,
         "finish_reason": record.finish.value if record.finish else None,
@@ -131,7 +134,7 @@ def steps(record: Record, inner: Inner = NONE, *, for_operator: bool = False) ->
 def step_json(step: StepRecord | Step) -> Json:
     """A step as `podium.plan` takes it; `needs` where the conductor said it."""
     written: Json = {"worker": step.worker, "subtask": step.subtask, "access": list(step.access)}
-    return written | ({"needs": step.needs} if step.needs else {})
+    return written | ({"needs": step.needs} if step.needs else {}) | ({} if step.tools else {"tools": False})
 
 
 def dollars(amount: Decimal | None) -> float | None:
@@ -167,6 +170,9 @@ def progress(event: Event) -> Json | None:
                 "cost_is_bound": result.cost_is_bound,
                 "usage": _tokens(result.usage),
             }
+        case StepWaits(calls=calls):
+            names = [each.call.name for each in calls]
+            shown = {"type": "step_calls_tools", "step": event.step, "tools": names}
         case StepReused():
             shown = {"type": "step_reused", "step": event.step, "reused_from": event.from_plan}
         case StepAborted(outcome=outcome):
@@ -191,6 +197,11 @@ def told(event: Event) -> Json | None:
             shown = {"type": "resumed"}
         case RunDetached():
             shown = {"type": "left"}
+        case RunSuspended(calls=calls):
+            names = [each.call.name for each in calls]
+            shown = {"type": "waits_for_tools", "tools": names}
+        case ResultsGiven():
+            shown = {"type": "resumed"}
         case RunFinished(finish=finish):
             shown = {"type": "finished", "finish_reason": finish.value}
         case RunFailed(failure=failure):
@@ -230,8 +241,9 @@ def _step(plan: PlanRecord, step: StepRecord, inner: Inner, *, for_operator: boo
         "step": step.index,
         **step_json(step),
         "status": step.status,
-        "prompt": _messages(step.prompt),
+        "prompt": messages_json(step.prompt),
         **_call(step.result, step.cut, for_operator=for_operator),
+        **turns_json(step),
         "served_by": step.served_by,
         "reused_from": step.reused_from,
         "planned_s": _seconds(step.planned_s),
@@ -249,7 +261,7 @@ def _plan(plan: PlanRecord, *, for_operator: bool) -> Json:
         "round": plan.round,
         "source": plan.source,
         "worker": plan.worker,
-        "prompt": _messages(plan.prompt),
+        "prompt": messages_json(plan.prompt),
         **_call(plan.result, for_operator=for_operator),
         "steps": [step_json(step) for step in plan.steps],
         "accepted": plan.accepted,
@@ -310,19 +322,6 @@ def _tokens(usage: Usage | None) -> Json | None:
         "cache_write_tokens": usage.cache_write_tokens,
         "reasoning_tokens": usage.reasoning_tokens,
     }
-
-
-def _messages(messages: tuple[Message, ...]) -> list[Json]:
-    """Prompts as they were sent; a picture is shown by its address, a `data:` one by its beginning."""
-    return [
-        {
-            "role": message.role,
-            "content": "\n".join(
-                part.text if isinstance(part, Text) else f"[{part.url[:64]}]" for part in message.parts
-            ),
-        }
-        for message in messages
-    ]
 
 
 def _seconds(at_s: float | None) -> float | None:
