@@ -33,6 +33,7 @@ class Task:
             judges plans.
         tools: what its steps may call; the client runs them.
         answer_format: what the answer must be; None: any text.
+        left_out: what the client sent, is not served and does not change the answer: a line for each.
         permit: what it may reach, whatever the other fields, the conductor or a worker say.
     """
 
@@ -53,6 +54,7 @@ class Task:
     strict: bool = False
     tools: Toolset = NO_TOOLS
     answer_format: AnswerFormat | None = None
+    left_out: tuple[str, ...] = ()
     permit: Permit = ANYTHING
 
     @property

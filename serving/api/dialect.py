@@ -30,6 +30,10 @@ class Encoder(Protocol):
         """What `event` puts on the stream; nothing, for most. A terminal event ends the stream."""
         ...
 
+    def heartbeat(self) -> bytes:
+        """What is sent while nothing is said, so that neither a proxy nor the client gives up."""
+        ...
+
 
 class Dialect(Protocol):
     """One wire format."""

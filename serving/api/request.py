@@ -7,9 +7,10 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
 from conductor.model.answer_format import AnswerFormat
-from conductor.model.messages import Message, Text
-from conductor.model.tools import NO_TOOLS, Toolset
+from conductor.model.messages import Message, Part, Text, ToolCall, ToolResult
+from conductor.model.tools import NO_TOOLS, Tool, Toolset
 from conductor.model.worker import Sampling
+from serving.api.encode import dumps
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 EFFORT_STEPS: dict[str, int] = {
@@ -90,6 +91,7 @@ class ApiRequest:
         include_usage: a stream ends with the run's usage.
         tools: what the model may call; the client runs them.
         answer_format: what the answer must be; None: any text.
+        left_out: what was sent, is not served and does not change the answer: a line for each, for the record.
     """
 
     model: str
@@ -101,6 +103,7 @@ class ApiRequest:
     include_usage: bool
     tools: Toolset = NO_TOOLS
     answer_format: AnswerFormat | None = None
+    left_out: tuple[str, ...] = ()
 
     @property
     def token_estimate(self) -> int:
@@ -111,7 +114,22 @@ class ApiRequest:
 
     @property
     def text_chars(self) -> int:
-        """How much text its messages and its plan hold."""
+        """How much text its messages, its tools and its plan hold."""
         parts = (part for message in self.conversation for part in message.parts)
         plan = sum(len(step.subtask) + len(step.needs) for step in self.podium.plan or ())
-        return plan + sum(len(part.text) for part in parts if isinstance(part, Text))
+        return plan + sum(map(_chars, parts)) + sum(map(_tool_chars, self.tools.tools))
+
+
+def _chars(part: Part) -> int:
+    match part:
+        case Text() | ToolResult():
+            return len(part.text)
+        case ToolCall():
+            return len(part.name) + len(part.arguments)
+        case _:
+            return 0
+
+
+def _tool_chars(tool: Tool) -> int:
+    shapes = (tool.parameters, tool.format)
+    return len(tool.name) + len(tool.description) + sum(len(dumps(shape)) for shape in shapes if shape)

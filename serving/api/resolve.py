@@ -177,6 +177,7 @@ def _task(request: ApiRequest, model: ModelSettings, default_deadline_s: float, 
         plan_only=plan_only,
         tools=request.tools,
         answer_format=request.answer_format,
+        left_out=request.left_out,
     )
 
 

@@ -43,7 +43,6 @@ from serving.runs.tool_ids import CallIds, CallName
 Json = dict[str, Any]
 CACHE_HEADER = "x-podium-cache"
 WORKFLOW_HEADER = "x-podium-workflow-id"
-HEARTBEAT = b": still working\n\n"
 
 
 class RunResponse(Response):
@@ -223,7 +222,7 @@ class RunResponse(Response):
                 async with asyncio.timeout_at(wire.sent_s + limits.heartbeat_s):
                     events = await run.answer.next_all()
             except TimeoutError:
-                await wire.send(HEARTBEAT)
+                await wire.send(encoder.heartbeat())
                 continue
             await wire.send(b"".join(map(encoder.encode, events)))  # what came together leaves together
             if isinstance(events[-1], Terminal):

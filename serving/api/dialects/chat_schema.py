@@ -19,8 +19,9 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from conductor.errors import BadTask
+from serving.api.dialects.chat_tools import MessageTools, ToolFields
 from serving.api.dialects.chat_unserved import (
-    TOOL_ROLES,
+    LEGACY_ROLE,
     UnservedFields,
     UnservedMessageFields,
     refuse_unserved,
@@ -33,6 +34,8 @@ MOST_PARTS = 2048
 read."""
 MOST_STOP_CHARS = 1000
 """Of a stop sequence."""
+SORTS = ("text", "image_url", "refusal", "function", "custom", "hosted", "mode", "allowed", "named")
+"""Names of the sorts that a field may be of, as a validator's location has them."""
 # Every list ends at its first fault: a body of a megabyte could hold so many that telling them all would
 # take seconds.
 
@@ -103,10 +106,10 @@ ContentPart = Annotated[
 ]
 
 
-class ChatMessage(UnservedMessageFields):
+class ChatMessage(MessageTools, UnservedMessageFields):
     """One turn."""
 
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[ContentPart], Field(max_length=MOST_PARTS, fail_fast=True)] | None = None
     refusal: str | None = None
     """An assistant's, which took the place of its content."""
@@ -126,7 +129,7 @@ def _list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-class ChatRequest(UnservedFields):
+class ChatRequest(ToolFields, UnservedFields):
     """The body of `POST /v1/chat/completions` and `POST /v1/plans`."""
 
     model: str
@@ -188,9 +191,8 @@ def place(loc: tuple[int | str, ...]) -> str:
     for index, part in enumerate(loc):
         before = loc[index - 1] if index else None
         is_sort = before in ("content", "access") and isinstance(part, str)
-        is_sort |= (
-            isinstance(before, int) and part in ("text", "image_url", "refusal") and index < len(loc) - 1
-        )
+        is_sort |= isinstance(before, int) and part in SORTS and index < len(loc) - 1
+        is_sort |= before == "tool_choice" and part in SORTS
         if isinstance(part, int):
             written += f"[{part}]"
         elif not is_sort:
@@ -199,8 +201,8 @@ def place(loc: tuple[int | str, ...]) -> str:
 
 
 def _remedy(param: str, given: object) -> str:
-    if given in TOOL_ROLES and param.endswith("].role"):
-        return " Results of tools are not served yet."
+    if given == LEGACY_ROLE and param.endswith("].role"):
+        return " Send the results of tools with the role `tool`."
     if (
         param.startswith("podium.")
         and param.count(".") == 1

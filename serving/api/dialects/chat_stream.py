@@ -3,6 +3,8 @@
 import time
 from typing import Any
 
+from conductor.model.messages import PendingCall
+from conductor.model.worker import FinishReason
 from conductor.run.events import (
     AnswerDelta,
     CallQueued,
@@ -12,6 +14,7 @@ from conductor.run.events import (
     RunDetached,
     RunFailed,
     RunFinished,
+    RunSuspended,
     StepAborted,
     StepFinished,
     StepFirstToken,
@@ -19,22 +22,25 @@ from conductor.run.events import (
     StepReused,
 )
 from conductor.run.run import Run
-from serving.api import record_json
-from serving.api.dialect import cancelled, interrupted
+from serving.api import event_json, record_json
+from serving.api.dialect import CallId, cancelled, interrupted
 from serving.api.dialects.chat_completion import chat_id
 from serving.api.dialects.chat_errors import chat_error_body
+from serving.api.dialects.chat_tools import call_json
 from serving.api.encode import dumps
 from serving.api.request import ApiRequest
 
 Json = dict[str, Any]
 DONE = b"data: [DONE]\n\n"
+HEARTBEAT = b": still working\n\n"
 
 
 class ChatEncoder:
     """Events as the bytes of `chat.completion.chunk`s. No pydantic here: a chunk is a few dictionaries."""
 
-    def __init__(self, run: Run, request: ApiRequest) -> None:
+    def __init__(self, run: Run, request: ApiRequest, call_id: CallId) -> None:
         self._run, self._podium = run, request.podium
+        self._call_id = call_id
         self._answering = False
         self._with_usage = request.include_usage
         record = run.record
@@ -61,6 +67,8 @@ class ChatEncoder:
                 return self._delta(delta | ({"reasoning_content": reasoning} if reasoning else {}))
             case RunFinished(finish=finish):
                 return self._last_chunks(finish.value)
+            case RunSuspended(calls=calls):
+                return self._calls(calls) + self._last_chunks(FinishReason.TOOL_CALLS.value)
             case RunFailed(failure=failure):
                 return _data(chat_error_body(failure, self._run.record.id)) + DONE
             case RunCancelled():
@@ -70,13 +78,24 @@ class ChatEncoder:
             case _:
                 return self._progress(event)
 
+    def heartbeat(self) -> bytes:
+        """See `Encoder.heartbeat`."""
+        return HEARTBEAT
+
     def _progress(self, event: Event) -> bytes:
-        if self._podium.progress == "off" or (shown := record_json.progress(event)) is None:
+        if self._podium.progress == "off" or (shown := event_json.progress(event)) is None:
             return b""
         if self._podium.progress == "events":
             return self._chunk({"choices": [], "podium": shown})
         line = "" if self._answering else in_words(event)
         return self._delta({"reasoning_content": line}) if line else b""
+
+    def _calls(self, calls: tuple[PendingCall, ...]) -> bytes:
+        """A chunk for each: their arguments are whole by now."""
+        written = [call_json(self._call_id(pending.number), pending.call) for pending in calls]
+        return b"".join(
+            self._delta({"tool_calls": [{"index": index} | call]}) for index, call in enumerate(written)
+        )
 
     def _last_chunks(self, reason: str) -> bytes:
         record = self._run.record

@@ -17,7 +17,6 @@ from conductor.errors import BadTask
 WITHOUT_EFFECT = frozenset(
     {
         "metadata",
-        "parallel_tool_calls",
         "prediction",
         "prompt_cache_key",
         "prompt_cache_options",
@@ -28,9 +27,13 @@ WITHOUT_EFFECT = frozenset(
         "user",
     }
 )
-"""Known, and ignored: they are about storage, price, speed or accounting, or about tools, which are refused
-anyway."""
-TOOL_ROLES = ("tool", "function")
+"""Known, and ignored: they are about storage, price, speed or accounting."""
+LEGACY_ROLE = "function"
+LEGACY = {
+    "functions": "Send `tools` in its place.",
+    "function_call": "Send `tool_choice`, or in a message `tool_calls`, in its place.",
+}
+"""What OpenAI's own names for the first form of tools were replaced by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +50,6 @@ class UnservedFields(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 
-    tools: Any = None
-    tool_choice: Annotated[Any, Neutral(("none", "auto"))] = None
     functions: Any = None
     function_call: Annotated[Any, Neutral(("none", "auto"))] = None
     response_format: Annotated[Any, Neutral(({"type": "text"},))] = None
@@ -69,7 +70,6 @@ class UnservedMessageFields(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 
-    tool_calls: Any = None
     function_call: Any = None
     audio: Any = None
 
@@ -81,7 +81,7 @@ def refuse_unserved(request: UnservedFields, messages: Sequence[UnservedMessageF
         BadTask: one of them would change the answer.
     """
     for name, field in UnservedFields.model_fields.items():
-        if name == "tools" and request.tool_choice == "none":
+        if name == "functions" and request.function_call == "none":
             continue  # offered, and none may be called
         _refuse(name, getattr(request, name), field.metadata)
     for index, message in enumerate(messages):
@@ -94,10 +94,8 @@ def _refuse(place: str, value: object, metadata: Sequence[object]) -> None:
     switched_on = place == "web_search_options" and value == {}  # there, any object asks for the search
     if (not value or value in neutral or _is_zero(value)) and not switched_on:
         return
-    raise BadTask(
-        f"{place} is not served yet, and would change the answer. Leave it out, or ask a model's own API.",
-        param=place,
-    )
+    remedy = LEGACY.get(place.rpartition(".")[2], "Leave it out, or ask a model's own API.")
+    raise BadTask(f"{place} is not served yet, and would change the answer. {remedy}", param=place)
 
 
 def _is_zero(value: object) -> bool:

@@ -30,7 +30,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "empty messages": ({"messages": []}, "messages"),
     "messages as text": ({"messages": "hi"}, "messages"),
     "a message that is a text": ({"messages": ["hi"]}, "messages[0]"),
-    "a bad role": ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
+    "a bad role": ({"messages": [{"role": "critic", "content": "x"}]}, "messages[0].role"),
     "no role": ({"messages": [USER, {"content": "x"}]}, "messages[1].role"),
     "no content": ({"messages": [{"role": "user"}]}, "messages[0].content"),
     "empty content": ({"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
