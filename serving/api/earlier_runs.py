@@ -4,6 +4,7 @@ from conductor.run.record import RunRecords
 from serving.accounts.caller import Caller, Scope
 from serving.api.dialect import CallId
 from serving.runs.service import Service
+from serving.runs.tool_ids import CallName
 
 
 class CallersRuns:
@@ -21,4 +22,5 @@ class CallersRuns:
 
     async def call_id(self, id: str) -> CallId:
         """See `EarlierRuns.call_id`."""
-        return lambda number: f"call_{number}"
+        ids = await self._service.store.call_ids()
+        return lambda number: ids.sign(CallName(id, number))
