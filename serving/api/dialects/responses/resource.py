@@ -1,12 +1,15 @@
 """The response object: what a run has come to, and what it repeats of its request."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from conductor.errors import PodiumError
 from conductor.model.failure import Failure
 from conductor.model.tools import Tool, Toolset
+from conductor.model.usage import Usage
 from conductor.model.worker import FinishReason
 from conductor.run.record import Record, RunRecords
+from conductor.run.turns import Segment
 from serving.api import record_json
 from serving.api.dialects.responses.schema import ResponsesRequest
 
@@ -122,7 +125,11 @@ def is_paid(record: Record) -> bool:
 
 
 def usage(record: Record) -> Json:
-    """The answering step's tokens; those of the whole run are in `total_tokens`, the difference beside them."""
+    """The answering step's tokens; those of the whole run are in `total_tokens`, the difference beside them. Of a
+    response that ends with calls of tools, all its tokens: none of its steps is the answer yet.
+    """
+    if record.status == "waiting":
+        return _whole_usage(record.segments)
     told = record_json.usage(record)
     read, written = told["prompt_tokens_details"], told["completion_tokens_details"]
     answering = record.answering.usage if record.answering else None
@@ -133,6 +140,20 @@ def usage(record: Record) -> Json:
         "output_tokens": told["completion_tokens"],
         "output_tokens_details": written,
         "total_tokens": told["total_tokens"],
+    }
+
+
+def _whole_usage(segments: Sequence[Segment]) -> Json:
+    taken = segments[-1].usage - (segments[-2].usage if len(segments) > 1 else Usage())
+    return {
+        "input_tokens": taken.input_tokens,
+        "input_tokens_details": {
+            "cached_tokens": taken.cached_input_tokens,
+            "cache_write_tokens": taken.cache_write_tokens,
+        },
+        "output_tokens": taken.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": taken.reasoning_tokens},
+        "total_tokens": taken.total_tokens,
     }
 
 

@@ -19,7 +19,7 @@ from conductor.run.events import (
 )
 from conductor.run.record import Record, RunRecords
 from conductor.run.run import Run
-from serving.api import record_json
+from serving.api import event_json
 from serving.api.dialect import CallId, cancelled, interrupted
 from serving.api.dialects.chat_stream import in_words
 from serving.api.dialects.responses.ids import response_id
@@ -70,7 +70,7 @@ class ResponsesEncoder:
                 return self._progress(event)
 
     def _progress(self, event: Event) -> bytes:
-        if self._podium.progress == "events" and (shown := record_json.progress(event)) is not None:
+        if self._podium.progress == "events" and (shown := event_json.progress(event)) is not None:
             return self._state("in_progress", "in_progress", podium=shown)
         line = in_words(event) if self._podium.progress == "reasoning" and not self._is_answering else ""
         return self._writer.think(line) if line else b""
