@@ -58,7 +58,7 @@ def echo_of(request: ResponsesRequest, progress: str, n_earlier: int) -> Json:
             "top_logprobs": 0,
             "max_tool_calls": request.max_tool_calls,
             "background": bool(request.background),
-            "service_tier": request.service_tier if request.service_tier != "auto" else "default",
+            "service_tier": "default" if request.service_tier in (None, "auto") else request.service_tier,
             "safety_identifier": request.safety_identifier,
             "prompt_cache_key": request.prompt_cache_key,
             "user": request.user,
@@ -83,7 +83,7 @@ def resource(
         "incomplete_details": {"reason": reason} if status == "incomplete" else None,
         "model": record_json.model_name(record),
         "output": output,
-        "tools": [_tool_json(tool) for tool in tools.tools],
+        "tools": _tools_json(tools),
         **echo["response"],
         "usage": usage(record) if is_over else None,
         "podium": record_json.summary(record, records.inner, trace=trace)
@@ -155,6 +155,18 @@ def _whole_usage(segments: Sequence[Segment]) -> Json:
         "output_tokens_details": {"reasoning_tokens": taken.reasoning_tokens},
         "total_tokens": taken.total_tokens,
     }
+
+
+def _tools_json(toolset: Toolset) -> list[Json]:
+    """The tools that are offered, those of a namespace together; those that were left out are not among them."""
+    shown: list[Json] = []
+    spaces: dict[str, list[Json]] = {}
+    for tool in toolset.tools:
+        if tool.namespace and tool.namespace not in spaces:
+            inside = spaces[tool.namespace] = list[Json]()
+            shown.append({"type": "namespace", "name": tool.namespace, "description": "", "tools": inside})
+        spaces.get(tool.namespace, shown).append(_tool_json(tool))
+    return shown
 
 
 def _tool_json(tool: Tool) -> Json:
