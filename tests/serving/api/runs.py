@@ -27,6 +27,7 @@ from conductor.run.events import (
     StepFirstToken,
     StepPlanned,
     StepStarted,
+    StepWaits,
 )
 from conductor.run.fold import after
 from conductor.run.record import Record
@@ -65,7 +66,13 @@ def encode(dialect: Dialect, request: ApiRequest, *events: Event) -> bytes:
 def suspension(*calls: ToolCall) -> list[Event]:
     """A run whose one step calls these tools."""
     pending = tuple(PendingCall(number, call) for number, call in enumerate(calls))
-    return [*_planned(1), *_begun(0), RunSuspended(0.9, pending)]
+    return [*_planned(1), *_begun(0), *_suspended(0, "", Usage(1, 1), pending)]
+
+
+def _suspended(step: int, said: str, usage: Usage, calls: tuple[PendingCall, ...]) -> list[Event]:
+    finish = FinishReason.TOOL_CALLS
+    result = CallResult(said, "a", "a-1", usage, None, finish, tool_calls=tuple(each.call for each in calls))
+    return [StepWaits(0.8, 0, step, result, calls), RunSuspended(1.0, calls, said)]
 
 
 def _planned(n_steps: int) -> list[Event]:
@@ -129,7 +136,7 @@ def runs(draw: st.DrawFn) -> list[Event]:
         case "suspended":
             calls = draw(st.lists(tool_calls, min_size=1, max_size=5))
             pending = tuple(PendingCall(number, call) for number, call in enumerate(calls))
-            events.append(RunSuspended(1.0, pending))
+            events += _suspended(n_steps - 1, said, draw(usages), pending)
         case "failed":
             events.append(RunFailed(1.0, draw(failures)))
         case _:
