@@ -8,13 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from conductor.model.messages import ToolCall
+from conductor.run.event_log import EventLog
 from conductor.run.events import Event
+from conductor.run.fold import after
+from conductor.run.record import RunRecords
 from conductor.run.run import Run
 from serving.api.dialects.responses.dialect import ResponsesDialect
 from serving.api.dialects.responses.resource import echo_of
 from serving.api.dialects.responses.schema import ResponsesRequest
 from serving.api.request import ApiRequest
-from tests.serving.api.runs import call_id, encode, record_of, runs
+from tests.serving.api.runs import call_id, encode, record_of, runs, suspension
 
 Json = dict[str, Any]
 DIALECT = ResponsesDialect()
@@ -82,6 +86,18 @@ def validate(event: Json) -> None:
         ITEMS[item["type"]].model_validate(item)
 
 
+def encode_with(request: ApiRequest, events: list[Event], beats: set[int]) -> bytes:
+    """As `encode`, with a heartbeat before each event of those numbers."""
+    log = EventLog(record_of())
+    encoder = DIALECT.encoder(Run(log), request, call_id)
+    written = encoder.begin()
+    for n, event in enumerate(events):
+        written += encoder.heartbeat() if n in beats else b""
+        log.record = after(log.record, event)
+        written += encoder.encode(event)
+    return written
+
+
 requests = st.builds(
     asked,
     reasoning=st.sampled_from([{}, {"summary": "auto"}]),
@@ -96,7 +112,7 @@ requests = st.builds(
 def test_every_event_of_every_run_is_what_the_sdk_takes_it_for_and_in_order(
     request: ApiRequest, events: list[Event], beats: set[int]
 ) -> None:
-    told = events_of(encode(DIALECT, request, *events, beats=beats))
+    told = events_of(encode_with(request, events, beats))
     for event in told:
         validate(event)
     assert [event["sequence_number"] for event in told] == list(range(len(told)))
@@ -105,11 +121,16 @@ def test_every_event_of_every_run_is_what_the_sdk_takes_it_for_and_in_order(
     last = told[-1]["response"]
     assert told[-1]["type"] == f"response.{last['status']}"
     assert [event["type"] for event in told].count(told[-1]["type"]) == 1
-    items = [item_of([event for event in told if event.get("output_index") == n]) for n in range(len(last["output"]))]
+    items = [
+        item_of([event for event in told if event.get("output_index") == n])
+        for n in range(len(last["output"]))
+    ]
     assert items == last["output"]
     check_one_at_a_time(told)
     shown = [item["encrypted_content"] for item in items if "encrypted_content" in item]
-    assert bool(shown) == (request.echo["shows_encrypted"] and any(item["type"] == "reasoning" for item in items))
+    assert bool(shown) == (
+        request.echo["shows_encrypted"] and any(item["type"] == "reasoning" for item in items)
+    )
 
 
 def item_of(events: list[Json]) -> Json:
@@ -119,7 +140,11 @@ def item_of(events: list[Json]) -> Json:
     item = last["item"]
     begun = first["item"]
     assert begun["status"] == "in_progress"
-    assert (begun["id"], begun["type"], begun.get("call_id")) == (item["id"], item["type"], item.get("call_id"))
+    assert (begun["id"], begun["type"], begun.get("call_id")) == (
+        item["id"],
+        item["type"],
+        item.get("call_id"),
+    )
     assert begun.get("content", []) == [] == begun.get("summary", [])
     assert begun.get("arguments", "") == "" == begun.get("input", "")
     assert {event["item_id"] for event in inside} == {item["id"]}
@@ -141,10 +166,10 @@ def check_one_at_a_time(told: list[Json]) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(request=requests, events=runs())
-def test_a_run_told_whole_says_and_calls_what_its_stream_did(request: ApiRequest, events: list[Event]) -> None:
+def test_a_run_told_whole_says_and_calls_what_its_stream_did(
+    request: ApiRequest, events: list[Event]
+) -> None:
     record = record_of(*events)
-    from conductor.run.record import RunRecords
-
     whole = DIALECT.body(RunRecords(record), request, call_id)
     types.Response.model_validate(whole)
     streamed = events_of(encode(DIALECT, request, *events))[-1]["response"]
@@ -157,10 +182,24 @@ def test_a_run_told_whole_says_and_calls_what_its_stream_did(request: ApiRequest
 
     assert calls(whole) == calls(streamed)
     assert whole["usage"] == streamed["usage"]
-    assert (whole["error"], whole["incomplete_details"]) == (streamed["error"], streamed["incomplete_details"])
+    assert (whole["error"], whole["incomplete_details"]) == (
+        streamed["error"],
+        streamed["incomplete_details"],
+    )
     if record.status == "finished":
         assert texts(whole) == texts(streamed)
 
 
 def texts(response: Json) -> str:
     return "".join(item["content"][0]["text"] for item in response["output"] if item["type"] == "message")
+
+
+def test_calls_of_custom_tools_and_of_namespaces_are_told_as_such() -> None:
+    calls = ToolCall("", "patch", "*** Begin", "custom"), ToolCall("", "spawn", "{}", namespace="agents")
+    told = events_of(encode(DIALECT, asked(), *suspension(*calls)))
+    for event in told:
+        validate(event)
+    patch, spawn = told[-1]["response"]["output"]
+    assert (patch["type"], patch["input"], patch["call_id"]) == ("custom_tool_call", "*** Begin", "call_0")
+    assert (spawn["type"], spawn["namespace"], spawn["arguments"]) == ("function_call", "agents", "{}")
+    check_one_at_a_time(told)
