@@ -62,8 +62,9 @@ class PlanResponse(RunResponse):
 
     plan_only = True
 
-    def content(self, records: RunRecords, resolved: ResolvedTask) -> record_json.Json:
+    def content(self, records: RunRecords, resolved: ResolvedTask | None) -> record_json.Json:
         """See `RunResponse.content`."""
+        assert resolved is not None, "a run that is resumed is none of a plan alone"
         return _plan_json(records.record, resolved)
 
 

@@ -49,6 +49,8 @@ class PlannedStep(_Strict):
     )
     needs: str = ""
     """Why this worker; for the record alone. A plan of `POST /v1/plans` has it and can be sent back as it is."""
+    tools: bool = True
+    """Whether it may call the request's tools."""
 
 
 class Podium(_Strict):

@@ -22,20 +22,23 @@ from conductor.run.events import (
     RunDetached,
     RunFailed,
     RunFinished,
+    RunSuspended,
     Terminal,
 )
 from conductor.run.record import RunRecords
 from conductor.run.run import Run
 from serving import errors
 from serving.accounts.caller import Caller
-from serving.api.dialect import Dialect, cancelled, interrupted
+from serving.api.dialect import CallId, Dialect, cancelled, interrupted
 from serving.api.encode import dumps
 from serving.api.keeping import Keeping
 from serving.api.request import ApiRequest
 from serving.api.resolve import ResolvedTask, resolve
+from serving.api.resuming import ToolAnswer, find_tool_answer, resumed
 from serving.runs.claims import Claim
 from serving.runs.following import follow
 from serving.runs.service import Service
+from serving.runs.tool_ids import CallIds, CallName
 
 Json = dict[str, Any]
 CACHE_HEADER = "x-podium-cache"
@@ -64,6 +67,7 @@ class RunResponse(Response):
         self._service, self._dialect, self._caller = service, dialect, caller
         self._request, self._incoming = request, headers
         self._id = f"wf_{uuid.uuid4().hex}"
+        self._call_ids: CallIds | None = None
         self._is_left = False
         """Whether the client left before a run that outlives it had begun."""
 
@@ -84,19 +88,14 @@ class RunResponse(Response):
         wire = _Wire(send, self._dialect)
         try:
             await self._admit(wire)
+            answer = await self._find_tool_answer()
+            if answer is not None and await self._resume(answer, wire):
+                return
             # In one turn of the loop, so that no `user_config` replaces the pool between the two.
             pool, policies = self._service.pool, self._caller.policies
             resolved = resolve(self._request, pool, policies, plan_only=self.plan_only)
             async with self._opened(resolved) as run:
-                wire.workflow_id, wire.is_cached = run.record.id, bool(run.record.cached_from)
-                if self._request.podium.background and not self._request.stream:
-                    await wire.json(
-                        202, {"id": run.record.id, "object": "workflow", "status": run.record.status}
-                    )
-                elif self._request.stream and not self.plan_only:
-                    await self._stream(run, wire)
-                else:
-                    await self._whole(run, resolved, wire)
+                await self._show(run, resolved, wire)
         except PodiumError as exc:
             if wire.begun:
                 raise
@@ -105,6 +104,46 @@ class RunResponse(Response):
             is_settled_later = self._is_left or self._service.is_running(self._id)
             if not is_settled_later:
                 await self._service.rates.settle(self._id, None)
+
+    async def _find_tool_answer(self) -> ToolAnswer | None:
+        """What the request brings for a run that waits; None: it is a run of its own.
+
+        Raises:
+            BadTask: an id was not made here.
+        """
+        request = self._request
+        if self.plan_only or not any(message.tool_results for message in request.conversation):
+            return None
+        ids = await self._service.store.call_ids()
+        return find_tool_answer(request.conversation, request.tools, ids)
+
+    async def _resume(self, answer: ToolAnswer, wire: "_Wire") -> bool:
+        """Answer with the run that `answer` belongs to; False: it is history by now."""
+        async with resumed(self._service, answer, self._caller, self._incoming) as run:
+            if run is None:
+                return False
+            await self._show(run, None, wire)
+            return True
+
+    async def _show(self, run: Run, resolved: ResolvedTask | None, wire: "_Wire") -> None:
+        wire.workflow_id, wire.is_cached = run.record.id, bool(run.record.cached_from)
+        self._call_ids = await self._service.store.call_ids() if run.record.task.tools else None
+        if self._request.podium.background and not self._request.stream:
+            await wire.json(202, {"id": run.record.id, "object": "workflow", "status": run.record.status})
+        elif self._request.stream and not self.plan_only:
+            await self._stream(run, wire)
+        else:
+            await self._whole(run, resolved, wire)
+
+    def _call_id(self, run_id: str) -> CallId:
+        """What makes the client's ids of calls of tools."""
+        ids = self._call_ids
+
+        def sign(number: int) -> str:
+            assert ids is not None, "a run that calls tools was given some"
+            return ids.sign(CallName(run_id, number))
+
+        return sign
 
     async def _admit(self, wire: "_Wire") -> None:
         """Count the request in the rates of its caller.
@@ -160,20 +199,20 @@ class RunResponse(Response):
                 await store.release(claim)
             raise
 
-    async def _whole(self, run: Run, resolved: ResolvedTask, wire: "_Wire") -> None:
+    async def _whole(self, run: Run, resolved: ResolvedTask | None, wire: "_Wire") -> None:
         async for event in run.events():
             if (error := _error_of(event)) is not None:
                 raise error
         await wire.json(200, self.content(run.records, resolved))
 
-    def content(self, records: RunRecords, resolved: ResolvedTask) -> Json:
+    def content(self, records: RunRecords, resolved: ResolvedTask | None) -> Json:
         """What a client gets that does not stream."""
-        return self._dialect.body(records, self._request, _no_call_id)
+        return self._dialect.body(records, self._request, self._call_id(records.record.id))
 
     async def _stream(self, run: Run, wire: "_Wire") -> None:
         limits = self._service.pool.settings.limits
         early = await _first_events(run, limits.first_byte_s)
-        encoder = self._dialect.encoder(run, self._request, _no_call_id)
+        encoder = self._dialect.encoder(run, self._request, self._call_id(run.record.id))
         await wire.begin_stream()
         await wire.send(encoder.begin() + b"".join(map(encoder.encode, early)))
         if early and isinstance(early[-1], Terminal):
@@ -188,10 +227,6 @@ class RunResponse(Response):
             await wire.send(b"".join(map(encoder.encode, events)))  # what came together leaves together
             if isinstance(events[-1], Terminal):
                 return await wire.end()
-
-
-def _no_call_id(number: int) -> str:
-    return f"call_{number}"
 
 
 def _error_of(event: Event) -> PodiumError | None:
@@ -224,7 +259,7 @@ async def _first_events(run: Run, first_byte_s: float) -> list[Event]:
     events: list[Event] = []
     try:
         async with asyncio.timeout(first_byte_s):
-            while not events or not isinstance(events[-1], AnswerDelta | RunFinished):
+            while not events or not isinstance(events[-1], AnswerDelta | RunFinished | RunSuspended):
                 events.append(await run.answer.next())
                 if (error := _error_of(events[-1])) is not None:
                     raise error

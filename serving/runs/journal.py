@@ -18,6 +18,7 @@ from serving.database.address import StoreError
 from serving.runs.rows import ENDED, EventRow, Item, event_row, join_pieces, top_run
 from serving.runs.said import AnswerSoFar
 from serving.runs.statements import WRITE, Written, run_write
+from serving.runs.suspended import SUSPEND, SuspendedRow, SuspendWrite
 
 logger = logging.getLogger("podium")
 
@@ -148,6 +149,23 @@ class RunJournal:
         self._begin_writing()
         if self._is_away:
             self._drop_oldest()
+
+    async def suspend(self, records: RunRecords, row: SuspendedRow) -> None:
+        """Write a run down that is to wait, with all that has happened in it.
+
+        Raises:
+            StoreUnavailable: the store is away. Nothing of it is lost here.
+        """
+        id = records.record.id
+        run = self._runs.setdefault(id, Noted())
+        if run.items:
+            items, run.items = run.items, []
+            run.rows.append(event_row(id, items))
+        writer = (await self._store.ledger()).writer
+        written = await writer.do(SUSPEND, SuspendWrite(run_write(records, tuple(run.rows), kept=True), row))
+        self._runs.pop(id, None)
+        if not written.is_owner:
+            self._on_written(id, written)
 
     async def aclose(self) -> None:
         """Write what is waiting, for a few seconds at most."""

@@ -126,6 +126,11 @@ def load_items(run_id: str, bodies: Iterable[bytes]) -> list[Item]:
     ]
 
 
+def pack_records(records: RunRecords) -> bytes:
+    """A run and the runs inside it, whole."""
+    return _pack_records(records)
+
+
 def load_records(packed: bytes, *, has_content: bool) -> RunRecords:
     """What `run_row` packed."""
     first, *inner = (codec.load(Record, shape) for shape in _unpack(packed))

@@ -22,7 +22,7 @@ from conductor.run.events import (
     StepReused,
 )
 from conductor.run.run import Run
-from serving.api import record_json
+from serving.api import event_json, record_json
 from serving.api.dialect import CallId, cancelled, interrupted
 from serving.api.dialects.chat_completion import chat_id
 from serving.api.dialects.chat_errors import chat_error_body
@@ -83,7 +83,7 @@ class ChatEncoder:
         return HEARTBEAT
 
     def _progress(self, event: Event) -> bytes:
-        if self._podium.progress == "off" or (shown := record_json.progress(event)) is None:
+        if self._podium.progress == "off" or (shown := event_json.progress(event)) is None:
             return b""
         if self._podium.progress == "events":
             return self._chunk({"choices": [], "podium": shown})
