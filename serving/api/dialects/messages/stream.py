@@ -15,7 +15,7 @@ from conductor.run.events import (
     RunSuspended,
 )
 from conductor.run.run import Run
-from serving.api import record_json
+from serving.api import event_json, record_json
 from serving.api.dialect import CallId, cancelled, interrupted
 from serving.api.dialects.chat_stream import in_words
 from serving.api.dialects.messages.errors import messages_error_body
@@ -79,7 +79,7 @@ class MessagesEncoder:
                 return self._progress(event)
 
     def _progress(self, event: Event) -> bytes:
-        if self._podium.progress == "off" or (shown := record_json.progress(event)) is None:
+        if self._podium.progress == "off" or (shown := event_json.progress(event)) is None:
             return b""
         if self._podium.progress == "events":
             return _frame("ping", {"podium": shown})
