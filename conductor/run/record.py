@@ -209,7 +209,6 @@ class Record:
         """How many calls of tools there were; the number of the next one."""
         return 1 + max((c.number for s in self.steps for t in s.turns for c in t.calls), default=-1)
 
-
     @property
     def model(self) -> str:
         """The name that was asked for."""

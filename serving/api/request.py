@@ -1,5 +1,6 @@
 """A request, whatever the dialect it was written in: what is asked, and `podium`'s limits for it."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Literal
@@ -7,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
 from conductor.model.answer_format import AnswerFormat
-from conductor.model.messages import Message, Part, Text, ToolCall, ToolResult
+from conductor.model.messages import Image, Message, Part, Text, ToolCall, ToolResult
 from conductor.model.tools import NO_TOOLS, Tool, Toolset
 from conductor.model.worker import Sampling
 from serving.api.encode import dumps
@@ -28,6 +29,8 @@ MOST = 1_000_000_000
 """No limit may be larger, so that sums of them still fit into JSON's numbers."""
 CHARS_PER_TOKEN, ANSWER_TOKENS = 4, 500
 """Of English, and of an answer of no stated length."""
+PICTURE_TOKENS = 1_600
+"""What the providers' counts for a picture of usual size come to."""
 MOST_NAMES = 1000
 """Workers that a request may name."""
 
@@ -113,11 +116,24 @@ class ApiRequest:
         return self.text_chars // CHARS_PER_TOKEN + (self.sampling.max_output_tokens or ANSWER_TOKENS)
 
     @property
+    def input_token_estimate(self) -> int:
+        """About how many tokens a model reads that is shown all of it."""
+        pictures = sum(isinstance(part, Image) for message in self.conversation for part in _flat(message))
+        return max(1, self.text_chars // CHARS_PER_TOKEN + pictures * PICTURE_TOKENS)
+
+    @property
     def text_chars(self) -> int:
         """How much text its messages, its tools and its plan hold."""
         parts = (part for message in self.conversation for part in message.parts)
         plan = sum(len(step.subtask) + len(step.needs) for step in self.podium.plan or ())
         return plan + sum(map(_chars, parts)) + sum(map(_tool_chars, self.tools.tools))
+
+
+def _flat(message: Message) -> Iterator[Part]:
+    for part in message.parts:
+        yield part
+        if isinstance(part, ToolResult):
+            yield from part.parts
 
 
 def _chars(part: Part) -> int:

@@ -17,6 +17,8 @@ PREFIX = "call_"
 OURS = re.compile(rf"{PREFIX}[A-Za-z0-9_-]{{42}}")
 RUN_BYTES, NUMBER_BYTES, SIGNATURE_BYTES = 16, 3, 12
 SECRET_BYTES = 32
+PADDING = "=="
+"""What base64 ends with after 31 bytes; no provider takes it in an id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,8 @@ class CallIds:
     def sign(self, name: CallName) -> str:
         """The id of a call."""
         named = _pack(name)
-        return PREFIX + base64.urlsafe_b64encode(named + _signature(self._secrets[0], named)).decode()
+        packed = base64.urlsafe_b64encode(named + _signature(self._secrets[0], named))
+        return PREFIX + packed.decode().rstrip("=")
 
     def read(self, id: str) -> CallName | None:
         """What `id` names; None where it is none of ours, such as a provider's in a conversation begun elsewhere.
@@ -50,7 +53,7 @@ class CallIds:
         """
         if not OURS.fullmatch(id):
             return None
-        packed = base64.urlsafe_b64decode(id.removeprefix(PREFIX))
+        packed = base64.urlsafe_b64decode(id.removeprefix(PREFIX) + PADDING)
         named, signature = packed[:-SIGNATURE_BYTES], packed[-SIGNATURE_BYTES:]
         if not any(hmac.compare_digest(_signature(each, named), signature) for each in self._secrets):
             raise BadTask(

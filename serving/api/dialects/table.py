@@ -2,6 +2,7 @@
 
 from serving.api.dialect import Dialects
 from serving.api.dialects.chat import ChatDialect
+from serving.api.dialects.messages.dialect import MessagesDialect
 
 CHAT = ChatDialect()
-DIALECTS = Dialects({"/v1/chat/completions": CHAT}, default=CHAT)
+DIALECTS = Dialects({"/v1/chat/completions": CHAT, "/v1/messages": MessagesDialect()}, default=CHAT)

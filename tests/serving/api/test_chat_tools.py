@@ -108,7 +108,7 @@ REJECTED: dict[str, tuple[Json, str]] = {
     "parameters that are no schema": (
         {"tools": [{"type": "function", "function": {"name": "x", "parameters": [1]}}]}, "tools[0].function.parameters",
     ),
-    "no tool": ({"tools": [1]}, "tools[0].function"),
+    "no tool": ({"tools": [1]}, "tools[0]"),
     "a choice nobody knows": ({"tools": [CLOCK], "tool_choice": "perhaps"}, "tool_choice"),
     "a call of the user": ({"messages": [USER | {"tool_calls": [CALL]}]}, "messages[0].tool_calls"),
     "a call without an id": (
