@@ -7,7 +7,7 @@ from conductor.model.failure import Failure
 from conductor.model.worker import Sampling
 from conductor.run.record import RunRecords
 from conductor.run.run import Run
-from serving.api.dialect import CallId
+from serving.api.dialect import CallId, Dialect
 from serving.api.dialects.chat_completion import completion
 from serving.api.dialects.chat_errors import chat_error_body
 from serving.api.dialects.chat_messages import to_message
@@ -16,7 +16,7 @@ from serving.api.dialects.chat_stream import ChatEncoder
 from serving.api.request import ApiRequest
 
 
-class ChatDialect:
+class ChatDialect(Dialect):
     """See `Dialect`."""
 
     def parse(self, body: bytes) -> ApiRequest:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.serving.api.served import ASK, Json, Served, served
 from tests.serving.api.test_messages import PATH, PICTURE, QUESTION, sdk
-from tests.serving.api.tool_caller import calling_team
+from tests.serving.api.calling_team import calling_team
 
 NAMES = ("weather", "clock")
 CHAT_TOOLS: Any = [{"type": "function", "function": {"name": name}} for name in NAMES]
