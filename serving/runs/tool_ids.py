@@ -17,8 +17,6 @@ PREFIX = "call_"
 OURS = re.compile(rf"{PREFIX}[A-Za-z0-9_-]{{40}}")
 RUN_BYTES, NUMBER_BYTES, SIGNATURE_BYTES = 16, 2, 12
 SECRET_BYTES = 32
-PADDING = "=="
-"""What base64 ends with after 31 bytes; no provider takes it in an id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +40,7 @@ class CallIds:
     def sign(self, name: CallName) -> str:
         """The id of a call."""
         named = _pack(name)
-        packed = base64.urlsafe_b64encode(named + _signature(self._secrets[0], named))
-        return PREFIX + packed.decode().rstrip("=")
+        return PREFIX + base64.urlsafe_b64encode(named + _signature(self._secrets[0], named)).decode()
 
     def read(self, id: str) -> CallName | None:
         """What `id` names; None where it is none of ours, such as a provider's in a conversation begun elsewhere.
@@ -53,7 +50,7 @@ class CallIds:
         """
         if not OURS.fullmatch(id):
             return None
-        packed = base64.urlsafe_b64decode(id.removeprefix(PREFIX) + PADDING)
+        packed = base64.urlsafe_b64decode(id.removeprefix(PREFIX))
         named, signature = packed[:-SIGNATURE_BYTES], packed[-SIGNATURE_BYTES:]
         if not any(hmac.compare_digest(_signature(each, named), signature) for each in self._secrets):
             raise BadTask(

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from conductor.run.events import Event
-from conductor.run.run import Run
 from serving.api.dialects.responses.dialect import ResponsesDialect
 from serving.api.dialects.responses.resource import echo_of
 from serving.api.dialects.responses.schema import ResponsesRequest
