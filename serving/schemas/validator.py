@@ -79,6 +79,14 @@ def find_fault(text: str, wanted: AnswerFormat) -> str | None:
     return None
 
 
+def without_fences(text: str) -> str | None:
+    """What is inside a Markdown fence around the whole text; None where there is none."""
+    head, _, body = text.strip().partition("\n")
+    if head.removeprefix("```").strip().lower() not in ("", "json") or not head.startswith("```"):
+        return None
+    return body.removesuffix("```").strip() if body.endswith("```") else None
+
+
 def read_json(text: str) -> object:
     """The value that `text` is, where every reader of JSON would see the same.
 

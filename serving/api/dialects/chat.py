@@ -11,6 +11,7 @@ from conductor.run.run import Run
 from serving.api.dialect import CallId
 from serving.api.dialects.chat_completion import completion
 from serving.api.dialects.chat_errors import chat_error_body
+from serving.api.dialects.chat_format import read_format
 from serving.api.dialects.chat_schema import ChatMessage, ImagePart, RefusalPart, read
 from serving.api.dialects.chat_stream import ChatEncoder
 from serving.api.request import ApiRequest
@@ -36,6 +37,7 @@ class ChatDialect:
             podium=request.podium,
             stream=bool(request.stream),
             include_usage=request.stream_options is not None and request.stream_options.include_usage,
+            answer_format=read_format(request.response_format),
         )
 
     def body(self, records: RunRecords, request: ApiRequest, call_id: CallId) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from conductor.errors import BadTask
+from serving.api.dialects.chat_format import ResponseFormat
 from serving.api.dialects.chat_unserved import (
     TOOL_ROLES,
     UnservedFields,
@@ -147,6 +148,7 @@ class ChatRequest(UnservedFields):
     ) = None
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     n: Literal[1] | None = 1
+    response_format: ResponseFormat | None = None
     reasoning_effort: Effort | None = None
     podium: Annotated[Podium, BeforeValidator(_or_empty)] = Field(default_factory=Podium)
 

@@ -51,7 +51,6 @@ class UnservedFields(BaseModel):
     tool_choice: Annotated[Any, Neutral(("none", "auto"))] = None
     functions: Any = None
     function_call: Annotated[Any, Neutral(("none", "auto"))] = None
-    response_format: Annotated[Any, Neutral(({"type": "text"},))] = None
     logprobs: Any = None
     top_logprobs: Any = None
     logit_bias: Any = None
