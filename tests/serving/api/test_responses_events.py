@@ -104,11 +104,16 @@ def test_every_event_of_every_run_is_what_the_sdk_takes_it_for_and_in_order(
     last = told[-1]["response"]
     assert told[-1]["type"] == f"response.{last['status']}"
     assert [event["type"] for event in told].count(told[-1]["type"]) == 1
-    items = [item_of([event for event in told if event.get("output_index") == n]) for n in range(len(last["output"]))]
+    items = [
+        item_of([event for event in told if event.get("output_index") == n])
+        for n in range(len(last["output"]))
+    ]
     assert items == last["output"]
     check_one_at_a_time(told)
     shown = [item["encrypted_content"] for item in items if "encrypted_content" in item]
-    assert bool(shown) == (request.echo["shows_encrypted"] and any(item["type"] == "reasoning" for item in items))
+    assert bool(shown) == (
+        request.echo["shows_encrypted"] and any(item["type"] == "reasoning" for item in items)
+    )
 
 
 def item_of(events: list[Json]) -> Json:
@@ -118,7 +123,11 @@ def item_of(events: list[Json]) -> Json:
     item = last["item"]
     begun = first["item"]
     assert begun["status"] == "in_progress"
-    assert (begun["id"], begun["type"], begun.get("call_id")) == (item["id"], item["type"], item.get("call_id"))
+    assert (begun["id"], begun["type"], begun.get("call_id")) == (
+        item["id"],
+        item["type"],
+        item.get("call_id"),
+    )
     assert begun.get("content", []) == [] == begun.get("summary", [])
     assert begun.get("arguments", "") == "" == begun.get("input", "")
     assert {event["item_id"] for event in inside} == {item["id"]}
@@ -140,7 +149,9 @@ def check_one_at_a_time(told: list[Json]) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(request=requests, events=runs())
-def test_a_run_told_whole_says_and_calls_what_its_stream_did(request: ApiRequest, events: list[Event]) -> None:
+def test_a_run_told_whole_says_and_calls_what_its_stream_did(
+    request: ApiRequest, events: list[Event]
+) -> None:
     record = record_of(*events)
     from conductor.run.record import RunRecords
 
@@ -156,7 +167,10 @@ def test_a_run_told_whole_says_and_calls_what_its_stream_did(request: ApiRequest
 
     assert calls(whole) == calls(streamed)
     assert whole["usage"] == streamed["usage"]
-    assert (whole["error"], whole["incomplete_details"]) == (streamed["error"], streamed["incomplete_details"])
+    assert (whole["error"], whole["incomplete_details"]) == (
+        streamed["error"],
+        streamed["incomplete_details"],
+    )
     if record.status == "finished":
         assert texts(whole) == texts(streamed)
 
