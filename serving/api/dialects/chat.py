@@ -10,6 +10,7 @@ from conductor.run.run import Run
 from serving.api.dialect import CallId, Dialect
 from serving.api.dialects.chat_completion import completion
 from serving.api.dialects.chat_errors import chat_error_body
+from serving.api.dialects.chat_format import read_format
 from serving.api.dialects.chat_messages import to_message
 from serving.api.dialects.chat_schema import read
 from serving.api.dialects.chat_stream import ChatEncoder
@@ -39,6 +40,7 @@ class ChatDialect(Dialect):
             include_usage=request.stream_options is not None and request.stream_options.include_usage,
             tools=tools,
             left_out=left_out,
+            answer_format=read_format(request.response_format),
         )
 
     def body(self, records: RunRecords, request: ApiRequest, call_id: CallId) -> dict[str, Any]:

@@ -16,7 +16,7 @@ def completion(records: RunRecords, call_id: CallId, *, trace: bool) -> Json:
     reasoning = record.answering.reasoning if record.answering else ""
     calls = [call_json(call_id(pending.number), pending.call) for pending in record.pending]
     content = record.shown or (None if calls else "")
-    message: Json = {"role": "assistant", "content": content, "refusal": None}
+    message: Json = {"role": "assistant", "content": content, "refusal": None, "annotations": []}
     if calls:
         message["tool_calls"] = calls
     if reasoning:

@@ -39,24 +39,24 @@ def innermost(faults: list[ErrorDetails], body: object) -> tuple[str, ErrorDetai
     """The first fault, with its place; where a field may be of several sorts, that of the sort the caller came
     nearest to.
     """
-    placed = [(place(fault["loc"], body), fault) for fault in faults]
+    placed = [(place(fault, body), fault) for fault in faults]
     first = placed[0][0]
     near = (each for each in placed if each[0].startswith(first))
     return max(near, key=lambda each: len(each[1]["loc"]))
 
 
-def place(loc: tuple[int | str, ...], body: object) -> str:
-    """A validator's location as the caller writes it, `messages[0].content`: the names of the sorts that were
-    tried, which `body` does not have, are left out.
+def place(fault: ErrorDetails, body: object) -> str:
+    """A fault's location as the caller writes it, `messages[0].content`: the names of the sorts that were tried,
+    which `body` does not have, are left out.
     """
-    written, here = "", body
-    for index, part in enumerate(loc):
+    written, here, last = "", body, len(fault["loc"]) - 1
+    for index, part in enumerate(fault["loc"]):
         if isinstance(part, int):
             written += f"[{part}]"
             here = cast(list[Any], here)[part] if isinstance(here, list) else None
         elif isinstance(here, dict):
             fields = cast(dict[str, Any], here)
-            if part in fields or index == len(loc) - 1:
+            if part in fields or (index == last and fault["type"] == "missing"):
                 written += f".{part}" if written else part
                 here = fields.get(part)
     return written

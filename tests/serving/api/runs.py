@@ -3,6 +3,7 @@ makes of them.
 """
 
 import json
+from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
@@ -65,14 +66,7 @@ def encode(dialect: Dialect, request: ApiRequest, *events: Event) -> bytes:
 
 def suspension(*calls: ToolCall) -> list[Event]:
     """A run whose one step calls these tools."""
-    pending = tuple(PendingCall(number, call) for number, call in enumerate(calls))
-    return [*_planned(1), *_begun(0), *_suspended(0, "", Usage(1, 1), pending)]
-
-
-def _suspended(step: int, said: str, usage: Usage, calls: tuple[PendingCall, ...]) -> list[Event]:
-    finish = FinishReason.TOOL_CALLS
-    result = CallResult(said, "a", "a-1", usage, None, finish, tool_calls=tuple(each.call for each in calls))
-    return [StepWaits(0.8, 0, step, result, calls), RunSuspended(1.0, calls, said)]
+    return [*_planned(1), *_begun(0), *_waits(0, "", Usage(10, 2), calls)]
 
 
 def _planned(n_steps: int) -> list[Event]:
@@ -89,6 +83,12 @@ def _begun(step: int) -> list[Event]:
 
 def _done(step: int, said: str, usage: Usage, finish: FinishReason) -> Event:
     return StepFinished(0.8, 0, step, CallResult(said, "a", "a-1", usage, None, finish))
+
+
+def _waits(step: int, said: str, usage: Usage, calls: Sequence[ToolCall]) -> list[Event]:
+    pending = tuple(PendingCall(number, call) for number, call in enumerate(calls))
+    result = CallResult(said, "a", "a-1", usage, None, FinishReason.TOOL_CALLS, tool_calls=tuple(calls))
+    return [StepWaits(0.8, 0, step, result, pending), RunSuspended(0.9, pending, said)]
 
 
 words = st.text(min_size=1, max_size=12)
@@ -135,8 +135,7 @@ def runs(draw: st.DrawFn) -> list[Event]:
             events += [_done(n_steps - 1, said, draw(usages), finish), RunFinished(1.0, said, finish)]
         case "suspended":
             calls = draw(st.lists(tool_calls, min_size=1, max_size=5))
-            pending = tuple(PendingCall(number, call) for number, call in enumerate(calls))
-            events += _suspended(n_steps - 1, said, draw(usages), pending)
+            events += _waits(n_steps - 1, said, draw(usages), calls)
         case "failed":
             events.append(RunFailed(1.0, draw(failures)))
         case _:

@@ -21,7 +21,6 @@ STOP_REASONS = {
     FinishReason.TOOL_CALLS: "tool_use",
 }
 """Anthropic's word for why a model stopped. Workers do not say which stop sequence it was."""
-UNSAID = Usage()
 
 
 def message(records: RunRecords, call_id: CallId, thoughts: str, *, trace: bool) -> Json:
@@ -37,8 +36,8 @@ def message(records: RunRecords, call_id: CallId, thoughts: str, *, trace: bool)
     content: list[Json] = []
     if thoughts:
         content.append({"type": "thinking", "thinking": thoughts, "signature": signature(record)})
-    if record.answer:
-        content.append({"type": "text", "text": record.answer, "citations": None})
+    if said := record.shown:
+        content.append({"type": "text", "text": said, "citations": None})
     content += [tool_use(call_id, pending) | {"input": _input(pending.call)} for pending in record.pending]
     reason = "tool_use" if record.pending else STOP_REASONS[record.finish]
     return head(record) | {
@@ -66,10 +65,10 @@ def head(record: Record) -> Json:
 
 
 def usage(record: Record) -> Json:
-    """The answering step's tokens; those read from a cache or written to one are counted apart. All of the run's
-    are in `podium` and in its record.
+    """The answering step's tokens, or those of the newest that waits for its tools; those read from a cache or
+    written to one are counted apart. All of the run's are in its record.
     """
-    said = (record.answering.usage if record.answering else None) or UNSAID
+    said = _answering_usage(record)
     return {
         "input_tokens": said.input_tokens - said.cached_input_tokens - said.cache_write_tokens,
         "output_tokens": said.output_tokens,
@@ -84,6 +83,12 @@ def usage(record: Record) -> Json:
         "service_tier": "standard",
         "inference_geo": None,
     }
+
+
+def _answering_usage(record: Record) -> Usage:
+    waiting = (step.turns[-1].result for step in reversed(record.steps) if step.status == "waiting")
+    result = next(waiting, None) or record.answering
+    return (result.usage if result else None) or Usage()
 
 
 def tool_use(call_id: CallId, pending: PendingCall) -> Json:
