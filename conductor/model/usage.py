@@ -31,6 +31,12 @@ class Usage:
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(*(mine + theirs for mine, theirs in zip(self._counts, other._counts, strict=True)))
 
+    def __sub__(self, other: "Usage") -> "Usage":
+        """What came after `other`; nothing is less than 0."""
+        return Usage(
+            *(max(mine - theirs, 0) for mine, theirs in zip(self._counts, other._counts, strict=True))
+        )
+
     @property
     def total_tokens(self) -> int:
         """Read and written together."""

@@ -22,12 +22,14 @@ class Step:
         access: indices of the earlier steps whose outputs it may see, ascending, none twice.
         needs: why this worker: what the step takes, in the conductor's words ("translation into German");
             empty where it did not say. No worker is shown it, and steps that differ in it alone are equal.
+        tools: whether it may call the client's tools, where the request has any.
     """
 
     worker: str
     subtask: str
     access: tuple[int, ...] = ()
     needs: str = field(default="", compare=False)
+    tools: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,37 +17,11 @@ from conductor.errors import (
     quote,
 )
 from conductor.model.failure import Attempt, Failure, charges
-from conductor.model.messages import Image, Text
 from conductor.model.pool_member import PoolMember
 from conductor.model.usage import FREE, Usage, total
 from conductor.model.worker import Call, CallResult, Reply
+from conductor.run.call_bound import call_bound
 from conductor.run.ledger import BudgetLedger, Hold, Ledger
-
-TOKENS_PER_IMAGE = 2_048
-"""What is held for a picture. Some models count more: what passes the hold is billed all the same."""
-TOKENS_PER_MESSAGE = 16
-"""Upper bound of a chat template's marks around a message."""
-
-
-def input_bound(call: Call) -> int:
-    """An upper bound of the prompt's tokens, without any model's tokenizer: a token is at least one byte of
-    UTF-8.
-    """
-    tokens = TOKENS_PER_MESSAGE
-    for message in call.messages:
-        tokens += TOKENS_PER_MESSAGE
-        for part in message.parts:
-            match part:
-                case Text(text=text):
-                    tokens += len(text.encode("utf-8", "surrogatepass"))
-                case Image():
-                    tokens += TOKENS_PER_IMAGE
-    return tokens
-
-
-def call_bound(member: PoolMember, call: Call) -> Usage:
-    """The most that `call` can take at `member`; its settings are already in `call`."""
-    return Usage(input_bound(call), call.sampling.max_output_tokens or member.max_output_tokens)
 
 
 class CallHolds:

@@ -211,7 +211,7 @@ def _plain(kind: Any) -> Loader:
     def load_it(data: Json, where: str) -> Any:
         if kind is float and type(data) is int:
             return float(data)
-        if kind is not object and not isinstance(data, kind):
+        if kind not in (object, Any) and not isinstance(data, kind):
             name = getattr(kind, "__name__", str(kind))
             raise UnreadableRecord(f"{where.rstrip('.')}: expected {name}, got {type(data).__name__}.")
         return data

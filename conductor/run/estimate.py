@@ -9,7 +9,7 @@ from conductor.model.usage import Usage
 from conductor.model.worker import Call, Sampling
 from conductor.plan.plan import Plan
 from conductor.plan.prompts import work
-from conductor.run.call import call_bound
+from conductor.run.call_bound import call_bound
 
 BYTES_PER_OUTPUT_TOKEN = 4
 """What an output token becomes when another worker reads it: prompts are bounded by their bytes, outputs by

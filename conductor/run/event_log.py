@@ -7,7 +7,7 @@ are behind, never events.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Literal
 
 from conductor.model.worker import FinishReason
@@ -18,6 +18,7 @@ from conductor.run.events import (
     RunDetached,
     RunFailed,
     RunFinished,
+    RunSuspended,
     Terminal,
 )
 from conductor.run.fold import after
@@ -134,6 +135,17 @@ class EventLog:
         self._fold(event)
         self._publish(event)
 
+    async def append_durably(self, event: RunSuspended, write: Callable[[], Awaitable[None]] | None) -> None:
+        """As `append`, and no reader is told before `write` has put the record where every process finds it.
+
+        Raises:
+            PodiumError: whatever `write` raises; nobody was told.
+        """
+        self._fold(event)
+        if write is not None:
+            await write()
+        self._publish(event)
+
     async def append_delta(self, delta: AnswerDelta) -> None:
         """Take note of a piece of the answer; waits while the answer's owner is behind. It is not kept for
         later subscribers.
@@ -146,8 +158,11 @@ class EventLog:
         """Show a run that has ended to its readers once more; nothing is folded again."""
         record = self.record
         reasoning = record.answering.reasoning if record.answering else ""
-        if record.status == "finished" and (record.answer or reasoning):
-            await self.answer.deliver_delta(AnswerDelta(record.wall_s, record.answer, reasoning))
+        text = record.answer
+        if record.status == "waiting":
+            text, reasoning = record.segments[-1].text, ""
+        if record.status in ("finished", "waiting") and (text or reasoning):
+            await self.answer.deliver_delta(AnswerDelta(record.wall_s, text, reasoning))
         self._publish(self._ending)
 
     @property
@@ -158,6 +173,8 @@ class EventLog:
             return RunFinished(record.wall_s, record.answer, record.finish or FinishReason.STOP)
         if record.status == "failed" and record.failure is not None:
             return RunFailed(record.wall_s, record.failure)
+        if record.status == "waiting":
+            return RunSuspended(record.wall_s, record.pending, record.segments[-1].text)
         return RunDetached(record.wall_s) if record.status == "detached" else RunCancelled(record.wall_s)
 
     def subscribe(

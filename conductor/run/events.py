@@ -15,6 +15,7 @@ from conductor.model.failure import Failure
 from conductor.model.messages import Message, PendingCall
 from conductor.model.worker import CallResult, FinishReason
 from conductor.plan.plan import Step
+from conductor.run.turns import Given
 
 Source = Literal["conductor", "repair", "revision", "client", "workflow", "worker", "fallback"]
 """Who wrote a plan: the conductor (at first, after a complaint, after reading the outcome), the caller, the
@@ -110,6 +111,17 @@ class StepFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class StepWaits:
+    """A worker has called tools: its step goes on once their results are there."""
+
+    at_s: float
+    plan: int
+    step: int
+    result: CallResult
+    calls: tuple[PendingCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StepReused:
     """A step has the output of an equal step, of a plan whose writing was interrupted. No worker was
     called.
@@ -184,10 +196,21 @@ class RunSuspended:
 
     Args:
         calls: those whose results are not there yet, in the order of their numbers.
+        text: that was shown of the answer with them.
     """
 
     at_s: float
     calls: tuple[PendingCall, ...]
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ResultsGiven:
+    """The client has sent results of tools: the run goes on, perhaps in another process."""
+
+    at_s: float
+    given: Given
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,12 +236,14 @@ KeptEvent = (
     | StepStarted
     | StepFirstToken
     | StepFinished
+    | StepWaits
     | StepReused
     | StepAborted
     | RunResumed
     | RunDetached
     | RunFinished
     | RunSuspended
+    | ResultsGiven
     | RunFailed
     | RunCancelled
 )

@@ -12,6 +12,7 @@ from conductor.run.events import (
     KeptEvent,
     PlanEnded,
     PlanStarted,
+    ResultsGiven,
     RunCancelled,
     RunDetached,
     RunFailed,
@@ -24,8 +25,10 @@ from conductor.run.events import (
     StepPlanned,
     StepReused,
     StepStarted,
+    StepWaits,
 )
 from conductor.run.record import PlanRecord, Record, StepRecord, StepStatus
+from conductor.run.turns import Given, Segment, StepTurn
 
 CUT = Failure.of(Interrupted("The process that made this call ended before it was answered."))
 STREAM_TICK_S = 0.1
@@ -58,8 +61,10 @@ def _fold(record: Record, event: KeptEvent) -> Record:
             return replace(record, plans=(*record.plans, plan), wall_s=event.at_s)
         case RunFinished(at_s=at_s):
             return replace(record, status="finished", answer=event.answer, finish=event.finish, wall_s=at_s)
-        case RunSuspended(at_s=at_s):
-            return replace(record, status="waiting", wall_s=at_s)
+        case RunSuspended():
+            return _suspend(record, event)
+        case ResultsGiven():
+            return _give(record, event)
         case RunFailed(at_s=at_s, failure=failure):
             return replace(record, status="failed", failure=failure, wall_s=at_s)
         case RunCancelled(at_s=at_s):
@@ -74,7 +79,8 @@ def _fold(record: Record, event: KeptEvent) -> Record:
             return replace(record, plans=tuple(plans), wall_s=event.at_s)
 
 
-PlanEvent = StepPlanned | PlanEnded | StepStarted | StepFirstToken | StepFinished | StepReused | StepAborted
+StepEvent = StepStarted | StepFirstToken | StepFinished | StepWaits | StepReused | StepAborted
+PlanEvent = StepPlanned | PlanEnded | StepEvent
 
 
 def _plan_after(record: Record, plan: PlanRecord, event: PlanEvent) -> PlanRecord:
@@ -92,7 +98,13 @@ def _plan_after(record: Record, plan: PlanRecord, event: PlanEvent) -> PlanRecor
             )
         case StepPlanned(planned=step):
             written = StepRecord(
-                event.step, step.worker, step.subtask, step.access, event.at_s, needs=step.needs
+                event.step,
+                step.worker,
+                step.subtask,
+                step.access,
+                event.at_s,
+                needs=step.needs,
+                tools=step.tools,
             )
             return replace(plan, steps=(*plan.steps, written))
         case _:
@@ -101,28 +113,28 @@ def _plan_after(record: Record, plan: PlanRecord, event: PlanEvent) -> PlanRecor
             return replace(plan, steps=tuple(steps))
 
 
-def _step_after(
-    record: Record,
-    step: StepRecord,
-    event: StepStarted | StepFirstToken | StepFinished | StepReused | StepAborted,
-) -> StepRecord:
+def _step_after(record: Record, step: StepRecord, event: StepEvent) -> StepRecord:
     match event:
         case StepStarted():
             return replace(
                 step,
                 status="running",
                 prompt=event.prompt,
-                started_s=event.at_s,
+                started_s=step.started_s if step.turns else event.at_s,
                 result=None,
                 failure=None,
-                first_token_s=None,
+                first_token_s=step.first_token_s if step.turns else None,
                 served_by=None,
                 ended_s=None,
             )
         case StepFirstToken():
-            return replace(step, first_token_s=event.at_s, served_by=event.served_by)
+            first_s = event.at_s if step.first_token_s is None else step.first_token_s
+            return replace(step, first_token_s=first_s, served_by=event.served_by)
         case StepFinished():
             return replace(step, status="done", result=event.result, ended_s=event.at_s)
+        case StepWaits():
+            turn = StepTurn(event.result, event.calls)
+            return replace(step, status="waiting", turns=(*step.turns, turn), ended_s=event.at_s)
         case StepReused():
             earlier = record.plans[event.from_plan].steps[event.step]
             return replace(earlier, planned_s=step.planned_s, reused_from=event.from_plan)
@@ -134,6 +146,38 @@ def _step_after(
                 failure=event.failure,
                 ended_s=event.at_s,
             )
+
+
+def _suspend(record: Record, event: RunSuspended) -> Record:
+    segment = Segment(tuple(call.number for call in event.calls), event.text, record.usage, record.cost_usd)
+    return replace(record, status="waiting", segments=(*record.segments, segment), wall_s=event.at_s)
+
+
+def _give(record: Record, event: ResultsGiven) -> Record:
+    """Hand the results to the steps that asked, and begin the next segment."""
+    *earlier, last = record.segments
+    given = event.given
+    plans = tuple(
+        replace(plan, steps=tuple(_give_step(step, given) for step in plan.steps)) for plan in record.plans
+    )
+    tools = record.task.tools if given.tools is None else given.tools
+    return replace(
+        record,
+        status="running",
+        task=replace(record.task, tools=tools),
+        segments=(*earlier, replace(last, given=given)),
+        plans=plans,
+        owner=event.owner,
+        answer_began_s=None,
+    )
+
+
+def _give_step(step: StepRecord, given: Given) -> StepRecord:
+    if step.status != "waiting":
+        return step
+    turn = step.turns[-1].after(given)
+    status: StepStatus = "planned" if turn.is_answered else "waiting"
+    return replace(step, turns=(*step.turns[:-1], turn), status=status)
 
 
 def _resume(record: Record, event: RunResumed) -> Record:
@@ -168,8 +212,9 @@ def _cut_plan(plan: PlanRecord, at_s: float) -> PlanRecord:
 def _cut_step(step: StepRecord, status: StepStatus, at_s: float) -> StepRecord:
     if step.status not in ("planned", "running", "cancelled"):
         return step
+    is_between_turns = step.status == "planned" and bool(step.turns)
     step = replace(step, status=status)
-    if step.started_s is None:
+    if step.started_s is None or is_between_turns:
         return step
     result = step.result
     known = result if result and result.inner_run is None else None  # a run inside this one counts for itself

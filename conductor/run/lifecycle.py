@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 import uuid
-from collections.abc import AsyncGenerator, Collection, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -16,9 +16,9 @@ from conductor.model.pool_member import PoolMember
 from conductor.model.refusals import Refusals
 from conductor.model.usage import Usage
 from conductor.model.worker import Call, CallSite
-from conductor.run.call import call_bound
+from conductor.run.call_bound import call_bound
 from conductor.run.event_log import EventLog, Journal
-from conductor.run.events import RunCancelled, RunDetached, RunResumed
+from conductor.run.events import ResultsGiven, RunCancelled, RunDetached, RunResumed
 from conductor.run.ledger import BudgetLedger, Ledger
 from conductor.run.plan_run import wait_until_done
 from conductor.run.record import NOBODY, Account, Record, RunRecords, UnmeteredCall
@@ -26,7 +26,11 @@ from conductor.run.rounds import RoundLoop
 from conductor.run.run import Run
 from conductor.run.task import Task
 from conductor.run.team import Team
-from conductor.run.team_worker import TEAM, team_member
+from conductor.run.team_worker import TEAM, find_waiting, team_member
+from conductor.run.turns import Given
+
+WriteDown = Callable[[RunRecords], Awaitable[None]]
+"""Puts the records of a run that is about to wait for its client where every process finds them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,7 @@ class Family:
         journal: told of every event of each.
         earlier: the records of runs inside it to continue from, by id.
         taken: those of them that are continued.
+        write_down: puts the records of all of them where every process finds them.
     """
 
     team: Team
@@ -52,6 +57,7 @@ class Family:
     journal: Journal | None = None
     earlier: Mapping[str, Record] = field(default_factory=dict[str, Record])
     taken: set[str] = field(default_factory=set[str])
+    write_down: WriteDown | None = None
 
 
 @asynccontextmanager
@@ -65,6 +71,7 @@ async def open_run(
     owner: str = "",
     account: Account = NOBODY,
     journal: Journal | None = None,
+    write_down: WriteDown | None = None,
 ) -> AsyncGenerator[Run]:
     """Run `task` over `team` for as long as the block lasts.
 
@@ -77,6 +84,7 @@ async def open_run(
         owner: the process that runs it, for the record.
         account: who asked for it, for the record.
         journal: told of every event of the run and of the runs inside it, before any reader.
+        write_down: awaited before the run is suspended: it can be continued from what it is given.
 
     A run that has not ended with its block is cancelled; `Run.detach` leaves it to another process.
 
@@ -84,7 +92,7 @@ async def open_run(
         BadTask: before anything is called. Whatever happens later is the run's terminal event.
     """
     ledger = BudgetLedger(task.budget, parent=ledger)
-    family = Family(team, ledger, owner=owner, account=account, journal=journal)
+    family = Family(team, ledger, owner=owner, account=account, journal=journal, write_down=write_down)
     record = _begin(family, task, id or f"wf_{uuid.uuid4().hex}", trace_id=trace_id)
     async with _running(family, EventLog(record, journal)) as run:
         yield run
@@ -98,8 +106,11 @@ async def resume_run(
     ledger: Ledger | None = None,
     owner: str = "",
     journal: Journal | None = None,
+    given: Given | None = None,
+    write_down: WriteDown | None = None,
 ) -> AsyncGenerator[Run]:
-    """Continue a run that another process has left, for as long as the block lasts.
+    """Continue a run that another process has left, or one that waits for results of tools, for as long as the
+    block lasts.
 
     No step that had ended is called again, and what was spent is counted once. Calls that were open are
     lost and made again. They count with what is on record of them; where nothing is, as after a kill, with
@@ -111,6 +122,8 @@ async def resume_run(
         ledger: what the run's budget draws on from now on.
         owner: the process that continues it, for the record.
         journal: as for `open_run`.
+        write_down: as for `open_run`.
+        given: what a run that waits has waited for.
 
     Raises:
         BadTask: the team cannot do the record's task any more. Nothing was called.
@@ -119,8 +132,16 @@ async def resume_run(
     budget = BudgetLedger(record.task.budget, parent=ledger)
     for each in records:
         budget.spend(*_spent(each, team, records.inner))
-    family = Family(team, budget, owner=owner, account=record.account, journal=journal, earlier=records.inner)
-    async with _running(family, EventLog(record, journal), is_continued=True) as run:
+    family = Family(
+        team,
+        budget,
+        owner=owner,
+        account=record.account,
+        journal=journal,
+        earlier=records.inner,
+        write_down=write_down,
+    )
+    async with _running(family, EventLog(record, journal), is_continued=True, given=given) as run:
         yield run
 
 
@@ -132,7 +153,10 @@ async def _running(
     is_continued: bool = False,
     outer: Run | None = None,
     deadline_at_s: float | None = None,
+    given: Given | None = None,
 ) -> AsyncGenerator[Run]:
+    if given is not None:
+        log.append(ResultsGiven(log.record.wall_s, given, family.owner))
     run = Run(log, None if outer else family.earlier, outer)
     was_given_up = log.record.status == "cancelled" and outer is not None  # it can be wanted again
     if log.record.status not in ("running", "detached") and not was_given_up:
@@ -140,8 +164,9 @@ async def _running(
         yield run
         return
     members = _members(family, run)
-    loop = RoundLoop(family.team, members, log, family.ledger, family.refusals, deadline_at_s)
-    if is_continued:
+    write_down = None if outer else _writer(family, run)
+    loop = RoundLoop(family.team, members, log, family.ledger, family.refusals, deadline_at_s, write_down)
+    if is_continued and given is None:
         log.append(RunResumed(loop.now_s(), family.owner))
     driver = asyncio.create_task(loop.drive(), name=f"run {log.record.id}")
 
@@ -159,6 +184,11 @@ async def _running(
             await wait_until_done([driver])
         finally:
             end()
+
+
+def _writer(family: Family, run: Run) -> Callable[[], Awaitable[None]] | None:
+    write_down = family.write_down
+    return None if write_down is None else lambda: write_down(run.records)
 
 
 def _begin(
@@ -209,6 +239,16 @@ async def _inner(family: Family, outer: Run, call: Call) -> AsyncGenerator[Run]:
     one.
     """
     site = call.site
+    waiting = find_waiting(call, family.earlier)
+    if waiting is not None:
+        family.taken.add(waiting.record.id)
+        log = EventLog(waiting.record, family.journal)
+        async with _running(
+            family, log, is_continued=True, outer=outer, deadline_at_s=call.deadline_at_s, given=waiting.given
+        ) as run:
+            outer.inner.append(run)
+            yield run
+        return
     task = replace(
         outer.record.task,
         conversation=call.messages,
@@ -217,6 +257,8 @@ async def _inner(family: Family, outer: Run, call: Call) -> AsyncGenerator[Run]:
         rounds=1,
         deadline_s=None,
         stream=not call.coalesce,
+        tools=call.tools,
+        answer_format=None,
     )
     earlier = _take_earlier(family, task, outer.record, site)
     record = earlier or _begin(

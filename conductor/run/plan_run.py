@@ -6,7 +6,7 @@ reach are cancelled, or never begin.
 """
 
 import asyncio
-from collections.abc import AsyncIterable, Callable, Collection, Mapping
+from collections.abc import AsyncIterable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -14,13 +14,15 @@ from typing import Any, Literal
 
 from conductor.errors import PodiumError, internal_error
 from conductor.model.failure import Failure
-from conductor.model.messages import Message
+from conductor.model.messages import Message, PendingCall
 from conductor.model.pool_member import PoolMember
 from conductor.model.refusals import Refusals
+from conductor.model.tools import AUTO, NO_TOOLS, Toolset
 from conductor.model.worker import Call, CallResult, CallSite, Reply, Sampling
 from conductor.plan.marks import EchoFilter
 from conductor.plan.plan import Plan, Step
 from conductor.plan.prompts import OUTPUT, work
+from conductor.plan.tool_text import with_tools_as_text
 from conductor.run.call import open_call
 from conductor.run.event_log import EventLog
 from conductor.run.events import (
@@ -33,10 +35,12 @@ from conductor.run.events import (
     StepPlanned,
     StepReused,
     StepStarted,
+    StepWaits,
 )
 from conductor.run.ledger import Ledger
-from conductor.run.record import PlanRecord, Record, StepRecord
+from conductor.run.record import PlanRecord, Record, StepRecord, StepStatus
 from conductor.run.task import Task
+from conductor.run.turns import conversation
 
 BLIND_NOTE = "The user's pictures were left out: this worker's settings say that it sees none (sees_images)."
 ECHO_NOTE = "The answer repeated marks of its prompt; they were removed."
@@ -83,6 +87,7 @@ class RunContext:
         sampling: Sampling,
         *,
         coalesce: bool = False,
+        tools: Toolset = NO_TOOLS,
     ) -> Call:
         """A call of this run, which says where it is long in coming."""
 
@@ -94,6 +99,7 @@ class RunContext:
         return Call(
             messages,
             sampling,
+            tools=tools,
             coalesce=coalesce,
             site=site,
             deadline_at_s=self.deadline_at_s,
@@ -122,6 +128,10 @@ def plans_before_restart(record: Record, index: int) -> list[PlanRecord]:
     return list(takewhile(lambda plan: plan.is_interrupted, reversed(record.plans[:index])))
 
 
+class StepsWait(Exception):
+    """A step cannot go on before results of tools are there: its own, or those of a step that it reads."""
+
+
 class PlanRun:
     """One plan, from its first decoded step to its last step's output.
 
@@ -141,6 +151,7 @@ class PlanRun:
         self._ended = asyncio.Event()
         self._unneeded: frozenset[int] = frozenset()
         self._waiting: dict[int, list[AnswerDelta]] = {}
+        self._replies: dict[int, Reply] = {}
         self._showing = asyncio.Lock()
 
     async def run(self, steps: AsyncIterable[Step], end_plan: Callable[[], Plan | None]) -> CallResult | None:
@@ -156,6 +167,7 @@ class PlanRun:
         Raises:
             InvalidPlan, WorkerError, BudgetExceeded: whatever `steps` or a step that matters raised. No task
             is left.
+            StepsWait: nothing can go on before results of tools are there.
         """
         try:
             async for step in steps:
@@ -164,10 +176,24 @@ class PlanRun:
             if plan is None:
                 return None
             await self._decide(plan)
-            await asyncio.wait([self._tasks[-1]])
-            return self._tasks[-1].result()
+            return await self._wait_for_last(plan)
         finally:
             await self._stop()
+
+    async def _wait_for_last(self, plan: Plan) -> CallResult:
+        """The last step's result. Where it waits for tools, or reads a step that does, the others that it needs
+        run until each is done or waits too.
+        """
+        last = self._tasks[-1]
+        await asyncio.wait([last])
+        if not isinstance(last.exception(), StepsWait):
+            return last.result()
+        needed = [self._tasks[index] for index in sorted(plan.reachable)]
+        await asyncio.wait(needed)
+        for task in needed:
+            if not isinstance(task.exception(), StepsWait):
+                task.result()
+        raise StepsWait
 
     def _record_of(self, index: int) -> StepRecord | None:
         steps = self._context.log.record.plans[self._index].steps
@@ -196,6 +222,7 @@ class PlanRun:
         self._unneeded = frozenset(range(len(self._tasks))) - plan.reachable
         for index in self._unneeded:
             self._tasks[index].cancel()
+            self._abort(index, StepOutcome.NOT_NEEDED, None, of=("waiting",))
         async with self._showing:
             self._last = len(plan.steps) - 1
             self._ended.set()
@@ -213,7 +240,7 @@ class PlanRun:
                 if not task.cancelled():
                     task.exception()  # looked at, so that asyncio does not complain about it
                 elif index not in self._begun:
-                    self._abort(index, self._outcome(index), None, None)
+                    self._abort(index, self._outcome(index), None)
 
     async def _step(self, index: int, step: Step) -> CallResult:
         recorded = self._record_of(index)
@@ -223,42 +250,74 @@ class PlanRun:
             return recorded.result
         if recorded.failure is not None:
             raise recorded.failure.to_error()
-        reply: Reply | None = None
         try:
-            outputs = await self._outputs(step)
-            member = self._context.pool[step.worker]
-            prompt = work(member, self._context.task.conversation, step, self._steps, outputs)
-            call = await self._call(index, step, prompt.messages)
-            self._context.log.append(StepStarted(self._context.now_s(), self._index, index, prompt.messages))
-            async with open_call(member, call, self._context.ledger) as reply:
-                reply.notes += self._notes(step)
-                echo = EchoFilter(OUTPUT, prompt.mark_key) if prompt.mark_key else None
-                if echo:
-                    reply.deltas = echo.filter(reply.deltas)
-                first = StepFirstToken(self._context.now_s(), self._index, index, reply.worker)
-                self._context.log.append(first)
-                try:
-                    async with aclosing(aiter(reply)) as deltas:
-                        async for delta in deltas:
-                            if self._live and (delta.text or delta.reasoning):
-                                shown = AnswerDelta(self._context.now_s(), delta.text, delta.reasoning)
-                                await self._show(index, shown)
-                finally:
-                    if echo and echo.removed:
-                        reply.notes += (ECHO_NOTE,)
-            result = reply.result
-            self._context.log.append(StepFinished(self._context.now_s(), self._index, index, result))
-            return result
+            return self._end(index, await self._ask(index, step, recorded))
+        except StepsWait:
+            raise
         except asyncio.CancelledError:
-            self._abort(index, self._outcome(index), None, reply)
+            self._abort(index, self._outcome(index), None)
             raise
         except PodiumError as exc:
-            self._abort(index, StepOutcome.FAILED, exc, reply)
+            self._abort(index, StepOutcome.FAILED, exc)
             raise
         except Exception as exc:
             error = internal_error(exc)
-            self._abort(index, StepOutcome.FAILED, error, reply)
+            self._abort(index, StepOutcome.FAILED, error)
             raise error from exc
+
+    async def _ask(self, index: int, step: Step, recorded: StepRecord) -> CallResult:
+        """Call the step's worker once what it reads is there; show what it says as it comes."""
+        outputs = await self._outputs(step)
+        if recorded.status == "waiting":
+            raise StepsWait
+        member = self._context.pool[step.worker]
+        prompt = work(member, self._conversation, step, self._steps, outputs)
+        shown = recorded.prompt if recorded.turns else prompt.messages
+        call = await self._call(index, step, (*shown, *conversation(recorded.turns)))
+        self._context.log.append(StepStarted(self._context.now_s(), self._index, index, shown))
+        async with open_call(member, call, self._context.ledger) as reply:
+            self._replies[index] = reply
+            reply.notes += self._notes(step)
+            echo = EchoFilter(OUTPUT, prompt.mark_key) if prompt.mark_key else None
+            if echo:
+                reply.deltas = echo.filter(reply.deltas)
+            self._context.log.append(StepFirstToken(self._context.now_s(), self._index, index, reply.worker))
+            try:
+                await self._read(index, reply)
+            finally:
+                if echo and echo.removed:
+                    reply.notes += (ECHO_NOTE,)
+        return reply.result
+
+    async def _read(self, index: int, reply: Reply) -> None:
+        async with aclosing(aiter(reply)) as deltas:
+            async for delta in deltas:
+                if self._live and (delta.text or delta.reasoning):
+                    await self._show(index, AnswerDelta(self._context.now_s(), delta.text, delta.reasoning))
+
+    def _end(self, index: int, result: CallResult) -> CallResult:
+        """A worker has answered, or called tools.
+
+        Raises:
+            StepsWait: it has called tools.
+        """
+        log, at_s = self._context.log, self._context.now_s()
+        if not result.tool_calls:
+            log.append(StepFinished(at_s, self._index, index, result))
+            return result
+        first = log.record.n_tool_calls
+        calls = tuple(PendingCall(first + n, call) for n, call in enumerate(result.tool_calls))
+        log.append(StepWaits(at_s, self._index, index, result, calls))
+        raise StepsWait
+
+    @property
+    def _conversation(self) -> Sequence[Message]:
+        """The user's, as workers are shown it: calls of tools in it are those of others, and words to them;
+        but where one worker answers alone under its own name.
+        """
+        conversation = self._context.task.conversation
+        is_plain = self._context.log.record.plans[self._index].source == "worker"
+        return conversation if is_plain else with_tools_as_text(conversation)
 
     async def _outputs(self, step: Step) -> dict[int, str]:
         """What `step` reads. Waiting for a task, unlike awaiting it, does not cancel it with us.
@@ -287,7 +346,22 @@ class PlanRun:
                 sampling = replace(sampling, stop=())
         is_streamed = self._context.task.stream and self._may_show(index)
         site = self._context.site(self._index, index, step.access)
-        return self._context.call(prompt, site, sampling, coalesce=not is_streamed)
+        tools = await self._toolset(index, step)
+        return self._context.call(prompt, site, sampling, coalesce=not is_streamed, tools=tools)
+
+    async def _toolset(self, index: int, step: Step) -> Toolset:
+        """The tools of a step's call. That one must be called is for the answering step alone, and until it
+        has: a request that says so lets its steps begin once the plan's text has ended.
+        """
+        tools, record = self._context.task.tools, self._context.log.record
+        if not tools or not step.tools or self._context.pool[step.worker].calls_tools is False:
+            return NO_TOOLS
+        if tools.choice.mode != "required" or record.plans[self._index].source == "worker":
+            return tools
+        await self._ended.wait()
+        recorded = self._record_of(index)
+        is_due = index == self._last and not (recorded and recorded.turns)
+        return tools if is_due else replace(tools, choice=AUTO)
 
     def _notes(self, step: Step) -> tuple[str, ...]:
         """What the record says of the prompt, beside the prompt itself."""
@@ -314,12 +388,18 @@ class PlanRun:
         return StepOutcome.NOT_NEEDED if index in self._unneeded else StepOutcome.CANCELLED
 
     def _abort(
-        self, index: int, outcome: StepOutcome, error: PodiumError | None, reply: Reply | None
+        self,
+        index: int,
+        outcome: StepOutcome,
+        error: PodiumError | None,
+        of: Collection[StepStatus] = ("planned", "running"),
     ) -> None:
+        """End a step without an output, where its status is one of `of`."""
         recorded = self._record_of(index)
-        if recorded is not None and recorded.status not in ("planned", "running"):
+        if recorded is not None and recorded.status not in of:
             return  # it had ended in the process before this one: its result, or its failure, stays on record
         failure = Failure.of(error) if error else None
+        reply = self._replies.get(index)
         result = reply.result if reply else None
         self._context.log.append(
             StepAborted(self._context.now_s(), self._index, index, outcome, failure, result)

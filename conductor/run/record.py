@@ -4,26 +4,28 @@ It is the fold of the run's events (`fold.py`), so it can be read at any time, a
 With its task it is all that is needed to continue the run (`moves.py`), and `codec.py` writes it as JSON.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Literal
 
 from conductor.errors import Reason
 from conductor.model.failure import Attempt, Failure, charges
-from conductor.model.messages import Message
+from conductor.model.messages import Message, PendingCall
 from conductor.model.usage import Usage, total
 from conductor.model.worker import CallResult, CallSite, FinishReason
 from conductor.plan.plan import Step
 from conductor.run.events import Source, reason_of
 from conductor.run.task import Task
+from conductor.run.turns import Segment, StepTurn
 
 VERSION = 1
 """Of the record's form."""
-StepStatus = Literal["planned", "running", "done", "failed", "not_needed", "cancelled"]
-RunStatus = Literal["running", "waiting", "detached", "finished", "failed", "cancelled", "lost"]
+StepStatus = Literal["planned", "running", "waiting", "done", "failed", "not_needed", "cancelled"]
+RunStatus = Literal["running", "waiting", "detached", "finished", "failed", "cancelled", "lost", "expired"]
 """`waiting`: for results of tools, which its client is to send. `detached`: left by its process, for another
-to continue. `lost`: its process ended and nobody continues it; a store says so, no event does."""
+to continue. `lost`: its process ended and nobody continues it; `expired`: it waited too long. A store says
+the last two, no event does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +53,20 @@ class StepRecord:
     """The plan whose equal step gave the result; the call is counted there."""
     needs: str = ""
     """What it takes, in the conductor's words; empty where it did not say."""
+    tools: bool = True
+    """Whether it may call the client's tools."""
+    turns: tuple[StepTurn, ...] = ()
+    """Its conversation with tools so far; `result` is the answer after them. `prompt` comes before them."""
 
     @property
     def step(self) -> Step:
         """As its plan has it."""
-        return Step(self.worker, self.subtask, self.access, self.needs)
+        return Step(self.worker, self.subtask, self.access, self.needs, self.tools)
+
+    @property
+    def results(self) -> tuple[CallResult, ...]:
+        """Of every call that its worker answered."""
+        return (*(turn.result for turn in self.turns), *((self.result,) if self.result else ()))
 
     @property
     def unmetered_cuts(self) -> list[Attempt]:
@@ -175,6 +186,23 @@ class Record:
     """Who asked for it, and may see it."""
     cached_from: str = ""
     """The id of the run whose answer this one was given; empty where it was answered by itself."""
+    segments: tuple[Segment, ...] = ()
+    """One for each time that it was suspended."""
+
+    @property
+    def pending(self) -> tuple[PendingCall, ...]:
+        """The calls of tools that it waits for."""
+        return self.calls_of_tools(self.segments[-1].calls) if self.status == "waiting" else ()
+
+    def calls_of_tools(self, numbers: Collection[int]) -> tuple[PendingCall, ...]:
+        """The calls of those numbers."""
+        every = (call for step in self.steps for turn in step.turns for call in turn.calls)
+        return tuple(sorted({c.number: c for c in every if c.number in numbers}.values(), key=_number))
+
+    @property
+    def n_tool_calls(self) -> int:
+        """How many calls of tools there were; the number of the next one."""
+        return 1 + max((c.number for s in self.steps for t in s.turns for c in t.calls), default=-1)
 
     @property
     def model(self) -> str:
@@ -206,7 +234,8 @@ class Record:
     def answering(self) -> CallResult | None:
         """The call whose output is the answer."""
         plan = self.answering_plan
-        return plan.steps[-1].result if plan else None
+        results = plan.steps[-1].results if plan else ()
+        return results[-1] if results else None
 
     @property
     def steps(self) -> list[StepRecord]:
@@ -216,31 +245,9 @@ class Record:
     @property
     def calls(self) -> list[CallResult]:
         """Every call that consumed something, plans included, each once."""
-        return [result for _, result in self._calls_with_places]
-
-    @property
-    def _calls_with_places(self) -> Iterator[tuple[tuple[int, int | None], CallResult]]:
-        """Each call with its plan and its step; plans' own calls first."""
-        for plan in self.plans:
-            if plan.result:
-                yield (plan.index, None), plan.result
-        for plan in self.plans:
-            for step in plan.steps:
-                if step.result and step.reused_from is None:
-                    yield (plan.index, step.index), step.result
-
-    @property
-    def _answering_place(self) -> tuple[int, int | None] | None:
-        """Where the call is counted whose output is the answer."""
-        plan = self.answering_plan
-        if plan is None:
-            return None
-        step = plan.steps[-1]
-        at = plan.index
-        while step.reused_from is not None:
-            at = step.reused_from
-            step = self.plans[at].steps[step.index]
-        return at, step.index
+        plans = [plan.result for plan in self.plans if plan.result]
+        own = [step for step in self.steps if step.reused_from is None]
+        return plans + [result for step in own for result in step.results]
 
     @property
     def calls_without_answer(self) -> Iterator[Failure | Attempt]:
@@ -271,6 +278,9 @@ class Record:
                     continue
                 for lost in step.unmetered_cuts:
                     yield UnmeteredCall(step.worker, step.prompt, lost.cost_usd)
+                for turn in step.turns:
+                    if turn.result.usage is None:
+                        yield UnmeteredCall(step.worker, step.prompt, turn.result.cost_usd)
                 if step.status == "running" or step.is_unmetered:
                     cost_usd = step.result.cost_usd if step.result else None
                     yield UnmeteredCall(step.worker, step.prompt, cost_usd)
@@ -302,14 +312,28 @@ class Record:
             for plan in self.plans
         )
         own = [step for step in self.steps if step.reused_from is None]
-        return plans + sum(step.is_unmetered + len(step.unmetered_cuts) for step in own)
+        turns = sum(turn.result.usage is None for step in own for turn in step.turns)
+        return plans + turns + sum(step.is_unmetered + len(step.unmetered_cuts) for step in own)
+
+    @property
+    def segment_usage(self) -> Usage:
+        """Tokens since the client last sent results of tools; all of them where it never did."""
+        before = [segment.usage for segment in self.segments if segment.given is not None]
+        return self.usage - before[-1] if before else self.usage
+
+    @property
+    def segment_cost_usd(self) -> Decimal | None:
+        """What was spent since then; None: unknown."""
+        before = [segment.cost_usd for segment in self.segments if segment.given is not None]
+        if not before or self.cost_usd is None:
+            return self.cost_usd
+        return None if before[-1] is None else self.cost_usd - before[-1]
 
     @property
     def orchestration(self) -> Usage:
-        """Tokens of every call but the answering one."""
-        answering = self._answering_place
-        others = [result for place, result in self._calls_with_places if place != answering]
-        return sum((call.usage for call in (*others, *self.calls_without_answer) if call.usage), Usage())
+        """Tokens of every call of the newest segment but the answering one."""
+        answering = self.answering
+        return self.segment_usage - (answering.usage or Usage() if answering else Usage())
 
     @property
     def critical_path_s(self) -> float:
@@ -328,6 +352,10 @@ class Record:
             ends.append(ready + took)
         decided = [other.ended_s or 0.0 for other in self.plans if other.accepted]
         return max([ends[-1], *decided])
+
+
+def _number(call: PendingCall) -> int:
+    return call.number
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ It keeps nothing of its own between moves: what has happened is in the log, and 
 
 import asyncio
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 
 from conductor.errors import DeadlineExceeded, InvalidPlan, NoPlan, PodiumError, internal_error
 from conductor.model.failure import Failure
@@ -21,12 +21,13 @@ from conductor.run.events import (
     PlanStarted,
     RunFailed,
     RunFinished,
+    RunSuspended,
     Source,
     StepPlanned,
 )
 from conductor.run.ledger import Ledger
 from conductor.run.moves import ContinuePlan, Fail, Finish, Move, RunPlan, WritePlan, next_move
-from conductor.run.plan_run import PlanRun, RunContext
+from conductor.run.plan_run import PlanRun, RunContext, StepsWait
 from conductor.run.plan_writer import ConductorModel, PlanStream
 from conductor.run.record import PlanRecord, Record
 from conductor.run.team import Team
@@ -62,6 +63,7 @@ class RoundLoop:
         ledger: the run's spending.
         refusals: what workers have refused so far; a run inside another has those of the outer one.
         deadline_at_s: when the time of a run's caller is over, where the task has no deadline of its own.
+        write_down: puts the record where every process finds it, before the run is suspended.
     """
 
     def __init__(
@@ -72,9 +74,10 @@ class RoundLoop:
         ledger: Ledger,
         refusals: Refusals,
         deadline_at_s: float | None = None,
+        write_down: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         task = log.record.task
-        self._team, self._log = team, log
+        self._team, self._log, self._write_down = team, log, write_down
         self._fallbacks = team.fallbacks(task)
         self._began = time.monotonic() - log.record.wall_s
         if task.deadline_s is not None:
@@ -126,6 +129,8 @@ class RoundLoop:
                 case _:
                     try:
                         await self._run(move)
+                    except StepsWait:
+                        return await self._suspend()
                     except PodiumError:
                         if isinstance(self._next_move(), ContinuePlan):  # the record does not explain it
                             raise
@@ -141,6 +146,21 @@ class RoundLoop:
             await self._log.append_delta(AnswerDelta(self.now_s(), result.output, result.reasoning))
         finish = (result.finish if result else None) or FinishReason.STOP
         self._log.append(RunFinished(self.now_s(), result.output if result else "", finish))
+
+    async def _suspend(self) -> None:
+        """End this segment of the run: it is written down before anybody is told of its calls of tools."""
+        plan = self._record.plans[-1]
+        numbers = [
+            call.number
+            for step in plan.steps
+            if step.status == "waiting"
+            for call in step.turns[-1].calls
+            if call.number not in {given.number for given in step.turns[-1].results}
+        ]
+        last = plan.steps[-1]
+        text = last.turns[-1].result.output if last.status == "waiting" and self._log.has_answer_begun else ""
+        calls = self._record.calls_of_tools(numbers)
+        await self._log.append_durably(RunSuspended(self.now_s(), calls, text), self._write_down)
 
     async def _run(self, move: WritePlan | RunPlan | ContinuePlan) -> None:
         match move:

@@ -2,16 +2,19 @@
 bounded in depth.
 """
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing
+from dataclasses import dataclass, replace
 
 from conductor.errors import Interrupted, PodiumError, WorkerError, WorkerUnavailable
 from conductor.model.failure import Failure
+from conductor.model.messages import Native, PendingCall
 from conductor.model.pool_member import PoolMember
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
-from conductor.run.events import AnswerDelta, RunFailed, RunFinished
+from conductor.run.events import AnswerDelta, RunFailed, RunFinished, RunSuspended
 from conductor.run.record import Record
 from conductor.run.run import Run
+from conductor.run.turns import Given, GivenResult
 
 TEAM = "team"
 """The name under which the pool shows it."""
@@ -50,6 +53,8 @@ class TeamWorker:
                         yield Delta(text, reasoning)
                     case RunFinished(finish=finish):
                         yield _total(run.record, finish)
+                    case RunSuspended(calls=calls):
+                        yield _waits(run.record, calls)
                     case RunFailed(failure=failure):
                         yield _total(run.record, None)  # what it took, it took
                         raise _wrap(failure)
@@ -63,11 +68,42 @@ def team_member(model: str, open_inner: OpenInner) -> PoolMember:
     return PoolMember(TEAM, worker, TEAM_CARD, bills_inner_calls=True, sees_images=True)
 
 
+def _waits(record: Record, calls: tuple[PendingCall, ...]) -> Delta:
+    """The inner run waits for tools: its calls as one turn of the step that is it."""
+    shown = tuple(replace(each.call, id=str(each.number)) for each in calls)
+    native = Native(TEAM, "", {"run": record.id})
+    return replace(_total(record, FinishReason.TOOL_CALLS), tool_calls=shown, native=native)
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingInner:
+    """A run inside a run that waited for tools, and what they gave."""
+
+    record: Record
+    given: Given
+
+
+def find_waiting(call: Call, earlier: Mapping[str, Record]) -> WaitingInner | None:
+    """The run that `call` continues: its step's newest turn was the run's calls of tools. None: it begins one."""
+    turns = [n for n, message in enumerate(call.messages) if message.native and message.native.worker == TEAM]
+    if not turns:
+        return None
+    native = call.messages[turns[-1]].native
+    assert native is not None, "it was looked for"
+    record = earlier.get(str(native.payload["run"]))
+    after = call.messages[turns[-1] + 1 :]
+    if record is None or record.status != "waiting":
+        return None
+    results = tuple(GivenResult(int(each.id), each) for message in after for each in message.tool_results)
+    said = tuple(message for message in after if message.role != "tool")
+    return WaitingInner(record, Given(results, said))
+
+
 def _total(record: Record, finish: FinishReason | None) -> Delta:
     return Delta(
         finish=finish,
-        usage=record.usage,
-        cost_usd=record.cost_usd,
+        usage=record.segment_usage,
+        cost_usd=record.segment_cost_usd,
         inner_run=record.id,
         cost_is_bound=record.cost_is_bound,
     )

@@ -10,7 +10,7 @@ from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRef
 from conductor.model.failure import Attempt, Failure
 from conductor.model.retries import call_again
 from conductor.model.worker import Call, Reply, Worker
-from conductor.run.call import input_bound
+from conductor.run.call_bound import input_bound
 from serving.health import WorkerHealth
 from serving.layers.limited import Limited
 from serving.layers.rate import Rate

@@ -5,7 +5,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
-from conductor.model.messages import Message, Text
+from conductor.model.messages import Image, Message, Text, ToolCall, ToolResult
 from conductor.run.events import AnswerDelta, Event
 from conductor.run.record import Record, RunRecords
 from serving.accounts.caller import Caller
@@ -176,4 +176,12 @@ def _texts(record: Record) -> Iterator[str]:
 def _of(messages: tuple[Message, ...]) -> Iterator[str]:
     for message in messages:
         for part in message.parts:
-            yield part.text if isinstance(part, Text) else part.url
+            match part:
+                case Text(text=text):
+                    yield text
+                case Image(url=url):
+                    yield url
+                case ToolCall(arguments=arguments):
+                    yield arguments
+                case ToolResult():
+                    yield part.text

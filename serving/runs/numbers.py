@@ -5,6 +5,8 @@ are removed.
 from dataclasses import replace
 
 from conductor.model.failure import Attempt, Failure
+from conductor.model.messages import PendingCall, ToolCall
+from conductor.model.tools import NO_TOOLS
 from conductor.model.worker import CallResult
 from conductor.run.events import (
     AnswerDelta,
@@ -12,14 +14,18 @@ from conductor.run.events import (
     Event,
     PlanEnded,
     PlanStarted,
+    ResultsGiven,
     RunFailed,
     RunFinished,
+    RunSuspended,
     StepAborted,
     StepFinished,
     StepPlanned,
     StepStarted,
+    StepWaits,
 )
 from conductor.run.record import PlanRecord, Record, RunRecords, StepRecord
+from conductor.run.turns import Given, Segment, StepTurn
 
 
 def without_content(records: RunRecords) -> RunRecords:
@@ -39,6 +45,8 @@ def event_numbers(event: Event) -> Event:
             return replace(event, prompt=())
         case StepFinished(result=result):
             return replace(event, result=_result(result) or result)
+        case StepWaits() | RunSuspended() | ResultsGiven():
+            return _tool_event(event)
         case StepAborted():
             return replace(event, failure=_failure(event.failure), result=_result(event.result))
         case CallQueued(why=why):
@@ -51,6 +59,17 @@ def event_numbers(event: Event) -> Event:
             return replace(event, text="", reasoning="")
         case _:
             return event
+
+
+def _tool_event(event: StepWaits | RunSuspended | ResultsGiven) -> Event:
+    match event:
+        case StepWaits(result=result, calls=calls):
+            numbers = _result(result) or result
+            return replace(event, result=numbers, calls=tuple(_pending(each) for each in calls))
+        case RunSuspended(calls=calls, text=text):
+            return replace(event, calls=tuple(_pending(each) for each in calls), text=_length(text))
+        case ResultsGiven():
+            return replace(event, given=Given(()))
 
 
 def _plan_event(event: PlanStarted | StepPlanned | PlanEnded) -> Event:
@@ -75,11 +94,37 @@ def record_numbers(record: Record) -> Record:
     task = record.task
     return replace(
         record,
-        task=replace(task, conversation=(), plan=None, sampling=replace(task.sampling, stop=())),
+        task=replace(
+            task,
+            conversation=(),
+            plan=None,
+            sampling=replace(task.sampling, stop=()),
+            tools=NO_TOOLS,
+            answer_format=None,
+        ),
         plans=tuple(_plan(plan) for plan in record.plans),
         answer=_length(record.answer),
         failure=_failure(record.failure),
+        segments=tuple(_segment(segment) for segment in record.segments),
     )
+
+
+def _segment(segment: Segment) -> Segment:
+    given = None if segment.given is None else Given(())
+    return replace(segment, text=_length(segment.text), given=given)
+
+
+def _turn(turn: StepTurn) -> StepTurn:
+    calls = tuple(_pending(each) for each in turn.calls)
+    return StepTurn(_result(turn.result) or turn.result, calls)
+
+
+def _pending(each: PendingCall) -> PendingCall:
+    return replace(each, call=_tool_call(each.call))
+
+
+def _tool_call(call: ToolCall) -> ToolCall:
+    return replace(call, arguments=_length(call.arguments))
 
 
 def _plan(plan: PlanRecord) -> PlanRecord:
@@ -103,6 +148,7 @@ def _step(step: StepRecord) -> StepRecord:
         result=_result(step.result),
         failure=_failure(step.failure),
         cut=_attempts(step.cut),
+        turns=tuple(_turn(turn) for turn in step.turns),
     )
 
 
@@ -115,6 +161,8 @@ def _result(result: CallResult | None) -> CallResult | None:
         reasoning=_length(result.reasoning),
         attempts=_attempts(result.attempts),
         notes=(),
+        tool_calls=tuple(_tool_call(call) for call in result.tool_calls),
+        native=None,
     )
 
 

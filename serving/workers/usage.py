@@ -16,7 +16,7 @@ from conductor.errors import quote
 from conductor.model.messages import Image
 from conductor.model.usage import FREE, Price, Usage
 from conductor.model.worker import Call, Delta, FinishReason
-from conductor.run.call import input_bound
+from conductor.run.call_bound import input_bound
 from serving.workers.output_limit import MARGIN
 
 SLACK_FACTOR = 4

@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 
 from conductor import errors
 from conductor.errors import Reason
+from conductor.model.answer_format import AnswerFormat
 from conductor.model.failure import Failure
+from conductor.model.messages import Native
+from conductor.model.tools import Tool
 from conductor.run.codec import UnreadableRecord, dump, load
 from conductor.run.events import Event
 from conductor.run.record import VERSION, PlanRecord, Record, RunRecords, StepRecord
@@ -37,6 +40,15 @@ st.register_type_strategy(
         attempts=st.just(()),
     ),
 )
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | TEXT,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(TEXT, inner, max_size=2),
+    max_leaves=4,
+)
+OBJECTS = st.none() | st.dictionaries(TEXT, JSON, max_size=2)
+st.register_type_strategy(Native, st.builds(Native, payload=JSON))
+st.register_type_strategy(Tool, st.builds(Tool, parameters=OBJECTS, format=OBJECTS))
+st.register_type_strategy(AnswerFormat, st.builds(AnswerFormat, schema=OBJECTS))
 STEPS = st.lists(st.builds(StepRecord), max_size=2).map(tuple)
 PLANS = st.lists(st.builds(PlanRecord, steps=STEPS), max_size=2).map(tuple)
 RECORDS = st.builds(Record, plans=PLANS, version=st.just(VERSION))

@@ -11,7 +11,8 @@ from conductor.model.messages import Message
 from conductor.model.pool_member import PoolMember
 from conductor.model.usage import FREE, Price, Usage
 from conductor.model.worker import Call, FinishReason, Reply, Sampling
-from conductor.run.call import input_bound, open_call
+from conductor.run.call import open_call
+from conductor.run.call_bound import input_bound
 from conductor.run.ledger import Budget, BudgetLedger
 from serving.workers.account import Account
 from serving.workers.chat_chunks import decode

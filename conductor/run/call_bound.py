@@ -1,0 +1,57 @@
+"""The most that a call can take, known before it is made: what a budget holds for it."""
+
+import json
+
+from conductor.model.messages import Image, Message, Part, Text, ToolCall, ToolResult
+from conductor.model.pool_member import PoolMember
+from conductor.model.tools import Tool
+from conductor.model.usage import Usage
+from conductor.model.worker import Call
+
+TOKENS_PER_IMAGE = 2_048
+"""What is held for a picture. Some models count more: what passes the hold is billed all the same."""
+TOKENS_PER_MESSAGE = 16
+"""Upper bound of a chat template's marks around a message, a call or a tool."""
+
+
+def call_bound(member: PoolMember, call: Call) -> Usage:
+    """The most that `call` can take at `member`; its settings are already in `call`."""
+    return Usage(input_bound(call), call.sampling.max_output_tokens or member.max_output_tokens)
+
+
+def input_bound(call: Call) -> int:
+    """An upper bound of the prompt's tokens, without any model's tokenizer: a token is at least one byte of
+    UTF-8.
+    """
+    messages = sum(_message_bound(message) for message in call.messages)
+    return TOKENS_PER_MESSAGE + messages + sum(_tool_bound(tool) for tool in call.tools.offered)
+
+
+def _message_bound(message: Message) -> int:
+    native = _json_size(message.native.payload) if message.native else 0
+    return TOKENS_PER_MESSAGE + native + sum(_part_bound(part) for part in message.parts)
+
+
+def _part_bound(part: Part) -> int:
+    match part:
+        case Text(text=text):
+            return _size(text)
+        case Image():
+            return TOKENS_PER_IMAGE
+        case ToolCall():
+            return TOKENS_PER_MESSAGE + _size(part.name) + _size(part.arguments)
+        case ToolResult():
+            return TOKENS_PER_MESSAGE + sum(_part_bound(each) for each in part.parts)
+
+
+def _tool_bound(tool: Tool) -> int:
+    schemas = _json_size(tool.parameters) + _json_size(tool.format)
+    return TOKENS_PER_MESSAGE + _size(tool.name) + _size(tool.description) + schemas
+
+
+def _json_size(value: object) -> int:
+    return 0 if value is None else _size(json.dumps(value, default=str))
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))

@@ -1,0 +1,104 @@
+"""What a run with tools has behind it: a step's turns with its tools, and the segments between suspensions.
+
+A run is suspended when nothing of it can go on without its client. What its client was told by then is a
+segment; the results that the client sends begin the next one.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+
+from conductor.model.messages import Message, Part, PendingCall, Text, ToolResult
+from conductor.model.tools import Toolset
+from conductor.model.usage import Usage
+from conductor.model.worker import CallResult
+
+
+@dataclass(frozen=True, slots=True)
+class GivenResult:
+    """What a tool gave for the call of that number; its id is the provider's."""
+
+    number: int
+    result: ToolResult
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a client sends to a run that waits.
+
+    Args:
+        results: of some of the calls, in any order; their ids do not matter.
+        said: new messages of the user beside them.
+        tools: from now on; None: as before.
+    """
+
+    results: tuple[GivenResult, ...]
+    said: tuple[Message, ...] = ()
+    tools: Toolset | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepTurn:
+    """One turn of a step's own conversation: what its worker said, the tools it called, what they gave.
+
+    Args:
+        result: of the worker's call.
+        calls: of tools.
+        results: of the calls, as far as they are there.
+        said: by the user, beside them.
+    """
+
+    result: CallResult
+    calls: tuple[PendingCall, ...]
+    results: tuple[GivenResult, ...] = ()
+    said: tuple[Message, ...] = ()
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether every call has its result."""
+        return len(self.results) == len(self.calls)
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The turn as its worker is shown it: the results in the order of the calls."""
+        parts: list[Part] = [Text(self.result.output)] if self.result.output else []
+        parts += [pending.call for pending in self.calls]
+        asked = Message("assistant", tuple(parts), self.result.native)
+        given = {each.number: each.result for each in self.results}
+        answered = tuple(given[each.number] for each in self.calls if each.number in given)
+        return asked, Message("tool", answered), *self.said
+
+    def after(self, given: Given) -> "StepTurn":
+        """The turn with what of `given` is for it."""
+        ids = {each.number: each.call.id for each in self.calls}
+        new = tuple(
+            GivenResult(each.number, ToolResult(ids[each.number], each.result.parts, each.result.is_error))
+            for each in given.results
+            if each.number in ids
+        )
+        return StepTurn(self.result, self.calls, self.results + new, self.said + given.said) if new else self
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """What a run did until it was suspended, and what its client answered.
+
+    Args:
+        calls: numbers of the calls that the client was told of, those of earlier segments that still wait
+            included.
+        text: that the client was shown with them.
+        usage: of the whole run by then.
+        cost_usd: likewise; None: unknown.
+        given: what ended the suspension; None: it waits still.
+    """
+
+    calls: tuple[int, ...]
+    text: str = ""
+    usage: Usage = Usage()
+    cost_usd: Decimal | None = Decimal(0)
+    given: Given | None = None
+
+
+def conversation(turns: Iterable[StepTurn]) -> tuple[Message, ...]:
+    """Turns, each answered, as the worker is shown them after its prompt."""
+    return tuple(message for turn in turns for message in turn.messages)
