@@ -2,6 +2,15 @@
 
 from serving.api.dialect import Dialects
 from serving.api.dialects.chat import ChatDialect
+from serving.api.dialects.completions import CompletionsDialect
+from serving.api.dialects.embeddings import EmbeddingsDialect
 
 CHAT = ChatDialect()
-DIALECTS = Dialects({"/v1/chat/completions": CHAT}, default=CHAT)
+DIALECTS = Dialects(
+    {
+        "/v1/chat/completions": CHAT,
+        "/v1/completions": CompletionsDialect(),
+        "/v1/embeddings": EmbeddingsDialect(),
+    },
+    default=CHAT,
+)

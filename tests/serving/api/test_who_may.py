@@ -46,6 +46,8 @@ TABLE = (
     Asked("GET", "/v1/models/{name:path}", ANY_KEY),
     Asked("POST", CHAT, RUNS, ASK),
     Asked("POST", CHAT, RUNS, ASK | {"stream": True}),
+    Asked("POST", "/v1/completions", RUNS, {"model": "a", "prompt": "Once"}),
+    Asked("POST", "/v1/embeddings", (*RUNS[:2], 400, 400, 403, 400, 400), {"model": "a", "input": "x"}),
     Asked("POST", "/v1/plans", RUNS, ASK),
     Asked("GET", "/v1/workflows", READS),
     Asked("GET", "/v1/workflows/{id}", OF_MY_TEAM),
