@@ -9,6 +9,7 @@ from conductor.model.operation import TokenBias, WireOptions
 MOST_CHOICES = 8
 MOST_BIASES = 1024
 Penalty = Annotated[float, Field(ge=-2, le=2)]
+TokenNumber = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
@@ -19,7 +20,7 @@ class WireFields(BaseModel):
 
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
-    logit_bias: Annotated[dict[str, Bias], Field(max_length=MOST_BIASES)] | None = None
+    logit_bias: Annotated[dict[TokenNumber, Bias], Field(max_length=MOST_BIASES)] | None = None
 
     @property
     def penalties(self) -> WireOptions:

@@ -72,6 +72,7 @@ TABLE = (
     Asked("DELETE", "/v1/admin/keys/{key}", ADMINS),
     Asked("POST", "/v1/admin/reload", (*ADMINS[:-1], 400), {}),  # it was started from no file
     Asked("GET", "/v1/admin/openapi.json", ADMINS),
+    Asked("GET", "/v1/openapi.json", ANY_KEY),
 )
 """Every route, each method of it at least once."""
 NOT_THERE, NOT_SO = (401, 401, 404, 404, 404, 404, 404), (401, 401, 405, 405, 405, 405, 405)
