@@ -15,6 +15,7 @@ from serving.api import admin, completions, count_tokens, health, models, workfl
 from serving.api.authentication import CONSOLE, Authentication
 from serving.api.console import Console
 from serving.api.dialect import Dialects
+from serving.api.dialects.responses import routes as responses
 from serving.api.dialects.table import DIALECTS
 from serving.api.respond import failure
 from serving.edge.middleware import Edge
@@ -48,7 +49,14 @@ def build_api(
     app.state.service, app.state.dialects = service, dialects
     app.state.reload = reload
     app.state.directory, app.state.authenticator = directory, authenticator
-    fixed = (count_tokens.router, models.router, workflows.router, health.router, admin.router)
+    fixed = (
+        count_tokens.router,
+        responses.router,
+        models.router,
+        workflows.router,
+        health.router,
+        admin.router,
+    )
     for router in (completions.build_router(dialects), *fixed):
         app.include_router(router)
     app.mount(CONSOLE, Console())

@@ -16,6 +16,7 @@ from serving.accounts.caller import Scope
 from serving.api import record_json
 from serving.api.authentication import caller_of
 from serving.api.dialect import Dialect, Dialects
+from serving.api.earlier_runs import CallersRuns
 from serving.api.keeping import keeping_of
 from serving.api.request import ApiRequest
 from serving.api.resolve import ResolvedTask
@@ -52,7 +53,7 @@ async def _respond(request: Request, response: type[RunResponse]) -> Response:
     dialects: Dialects = request.app.state.dialects
     dialect, caller = dialects.of(request.scope["path"]), caller_of(request)
     caller.require(Scope.RUN)
-    parsed = await _parse(request, service, dialect)
+    parsed = await dialect.complete(await _parse(request, service, dialect), CallersRuns(service, caller))
     keeping = await keeping_of(request, caller, parsed.podium)
     return response(service, dialect, parsed, dict(request.headers), caller, keeping)
 

@@ -13,10 +13,27 @@ from conductor.model.failure import Failure
 from conductor.run.events import Event
 from conductor.run.record import RunRecords
 from conductor.run.run import Run
+from serving import errors
 from serving.api.request import ApiRequest
 
 CallId = Callable[[int], str]
 """The client's id for the call of a tool with that number (`PendingCall`)."""
+
+
+class EarlierRuns(Protocol):
+    """What is kept of earlier runs, as far as the caller may go on with them."""
+
+    async def find(self, id: str) -> RunRecords | None:
+        """The run of that id; None where there is none for the caller.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        ...
+
+    async def call_id(self, id: str) -> CallId:
+        """The client's ids of the calls of that run; raises as `find`."""
+        ...
 
 
 class Encoder(Protocol):
@@ -31,12 +48,14 @@ class Encoder(Protocol):
         ...
 
     def heartbeat(self) -> bytes:
-        """What is sent while nothing is said, so that neither a proxy nor the client gives up."""
+        """What shows a client that is waiting that somebody is at work: what its idle timer counts, and nothing
+        that it shows.
+        """
         ...
 
 
 class Dialect(Protocol):
-    """One wire format."""
+    """One wire format. What has a body here is what most of them do: a dialect subclasses this."""
 
     def parse(self, body: bytes) -> ApiRequest:
         """The request in `body`.
@@ -57,6 +76,26 @@ class Dialect(Protocol):
     def error_body(self, error: PodiumError | Failure, workflow_id: str | None) -> dict[str, Any]:
         """A failure, where nothing of the answer was sent."""
         ...
+
+    def status(self, error: PodiumError, *, is_paid: bool) -> int:
+        """The HTTP status of a failure: what its clients do next depends on it. `is_paid`: a model was called for
+        it.
+        """
+        return errors.row(error).status
+
+    def accepted(self, records: RunRecords, request: ApiRequest) -> tuple[int, dict[str, Any]]:
+        """The status and the body for a run in the background that has begun."""
+        record = records.record
+        return 202, {"id": record.id, "object": "workflow", "status": record.status}
+
+    async def complete(self, request: ApiRequest, earlier: EarlierRuns) -> ApiRequest:
+        """`request` with what it only refers to, such as earlier turns that the server keeps.
+
+        Raises:
+            BadTask: what it refers to is not kept, or not for its caller to see.
+            StoreUnavailable: the store is away.
+        """
+        return request
 
 
 def cancelled() -> PodiumError:

@@ -30,11 +30,6 @@ def model_name(record: Record) -> str:
     return plan.steps[-1].served_by or record.model
 
 
-def shown_answer(record: Record) -> str:
-    """What a client is shown as the answer: all of it, or what stands beside the calls of tools."""
-    return record.segments[-1].text if record.status == "waiting" else record.answer
-
-
 def usage(record: Record) -> Json:
     """The answering step's tokens, the rest beside them, and all in `total_tokens`. Where tokens of calls are in
     none of these sums, how many calls; and whether the cost is a bound for that.

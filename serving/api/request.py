@@ -1,9 +1,9 @@
 """A request, whatever the dialect it was written in: what is asked, and `podium`'s limits for it."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
@@ -94,6 +94,7 @@ class ApiRequest:
         include_usage: a stream ends with the run's usage.
         tools: what the model may call; the client runs them.
         answer_format: what the answer must be; None: any text.
+        echo: what the answer repeats of the request, as its dialect writes it.
         left_out: what was sent, is not served and does not change the answer: a line for each, for the record.
     """
 
@@ -107,6 +108,7 @@ class ApiRequest:
     tools: Toolset = NO_TOOLS
     answer_format: AnswerFormat | None = None
     left_out: tuple[str, ...] = ()
+    echo: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
     @property
     def token_estimate(self) -> int:

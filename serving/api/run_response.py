@@ -126,10 +126,10 @@ class RunResponse(Response):
             return True
 
     async def _show(self, run: Run, resolved: ResolvedTask | None, wire: "_Wire") -> None:
-        wire.workflow_id, wire.is_cached = run.record.id, bool(run.record.cached_from)
+        wire.run, wire.is_cached = run, bool(run.record.cached_from)
         self._call_ids = await self._service.store.call_ids() if run.record.task.tools else None
         if self._request.podium.background and not self._request.stream:
-            await wire.json(202, {"id": run.record.id, "object": "workflow", "status": run.record.status})
+            await wire.json(*self._dialect.accepted(run.records, self._request))
         elif self._request.stream and not self.plan_only:
             await self._stream(run, wire)
         else:
@@ -279,8 +279,8 @@ class _Wire:
 
     def __init__(self, send: Send, dialect: Dialect) -> None:
         self._send, self._dialect = send, dialect
-        self.workflow_id: str | None = None
-        """In headers and errors from the moment there is a run of that name."""
+        self.run: Run | None = None
+        """Its id is in headers and errors from the moment there is one."""
         self.extra: dict[str, str] = {}
         """More headers."""
         self.is_cached = False
@@ -296,10 +296,18 @@ class _Wire:
         )
         await self._send({"type": "http.response.body", "body": content})
 
+    @property
+    def workflow_id(self) -> str | None:
+        return self.run.record.id if self.run else None
+
     async def error(self, error: PodiumError) -> None:
-        await self.json(
-            errors.row(error).status, self._dialect.error_body(error, self.workflow_id), errors.headers(error)
+        is_paid = self.run is not None and bool(
+            self.run.record.usage.total_tokens or self.run.record.cost_usd
         )
+        status, headers = self._dialect.status(error, is_paid=is_paid), errors.headers(error)
+        if status != errors.row(error).status and status == errors.FINAL:
+            headers["x-should-retry"] = "false"
+        await self.json(status, self._dialect.error_body(error, self.workflow_id), headers)
 
     async def begin_stream(self) -> None:
         headers = {

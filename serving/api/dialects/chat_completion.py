@@ -5,7 +5,7 @@ from typing import Any
 from conductor.run.record import RunRecords
 from serving.api.dialect import CallId
 from serving.api.dialects.chat_tools import call_json
-from serving.api.record_json import model_name, shown_answer, summary, usage
+from serving.api.record_json import model_name, summary, usage
 
 Json = dict[str, Any]
 
@@ -15,7 +15,7 @@ def completion(records: RunRecords, call_id: CallId, *, trace: bool) -> Json:
     record = records.record
     reasoning = record.answering.reasoning if record.answering else ""
     calls = [call_json(call_id(pending.number), pending.call) for pending in record.pending]
-    content = shown_answer(record) or (None if calls else "")
+    content = record.shown or (None if calls else "")
     message: Json = {"role": "assistant", "content": content, "refusal": None, "annotations": []}
     if calls:
         message["tool_calls"] = calls

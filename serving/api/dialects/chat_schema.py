@@ -16,6 +16,7 @@ from pydantic import (
     model_validator,
 )
 
+from serving.api.dialects.chat_format import ResponseFormat
 from serving.api.dialects.chat_tools import MessageTools, ToolFields
 from serving.api.dialects.chat_unserved import (
     LEGACY_ROLE,
@@ -146,6 +147,7 @@ class ChatRequest(ToolFields, UnservedFields):
     ) = None
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     n: Literal[1] | None = 1
+    response_format: ResponseFormat | None = None
     reasoning_effort: Effort | None = None
     podium: Annotated[Podium, BeforeValidator(_or_empty)] = Field(default_factory=Podium)
 

@@ -52,7 +52,6 @@ class UnservedFields(BaseModel):
 
     functions: Any = None
     function_call: Annotated[Any, Neutral(("none", "auto"))] = None
-    response_format: Annotated[Any, Neutral(({"type": "text"},))] = None
     logprobs: Any = None
     top_logprobs: Any = None
     logit_bias: Any = None

@@ -25,7 +25,7 @@ def read_body(kind: type[Body], body: bytes, remedy: Remedy) -> Body:
         faults = exc.errors(include_url=False, include_context=False)
         if faults[0]["type"] == "json_invalid":
             raise BadTask(f"The body is not JSON: {faults[0]['msg']}.", param="body") from exc
-        param, fault = _innermost(faults, from_json(body))
+        param, fault = innermost(faults, from_json(body))
         param = param or "body"
         said = (
             "is not a field of it"
@@ -35,7 +35,7 @@ def read_body(kind: type[Body], body: bytes, remedy: Remedy) -> Body:
         raise BadTask(f"{param}: {said}.{remedy(param, fault['input'])}", param=param) from exc
 
 
-def _innermost(faults: list[ErrorDetails], body: object) -> tuple[str, ErrorDetails]:
+def innermost(faults: list[ErrorDetails], body: object) -> tuple[str, ErrorDetails]:
     """The first fault, with its place; where a field may be of several sorts, that of the sort the caller came
     nearest to.
     """

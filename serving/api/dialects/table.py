@@ -3,6 +3,10 @@
 from serving.api.dialect import Dialects
 from serving.api.dialects.chat import ChatDialect
 from serving.api.dialects.messages.dialect import MessagesDialect
+from serving.api.dialects.responses.dialect import ResponsesDialect
 
 CHAT = ChatDialect()
-DIALECTS = Dialects({"/v1/chat/completions": CHAT, "/v1/messages": MessagesDialect()}, default=CHAT)
+DIALECTS = Dialects(
+    {"/v1/chat/completions": CHAT, "/v1/messages": MessagesDialect(), "/v1/responses": ResponsesDialect()},
+    default=CHAT,
+)

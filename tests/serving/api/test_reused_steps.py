@@ -75,5 +75,5 @@ async def test_an_evaluation_over_http_counts_it_once() -> None:
     workflow: dict[str, Any] = record_json.workflow(records.record)
     outcome = outcome_of_workflow(workflow)
     assert outcome.calls == sum(each.usage is not None for each in records.record.calls)
-    of_answer = outcome_of_answer(completion(records, trace=True), "boss")
+    of_answer = outcome_of_answer(completion(records, str, trace=True), "boss")
     assert of_answer.calls == 2 + 2, "two plans, two steps"

@@ -7,9 +7,9 @@ import anthropic
 import openai
 import pytest
 
+from tests.serving.api.calling_team import calling_team
 from tests.serving.api.served import ASK, Json, Served, served
 from tests.serving.api.test_messages import PATH, PICTURE, QUESTION, sdk
-from tests.serving.api.tool_caller import calling_team
 
 NAMES = ("weather", "clock")
 CHAT_TOOLS: Any = [{"type": "function", "function": {"name": name}} for name in NAMES]
@@ -112,7 +112,7 @@ async def test_arguments_that_are_no_object_are_told_as_what_they_are() -> None:
 
 
 async def test_a_forged_id_is_an_error_in_the_dialects_own_shape() -> None:
-    forged = "call_" + "A" * 42
+    forged = "call_" + "A" * 40
     messages: Any = [
         *QUESTION["messages"],
         {"role": "assistant", "content": [{"type": "tool_use", "id": forged, "name": "clock", "input": {}}]},

@@ -28,7 +28,6 @@ REFUSED: dict[str, tuple[Json, str]] = {
     "functions": ({"functions": [TOOL["function"]]}, "functions"),
     "a function by its name": ({"function_call": {"name": "clock"}}, "function_call"),
     "JSON": ({"response_format": {"type": "json_object"}}, "response_format"),
-    "a schema": ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}, "response_format"),
     "logprobs": ({"logprobs": True}, "logprobs"),
     "top logprobs": ({"top_logprobs": 3}, "top_logprobs"),
     "a bias": ({"logit_bias": {"50256": -100}}, "logit_bias"),

@@ -1,57 +1,69 @@
-"""A worker for tests that calls every tool it is offered, and then tells what they gave."""
+"""A worker for tests that calls the tools it is offered: once after each word of the user, then it answers with what
+they gave.
+"""
 
-from collections.abc import AsyncGenerator
+import json
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 from conductor.model.messages import ToolCall
 from conductor.model.usage import Price, Usage
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 
-CALLED = Usage(10, 5)
+Json = dict[str, Any]
+
+
+def tool_caller(name: str, calls: Sequence[Sequence[str]] | None = None, said: str = "") -> Json:
+    """Its settings: in each of its turns it calls the tools of those names; None: every one it is offered, once."""
+    options: Json = {"said": said} | ({} if calls is None else {"calls": [list(turn) for turn in calls]})
+    factory = "tests.serving.api.tool_caller:ToolCaller"
+    return {"name": name, "kind": "python", "factory": factory, "options": options}
 
 
 class ToolCaller:
-    """Calls all tools at once, with the same arguments, while none has given anything.
+    """See `tool_caller`."""
 
-    Args:
-        name: in the pool.
-        price: per token.
-        arguments: of each call.
-    """
-
-    def __init__(self, name: str, price: Price | None, arguments: str = '{"city": "Rome"}') -> None:
-        self.name, self._price, self._arguments = name, price, arguments
+    def __init__(
+        self, name: str, price: Price | None, calls: list[list[str]] | None = None, said: str = ""
+    ) -> None:
+        self.name, self._price, self._calls, self._said = name, price, calls, said
+        self.seen: list[Call] = []
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """See `conductor.model.worker.Worker.open`."""
+        """See `Worker.open`."""
         return open_reply(self.name, "tool-caller", self._deltas(call), self._price)
 
     async def aclose(self) -> None:
         """Nothing to close."""
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
-        results = [result for message in call.messages for result in message.tool_results]
-        if not call.tools or results:
-            said = ", ".join(f"{'ERROR ' if each.is_error else ''}{each.text}" for each in results)
-            yield Delta(f"They gave: {said or 'nothing'}.")
-            yield Delta(finish=FinishReason.STOP, usage=CALLED)
+        self.seen.append(call)
+        asked = max((n for n, message in enumerate(call.messages) if message.role == "user"), default=0)
+        turns = [message.tool_results for message in call.messages[asked:] if message.tool_results]
+        offered = {tool.name: tool for tool in call.tools.offered}
+        plan = [list(offered)] if self._calls is None else self._calls
+        names = plan[len(turns)] if offered and len(turns) < len(plan) else []
+        if not names:
+            told = ", ".join(result.text for results in turns for result in results)
+            for word in ("Done: ", told or "nothing", "."):
+                yield Delta(text=word)
+            yield Delta(finish=FinishReason.STOP, usage=Usage(10, 3))
             return
-        yield Delta("I look.")
+        if self._said:
+            yield Delta(text=self._said)
         calls = tuple(
-            ToolCall(f"native-{tool.name}", tool.name, self._arguments) for tool in call.tools.offered
+            ToolCall(
+                f"own-{n}",
+                name,
+                _arguments(name, offered[name].kind),
+                offered[name].kind,
+                offered[name].namespace,
+            )
+            for n, name in enumerate(names)
         )
-        yield Delta(tool_calls=calls, finish=FinishReason.TOOL_CALLS, usage=CALLED)
+        yield Delta(tool_calls=calls, finish=FinishReason.TOOL_CALLS, usage=Usage(10, 2))
 
 
-def calling_team(**options: str) -> dict[str, object]:
-    """Settings: a conductor that plans one step, and the worker of that step, called `a`."""
-    plan = '{"worker": "a", "subtask": "Answer.", "access": []}'
-    factory = "tests.serving.api.tool_caller:ToolCaller"
-    return {
-        "conductor": {"worker": "conductor"},
-        "workers": [
-            {"name": "conductor", "kind": "scripted", "replies": [plan], "in_pool": False},
-            {"name": "a", "kind": "python", "factory": factory, "options": options, "sees_images": True},
-        ],
-        "models": {"mini": {}},
-    }
+def _arguments(name: str, kind: str) -> str:
+    return f"*** {name}" if kind == "custom" else json.dumps({"of": name})

@@ -10,7 +10,7 @@ from conductor.plan.plan import Step
 from conductor.run.events import StepPlanned
 from conductor.run.record import Record, RunRecords
 from conductor.run.run import Run
-from serving.api.dialect import CallId
+from serving.api.dialect import CallId, Dialect
 from serving.api.dialects.chat_stream import in_words
 from serving.api.dialects.messages.conversation import conversation, passed_over
 from serving.api.dialects.messages.errors import messages_error_body
@@ -20,7 +20,7 @@ from serving.api.dialects.messages.stream import MessagesEncoder
 from serving.api.request import ApiRequest, Podium
 
 
-class MessagesDialect:
+class MessagesDialect(Dialect):
     """See `Dialect`."""
 
     def parse(self, body: bytes) -> ApiRequest:

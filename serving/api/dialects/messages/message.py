@@ -10,7 +10,7 @@ from conductor.model.usage import Usage
 from conductor.model.worker import FinishReason
 from conductor.run.record import Record, RunRecords
 from serving.api.dialect import CallId
-from serving.api.record_json import model_name, shown_answer, summary
+from serving.api.record_json import model_name, summary
 
 Json = dict[str, Any]
 STOP_REASONS = {
@@ -36,7 +36,7 @@ def message(records: RunRecords, call_id: CallId, thoughts: str, *, trace: bool)
     content: list[Json] = []
     if thoughts:
         content.append({"type": "thinking", "thinking": thoughts, "signature": signature(record)})
-    if said := shown_answer(record):
+    if said := record.shown:
         content.append({"type": "text", "text": said, "citations": None})
     content += [tool_use(call_id, pending) | {"input": _input(pending.call)} for pending in record.pending]
     reason = "tool_use" if record.pending else STOP_REASONS[record.finish]
