@@ -6,12 +6,21 @@ from typing import Any
 import anthropic
 import pytest
 from anthropic.types import message_create_params
+from pydantic import BaseModel
 
 from conductor.model.answer_format import AnswerFormat
 from conductor.model.messages import Message, Text, ToolCall, ToolResult
 from serving.api.dialects.messages.dialect import MessagesDialect
 from serving.api.dialects.messages.schema import WITHOUT_EFFECT, MessagesRequest
 from tests.serving.api.served import ASK, Json, Served, plan, scripted, served, step, team
+
+
+class City(BaseModel):
+    """An answer's form."""
+
+    city: str
+    population: int
+
 
 ANSWER = "Blue light scatters most."
 QUESTION: Json = {"model": "mini", "max_tokens": 100, "messages": ASK["messages"]}
@@ -211,6 +220,28 @@ async def test_tokens_are_counted_and_nothing_is_run() -> None:
         assert not api.worker("conductor").calls
     assert 0 < short.input_tokens < 20
     assert more.input_tokens > short.input_tokens + 100
+
+
+async def test_an_answer_holds_to_the_schema_that_the_sdk_sends() -> None:
+    workers = [scripted("a", '{"city": "Paris", "population": 2000000}'), scripted("b", "Paris, I think.")]
+    async with served(team(workers=workers, workflows={})) as api, sdk(api) as client:
+        asked = QUESTION | {"model": "a"}
+        answer = await client.messages.parse(**asked, output_format=City)
+        with pytest.raises(anthropic.InternalServerError) as missed:
+            await client.messages.parse(**(QUESTION | {"model": "b"}), output_format=City)
+        bad: Any = {"format": {"type": "json_schema", "schema": {"type": "strange"}}}
+        with pytest.raises(anthropic.BadRequestError, match=r"output_config\.format\.schema"):
+            await client.messages.create(**(asked | {"output_config": bad}))
+    assert answer.parsed_output == City(city="Paris", population=2_000_000)
+    assert missed.value.response.headers["x-should-retry"] == "false"
+
+
+async def test_models_are_listed_for_anthropics_sdk_too() -> None:
+    async with served(team()) as api, sdk(api) as client:
+        names = [model.id async for model in client.models.list()]
+        one = await client.models.retrieve("mini")
+    assert names[:2] == ["mini", "ultra"]
+    assert (one.id, one.type) == ("mini", "model")
 
 
 async def test_failures_are_the_sdks_own_errors() -> None:
