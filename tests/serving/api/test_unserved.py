@@ -29,7 +29,6 @@ REFUSED: dict[str, tuple[Json, str]] = {
     "a tool by its name": ({"tool_choice": {"type": "function", "function": {"name": "clock"}}}, "tool_choice"),
     "functions": ({"functions": [TOOL["function"]]}, "functions"),
     "a function by its name": ({"function_call": {"name": "clock"}}, "function_call"),
-    "JSON": ({"response_format": {"type": "json_object"}}, "response_format"),
     "logprobs": ({"logprobs": True}, "logprobs"),
     "top logprobs": ({"top_logprobs": 3}, "top_logprobs"),
     "a bias": ({"logit_bias": {"50256": -100}}, "logit_bias"),
