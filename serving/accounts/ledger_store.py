@@ -60,6 +60,7 @@ class LedgerStore:
             self._heart.cancel()
             with suppress(asyncio.CancelledError):
                 await self._heart
+        self._writer.hurry()  # or others might sweep what is settled
         self._writer.post(RELEASE, self.owner)
         await self._writer.aclose()
 
@@ -87,7 +88,10 @@ class LedgerStore:
                 "The store of keys and budgets cannot be reached. Nothing was called; try again.",
                 detail="This replica could not renew its lease.",
             )
-        return await self._writer.do(HOLD, request)
+        refusal = await self._writer.do(HOLD, request)
+        if refusal is not None and self._writer.hurry():  # what is settled and not yet written frees some
+            refusal = await self._writer.do(HOLD, request)
+        return refusal
 
     def settle(self, bill: Bill) -> "asyncio.Future[None]":
         """Replace a hold by its bill, soon; nobody need wait for it."""
