@@ -107,7 +107,10 @@ class LedgerStore:
         self._writer.post(NOTE_EXHAUSTED, noted)
 
     def void(self, request: HoldRequest) -> "asyncio.Future[None]":
-        """Give back what was held for a call that was not made, soon; also where it is held only later."""
+        """Give back what was held for a call that was not made, soon, after the bills that wait; also where it is
+        held only later.
+        """
+        self._writer.hurry()
         return self._writer.post(VOID, request)
 
     async def beat(self) -> int:
