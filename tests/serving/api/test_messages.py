@@ -5,8 +5,22 @@ from typing import Any
 
 import anthropic
 import pytest
+from anthropic.types import message_create_params
+from pydantic import BaseModel
 
+from conductor.model.answer_format import AnswerFormat
+from conductor.model.messages import Message, Text, ToolCall, ToolResult
+from serving.api.dialects.messages.dialect import MessagesDialect
+from serving.api.dialects.messages.schema import WITHOUT_EFFECT, MessagesRequest
 from tests.serving.api.served import ASK, Json, Served, plan, scripted, served, step, team
+
+
+class City(BaseModel):
+    """An answer's form."""
+
+    city: str
+    population: int
+
 
 ANSWER = "Blue light scatters most."
 QUESTION: Json = {"model": "mini", "max_tokens": 100, "messages": ASK["messages"]}
@@ -208,6 +222,28 @@ async def test_tokens_are_counted_and_nothing_is_run() -> None:
     assert more.input_tokens > short.input_tokens + 100
 
 
+async def test_an_answer_holds_to_the_schema_that_the_sdk_sends() -> None:
+    workers = [scripted("a", '{"city": "Paris", "population": 2000000}'), scripted("b", "Paris, I think.")]
+    async with served(team(workers=workers, workflows={})) as api, sdk(api) as client:
+        asked = QUESTION | {"model": "a"}
+        answer = await client.messages.parse(**asked, output_format=City)
+        with pytest.raises(anthropic.InternalServerError) as missed:
+            await client.messages.parse(**(QUESTION | {"model": "b"}), output_format=City)
+        bad: Any = {"format": {"type": "json_schema", "schema": {"type": "strange"}}}
+        with pytest.raises(anthropic.BadRequestError, match=r"output_config\.format\.schema"):
+            await client.messages.create(**(asked | {"output_config": bad}))
+    assert answer.parsed_output == City(city="Paris", population=2_000_000)
+    assert missed.value.response.headers["x-should-retry"] == "false"
+
+
+async def test_models_are_listed_for_anthropics_sdk_too() -> None:
+    async with served(team()) as api, sdk(api) as client:
+        names = [model.id async for model in client.models.list()]
+        one = await client.models.retrieve("mini")
+    assert names[:2] == ["mini", "ultra"]
+    assert (one.id, one.type) == ("mini", "model")
+
+
 async def test_failures_are_the_sdks_own_errors() -> None:
     workers = [scripted("a", {"error": "refused"}), scripted("b", {"error": "overflow"})]
     async with served(team(workers=workers, workflows={})) as api:
@@ -251,3 +287,82 @@ async def test_progress_may_be_told_beside_pings() -> None:
     frames = [frame for frame in answer.text.split("\n\n") if frame.startswith("event: ping")]
     told = [json.loads(frame.partition("data: ")[2]).get("podium") for frame in frames]
     assert any(each and each["type"] == "step_planned" for each in told)
+
+
+def claude_codes(*turns: Json) -> Json:
+    """A request as Claude Code sends it, reduced to its shape."""
+    return {
+        "model": "a", "max_tokens": 32000, "stream": True, "messages": list(turns),
+        "system": [{"type": "text", "text": "S", "cache_control": {"type": "ephemeral"}}],
+        "tools": [{"name": "Read", "description": "r", "input_schema": {"$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object"}}],
+        "metadata": {"user_id": "{}"}, "thinking": {"type": "adaptive", "display": "omitted"},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}, "output_config": {"effort": "high"},
+    }  # fmt: skip
+
+
+def test_a_conversation_with_tools_is_read_as_claude_code_sends_it_back() -> None:
+    cached = {"cache_control": {"type": "ephemeral"}}
+    uses = [
+        {"type": "tool_use", "id": id, "name": "Read", "input": {"path": id, "all": False}} for id in "ab"
+    ]
+    request = MessagesDialect().parse(
+        json.dumps(
+            claude_codes(
+                {"role": "user", "content": "Fix it."},
+                {"role": "assistant", "content": [{"type": "thinking", "thinking": "", "signature": ""}, *uses]},
+                {"role": "user", "content": [
+                    {"type": "tool_result", "tool_use_id": "b", "content": "two"},
+                    {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": "one"}], "is_error": True, **cached},
+                    {"type": "tool_result", "tool_use_id": "c", "content": [{"type": "tool_reference", "tool_name": "Edit"}]},
+                    {"type": "text", "text": "Hurry."},
+                ]},
+                {"role": "assistant", "content": [{"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}]},
+                {"role": "system", "content": [{"type": "text", "text": "Be quick."}]},
+            )
+        ).encode()
+    )  # fmt: skip
+    assert request.conversation == (
+        Message.of("system", "S"),
+        Message.of("user", "Fix it."),
+        Message("assistant", tuple(ToolCall(id, "Read", f'{{"path":"{id}","all":false}}') for id in "ab")),
+        Message("tool", (
+            ToolResult("b", (Text("two"),)),
+            ToolResult("a", (Text("one"),), is_error=True),
+            ToolResult("c", (Text("The tool Edit can be called."),)),
+        )),
+        Message.of("user", "Hurry."),
+        Message("assistant", ()),
+        Message.of("system", "Be quick."),
+    )  # fmt: skip
+    assert (request.effort, request.podium.progress) == ("high", "off")
+    assert request.left_out == (
+        "messages[3].content[0] is shown to nobody: a block of type 'server_tool_use'.",
+    )
+
+
+def test_a_schema_for_the_answer_is_taken_in_its_new_and_in_its_old_place() -> None:
+    wanted = {"type": "json_schema", "schema": {"type": "object"}}
+    for fields in ({"output_config": {"format": wanted}}, {"output_format": wanted}):
+        request = MessagesDialect().parse(json.dumps(QUESTION | fields).encode())
+        assert request.answer_format == AnswerFormat({"type": "object"})
+
+
+def test_every_field_that_the_sdk_knows_is_served_refused_or_without_effect() -> None:
+    by_name = {*message_create_params.MessageCreateParamsBase.__annotations__, "stream"}
+    assert by_name - MessagesRequest.model_fields.keys() <= WITHOUT_EFFECT
+
+
+async def test_pictures_may_be_longer_than_text_may() -> None:
+    padded = DOT + "A" * 4096
+    picture = PICTURE | {"source": PICTURE["source"] | {"data": padded.replace("=", "A")}}
+    limits = {"max_text_bytes": 2048}
+    workers = [scripted("seeing", sees_images=True)]
+    async with served(team(workers=workers, workflows={}, limits=limits)) as api:
+        fields = QUESTION | {"model": "seeing"}
+        seen = await api.http.post(PATH, json=fields | {"messages": [{"role": "user", "content": [picture]}]})
+        document = {"type": "document", "source": {"type": "text", "data": "x" * 4096}}
+        read = await api.http.post(
+            PATH, json=fields | {"messages": [{"role": "user", "content": [document]}]}
+        )
+    assert seen.status_code == 200, seen.text
+    assert (read.status_code, read.json()["error"]["type"]) == (413, "request_too_large")

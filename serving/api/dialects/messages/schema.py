@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from conductor.errors import BadTask
 from conductor.model.answer_format import AnswerFormat
+from serving.api.answer_format import read_schema
 from serving.api.dialects.chat_schema import MOST_PARTS, MOST_STOP_CHARS
 from serving.api.dialects.messages.blocks import MOST_BLOCKS, Block, Ignoring, Json, TextBlock
 from serving.api.dialects.messages.tools import ToolFields
@@ -59,6 +60,10 @@ class JsonFormat(Ignoring):
     type: Literal["json_schema"]
     schema_: Json = Field(alias="schema")
 
+    def read(self, param: str) -> AnswerFormat:
+        """It, as every dialect says it; `param` is where it came."""
+        return read_schema(self.schema_, None, strict=True, param=param, any_root=True)
+
 
 class OutputConfig(Ignoring):
     """How much effort the answer is worth, and what it must be."""
@@ -86,9 +91,10 @@ class Prompt(ToolFields):
 
     @property
     def answer_format(self) -> AnswerFormat | None:
-        """What the answer must be."""
-        wanted = (self.output_config and self.output_config.format) or self.output_format
-        return AnswerFormat(wanted.schema_) if wanted else None
+        """What the answer must be; raises BadTask where that is no schema that is taken."""
+        if self.output_config is not None and self.output_config.format is not None:
+            return self.output_config.format.read("output_config.format")
+        return self.output_format.read("output_format") if self.output_format else None
 
 
 class MessagesRequest(Prompt):
