@@ -6,10 +6,14 @@ from typing import Any
 import openai
 import pytest
 
+from conductor.errors import BadTask
+from conductor.model.messages import Message
 from serving.api.dialects.responses.compaction import pack, unpack
+from serving.database.address import Address
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import Json, Served, scripted, served, team
 from tests.serving.api.tool_caller import tool_caller
+from tests.serving.runs.stores import replicas
 from tests.serving.states import until
 
 ANSWER = "Blue light scatters most."
@@ -49,7 +53,8 @@ async def test_a_response_is_retrieved_until_it_is_deleted() -> None:
         for gone in (sdk.responses.retrieve(given.id), sdk.responses.delete(given.id)):
             with pytest.raises(openai.NotFoundError):
                 await gone
-        assert (await api.newest())["answer"] == ANSWER, "the record of the run stays"
+        record = await api.newest()
+        assert (record["content"], record["answer"]) == (False, "… [25 characters]"), "the run's numbers stay"
 
 
 async def test_what_is_not_to_be_stored_cannot_be_asked_for() -> None:
@@ -208,15 +213,40 @@ async def test_input_is_counted_and_compacted_without_a_call() -> None:
 
 
 def test_a_compaction_of_any_size_is_bounded_when_it_is_read() -> None:
-    from conductor.errors import BadTask
-    from conductor.model.messages import Message
-
     said = (Message.of("user", "x" * 1000),)
     assert unpack(pack(said), "input[0]") == said
     bomb = pack((Message.of("user", "x" * 20_000_000),))
     assert len(bomb) < 100_000
     with pytest.raises(BadTask, match="not made by this server"):
         unpack(bomb, "input[0]")
+
+
+async def test_any_replica_answers_for_any_response(store_address: Address) -> None:
+    worker = tool_caller("a", [["look"]])
+    async with replicas(store_address, team(workers=[worker], workflows={})) as (first, second):
+        one, other = first.api.sdk, second.api.sdk
+        asked: Json = {"model": "a", "input": "Go.", "tools": TOOLS}
+        waits = await one.responses.create(**asked, background=True, stream=True)
+        live: list[Any] = [event.to_dict() async for event in waits]
+        id = live[0]["response"]["id"]
+        assert [item["type"] for item in live[-1]["response"]["output"]] == ["function_call"]
+        again: list[Any] = [
+            event.to_dict() async for event in await other.responses.retrieve(id, stream=True)
+        ]
+        assert [(e["type"], e["sequence_number"]) for e in again] == [
+            (e["type"], e["sequence_number"]) for e in live
+        ]
+        kept = await other.responses.retrieve(id)
+        given = await other.responses.create(
+            model="a", previous_response_id=id, input=results(kept, "seen"), tools=TOOLS
+        )
+        assert given.output_text == "Done: seen."
+        for sdk in (one, other):
+            assert (await sdk.responses.retrieve(given.id)).output_text == "Done: seen."
+            assert [item.type for item in (await sdk.responses.retrieve(id)).output] == ["function_call"]
+        await one.responses.delete(given.id)
+        with pytest.raises(openai.NotFoundError):
+            await other.responses.retrieve(given.id)
 
 
 async def test_a_response_of_another_team_is_as_one_that_never_was(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import time
 import uuid
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
@@ -127,18 +126,13 @@ async def response(
 
 @router.delete("/{response_id}")
 async def delete(request: Request, response_id: str) -> Response:
-    """Forget a response. The record of its run stays, for who accounts for it."""
+    """Remove a response: its texts, and those of its run's record. The run's numbers stay, for who accounts for it."""
     service: Service = request.app.state.service
     records, _ = await _find(request, response_id, Scope.RUN)
     record = records.record
     if record.status in ("running", "detached", "waiting"):
         raise BadTask(f"{quote(response_id)} is in progress. Cancel it first.", param="response_id")
-    task = record.task
-    kept = {**task.echo, "response": {**task.echo["response"], "store": False}}
-    whole = await service.store.get(record.id)
-    assert whole is not None, "it was found"
-    forgotten = replace(whole.record, task=replace(whole.record.task, echo=kept))
-    await service.store.put(replace(whole, record=forgotten))
+    await service.store.remove_texts(record.id)
     return success({"id": response_id, "object": "response", "deleted": True})
 
 
