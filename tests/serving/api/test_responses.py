@@ -4,8 +4,10 @@ from typing import Any
 
 import openai
 import pytest
+from openai.types.responses import response_create_params
 from pydantic import BaseModel
 
+from serving.api.dialects.responses.schema import WITHOUT_EFFECT, ResponsesRequest
 from tests.serving.api.served import Json, Served, scripted, served, team
 from tests.serving.api.tool_caller import tool_caller
 
@@ -259,3 +261,13 @@ async def test_a_heartbeat_is_an_event_that_idle_timers_count() -> None:
         events = [event async for event in stream]
     assert [event.type for event in events].count("response.in_progress") > 2
     assert [event.sequence_number for event in events] == list(range(len(events)))
+
+
+def test_every_field_of_the_sdk_s_is_decided_about() -> None:
+    """Served, refused where it would change the answer, or known to have no effect."""
+    base = response_create_params.ResponseCreateParamsBase
+    fields = (
+        base.__annotations__.keys()
+        | response_create_params.ResponseCreateParamsNonStreaming.__annotations__.keys()
+    )
+    assert fields - ResponsesRequest.model_fields.keys() == WITHOUT_EFFECT
