@@ -7,7 +7,7 @@ import openai
 import pytest
 
 from conductor.errors import BadTask
-from conductor.model.messages import Message
+from conductor.model.messages import Image, Message, Native, Text, ToolResult
 from serving.api.dialects.responses.compaction import pack, unpack
 from serving.database.address import Address
 from tests.serving.api.keyed import keyed
@@ -219,6 +219,18 @@ def test_a_compaction_of_any_size_is_bounded_when_it_is_read() -> None:
     assert len(bomb) < 100_000
     with pytest.raises(BadTask, match="not made by this server"):
         unpack(bomb, "input[0]")
+
+
+def test_a_compaction_of_a_client_s_own_making_holds_no_more_than_items_may() -> None:
+    native = Message("assistant", (Text("x"),), Native("claude", "", [{"type": "web_search"}]))
+    assert unpack(pack((native,)), "input[0]") == (Message.of("assistant", "x"),)
+    pictures = [
+        Message("user", (Image("file:///x"),)),
+        Message("tool", (ToolResult("1", (Image("gopher://x"),)),)),
+    ]
+    for message in pictures:
+        with pytest.raises(BadTask, match="encrypted_content"):
+            unpack(pack((message,)), "input[0]")
 
 
 async def test_any_replica_answers_for_any_response(store_address: Address) -> None:
