@@ -13,6 +13,12 @@ from serving.settings.sections import HttpSettings
 from serving.settings.settings import Settings, SettingsError
 
 
+UPLOAD = "/v1/files"
+"""A `POST` to it is a form with a file."""
+FORM_BYTES = 65_536
+"""Of the form, beside the file."""
+
+
 class ErrorBody(Protocol):
     """Writes errors in the dialect of a path: the edge knows none."""
 
@@ -26,6 +32,8 @@ class Policy(HttpSettings):
 
     max_body_bytes: int
     max_text_bytes: int
+    max_upload_bytes: int
+    """Of a body sent to `UPLOAD`."""
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
@@ -35,6 +43,7 @@ class Policy(HttpSettings):
             **settings.http.model_dump(),
             max_body_bytes=limits.max_body_bytes,
             max_text_bytes=limits.max_text_bytes,
+            max_upload_bytes=settings.batches.max_file_bytes + FORM_BYTES,
         )
 
     @classmethod
