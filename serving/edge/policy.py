@@ -32,7 +32,7 @@ class Policy(HttpSettings):
 
     max_body_bytes: int
     max_text_bytes: int
-    max_upload_bytes: int
+    max_upload_bytes: int = FORM_BYTES
     """Of a body sent to `UPLOAD`."""
 
     @classmethod
