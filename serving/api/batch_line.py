@@ -19,7 +19,6 @@ from serving.batches.runner import AGAIN_S, LATER, LineAnswer, SendLine
 
 def line_sender(app: FastAPI) -> SendLine:
     """Sends lines to the routes of `app`, past its edge and its authentication: whose they are is known."""
-    routes = ExceptionMiddleware(app.router, cast(Any, app.exception_handlers))
 
     async def send_line(path: str, body: bytes, caller: Caller, name: str) -> LineAnswer:
         headers = {"content-type": "application/json", HEADER.lower(): name}
@@ -41,6 +40,7 @@ def line_sender(app: FastAPI) -> SendLine:
             CALLER: caller,
         }
         exchange = _Exchange(body)
+        routes = ExceptionMiddleware(app.router, cast(Any, app.exception_handlers))
         await routes(scope, exchange.receive, exchange.send)
         return exchange.answer()
 
@@ -77,5 +77,5 @@ class _Exchange:
     def _later_s(self, body: Any) -> float | None:
         if self._status not in (429, 503) or self._headers.get("x-should-retry") != "true":
             return None
-        error = body.get("error") or {}
-        return float(self._headers.get("retry-after", AGAIN_S)) if error.get("code") in LATER else None
+        later_s = float(self._headers.get("retry-after", AGAIN_S))
+        return later_s if body.get("error", {}).get("code") in LATER else None

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, Row, Select, Table, delete, func, insert, select, true, update
+from sqlalchemy import ColumnElement, Row, Table, delete, func, insert, select, true, update
 
 from conductor.run.record import Account
 from serving.accounts.caller import Caller
@@ -124,12 +124,11 @@ class DatabaseBatchStore:
 
     async def counts(self, batch_id: str) -> tuple[int, int]:
         """See `BatchStore`."""
-        query = select(func.count(), func.coalesce(func.sum(batch_line.c.is_error), 0)).where(
+        query = select(batch_line.c.is_error, func.count().label("n")).where(
             batch_line.c.batch_id == batch_id
         )
-        rows = await self._rows(query)
-        n, failed = (int(rows[0][0]), int(rows[0][1])) if rows else (0, 0)
-        return n - failed, failed
+        found = {row.is_error: int(row.n) for row in await self._rows(query.group_by(batch_line.c.is_error))}
+        return found.get(0, 0), found.get(1, 0)
 
     async def numbers(self, batch_id: str) -> set[int]:
         """See `BatchStore`."""
@@ -146,7 +145,7 @@ class DatabaseBatchStore:
         async with (await self._store.database()).writing() as connection:
             await connection.execute(delete(batch_line).where(batch_line.c.batch_id == batch_id))
 
-    async def _rows(self, query: Select[Any]) -> list[Row[Any]]:
+    async def _rows(self, query: Any) -> list[Row[Any]]:
         if not self._store.address.may_hold_something:
             return []
         async with (await self._store.database()).reading() as connection:

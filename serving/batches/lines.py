@@ -83,7 +83,7 @@ def parse_lines(content: bytes, endpoint: str, most: int) -> tuple[list[Line], l
 def answered(batch_id: str, line: Line, status: int, run_id: str, body: Any) -> LineResult:
     """The line of a request that got an HTTP answer."""
     response = {"status_code": status, "request_id": run_id, "body": body}
-    return _result(batch_id, line, is_error=status >= 400, response=response, error=None)  # noqa: PLR2004
+    return _result(batch_id, line, is_error=status >= 400, response=response, error=None)
 
 
 def not_run(batch_id: str, line: Line, code: str, message: str) -> LineResult:

@@ -150,7 +150,7 @@ class Batches:
     async def _work(self, id: str) -> None:
         batch = await self.store.get(id)
         if batch is None or not batch.is_open:
-            return
+            return None
         content = await self.store.content(batch.input_file_id)
         if content is None:
             message = f"The file {batch.input_file_id} is not kept any more. Send it again."
@@ -165,6 +165,7 @@ class Batches:
         done = await self.store.numbers(id)
         await _Lines(self, batch, caller).run([line for line in lines if line.number not in done])
         await self._finish(id, lines, policies)
+        return None
 
     async def owned(self, id: str) -> Batch:
         """The batch as it is now.

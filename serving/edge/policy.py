@@ -12,7 +12,6 @@ from serving.edge import VARIABLE
 from serving.settings.sections import HttpSettings
 from serving.settings.settings import Settings, SettingsError
 
-
 UPLOAD = "/v1/files"
 """A `POST` to it is a form with a file."""
 FORM_BYTES = 65_536
