@@ -149,7 +149,7 @@ async def test_a_file_may_be_longer_than_a_request_but_not_than_the_settings_say
 
 
 async def test_a_cancelled_batch_begins_no_more_lines_and_keeps_what_there_is() -> None:
-    slow = [scripted("a", "Done.", delay_s=0.3, price=PRICE)]
+    slow = [scripted("a", "Done.", delay_s=0.3, price=PRICE), scripted("b"), scripted("c")]
     async with served(team(workers=slow, batches={"lines_at_once": 1})) as api:
         id = await begin(api.sdk, *(line(str(n)) for n in range(50)))
         await until(lambda: len(api.worker("a").calls) >= 2, "a line has ended")
@@ -163,7 +163,7 @@ async def test_a_cancelled_batch_begins_no_more_lines_and_keeps_what_there_is() 
 
 async def test_lines_that_have_not_begun_in_time_are_in_the_error_file() -> None:
     late_us = 0
-    slow = [scripted("a", "Done.", delay_s=0.3, price=PRICE)]
+    slow = [scripted("a", "Done.", delay_s=0.3, price=PRICE), scripted("b"), scripted("c")]
     settings = team(workers=slow, batches={"lines_at_once": 1})
     async with served(settings, clock=lambda: now_us() + late_us) as api:
         id = await begin(api.sdk, *(line(str(n)) for n in range(20)))
