@@ -16,9 +16,7 @@ def line(name: str, question: str) -> str:
 
 lines = [line("france", "What is the capital of France?"), line("peru", "What is the capital of Peru?")]
 sent = client.files.create(file=("questions.jsonl", "\n".join(lines).encode()), purpose="batch")
-batch = client.batches.create(
-    input_file_id=sent.id, endpoint="/v1/chat/completions", completion_window="24h"
-)
+batch = client.batches.create(input_file_id=sent.id, endpoint="/v1/chat/completions", completion_window="24h")
 while batch.status not in ("completed", "failed", "expired", "cancelled"):
     time.sleep(0.5)
     batch = client.batches.retrieve(batch.id)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import anthropic
+import httpx2
 import openai
 import pytest
 
@@ -57,7 +58,7 @@ TABLE = (
     Asked("GET", "/v1/workflows/{id}", OF_MY_TEAM),
     Asked("GET", "/v1/workflows/{id}/events", OF_MY_TEAM),
     Asked("POST", "/v1/workflows/{id}/cancel", OF_MY_TEAM_TO_RUN, {}),
-    Asked("POST", "/v1/files", (401, 401, 415, 415, 415, 415, 415), {}),  # a form is taken: test_batches.py
+    Asked("POST", "/v1/files", RUNS),
     Asked("GET", "/v1/files", READS),
     Asked("GET", "/v1/files/{file}", OF_MY_TEAM),
     Asked("GET", "/v1/files/{file}/content", OF_MY_TEAM),
@@ -134,6 +135,13 @@ async def add_file_and_batch(it: Keyed) -> None:
     await store.add(Batch(WORK, account, "", "completed", FILE, CHAT, {}, 1, 1, later_us))
 
 
+async def send(it: Keyed, who: str | None, asked: Asked, path: str) -> httpx2.Response:
+    if (asked.method, path) != ("POST", "/v1/files"):
+        return await it.ask(who, asked.method, path, asked.body, asked.headers)
+    form: Any = {"data": {"purpose": "batch"}, "files": {"file": ("in.jsonl", b"{}")}}
+    return await it.api.http.post(path, headers=it.headers(who), **form)
+
+
 async def test_every_route_gives_every_sort_of_key_what_it_may_have_and_nothing_else(it: Keyed) -> None:
     id = await run_of(it, "mine")
     spare = (await it.directory.create_key("spare"))[1].id
@@ -149,7 +157,7 @@ async def test_every_route_gives_every_sort_of_key_what_it_may_have_and_nothing_
     seen: dict[tuple[str, str], tuple[int, ...]] = {}
     for asked in (*TABLE, *BESIDES):
         path = re.sub(r"\{([^}]+)\}", lambda place: names[place[1]], asked.path)
-        answers = [await it.ask(who, asked.method, path, asked.body, asked.headers) for who in WHO]
+        answers = [await send(it, who, asked, path) for who in WHO]
         seen[asked.method, asked.path] = tuple(answer.status_code for answer in answers)
         assert seen[asked.method, asked.path] == asked.statuses, asked
         for answer in answers:
