@@ -15,7 +15,7 @@ from conductor.errors import Overloaded, PodiumError, TooSlow
 from serving import errors
 from serving.edge.body import ClientGoneError, check_text, read_body
 from serving.edge.caller import WITH_BODY, check_content_type, check_host, check_origin
-from serving.edge.policy import ErrorBody, Policy
+from serving.edge.policy import UPLOAD, ErrorBody, Policy
 from serving.edge.waiting import WaitingRoom
 
 logger = logging.getLogger("podium")
@@ -73,13 +73,17 @@ class Edge:
         headers, server = scope["headers"], (scope.get("server") or ("",))[0]
         check_host(headers, self._policy, server)
         origin = check_origin(headers, self._policy, server)
-        check_content_type(scope["method"], headers)
+        check_content_type(scope["method"], headers, is_upload=_is_upload(scope))
         return origin
 
     async def _whole(self, scope: Scope, receive: Receive) -> Receive:
         """Reads the body; gives it as one message, and after it what else is received."""
-        body = await read_body(scope, receive, self._policy, self._room)
-        check_text(body, self._policy.max_text_bytes)
+        policy, is_upload = self._policy, _is_upload(scope)
+        if is_upload:
+            policy = policy.model_copy(update={"max_body_bytes": policy.max_upload_bytes})
+        body = await read_body(scope, receive, policy, self._room)
+        if not is_upload:
+            check_text(body, policy.max_text_bytes)
         given = False
 
         async def replay() -> Message:
@@ -97,6 +101,10 @@ class Edge:
         if (more := self._room.evicted - self._evicted) and now_s - self._logged_s > LOG_EVERY_S:
             logger.warning("%d connections without a whole request were closed to make room", more)
             self._evicted, self._logged_s = self._room.evicted, now_s
+
+
+def _is_upload(scope: Scope) -> bool:
+    return scope["method"] == "POST" and scope["path"] == UPLOAD
 
 
 def _allowing(send: Send, origin: str) -> Send:
