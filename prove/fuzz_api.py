@@ -8,9 +8,11 @@ What a caller's own time limit makes of a request is a 504 by design, so `podium
 import argparse
 import asyncio
 import json
+import re
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from serving.database.address import sqlite_address
 
 REQUIREMENT = "schemathesis==4.32.5"
 FOLDER = ROOT / "build" / "fuzz-api"
+REPORT = FOLDER / "report.ndjson"
 PHASES = "examples,coverage,fuzzing"
 PRICE: Json = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
 PLAN = '{"worker": "a", "subtask": "Find.", "access": []}\n{"worker": "b", "subtask": "End.", "access": [0]}'
@@ -108,10 +111,13 @@ async def _run(described: Path, url: str, secret: str, n: int, seed: int, max_ti
             "--request-timeout",
             "60",
         ),
-        *("--suppress-health-check", "all"),
+        *("--suppress-health-check", "all", "--report", "ndjson", "--report-ndjson-path", str(REPORT)),
         cwd=FOLDER,
     )
-    return await process.wait()
+    status = await process.wait()
+    counted = Counter(re.findall(r'"status_code":(\d+)', REPORT.read_text()))
+    sys.stdout.write("Answers: " + ", ".join(f"{n} x {code}" for code, n in sorted(counted.items())) + "\n")
+    return status or int(any(code >= "5" for code in counted))
 
 
 def narrow(document: Json) -> Json:
