@@ -11,6 +11,8 @@ from conductor import errors
 from conductor.model.failure import Failure
 
 UNAUTHORIZED = 401
+FINAL = 400
+"""The status after which no client asks again."""
 
 
 class Row(NamedTuple):
@@ -37,6 +39,7 @@ TABLE: Mapping[type[errors.PodiumError], Row] = {
     errors.WorkerUnavailable: Row(502, "upstream_error", "worker_unavailable"),
     errors.WorkerBusy: Row(503, "upstream_error", "worker_busy"),
     errors.WorkerRefused: Row(502, "upstream_error", "worker_refused"),
+    errors.AnswerInvalid: Row(502, "upstream_error", "answer_invalid"),
     errors.ContextOverflow: Row(400, "invalid_request_error", "context_length_exceeded"),
     errors.BudgetExceeded: Row(402, "budget_error", "budget_exceeded"),
     errors.DeadlineExceeded: Row(504, "timeout_error", "deadline_exceeded"),

@@ -1,5 +1,6 @@
 """The layers around each worker, declared once."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -7,6 +8,7 @@ from conductor.model.worker import Worker
 from serving.clients import identity_of, model_name
 from serving.health import Health, WorkerHealth
 from serving.layers.balancing import Balancing, Deployment
+from serving.layers.conforming import Conforming
 from serving.layers.failing_over import FailingOver
 from serving.layers.fitting import Fitting
 from serving.layers.limited import Limited
@@ -16,6 +18,8 @@ from serving.layers.retrying import Retrying
 from serving.layers.skipping_refused import SkippingRefused
 from serving.layers.traced import Traced
 from serving.layers.watched import Watched
+from serving.schemas import anthropic, gemini, openai, vllm
+from serving.schemas.translation import Translate, translate_to_words
 from serving.settings.known_models import accepts_of
 from serving.settings.settings import Settings
 from serving.settings.workers import (
@@ -41,6 +45,15 @@ class Context:
     """Which of several places it is; empty: the only one, or the worker as a whole."""
 
 
+TRANSLATIONS: Mapping[str, Translate] = {
+    "anthropic": anthropic.translate,
+    "gemini": gemini.translate,
+    "openai": openai.translate_compatible,
+    "vllm": vllm.translate,
+}
+"""What each kind of worker is sent of an answer's form; others are told it in words."""
+OPENAI_MODEL = re.compile(r"(^|/)(gpt-\d|chatgpt-|o\d)", re.ASCII)
+"""Models that are OpenAI's own, whoever passes their calls on."""
 Layer = Callable[[Worker, Context], Worker]
 """Wraps a worker as its settings say; the worker itself where they ask for nothing."""
 
@@ -93,6 +106,17 @@ def _fit(worker: Worker, context: Context) -> Worker:
     return Fitting(worker, own.model, accepts_of(own)) if isinstance(own, API_SETTINGS) else worker
 
 
+def _conform(worker: Worker, context: Context) -> Worker:
+    own = context.own
+    translate = TRANSLATIONS.get(own.kind, translate_to_words)
+    if isinstance(own, API_SETTINGS):
+        if not accepts_of(own).json_schema:
+            translate = translate_to_words
+        elif own.kind == "openai" and OPENAI_MODEL.search(own.like or own.model):
+            translate = openai.translate
+    return Conforming(worker, translate)
+
+
 def _permit(worker: Worker, context: Context) -> Worker:
     own = context.own
     return Permitted(worker, accepts_of(own).default_effort if isinstance(own, API_SETTINGS) else "none")
@@ -101,9 +125,9 @@ def _permit(worker: Worker, context: Context) -> Worker:
 CALL_LAYERS: tuple[Layer, ...] = (_bound, _trace, _watch, _limit)
 """Around each place where a worker is reached, innermost first. A span is one call as it is sent, and so is what
 counts for its health."""
-WORKER_LAYERS: tuple[Layer, ...] = (_skip_refused, _retry, _fit, _permit)
+WORKER_LAYERS: tuple[Layer, ...] = (_skip_refused, _retry, _fit, _conform, _permit)
 """Around these, for the worker as a whole: a wait for a retry holds no slot, and a worker is sent only what it
-accepts, and only what its run's permit allows: outermost, so that whatever chooses among workers is held to it
+accepts, answers in the form that a call asks for, and only as its run's permit allows: outermost, so that whatever chooses among workers is held to it
 for each of them."""
 
 

@@ -20,7 +20,8 @@ three Python lists (arXiv 2512.04388, section 3.1 and figure 13); three empty on
 
 A step may say first what it `needs` ("translation into German"): why its worker was chosen. In both, a
 worker is its number in the order it was shown in, or its name, `"all"` is short for every
-earlier step, and an empty subtask asks the user's own words. Nothing is repaired: what cannot run is an
+earlier step, and an empty subtask asks the user's own words. In `steps`, `"tools": false` keeps a step from
+the client's tools. Nothing is repaired: what cannot run is an
 `InvalidPlan` with its `Reason`. The grammars that make a model write only what is accepted here are in
 `grammars.py`.
 """
@@ -29,7 +30,7 @@ import ast
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, cast
 
 from conductor.errors import InvalidPlan, Reason, quote
@@ -174,7 +175,7 @@ class StepsParser:
                 raise InvalidPlan(f"Step {index} has no {name!r}.", reason=Reason.MISSING_FIELD, step=index)
         worker, subtask, access = (fields[name] for name in ("worker", "subtask", "access"))
         step = _step(index, worker, subtask, access, self._workers, fields.get("needs", ""))
-        return [self._draft.add(step)]
+        return [self._draft.add(replace(step, tools=_flag(index, "tools", fields.get("tools", True))))]
 
 
 @dataclass(slots=True)
@@ -329,6 +330,12 @@ def _step(
         )
     name = workers[worker] if isinstance(worker, int) else worker
     return Step(name, task, _access(index, access), _text(index, "needs", needs))
+
+
+def _flag(index: int, name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong_type(index, name, "true or false")
+    return value
 
 
 def _text(index: int, name: str, value: Any) -> str:

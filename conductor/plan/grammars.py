@@ -56,6 +56,7 @@ def grammar(
     may_accept: bool = False,
     subtask_chars: int = SUBTASK_CHARS,
     thinking: bool = False,
+    has_tools: bool = False,
 ) -> Grammar:
     """The grammar of `format`.
 
@@ -67,11 +68,13 @@ def grammar(
         subtask_chars: about the length of the longest subtask; the grammar counts words, of six characters
             each.
         thinking: whether the JSON schema has room for a thought before the steps.
+        has_tools: whether a step may be written that is to call no tools; `lists` cannot say so.
     """
     words = _worker(n_workers) + _string(subtask_chars)
     if format == "lists":
         return Grammar(_lists(max_steps, may_accept) + words)
-    return Grammar(_steps(max_steps, may_accept) + words, _schema(n_workers, max_steps, may_accept, thinking))
+    schema = _schema(n_workers, max_steps, may_accept, thinking, has_tools)
+    return Grammar(_steps(max_steps, may_accept, has_tools) + words, schema)
 
 
 def _worker(n_workers: int) -> str:
@@ -88,11 +91,12 @@ def _access(step: int) -> str:
     return rules
 
 
-def _steps(max_steps: int, may_accept: bool) -> str:
+def _steps(max_steps: int, may_accept: bool, has_tools: bool) -> str:
     rules = "root ::= steps0" + (' | "{\\"accept\\": true}"' if may_accept else "") + "\n"
+    end = ' (", \\"tools\\": false")? "}"' if has_tools else ' "}"'
     for step in range(max_steps):
         more = f' ("\\n" steps{step + 1})?' if step + 1 < max_steps else ""
-        rules += f'steps{step} ::= fields ", \\"access\\": " access{step} "}}"{more}\n' + _access(step)
+        rules += f'steps{step} ::= fields ", \\"access\\": " access{step}{end}{more}\n' + _access(step)
     return rules + _FIELDS
 
 
@@ -114,19 +118,24 @@ def _lists(max_steps: int, may_accept: bool) -> str:
     return rules
 
 
-def _schema(n_workers: int, max_steps: int, may_accept: bool, thinking: bool) -> dict[str, object]:
+def _schema(
+    n_workers: int, max_steps: int, may_accept: bool, thinking: bool, has_tools: bool
+) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "worker": {"type": "integer", "enum": list(range(n_workers))},
+        "subtask": {"type": "string"},
+        "access": {
+            "type": "array",
+            "items": {"type": "integer", "enum": list(range(max(max_steps - 1, 1)))},
+            "maxItems": max_steps - 1,
+        },
+    }
+    if has_tools:
+        fields["tools"] = {"type": "boolean", "description": "Whether the step may call tools."}
     step: dict[str, object] = {
         "type": "object",
-        "properties": {
-            "worker": {"type": "integer", "enum": list(range(n_workers))},
-            "subtask": {"type": "string"},
-            "access": {
-                "type": "array",
-                "items": {"type": "integer", "enum": list(range(max(max_steps - 1, 1)))},
-                "maxItems": max_steps - 1,
-            },
-        },
-        "required": ["worker", "subtask", "access"],
+        "properties": fields,
+        "required": list(fields),
         "additionalProperties": False,
     }
     properties: dict[str, object] = {}

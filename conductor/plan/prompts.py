@@ -12,10 +12,12 @@ from dataclasses import dataclass, replace
 
 from conductor.model.messages import Image, Message, Part, Text
 from conductor.model.pool_member import PoolMember
+from conductor.model.tools import NO_TOOLS, Toolset
 from conductor.model.usage import Price
 from conductor.plan.instructions import Layout, how_to_accept, instructions, role
 from conductor.plan.marks import enclose, mark_key, read_marked
 from conductor.plan.plan import Step
+from conductor.plan.tool_text import describe_tools
 
 WORKER = "{number}: {card}{facts}"
 """How a worker is shown; the facts, where there are any, are a line of their own."""
@@ -47,7 +49,12 @@ class Prompts:
     worker: str = WORKER
 
     def plan(
-        self, layout: Layout, pool: Sequence[PoolMember], max_steps: int, conversation: Sequence[Message]
+        self,
+        layout: Layout,
+        pool: Sequence[PoolMember],
+        max_steps: int,
+        conversation: Sequence[Message],
+        tools: Toolset = NO_TOOLS,
     ) -> list[Message]:
         """What the conductor is shown to write a plan: static text, then the pool in its numbering, then the
         question.
@@ -61,7 +68,8 @@ class Prompts:
         )
         team = "\n".join(self._line(number, member) for number, member in enumerate(pool))
         system = f"{what}\n{how}\nThe team:\n{team}"
-        return [Message.of("system", system), Message.of("user", _question(conversation))]
+        shown = [part for part in (describe_tools(tools, layout), _question(conversation)) if part]
+        return [Message.of("system", system), Message.of("user", "\n\n".join(shown))]
 
     def repair(self, asked: Sequence[Message], written: str, fault: str) -> list[Message]:
         """The same again, after a plan that cannot run for `fault`."""
@@ -190,6 +198,7 @@ def _facts(member: PoolMember) -> str:
         f"{member.tokens_per_s:g} tokens/s" if member.tokens_per_s else "",
         f"context of {member.context_tokens:,} tokens" if member.context_tokens else "",
         "sees images" if member.sees_images else "",
+        "cannot call tools" if member.calls_tools is False else "",
     ]
     known = "; ".join(fact for fact in facts if fact)
     return f"\n   ({known})" if known else ""

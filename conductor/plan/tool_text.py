@@ -1,4 +1,5 @@
-"""A conversation with tools in it, for whoever cannot have them as they are: calls and results become words.
+"""Tools as words, for whoever cannot have them as they are: calls and results in a conversation, and for the
+conductor the list of what its workers may call.
 
 Ids, signatures and the rules that providers have for them are gone with it.
 """
@@ -7,10 +8,36 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from conductor.model.messages import Message, Part, Text, ToolCall, ToolResult
+from conductor.model.tools import Toolset
+from conductor.plan.instructions import Layout
 from conductor.plan.marks import enclose, mark_key
 
 CALL, RESULT = "tool_call", "tool_result"
 """The names of the marks around a call and around a result."""
+
+
+MOST_TOOLS, DESCRIPTION_CHARS = 64, 160
+"""Of what the conductor is told: an agent's tools are described in tens of kilobytes."""
+
+
+def describe_tools(tools: Toolset, layout: Layout) -> str:
+    """What the conductor is told of the client's tools; empty where there are none."""
+    offered = tools.offered
+    if not offered:
+        return ""
+    lines = [f"- {tool.name}: {_first_line(tool.description)}".rstrip(": ") for tool in offered[:MOST_TOOLS]]
+    more = len(offered) - MOST_TOOLS
+    lines += [f"- and {more} more"] if more > 0 else []
+    how = "" if layout == "lists" else ' Write "tools": false in a step that is to call none.'
+    return (
+        "The workers can call these tools of the user's, several times; each sees only what its own calls gave."
+        f"{how}\n" + "\n".join(lines)
+    )
+
+
+def _first_line(text: str) -> str:
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return line if len(line) <= DESCRIPTION_CHARS else line[: DESCRIPTION_CHARS - 1] + "…"
 
 
 def with_tools_as_text(messages: Iterable[Message]) -> list[Message]:

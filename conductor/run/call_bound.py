@@ -2,6 +2,7 @@
 
 import json
 
+from conductor.model.answer_format import AnswerFormat
 from conductor.model.messages import Image, Message, Part, Text, ToolCall, ToolResult
 from conductor.model.pool_member import PoolMember
 from conductor.model.tools import Tool
@@ -12,6 +13,8 @@ TOKENS_PER_IMAGE = 2_048
 """What is held for a picture. Some models count more: what passes the hold is billed all the same."""
 TOKENS_PER_MESSAGE = 16
 """Upper bound of a chat template's marks around a message, a call or a tool."""
+TOKENS_PER_FORMAT = 8_192
+"""Of the words around an answer's schema, and of those that ask to repair an answer."""
 
 
 def call_bound(member: PoolMember, call: Call) -> Usage:
@@ -24,7 +27,8 @@ def input_bound(call: Call) -> int:
     UTF-8.
     """
     messages = sum(_message_bound(message) for message in call.messages)
-    return TOKENS_PER_MESSAGE + messages + sum(_tool_bound(tool) for tool in call.tools.offered)
+    tools = sum(_tool_bound(tool) for tool in call.tools.offered)
+    return TOKENS_PER_MESSAGE + messages + tools + _format_bound(call.answer_format)
 
 
 def _message_bound(message: Message) -> int:
@@ -47,6 +51,13 @@ def _part_bound(part: Part) -> int:
 def _tool_bound(tool: Tool) -> int:
     schemas = _json_size(tool.parameters) + _json_size(tool.format)
     return TOKENS_PER_MESSAGE + _size(tool.name) + _size(tool.description) + schemas
+
+
+def _format_bound(wanted: AnswerFormat | None) -> int:
+    """Of a schema twice: a server may be sent it beside the words that tell it to the model."""
+    if wanted is None:
+        return 0
+    return TOKENS_PER_FORMAT + 2 * (_json_size(wanted.schema) + _size(wanted.description))
 
 
 def _json_size(value: object) -> int:

@@ -258,7 +258,7 @@ async def _inner(family: Family, outer: Run, call: Call) -> AsyncGenerator[Run]:
         deadline_s=None,
         stream=not call.coalesce,
         tools=call.tools,
-        answer_format=None,
+        answer_format=call.answer_format,
     )
     earlier = _take_earlier(family, task, outer.record, site)
     record = earlier or _begin(

@@ -13,6 +13,7 @@ from itertools import takewhile
 from typing import Any
 
 from conductor.errors import PodiumError, internal_error
+from conductor.model.answer_format import AnswerFormat
 from conductor.model.failure import Failure
 from conductor.model.messages import Message, PendingCall
 from conductor.model.operation import CallKind
@@ -89,6 +90,7 @@ class RunContext:
         *,
         coalesce: bool = False,
         tools: Toolset = NO_TOOLS,
+        answer_format: AnswerFormat | None = None,
     ) -> Call:
         """A call of this run, which says where it is long in coming."""
 
@@ -101,6 +103,7 @@ class RunContext:
             messages,
             sampling,
             tools=tools,
+            answer_format=answer_format,
             coalesce=coalesce,
             site=site,
             deadline_at_s=self.deadline_at_s,
@@ -279,7 +282,8 @@ class PlanRun:
         async with open_call(member, call, self._context.ledger) as reply:
             self._replies[index] = reply
             reply.notes += self._notes(step)
-            echo = EchoFilter(OUTPUT, prompt.mark_key) if prompt.mark_key else None
+            is_free = call.answer_format is None  # else it holds to a schema as it is
+            echo = EchoFilter(OUTPUT, prompt.mark_key) if prompt.mark_key and is_free else None
             if echo:
                 reply.deltas = echo.filter(reply.deltas)
             self._context.log.append(StepFirstToken(self._context.now_s(), self._index, index, reply.worker))
@@ -348,15 +352,17 @@ class PlanRun:
         work in half: it is for the answer alone, so a request that has it lets its steps begin once the
         plan's text has ended.
         """
-        sampling = self._context.task.sampling
-        if sampling.stop:
+        sampling, wanted = self._context.task.sampling, self._context.task.answer_format
+        if sampling.stop or wanted:
             await self._ended.wait()
             if index != self._last:
-                sampling = replace(sampling, stop=())
+                sampling, wanted = replace(sampling, stop=()), None
         is_streamed = self._context.task.stream and self._may_show(index)
         site = self._context.site(self._index, index, step.access, self._context.task.operation)
         tools = await self._toolset(index, step)
-        return self._context.call(prompt, site, sampling, coalesce=not is_streamed, tools=tools)
+        return self._context.call(
+            prompt, site, sampling, coalesce=not is_streamed, tools=tools, answer_format=wanted
+        )
 
     async def _toolset(self, index: int, step: Step) -> Toolset:
         """The tools of a step's call. That one must be called is for the answering step alone, and until it

@@ -85,6 +85,7 @@ class PlanStream:
         call: the prompt, and which call of the run this is; sampling and grammar follow from `conductor`.
         ledger: the run's spending.
         may_accept: whether the text may keep the answer of the round before.
+        has_tools: whether the workers can be given the client's tools.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class PlanStream:
         ledger: Ledger,
         *,
         may_accept: bool,
+        has_tools: bool = False,
     ) -> None:
         self._conductor, self._ledger, self._may_accept = conductor, ledger, may_accept
         self._parser = parser(conductor.format, [member.name for member in pool], max_steps)
@@ -108,6 +110,7 @@ class PlanStream:
                 may_accept=may_accept,
                 subtask_chars=conductor.subtask_chars,
                 thinking=conductor.thought,
+                has_tools=has_tools,
             )
         self._call = replace(call, sampling=conductor.sampling, grammar=constraint)
         self.result: CallResult | None = None

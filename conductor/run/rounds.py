@@ -14,6 +14,7 @@ from conductor.model.pool_member import PoolMember
 from conductor.model.refusals import Refusals
 from conductor.model.worker import FinishReason, Sampling
 from conductor.plan.plan import Plan, Step
+from conductor.plan.tool_text import with_tools_as_text
 from conductor.run.event_log import EventLog
 from conductor.run.events import (
     AnswerDelta,
@@ -190,6 +191,7 @@ class RoundLoop:
             self._context.call(prompt, self._context.site(index, operation="plan"), Sampling()),
             self._context.ledger,
             may_accept=move.round > 0,
+            has_tools=bool(self._record.task.tools),
         )
 
         def end_plan() -> Plan | None:
@@ -225,7 +227,8 @@ class RoundLoop:
         there was one.
         """
         prompts, layout, task = self._team.prompts, self._conductor().layout, self._record.task
-        prompt = prompts.plan(layout, list(self._context.pool.values()), task.max_steps, task.conversation)
+        pool, talk = list(self._context.pool.values()), with_tools_as_text(task.conversation)
+        prompt = prompts.plan(layout, pool, task.max_steps, talk, task.tools)
         if move.round > 0 and outcome is not None:
             text = outcome.result.output if outcome.result else ""
             result = outcome.steps[-1].result

@@ -1,6 +1,8 @@
 """What one request asks for. Knows nothing of how it is done."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from conductor.model.answer_format import AnswerFormat
 from conductor.model.messages import Message
@@ -36,6 +38,7 @@ class Task:
         answer_format: what the answer must be; None: any text.
         operation: what is asked of its one worker; anything but a chat is a pass-through.
         left_out: what the client sent, is not served and does not change the answer: a line for each.
+        echo: what answers in its client's dialect repeat of the request, as JSON; nobody else reads it.
         permit: what it may reach, whatever the other fields, the conductor or a worker say.
     """
 
@@ -58,6 +61,7 @@ class Task:
     answer_format: AnswerFormat | None = None
     operation: Operation = "chat"
     left_out: tuple[str, ...] = ()
+    echo: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
     permit: Permit = ANYTHING
 
     @property

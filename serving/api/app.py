@@ -11,10 +11,11 @@ from starlette.responses import Response
 from conductor.errors import BadTask, PodiumError, UnknownName
 from serving.accounts.authenticator import KEPT_AWAY_S, KEPT_S, Authenticator
 from serving.accounts.directory import Directory
-from serving.api import admin, completions, health, models, openapi, workflows
+from serving.api import admin, completions, count_tokens, health, models, openapi, workflows
 from serving.api.authentication import CONSOLE, Authentication
 from serving.api.console import Console
 from serving.api.dialect import Dialects
+from serving.api.dialects.responses import routes as responses
 from serving.api.dialects.table import DIALECTS
 from serving.api.respond import failure
 from serving.edge.middleware import Edge
@@ -48,7 +49,15 @@ def build_api(
     app.state.service, app.state.dialects = service, dialects
     app.state.reload = reload
     app.state.directory, app.state.authenticator = directory, authenticator
-    fixed = (models.router, workflows.router, health.router, admin.router, openapi.router)
+    fixed = (
+        count_tokens.router,
+        responses.router,
+        models.router,
+        workflows.router,
+        health.router,
+        admin.router,
+        openapi.router,
+    )
     for router in (completions.build_router(dialects), *fixed):
         app.include_router(router)
     app.mount(CONSOLE, Console())

@@ -18,6 +18,7 @@ from serving.api import record_json
 from serving.api.authentication import caller_of
 from serving.api.choices import ChoicesResponse
 from serving.api.dialect import Dialect, Dialects
+from serving.api.earlier_runs import CallersRuns
 from serving.api.keeping import Keeping, keeping_of
 from serving.api.request import ApiRequest
 from serving.api.resolve import ResolvedTask
@@ -57,7 +58,7 @@ async def _respond(request: Request, response: type[RunResponse]) -> Response:
     dialects: Dialects = request.app.state.dialects
     dialect, caller = dialects.of(request.scope["path"]), caller_of(request)
     caller.require(Scope.RUN)
-    parsed = await _parse(request, service, dialect)
+    parsed = await dialect.complete(await _parse(request, service, dialect), CallersRuns(service, caller))
     keeping = await keeping_of(request, caller, parsed.podium)
     headers = dict(request.headers)
     if response is RunResponse and len(choices := parsed.choices) > 1:
@@ -87,8 +88,9 @@ class PlanResponse(RunResponse):
 
     plan_only = True
 
-    def content(self, records: RunRecords, resolved: ResolvedTask) -> record_json.Json:
+    def content(self, records: RunRecords, resolved: ResolvedTask | None) -> record_json.Json:
         """See `RunResponse.content`."""
+        assert resolved is not None, "a run that is resumed is none of a plan alone"
         return _plan_json(records.record, resolved)
 
 

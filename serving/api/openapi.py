@@ -20,6 +20,9 @@ from serving.api.authentication import caller_of
 from serving.api.dialects.chat_schema import ChatRequest
 from serving.api.dialects.completions import CompletionRequest
 from serving.api.dialects.embeddings import EmbeddingsRequest
+from serving.api.dialects.messages.schema import MessagesRequest, Prompt
+from serving.api.dialects.responses.routes import CompactRequest, CountRequest
+from serving.api.dialects.responses.schema import ResponsesRequest
 from serving.api.respond import success
 
 Json = dict[str, Any]
@@ -45,6 +48,11 @@ BODIES: Mapping[str, Body] = {
     "POST /v1/completions": Body(CompletionRequest, answers=STREAMED),
     "POST /v1/embeddings": Body(EmbeddingsRequest),
     "POST /v1/plans": Body(ChatRequest),
+    "POST /v1/responses": Body(ResponsesRequest, answers=STREAMED),
+    "POST /v1/responses/input_tokens": Body(CountRequest),
+    "POST /v1/responses/compact": Body(CompactRequest),
+    "POST /v1/messages": Body(MessagesRequest, answers=STREAMED),
+    "POST /v1/messages/count_tokens": Body(Prompt),
 }
 """By method and path: a line for each route that FastAPI does not read the body of."""
 router = APIRouter()
@@ -74,6 +82,14 @@ def document(routes: Sequence[BaseRoute]) -> Json:
             body = BODIES.get(f"{method} {route.path}", Body())
             schema = refs.get((body.model, "validation")) if body.model else None
             read["paths"].setdefault(route.path, {})[method.lower()] = _operation(route, method, body, schema)
+    for (
+        place,
+        body,
+    ) in BODIES.items():  # of routes that FastAPI describes and whose body is read by hand all the same
+        method, _, path = place.partition(" ")
+        operation = read["paths"][path][method.lower()]
+        if body.model is not None and "requestBody" not in operation:
+            operation["requestBody"] = _request_body(body, refs[body.model, "validation"])
     for path in read["paths"].values():
         for operation in path.values():
             operation["responses"].pop("422", None)  # FastAPI's word; ours is 400, in OpenAI's shape
@@ -104,8 +120,12 @@ def _operation(route: Route, method: str, body: Body, schema: Json | None) -> Js
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
         ]
     if schema is not None:
-        operation["requestBody"] = {"required": True, "content": {body.content_type: {"schema": schema}}}
+        operation["requestBody"] = _request_body(body, schema)
     return operation
+
+
+def _request_body(body: Body, schema: Json) -> Json:
+    return {"required": True, "content": {body.content_type: {"schema": schema}}}
 
 
 def _error() -> Json:

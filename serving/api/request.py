@@ -1,13 +1,14 @@
 """A request, whatever the dialect it was written in: what is asked, and `podium`'s limits for it."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
 from conductor.model.answer_format import AnswerFormat
-from conductor.model.messages import Message, Part, Text, ToolCall, ToolResult
+from conductor.model.messages import Image, Message, Part, Text, ToolCall, ToolResult
 from conductor.model.operation import Operation
 from conductor.model.tools import NO_TOOLS, Tool, Toolset
 from conductor.model.worker import Sampling
@@ -29,6 +30,8 @@ MOST = 1_000_000_000
 """No limit may be larger, so that sums of them still fit into JSON's numbers."""
 CHARS_PER_TOKEN, ANSWER_TOKENS = 4, 500
 """Of English, and of an answer of no stated length."""
+PICTURE_TOKENS = 1_600
+"""What the providers' counts for a picture of usual size come to."""
 MOST_NAMES = 1000
 """Workers that a request may name."""
 
@@ -47,6 +50,8 @@ class PlannedStep(_Strict):
     )
     needs: str = ""
     """Why this worker; for the record alone. A plan of `POST /v1/plans` has it and can be sent back as it is."""
+    tools: bool = True
+    """Whether it may call the request's tools."""
 
 
 class Podium(_Strict):
@@ -95,6 +100,7 @@ class ApiRequest:
         include_usage: a stream ends with the run's usage.
         tools: what the model may call; the client runs them.
         answer_format: what the answer must be; None: any text.
+        echo: what the answer repeats of the request, as its dialect writes it.
         operation: what is asked of the worker that `model` names; anything but a chat has no plan.
         n: so many answers, each by a run of its own.
         more: further texts to complete, beside the conversation.
@@ -116,6 +122,7 @@ class ApiRequest:
     more: tuple[tuple[Message, ...], ...] = ()
     as_base64: bool = False
     left_out: tuple[str, ...] = ()
+    echo: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
     @property
     def choices(self) -> "list[ApiRequest]":
@@ -131,12 +138,25 @@ class ApiRequest:
         return self.text_chars // CHARS_PER_TOKEN + (self.sampling.max_output_tokens or ANSWER_TOKENS)
 
     @property
+    def input_token_estimate(self) -> int:
+        """About how many tokens a model reads that is shown all of it."""
+        pictures = sum(isinstance(part, Image) for message in self.conversation for part in _flat(message))
+        return max(1, self.text_chars // CHARS_PER_TOKEN + pictures * PICTURE_TOKENS)
+
+    @property
     def text_chars(self) -> int:
         """How much text its messages, its tools and its plan hold."""
         asked = (self.conversation, *self.more)
         parts = (part for conversation in asked for message in conversation for part in message.parts)
         plan = sum(len(step.subtask) + len(step.needs) for step in self.podium.plan or ())
         return plan + sum(map(_chars, parts)) + sum(map(_tool_chars, self.tools.tools))
+
+
+def _flat(message: Message) -> Iterator[Part]:
+    for part in message.parts:
+        yield part
+        if isinstance(part, ToolResult):
+            yield from part.parts
 
 
 def _chars(part: Part) -> int:

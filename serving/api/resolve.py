@@ -14,7 +14,7 @@ from conductor.run.ledger import Budget
 from conductor.run.task import Task
 from conductor.run.team import Team
 from serving.accounts.account_policy import UNLIMITED, Policies
-from serving.accounts.permission import Asked, narrow_task, not_planned
+from serving.accounts.permission import Asked, narrow_task, not_kept, not_planned
 from serving.api.request import EFFORT_ROUNDS, EFFORT_STEPS, ApiRequest, PlannedStep, Podium
 from serving.api.wire_options import check_operation, check_options
 from serving.pool import Pool
@@ -50,6 +50,7 @@ def resolve(
     task = _task(request, model, settings.limits.default_deadline_s, plan_only=plan_only)
     task = narrow_task(task, _asked(request, settings), policies, settings)
     team = pool.team_for(task.permit)
+    _check_tools(task)
     if podium.plan is not None:
         own = _own_plan(podium.plan, team, task, _own_steps(podium, model))
         return _check_given_plan(team, task, own, "client")
@@ -66,6 +67,16 @@ def resolve(
             raise BadTask(message, param="podium.max_steps")
         return _check_given_plan(pool.whole_pool_team, task, fixed, "workflow")
     return _check_given_plan(pool.whole_pool_team, task, Plan((Step(name, ""),)), "worker")
+
+
+def _check_tools(task: Task) -> None:
+    """A run that waits for tools is kept meanwhile.
+
+    Raises:
+        NotAllowed: no text of it may be kept.
+    """
+    if task.tools and not task.permit.stores:
+        raise not_kept("tools")
 
 
 def _asked(request: ApiRequest, settings: Settings) -> Asked:
@@ -172,6 +183,7 @@ def _task(request: ApiRequest, model: ModelSettings, default_deadline_s: float, 
         answer_format=request.answer_format,
         operation=request.operation,
         left_out=request.left_out,
+        echo=request.echo,
     )
 
 
@@ -189,7 +201,7 @@ def _own_steps(podium: Podium, model: ModelSettings) -> int:
 
 def _own_plan(given: list[PlannedStep], team: Team, task: Task, limit: int) -> Plan:
     steps = [
-        Step(step.worker, step.subtask, _access(step.access, index), step.needs)
+        Step(step.worker, step.subtask, _access(step.access, index), step.needs, step.tools)
         for index, step in enumerate(given)
     ]
     try:
@@ -202,7 +214,12 @@ def _own_plan(given: list[PlannedStep], team: Team, task: Task, limit: int) -> P
 
 
 def _workflow_plan(steps: tuple[StepSettings, ...]) -> Plan:
-    return Plan(tuple(Step(s.worker, s.subtask, _access(s.access, index)) for index, s in enumerate(steps)))
+    return Plan(
+        tuple(
+            Step(s.worker, s.subtask, _access(s.access, index), tools=s.tools)
+            for index, s in enumerate(steps)
+        )
+    )
 
 
 def _access(access: Iterable[int] | Literal["all"], index: int) -> tuple[int, ...]:

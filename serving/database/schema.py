@@ -224,6 +224,23 @@ cached_answer = Table(
     Index("cached_answer_drop_us", "drop_us"),
     comment="which run answers equal requests of the same team",
 )
+suspended_run = Table(
+    "suspended_run",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("drop_us", BigInteger, nullable=False, comment="until when it waits"),
+    Column("body", LargeBinary, nullable=False, comment="all of the run, exactly as it was"),
+    Index("suspended_run_drop_us", "drop_us"),
+    comment="runs that wait for results of tools; gone once they are resumed",
+)
+signing_secret = Table(
+    "signing_secret",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("made_us", BigInteger, nullable=False),
+    Column("secret", LargeBinary, nullable=False, comment="signs the ids of calls of tools"),
+    comment="secrets that all replicas share; the newest signs, the one before is still believed",
+)
 budget_alert = Table(
     "budget_alert",
     metadata,

@@ -209,7 +209,7 @@ class Engine:
             **call.penalties,
             max_tokens=min(call.max_tokens or room, room),
             stop=list(call.stop),
-            structured_outputs=StructuredOutputsParams(grammar=call.ebnf) if call.ebnf else None,
+            structured_outputs=_constraint(call),
             output_kind=RequestOutputKind.DELTA,
         )
 
@@ -233,6 +233,18 @@ class Engine:
             return (message.content or "", message.reasoning or "") if message else ("", "")
 
         return split
+
+
+def _constraint(call: EngineCall) -> StructuredOutputsParams | None:
+    """What decoding is held to."""
+    wanted = call.answer_format
+    if call.ebnf:
+        return StructuredOutputsParams(grammar=call.ebnf)
+    if wanted is None:
+        return None
+    if wanted.schema is None:
+        return StructuredOutputsParams(json_object=True)
+    return StructuredOutputsParams(json=dict(wanted.schema))
 
 
 def _texts(content: str | list[dict[str, Any]]) -> list[str]:

@@ -75,6 +75,8 @@ class StepSettings(Frozen):
     """What it is to do."""
     access: tuple[int, ...] | Literal["all"] = ()
     """The earlier steps whose outputs it reads, counted from 0; or `all` of them."""
+    tools: bool = True
+    """Whether it may call the tools of the request."""
 
 
 class PromptSettings(Frozen):
@@ -177,6 +179,9 @@ class StoreSettings(Frozen):
     keep_s: float = Field(default=3600.0, gt=0)
     """How long a run that outlives its client goes on at most: one with an `Idempotency-Key`, `podium.keep` or
     `podium.background`."""
+    tools_wait_s: float = Field(default=86_400.0, gt=0)
+    """How long a run waits for the results of its client's tools. While it waits its texts are kept exactly as they are,
+    because providers check that their own turns come back unchanged."""
     content_days: float | None = Field(default=30.0, gt=0)
     """How long the texts of a run are kept: prompts, outputs, events. Its numbers stay. null: as long as those."""
     numbers_days: float | None = Field(default=400.0, gt=0)

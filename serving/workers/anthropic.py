@@ -31,6 +31,7 @@ from conductor.model.messages import Image, Message, Part
 from conductor.model.usage import Usage
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 from serving.egress.client import guard
+from serving.schemas.anthropic import output_format
 from serving.workers.account import NO_KEY, Account
 from serving.workers.clouds import credential_errors, google_credentials
 from serving.workers.http_errors import ErrorMapper, error_text
@@ -332,6 +333,8 @@ def _block(part: Part) -> dict[str, object]:
 
 
 def _format(call: Call) -> dict[str, object] | None:
+    if call.answer_format is not None:
+        return output_format(call.answer_format)
     if call.grammar is None or call.grammar.json_schema is None:
         return None
     return {"type": "json_schema", "schema": anthropic.transform_schema(call.grammar.json_schema)}

@@ -32,6 +32,7 @@ from conductor.model.messages import Image, Message, Part
 from conductor.model.usage import Usage
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 from serving.egress.client import guard
+from serving.schemas.gemini import answer_schema
 from serving.workers.account import Account
 from serving.workers.clouds import credential_errors, google_credentials, vertex_address
 from serving.workers.gemini_stream import check_usage_counts
@@ -181,7 +182,7 @@ class GeminiWorker:
         if not contents:  # the API wants at least one turn
             contents.append({"role": "user", "parts": [{"text": system}]})
             system = ""
-        schema = call.grammar.json_schema if call.grammar else None
+        is_json, schema = answer_schema(call.answer_format, call.grammar)
         config = types.GenerateContentConfig(
             system_instruction=system or None,
             max_output_tokens=call.sampling.max_output_tokens,
@@ -189,7 +190,7 @@ class GeminiWorker:
             top_p=call.sampling.top_p,
             stop_sequences=list(call.sampling.stop) or None,
             seed=call.sampling.seed,
-            response_mime_type="application/json" if schema else None,
+            response_mime_type="application/json" if is_json else None,
             response_json_schema=schema,
             thinking_config=thinking_for(self._account.public_name, call.sampling.effort),
             automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True),

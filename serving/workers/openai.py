@@ -31,6 +31,7 @@ from conductor.model.messages import Image, Message, Part
 from conductor.model.operation import CallKind
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 from serving.egress.client import guard
+from serving.schemas.openai import response_format
 from serving.workers.account import Account
 from serving.workers.chat_chunks import ChatChunk, ChunkReader, fields
 from serving.workers.chat_errors import error_code, status_in_stream
@@ -347,6 +348,8 @@ def _part(part: Part) -> dict[str, object]:
 
 
 def _response_format(call: Call) -> dict[str, object] | None:
+    if call.answer_format is not None:
+        return response_format(call.answer_format)
     if call.grammar is None or call.grammar.json_schema is None:
         return None
     schema = {"name": call.site.operation, "strict": True, "schema": call.grammar.json_schema}

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from conductor.errors import WorkerError
+from conductor.model.answer_format import AnswerFormat
 from conductor.model.messages import Image, Message, Text
 from conductor.model.operation import WireOptions
 from conductor.model.usage import FREE, Price, Usage
@@ -30,6 +31,8 @@ class EngineCall:
     stop: tuple[str, ...] = ()
     seed: int | None = None
     ebnf: str | None = None
+    answer_format: AnswerFormat | None = None
+    """Of an answer that is JSON; a call has this or `ebnf`."""
     adapter: str | None = None
     """Where a LoRA adapter is, under a name that is never used twice: see `serving.lora.adapters`."""
     gap_s: float = 0.0
@@ -150,6 +153,7 @@ class VllmWorker:
             call.sampling.stop,
             call.sampling.seed,
             call.grammar.ebnf if call.grammar else None,
+            call.answer_format,
             self._adapter,
             UNREAD_GAP_S if call.coalesce else 0.0,
             is_text=call.site.operation == "text_completion",

@@ -7,16 +7,17 @@ from conductor.model.failure import Failure
 from conductor.model.worker import Sampling
 from conductor.run.record import RunRecords
 from conductor.run.run import Run
-from serving.api.dialect import CallId
+from serving.api.dialect import CallId, Dialect
 from serving.api.dialects.chat_completion import completion
 from serving.api.dialects.chat_errors import chat_error_body
+from serving.api.dialects.chat_format import read_format
 from serving.api.dialects.chat_messages import to_message
 from serving.api.dialects.chat_schema import read
 from serving.api.dialects.chat_stream import ChatEncoder
 from serving.api.request import ApiRequest
 
 
-class ChatDialect:
+class ChatDialect(Dialect):
     """See `Dialect`."""
 
     def parse(self, body: bytes) -> ApiRequest:
@@ -39,6 +40,7 @@ class ChatDialect:
             stream=bool(request.stream),
             include_usage=request.stream_options is not None and request.stream_options.include_usage,
             tools=tools,
+            answer_format=read_format(request.response_format),
             n=request.n or 1,
             left_out=(*left_out, *request.noted),
         )

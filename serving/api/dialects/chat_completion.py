@@ -16,8 +16,8 @@ def completion(records: RunRecords, call_id: CallId, *, trace: bool) -> Json:
     record = records.record
     reasoning = record.answering.reasoning if record.answering else ""
     calls = [call_json(call_id(pending.number), pending.call) for pending in record.pending]
-    content = record.answer or (None if calls else "")
-    message: Json = {"role": "assistant", "content": content, "refusal": None}
+    content = record.shown or (None if calls else "")
+    message: Json = {"role": "assistant", "content": content, "refusal": None, "annotations": []}
     if calls:
         message["tool_calls"] = calls
     if reasoning:

@@ -12,13 +12,11 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    ValidationError,
     field_validator,
     model_validator,
 )
-from pydantic_core import ErrorDetails
 
-from conductor.errors import BadTask
+from serving.api.dialects.chat_format import ResponseFormat
 from serving.api.dialects.chat_options import MOST_CHOICES, ChatOptionFields, NotedFields
 from serving.api.dialects.chat_tools import MessageTools, ToolFields
 from serving.api.dialects.chat_unserved import (
@@ -27,6 +25,7 @@ from serving.api.dialects.chat_unserved import (
     UnservedMessageFields,
     refuse_unserved,
 )
+from serving.api.dialects.read_body import read_body
 from serving.api.request import MOST, Effort, Podium, or_empty
 from serving.workers.images import split_data_url
 
@@ -35,8 +34,6 @@ MOST_PARTS = 2048
 read."""
 MOST_STOP_CHARS = 1000
 """Of a stop sequence."""
-SORTS = ("text", "image_url", "refusal", "function", "custom", "hosted", "mode", "allowed", "named")
-"""Names of the sorts that a field may be of, as a validator's location has them."""
 # Every list ends at its first fault: a body of a megabyte could hold so many that telling them all would
 # take seconds.
 
@@ -149,6 +146,7 @@ class ChatRequest(ToolFields, ChatOptionFields, NotedFields, UnservedFields):
     top_p: float | None = Field(default=None, gt=0, le=1)
     stop: StopSequences = None
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    response_format: ResponseFormat | None = None
     reasoning_effort: Effort | None = None
     podium: Annotated[Podium, BeforeValidator(or_empty)] = Field(default_factory=Podium)
 
@@ -159,44 +157,9 @@ def read(body: bytes) -> ChatRequest:
     Raises:
         BadTask: naming the field, in the caller's spelling, and what it may be.
     """
-    try:
-        request = ChatRequest.model_validate_json(body)
-    except ValidationError as exc:
-        fault = _innermost(exc.errors(include_url=False, include_context=False))
-        if fault["type"] == "json_invalid":
-            raise BadTask(f"The body is not JSON: {fault['msg']}.", param="body") from exc
-        param = place(fault["loc"]) or "body"
-        said = (
-            "is not a field of it"
-            if fault["type"] == "extra_forbidden"
-            else fault["msg"].removeprefix("Value error, ")
-        )
-        raise BadTask(f"{param}: {said}.{_remedy(param, fault['input'])}", param=param) from exc
+    request = read_body(ChatRequest, body, _remedy)
     refuse_unserved(request, list(request.messages))
     return request
-
-
-def _innermost(faults: list[ErrorDetails]) -> ErrorDetails:
-    """The first fault; where a field may be of several sorts, that of the sort the caller came nearest to."""
-    first = place(faults[0]["loc"])
-    return max((f for f in faults if place(f["loc"]).startswith(first)), key=lambda fault: len(fault["loc"]))
-
-
-def place(loc: tuple[int | str, ...]) -> str:
-    """A validator's location as a caller writes it, `messages[0].content`: which sort was tried is left
-    out.
-    """
-    written = ""
-    for index, part in enumerate(loc):
-        before = loc[index - 1] if index else None
-        is_sort = before in ("content", "access") and isinstance(part, str)
-        is_sort |= isinstance(before, int) and part in SORTS and index < len(loc) - 1
-        is_sort |= before == "tool_choice" and part in SORTS
-        if isinstance(part, int):
-            written += f"[{part}]"
-        elif not is_sort:
-            written += f".{part}" if written else part
-    return written
 
 
 def _remedy(param: str, given: object) -> str:

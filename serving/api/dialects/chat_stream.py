@@ -23,7 +23,7 @@ from conductor.run.events import (
     StepReused,
 )
 from conductor.run.run import Run
-from serving.api import record_json
+from serving.api import event_json, record_json
 from serving.api.dialect import CallId, cancelled, interrupted
 from serving.api.dialects.chat_completion import chat_id
 from serving.api.dialects.chat_errors import chat_error_body
@@ -34,6 +34,7 @@ from serving.api.request import ApiRequest
 
 Json = dict[str, Any]
 DONE = b"data: [DONE]\n\n"
+HEARTBEAT = b": still working\n\n"
 
 
 class ChatEncoder:
@@ -79,8 +80,12 @@ class ChatEncoder:
             case _:
                 return self._progress(event)
 
+    def heartbeat(self) -> bytes:
+        """See `Encoder.heartbeat`."""
+        return HEARTBEAT
+
     def _progress(self, event: Event) -> bytes:
-        if self._podium.progress == "off" or (shown := record_json.progress(event)) is None:
+        if self._podium.progress == "off" or (shown := event_json.progress(event)) is None:
             return b""
         if self._podium.progress == "events":
             return self.chunk({"choices": [], "podium": shown})

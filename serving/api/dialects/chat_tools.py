@@ -68,9 +68,7 @@ class CustomTool(_Ignoring):
         """It, as every dialect says it."""
         custom = self.custom
         is_free = custom.format is None or custom.format.get("type") == "text"
-        return Tool(
-            custom.name, custom.description, kind="custom", format=None if is_free else custom.format
-        )
+        return Tool(custom.name, custom.description, kind="custom", format=None if is_free else custom.format)
 
 
 class HostedTool(_Ignoring):
@@ -79,15 +77,16 @@ class HostedTool(_Ignoring):
     type: str = Field(max_length=128)
 
 
+# The names of sorts have a space in them, so that none is taken for a field (`read_body.place`).
 def _sort(value: Any) -> str:
     kind: object = cast(Json, value).get("type", "function") if isinstance(value, dict) else "function"
-    return kind if kind in ("function", "custom") else "hosted"  # type: ignore[return-value]
+    return f"{kind} tool" if kind in ("function", "custom") else "hosted tool"
 
 
 AnyTool = Annotated[
-    Annotated[FunctionTool, Tag("function")]
-    | Annotated[CustomTool, Tag("custom")]
-    | Annotated[HostedTool, Tag("hosted")],
+    Annotated[FunctionTool, Tag("function tool")]
+    | Annotated[CustomTool, Tag("custom tool")]
+    | Annotated[HostedTool, Tag("hosted tool")],
     Discriminator(_sort),
 ]
 
@@ -209,11 +208,11 @@ class CustomCall(_Ignoring):
 
 def _sort_of_call(value: Any) -> str:
     is_custom = isinstance(value, dict) and cast(Json, value).get("type") == "custom"
-    return "custom" if is_custom else "function"
+    return "custom call" if is_custom else "function call"
 
 
 AnyCall = Annotated[
-    Annotated[FunctionCall, Tag("function")] | Annotated[CustomCall, Tag("custom")],
+    Annotated[FunctionCall, Tag("function call")] | Annotated[CustomCall, Tag("custom call")],
     Discriminator(_sort_of_call),
 ]
 

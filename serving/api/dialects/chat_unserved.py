@@ -38,7 +38,6 @@ class UnservedFields(BaseModel):
 
     functions: Any = None
     function_call: Annotated[Any, Neutral(("none", "auto"))] = None
-    response_format: Annotated[Any, Neutral(({"type": "text"},))] = None
     modalities: Annotated[Any, Neutral((["text"],))] = None
     audio: Any = None
     web_search_options: Any = None

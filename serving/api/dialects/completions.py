@@ -23,13 +23,13 @@ from conductor.run.events import (
 )
 from conductor.run.record import RunRecords
 from conductor.run.run import Run
-from serving.api.dialect import CallId
-from serving.api.dialects.body import read_body
+from serving.api.dialect import CallId, Dialect
 from serving.api.dialects.chat_errors import chat_error_body
 from serving.api.dialects.chat_options import MOST_CHOICES, NotedFields, WireFields
 from serving.api.dialects.chat_schema import StopSequences, StreamOptions
 from serving.api.dialects.chat_stream import ChatEncoder
 from serving.api.dialects.prompts import Texts, messages
+from serving.api.dialects.read_body import read_body
 from serving.api.dialects.text_logprobs import text_logprobs_json
 from serving.api.record_json import model_name, summary, usage
 from serving.api.request import MOST, ApiRequest, Podium, or_empty
@@ -72,7 +72,7 @@ class CompletionRequest(WireFields, NotedFields):
         return value
 
 
-class CompletionsDialect:
+class CompletionsDialect(Dialect):
     """See `Dialect`."""
 
     def parse(self, body: bytes) -> ApiRequest:

@@ -14,11 +14,11 @@ from conductor.model.vectors import decode
 from conductor.model.worker import Sampling
 from conductor.run.record import RunRecords
 from conductor.run.run import Run
-from serving.api.dialect import CallId, Encoder
-from serving.api.dialects.body import read_body
+from serving.api.dialect import CallId, Dialect, Encoder
 from serving.api.dialects.chat_errors import chat_error_body
 from serving.api.dialects.chat_options import NotedFields
 from serving.api.dialects.prompts import Texts, messages
+from serving.api.dialects.read_body import read_body
 from serving.api.record_json import model_name, summary
 from serving.api.request import ApiRequest, Podium, or_empty
 
@@ -33,7 +33,7 @@ class EmbeddingsRequest(NotedFields):
     podium: Annotated[Podium, BeforeValidator(or_empty)] = Field(default_factory=Podium)
 
 
-class EmbeddingsDialect:
+class EmbeddingsDialect(Dialect):
     """See `Dialect`. It has no streams."""
 
     def parse(self, body: bytes) -> ApiRequest:

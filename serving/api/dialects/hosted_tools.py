@@ -28,7 +28,9 @@ def toolset(
     if double := next((name for (_, name), count in names.items() if count > 1), None):
         raise BadTask(f"tools: two are called {quote(double)}. Give each a name of its own.", param="tools")
     _check_choice(choice, {tool.name for tool in tools}, hosted)
-    left_out = tuple(f"{place} is not served: a tool of type {quote(kind)}." for place, kind in hosted.items())
+    left_out = tuple(
+        f"{place} is not served: a tool of type {quote(kind)}." for place, kind in hosted.items()
+    )
     return Toolset(tuple(tools), choice, parallel), left_out
 
 

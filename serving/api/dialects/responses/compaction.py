@@ -1,0 +1,46 @@
+"""A conversation as one opaque item, and back.
+
+`POST /v1/responses/compact` calls no model: the item holds the messages themselves, packed, so that nothing of
+them is lost; whoever sends it back sends one short item.
+"""
+
+import base64
+import json
+import zlib
+from typing import Any
+
+from conductor.errors import BadTask
+from conductor.model.messages import Message
+from conductor.run import codec
+
+MARK = "podium1."
+MOST_BYTES = 16 * 1024 * 1024
+"""Of what is unpacked."""
+
+
+def pack(messages: tuple[Message, ...]) -> str:
+    """`messages` as the content of a compaction item."""
+    data = json.dumps(codec.dump(messages), separators=(",", ":")).encode("utf-8", "surrogatepass")
+    return MARK + base64.urlsafe_b64encode(zlib.compress(data, 9)).decode()
+
+
+def unpack(content: str, at: str) -> tuple[Message, ...]:
+    """What `pack` packed; `at` is its place in the request.
+
+    Raises:
+        BadTask: it is none of ours.
+    """
+    try:
+        if not content.startswith(MARK):
+            raise ValueError("another server's")
+        unpacker = zlib.decompressobj()
+        data = unpacker.decompress(base64.urlsafe_b64decode(content.removeprefix(MARK)), MOST_BYTES)
+        if unpacker.unconsumed_tail or not unpacker.eof:
+            raise ValueError("it is too long")
+        messages: Any = codec.load(tuple[Message, ...], json.loads(data))
+        return messages
+    except (ValueError, zlib.error, RecursionError) as exc:
+        raise BadTask(
+            f"{at}.encrypted_content: it was not made by this server's /v1/responses/compact.",
+            param=f"{at}.encrypted_content",
+        ) from exc

@@ -1,0 +1,181 @@
+"""An answer of the form that the client asked for, or an error that says so.
+
+A strict answer is held until it is whole and holds to its schema, whatever the provider promises: nothing of it
+is shown before. One that does not is repaired once, by the same worker, which is shown the fault; the call is
+paid like any other, and is among the attempts. An answer that was cut, refused, or that calls tools goes on as it is:
+its finish reason says what it is.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+
+from conductor.errors import AnswerInvalid, WorkerError
+from conductor.model.answer_format import AnswerFormat
+from conductor.model.failure import Attempt, Failure
+from conductor.model.messages import Message
+from conductor.model.retries import call_again
+from conductor.model.worker import Call, Delta, FinishReason, Reply, Worker
+from serving.schemas.translation import Translate
+from serving.schemas.validator import find_fault, without_fences
+
+SHOWN_BYTES = 4_000
+"""Of a wrong answer, to its writer."""
+FENCE_NOTE = "The Markdown fence around the answer was removed."
+LAX_NOTE = "The answer is not of the form that was asked for, which was not strict: {fault}"
+
+
+class Conforming:
+    """`worker`, whose answers have the form that a call asks for.
+
+    Args:
+        worker: who is called.
+        translate: what its provider is sent of the form, and what its model is told.
+    """
+
+    def __init__(self, worker: Worker, translate: Translate) -> None:
+        self._worker, self._translate = worker, translate
+
+    @property
+    def name(self) -> str:
+        """See `Worker.name`."""
+        return self._worker.name
+
+    @asynccontextmanager
+    async def open(self, call: Call) -> AsyncGenerator[Reply]:
+        """See `Worker.open`.
+
+        Raises:
+            AnswerInvalid: two answers are not of the form. Both are paid.
+        """
+        wanted = call.answer_format
+        if wanted is None:
+            async with self._worker.open(call) as reply:
+                yield reply
+            return
+        told = self._translate(wanted, call.tools)
+        call = replace(call, answer_format=told.native)
+        if told.instructions:
+            call = replace(call, messages=_with_instructions(call.messages, told.instructions))
+        if wanted.strict:
+            reply = await self._hold(replace(call, coalesce=True), wanted)
+            reply.notes = (*told.notes, *reply.notes)
+            yield reply
+            return
+        async with self._worker.open(call) as reply, aclosing(_note(reply.deltas, wanted)) as deltas:
+            reply.notes, reply.deltas = (*told.notes, *reply.notes), deltas
+            yield reply
+
+    async def _hold(self, call: Call, wanted: AnswerFormat) -> Reply:
+        """The first answer that is of the form, whole."""
+        first = await self._read(call)
+        text, fault = _judge(first, wanted)
+        if fault is None:
+            return _again(first, text)
+        error = _invalid(first, fault)
+        asked = await call_again(call, error)
+        lost = (*first.attempts, Attempt.of(first.worker, Failure.of(error)))
+        site = replace(call.site, attempt=call.site.attempt + 1)
+        try:
+            second = await self._read(replace(asked, messages=_with_fault(call, first, fault), site=site))
+        except WorkerError as exc:
+            exc.attempts = (*lost, *exc.attempts)
+            raise
+        text, fault = _judge(second, wanted)
+        second.attempts = (*lost, *second.attempts)
+        if fault is None:
+            return _again(second, text)
+        raise _invalid(second, fault)
+
+    async def _read(self, call: Call) -> Reply:
+        """The whole answer, its call closed."""
+        async with self._worker.open(call) as reply:
+            try:
+                async with aclosing(aiter(reply)) as deltas:
+                    async for _ in deltas:
+                        pass
+            except WorkerError as exc:
+                _bill(exc, reply)
+                raise
+        return reply
+
+
+def _judge(reply: Reply, wanted: AnswerFormat) -> tuple[str, str | None]:
+    """The answer's text, and what is wrong with it."""
+    text = "".join(reply.texts)
+    if reply.tool_calls or reply.finish in (FinishReason.LENGTH, FinishReason.CONTENT_FILTER):
+        return text, None
+    fault = find_fault(text, wanted)
+    inside = without_fences(text) if fault else None
+    if inside is not None and find_fault(inside, wanted) is None:
+        reply.notes += (FENCE_NOTE,)
+        return inside, None
+    return text, fault
+
+
+def _again(reply: Reply, text: str) -> Reply:
+    """An answer that was read, to be read once more: in one piece that has all of it."""
+    whole = Delta(
+        text,
+        "".join(reply.thoughts),
+        reply.finish,
+        reply.counted,
+        reply.cost_usd,
+        reply.model,
+        reply.inner_run,
+        billed_at_bound=reply.billed_at_bound,
+        cost_is_bound=reply.cost_is_bound,
+        tool_calls=tuple(reply.tool_calls),
+        native=reply.native,
+    )
+
+    async def deltas() -> AsyncGenerator[Delta]:
+        yield whole
+
+    return replace(reply, deltas=deltas(), texts=[], thoughts=[], tool_calls=[])
+
+
+def _invalid(reply: Reply, fault: str) -> AnswerInvalid:
+    error = AnswerInvalid(
+        f"{reply.worker} gave no answer of the form that was asked for. {fault}",
+        worker=reply.worker,
+        attempts=reply.attempts,
+    )
+    _bill(error, reply)
+    return error
+
+
+def _bill(error: WorkerError, reply: Reply) -> None:
+    """Put what the answer took into `error`."""
+    result = reply.result
+    error.usage, error.cost_usd = result.usage, result.cost_usd
+    error.billed_at_bound = error.billed_at_bound or result.usage is None
+
+
+def _with_instructions(messages: tuple[Message, ...], text: str) -> tuple[Message, ...]:
+    """The form at the end of the system prompt."""
+    if messages and messages[0].role == "system":
+        return (Message.of("system", f"{messages[0].text}\n\n{text}"), *messages[1:])
+    return (Message.of("system", text), *messages)
+
+
+def _with_fault(call: Call, reply: Reply, fault: str) -> tuple[Message, ...]:
+    """The conversation, the wrong answer and what is wrong with it."""
+    said = "".join(reply.texts).encode("utf-8", "replace")
+    shown = said[:SHOWN_BYTES].decode("utf-8", "ignore") + ("…" if len(said) > SHOWN_BYTES else "")
+    ask = f"{fault} Write the whole answer again, so that it holds to the schema: JSON and nothing else."
+    return (*call.messages, Message.of("assistant", shown or "(nothing)"), Message.of("user", ask))
+
+
+async def _note(deltas: AsyncGenerator[Delta], wanted: AnswerFormat) -> AsyncGenerator[Delta]:
+    """An answer as it comes, and at its end a note where it is not of the form."""
+    texts: list[str] = []
+    is_whole = False
+    async with aclosing(deltas):
+        async for delta in deltas:
+            texts.append(delta.text)
+            is_whole |= delta.finish is FinishReason.STOP
+            yield delta
+    fault = find_fault("".join(texts), wanted) if is_whole else None
+    if fault:
+        yield Delta(notes=(LAX_NOTE.format(fault=fault),))

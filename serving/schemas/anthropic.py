@@ -1,0 +1,66 @@
+"""Anthropic's `output_config.format`: https://platform.claude.com/docs/en/build-with-claude/structured-outputs.
+
+Every object in it is closed, so one that is open on purpose is asked for in words.
+"""
+
+from typing import Any
+
+from conductor.model.answer_format import AnswerFormat
+from conductor.model.tools import Toolset
+from serving.schemas.subset import NotExpressible, Subset, narrow
+from serving.schemas.translation import Translation, in_part, in_words
+from serving.schemas.walk import subschemas
+
+FORMATS = ["date", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "time", "uri", "uuid"]
+WORDS = frozenset({
+    "$defs", "$ref", "additionalProperties", "anyOf", "const", "description", "enum", "format", "items",
+    "minItems", "properties", "required", "title", "type",
+})  # fmt: skip
+SUBSET = Subset(
+    WORDS,
+    frozenset(FORMATS),
+    takes_type_lists=False,
+    takes_recursion=False,
+)
+
+
+def translate(wanted: AnswerFormat, tools: Toolset) -> Translation:
+    """For Claude models."""
+    if wanted.schema is None:
+        return in_words(wanted)
+    try:
+        narrowed = narrow(wanted.schema, SUBSET)
+        _close(narrowed.schema, narrowed.lost)
+    except NotExpressible as exc:
+        return in_words(wanted, str(exc))
+    return in_part(wanted, narrowed.schema, narrowed.lost)
+
+
+def _close(schema: dict[str, Any], lost: set[str]) -> None:
+    """Every object closed, and the other rules kept.
+
+    Raises:
+        NotExpressible: one is open on purpose, or a part says nothing.
+    """
+    for _, part in subschemas(schema):
+        assert isinstance(part, dict), "it was just written"
+        if part.get("minItems", 0) not in (0, 1):
+            lost.add("minItems")
+            part["minItems"] = 1
+        if not part.keys() & {"$ref", "anyOf", "const", "enum", "type"}:
+            raise NotExpressible("a part of it does not say what it is")
+        if part.get("type") != "object" and "properties" not in part:
+            continue
+        known = set(part.get("properties", ()))
+        if part.get("additionalProperties", False) is not False or not known.issuperset(
+            part.get("required", ())
+        ):
+            raise NotExpressible("an object in it is open")
+        if not known and "additionalProperties" not in part:
+            raise NotExpressible("an object in it may hold anything")
+        part["additionalProperties"] = False
+
+
+def output_format(wanted: AnswerFormat) -> dict[str, object]:
+    """The field of a request."""
+    return {"type": "json_schema", "schema": wanted.schema}

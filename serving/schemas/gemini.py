@@ -1,0 +1,44 @@
+"""Gemini's `response_json_schema`: https://ai.google.dev/gemini-api/docs/structured-output.
+
+A format and tools do not go together before Gemini 3, so an answer after calls of tools is asked for in words.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from conductor.model.answer_format import AnswerFormat
+from conductor.model.tools import Toolset
+from conductor.model.worker import Grammar
+from serving.schemas.subset import NotExpressible, Subset, narrow
+from serving.schemas.translation import Translation, in_part, in_words, instructions
+
+WORDS = frozenset({
+    "$defs", "$ref", "additionalProperties", "anyOf", "description", "enum", "format", "items",
+    "maxItems", "maximum", "minItems", "minimum", "oneOf", "prefixItems", "properties", "required",
+    "title", "type",
+})  # fmt: skip
+SUBSET = Subset(
+    WORDS,
+    takes_recursion=False,
+)
+
+
+def translate(wanted: AnswerFormat, tools: Toolset) -> Translation:
+    """For Gemini models."""
+    if tools.offered:
+        return in_words(wanted, "the model takes none beside tools")
+    if wanted.schema is None:
+        return Translation(wanted, instructions(wanted))
+    try:
+        narrowed = narrow(wanted.schema, SUBSET)
+    except NotExpressible as exc:
+        return in_words(wanted, str(exc))
+    return in_part(wanted, narrowed.schema, narrowed.lost)
+
+
+def answer_schema(
+    wanted: AnswerFormat | None, grammar: Grammar | None
+) -> tuple[bool, Mapping[str, Any] | None]:
+    """Whether JSON is asked for, and with which schema."""
+    schema = wanted.schema if wanted else grammar.json_schema if grammar else None
+    return wanted is not None or schema is not None, schema

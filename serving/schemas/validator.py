@@ -1,0 +1,153 @@
+"""Whether an answer is JSON, and holds to its schema. The schema is untrusted, and so is the answer.
+
+Nothing is fetched, whatever the schema says. Patterns run in an engine whose time grows with the text alone;
+those with look-around or back-references, which that engine does not know, in one that gives up after a
+bounded number of steps: a text that it gives up on does not match.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, NoReturn
+
+import jsonschema_rs
+from jsonschema_rs import FancyRegexOptions, RegexOptions
+
+from conductor.errors import quote
+from conductor.model.answer_format import AnswerFormat
+from serving.schemas.walk import Schema
+
+PATTERN_BYTES = 2_000_000
+"""Of a compiled pattern."""
+BACKTRACKS = 10_000
+DIGITS = 300
+"""Of a number without a fraction: more is not finite for most readers."""
+MOST_CHARS = 4_000_000
+"""Of an answer."""
+FAULT_CHARS = 400
+"""Of a sentence about what is wrong."""
+
+
+class _Unreadable(ValueError):
+    """A text that is no JSON, or JSON that not every reader understands in the same way."""
+
+
+def _refuse_fetching(uri: str) -> NoReturn:
+    raise ValueError(f"nothing is fetched: {uri}")
+
+
+def compile_schema(schema: Schema) -> jsonschema_rs.Validator:
+    """What tells whether values hold to `schema`.
+
+    Raises:
+        ValueError: it is no valid schema, or has a pattern that is too large.
+    """
+    return _compile(json.dumps(schema, ensure_ascii=False))
+
+
+@lru_cache(maxsize=128)
+def _compile(schema: str) -> jsonschema_rs.Validator:
+    value: dict[str, Any] = json.loads(schema)
+    try:
+        return _with(value, RegexOptions(size_limit=PATTERN_BYTES))
+    except ValueError:
+        fancy = FancyRegexOptions(backtrack_limit=BACKTRACKS, size_limit=PATTERN_BYTES)
+        return _with(value, fancy)
+
+
+def _with(schema: dict[str, Any], patterns: RegexOptions | FancyRegexOptions) -> jsonschema_rs.Validator:
+    return jsonschema_rs.validator_for(
+        schema, validate_formats=True, retriever=_refuse_fetching, pattern_options=patterns
+    )
+
+
+def find_fault(text: str, wanted: AnswerFormat) -> str | None:
+    """Why `text` is not what was wanted, in a sentence for its writer; None where it is."""
+    try:
+        value = read_json(text)
+    except _Unreadable as exc:
+        return str(exc)
+    if wanted.schema is None:
+        return None if isinstance(value, Mapping) else "The answer is not a JSON object."
+    try:
+        compile_schema(wanted.schema).validate(value)
+    except jsonschema_rs.ValidationError as exc:
+        return _sentence(exc)
+    except ValueError as exc:  # too deep
+        return f"The answer cannot be checked: {_cut(str(exc))}."
+    return None
+
+
+def without_fences(text: str) -> str | None:
+    """What is inside a Markdown fence around the whole text; None where there is none."""
+    head, _, body = text.strip().partition("\n")
+    if head.removeprefix("```").strip().lower() not in ("", "json") or not head.startswith("```"):
+        return None
+    return body.removesuffix("```").strip() if body.endswith("```") else None
+
+
+def read_json(text: str) -> object:
+    """The value that `text` is, where every reader of JSON would see the same.
+
+    Raises:
+        ValueError: saying why it is none.
+    """
+    if len(text) > MOST_CHARS:
+        raise _Unreadable(f"The answer is longer than {MOST_CHARS:,} characters.")
+    try:
+        text.encode()
+        value = json.loads(
+            text,
+            object_pairs_hook=_object,
+            parse_constant=_refuse_constant,
+            parse_float=_float,
+            parse_int=_integer,
+        )
+        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair may be written as an escape
+    except _Unreadable:
+        raise
+    except UnicodeEncodeError:
+        raise _Unreadable("The answer holds half a surrogate pair, which is no character.") from None
+    except RecursionError:
+        raise _Unreadable("The answer is nested too deeply.") from None
+    except ValueError as exc:
+        raise _Unreadable(f"The answer is not JSON and nothing else: {exc}.") from exc
+    return value
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    value: dict[str, object] = {}
+    for name, each in pairs:
+        if name in value:
+            raise _Unreadable(f"The answer has the property {quote(name)} twice in one object.")
+        value[name] = each
+    return value
+
+
+def _refuse_constant(word: str) -> NoReturn:
+    raise _Unreadable(f"{word} is no JSON.")
+
+
+def _float(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise _Unreadable(f"The number {quote(digits)} is too large.")
+    return value
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > DIGITS:
+        raise _Unreadable(f"The number {quote(digits)} is too large.")
+    return int(digits)
+
+
+def _sentence(exc: jsonschema_rs.ValidationError) -> str:
+    place = ".".join(str(part) for part in exc.instance_path)
+    where = f"At {place}: " if place else ""
+    return f"The answer does not hold to the schema. {where}{_cut(exc.message)}."
+
+
+def _cut(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= FAULT_CHARS else f"{line[:FAULT_CHARS]}…"

@@ -1,0 +1,206 @@
+"""Runs whose steps call the client's tools: suspended, written down, continued with the results."""
+
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from conductor.model.messages import Message, Native, Text, ToolCall, ToolResult
+from conductor.model.tools import Tool, ToolChoice, Toolset
+from conductor.model.usage import Usage
+from conductor.model.worker import Delta, FinishReason
+from conductor.run.codec import dump, load
+from conductor.run.events import RunFinished, RunSuspended, Terminal
+from conductor.run.lifecycle import open_run, resume_run
+from conductor.run.record import RunRecords
+from conductor.run.task import Task
+from conductor.run.team import Team
+from conductor.run.turns import Given, GivenResult
+from tests.conductor.team import Player, a_plan, ask_for, line, member, team
+
+TOOLS = Toolset((Tool("read", "Reads a file.", {"type": "object"}),))
+
+
+def calling(*arguments: str, said: str = "", native: Native | None = None) -> list[Delta]:
+    calls = tuple(ToolCall(f"native-{text}", "read", text) for text in arguments)
+    return [
+        Delta(said),
+        Delta(tool_calls=calls, native=native, finish=FinishReason.TOOL_CALLS, usage=Usage(10, 2)),
+    ]
+
+
+def given(*results: tuple[int, str], said: Sequence[Message] = ()) -> Given:
+    texts = [GivenResult(number, ToolResult("", (Text(text),))) for number, text in results]
+    return Given(tuple(texts), tuple(said))
+
+
+async def run(
+    team_of: Team, task: Task | None = None, records: RunRecords | None = None, sent: Given | None = None
+) -> tuple[RunRecords, Terminal]:
+    """One segment, as one process runs it: what it wrote down, or its end."""
+    written: list[RunRecords] = []
+
+    async def write_down(records: RunRecords) -> None:
+        written.append(load(RunRecords, json.loads(json.dumps(dump(records)))))
+
+    if task is not None:
+        opened = open_run(team_of, task, "wf_1", write_down=write_down)
+    else:
+        assert records is not None
+        opened = resume_run(team_of, records, given=sent, write_down=write_down)
+    async with opened as going:
+        *_, last = [event async for event in going.events()]
+        if isinstance(last, RunSuspended):
+            assert len(written) == 1, "it is written down before anybody is told"
+            assert written[0].record == going.record
+        assert isinstance(last, Terminal)
+        return (written[0] if written else going.records), last
+
+
+def numbers(end: Terminal) -> list[int]:
+    assert isinstance(end, RunSuspended), end
+    return [call.number for call in end.calls]
+
+
+async def test_a_step_goes_on_in_its_own_conversation_with_what_its_tools_gave() -> None:
+    native = Native("a", "", {"signed": "thought"})
+    a = Player("a", calling("x", "y", said="Let me look.", native=native), ["It is 7."])
+    task = ask_for(plan=a_plan(("a", ())), tools=TOOLS)
+    records, end = await run(team(a), task)
+    assert isinstance(end, RunSuspended)
+    assert (numbers(end), end.text) == ([0, 1], "Let me look.")
+    assert records.record.status == "waiting"
+
+    said = (Message.of("user", "And hurry."),)
+    records, end = await run(team(a), records=records, sent=given((1, "two"), (0, "one"), said=said))
+    assert isinstance(end, RunFinished)
+    assert end.answer == "It is 7."
+    first, second = a.calls
+    assert second.messages[: len(first.messages)] == first.messages
+    asked, answered, hurry = second.messages[len(first.messages) :]
+    assert (asked.text, asked.native) == ("Let me look.", native)
+    assert [call.arguments for call in asked.tool_calls] == ["x", "y"]
+    assert [(result.id, result.text) for result in answered.tool_results] == [
+        ("native-x", "one"),
+        ("native-y", "two"),
+    ]
+    assert hurry == said[0]
+    assert records.record.usage == Usage(10, 2) + Usage(10, 1)
+    assert records.record.segment_usage == Usage(10, 1)
+
+
+async def test_parallel_steps_wait_together_and_each_goes_on_with_its_own_results() -> None:
+    a, b = Player("a", calling("x"), ["A"]), Player("b", calling("y"), ["B"])
+    c = Player("c", lambda call: [call.messages[-1].text])
+    plan = a_plan(("a", ()), ("b", ()), ("c", (0, 1)))
+    records, end = await run(team(a, b, c), ask_for(plan=plan, tools=TOOLS))
+    assert numbers(end) == [0, 1]
+    assert not c.calls
+    by_step = {step.turns[0].calls[0].number: step.worker for step in records.record.plans[0].steps[:2]}
+    number_of = {worker: number for number, worker in by_step.items()}
+    records, end = await run(team(a, b, c), records=records, sent=given((number_of["b"], "for b")))
+    assert numbers(end) == [number_of["a"]], "only what is missing"
+    assert (len(a.calls), len(b.calls)) == (1, 2)
+    records, end = await run(team(a, b, c), records=records, sent=given((number_of["a"], "for a")))
+    assert isinstance(end, RunFinished)
+    assert "A" in end.answer
+    assert "B" in end.answer
+    assert "for a" not in end.answer, "others see what their access list gives them"
+    assert (len(a.calls), len(b.calls), len(c.calls)) == (2, 2, 1)
+
+
+async def test_nothing_goes_on_with_results_for_a_part_of_a_step_s_calls() -> None:
+    a = Player("a", calling("x", "y"), ["done"])
+    records, end = await run(team(a), ask_for(plan=a_plan(("a", ())), tools=TOOLS))
+    records, end = await run(team(a), records=records, sent=given((0, "one")))
+    assert numbers(end) == [1]
+    assert len(a.calls) == 1
+    records, end = await run(team(a), records=records, sent=given((1, "two")))
+    assert isinstance(end, RunFinished)
+
+
+async def test_a_step_that_nobody_reads_does_not_keep_the_run_waiting() -> None:
+    conductor = Player("lead", [line(0), line(1)])
+    a, b = Player("a", calling("x")), Player("b", ["answer"])
+    records, end = await run(team(a, b, conductor=conductor), ask_for(tools=TOOLS))
+    assert isinstance(end, RunFinished)
+    assert records.record.plans[0].steps[0].status == "not_needed"
+
+
+async def test_a_step_may_be_given_no_tools() -> None:
+    conductor = Player(
+        "lead", ['{"worker": 0, "subtask": "x", "access": [], "tools": false}', line(1, access=[0])]
+    )
+    a, b = Player("a", ["A"]), Player("b", ["B"])
+    await run(team(a, b, conductor=conductor), ask_for(tools=TOOLS))
+    assert not a.calls[0].tools
+    assert b.calls[0].tools == TOOLS
+    assert "read: Reads a file." in conductor.calls[0].messages[-1].text
+
+
+async def test_a_tool_that_must_be_called_is_for_the_answering_step_s_first_turn() -> None:
+    must = Toolset(TOOLS.tools, ToolChoice("required"))
+    a, b = Player("a", ["A"]), Player("b", calling("x"), ["B"])
+    plan = a_plan(("a", ()), ("b", (0,)))
+    records, _ = await run(team(a, b), ask_for(plan=plan, tools=must))
+    await run(team(a, b), records=records, sent=given((0, "one")))
+    modes = [call.tools.choice.mode for call in (*a.calls, *b.calls)]
+    assert modes == ["auto", "required", "auto"]
+
+
+async def test_a_run_inside_a_run_waits_and_goes_on() -> None:
+    conductor = Player("lead", [line("team")], [line("a")])
+    a = Player("a", calling("x"), ["inner answer"])
+    records, end = await run(team(a, conductor=conductor), ask_for(tools=TOOLS, depth=1))
+    assert numbers(end) == [0]
+    records, end = await run(team(a, conductor=conductor), records=records, sent=given((0, "one")))
+    assert isinstance(end, RunFinished)
+    assert end.answer == "inner answer"
+    assert len(conductor.calls) == 2
+    assert a.calls[1].messages[-1].tool_results[0].text == "one"
+
+
+async def test_rounds_go_on_after_tools() -> None:
+    conductor = Player("lead", [line(0)], [line(1)])
+    a, b = Player("a", calling("x"), ["first"]), Player("b", calling("y"), ["second"])
+    teams = team(a, b, conductor=conductor)
+    records, _ = await run(teams, ask_for(tools=TOOLS, rounds=2))
+    records, end = await run(teams, records=records, sent=given((0, "one")))
+    assert numbers(end) == [1]
+    records, end = await run(teams, records=records, sent=given((1, "two")))
+    assert isinstance(end, RunFinished)
+    assert end.answer == "second"
+
+
+async def test_the_client_s_earlier_tools_are_words_to_a_team_and_stay_as_they_are_for_one_worker() -> None:
+    history = (
+        Message.of("user", "what is in x?"),
+        Message("assistant", (ToolCall("call_1", "read", "x"),)),
+        Message("tool", (ToolResult("call_1", (Text("seven"),)),)),
+    )
+    a = Player("a", ["ok"])
+    await run(team(a), Task(history, plan=a_plan(("a", ())), tools=TOOLS))
+    shown = a.calls[0].messages
+    assert not any(message.tool_calls or message.tool_results for message in shown)
+    assert "seven" in "".join(message.text for message in shown)
+    await run(team(a), Task(history, plan=a_plan(("a", ())), plan_source="worker", tools=TOOLS))
+    assert a.calls[1].messages[1].tool_calls == history[1].tool_calls
+
+
+@pytest.mark.parametrize("calls_tools", [False, None])
+async def test_who_cannot_call_tools_is_offered_none(calls_tools: bool | None) -> None:
+    a = Player("a", ["ok"])
+    teams = Team(None, {"a": member(a, calls_tools=calls_tools)})
+    await run(teams, ask_for(plan=a_plan(("a", ())), tools=TOOLS))
+    assert bool(a.calls[0].tools) == (calls_tools is None)
+
+
+async def test_the_clock_stands_while_a_run_waits() -> None:
+    a = Player("a", calling("x"), ["done"])
+    records, _ = await run(team(a), ask_for(plan=a_plan(("a", ())), tools=TOOLS, deadline_s=0.5))
+    import asyncio
+
+    await asyncio.sleep(0.6)
+    records, end = await run(team(a), records=records, sent=given((0, "one")))
+    assert isinstance(end, RunFinished)
+    assert records.record.wall_s < 0.5
