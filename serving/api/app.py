@@ -11,7 +11,7 @@ from starlette.responses import Response
 from conductor.errors import BadTask, PodiumError, UnknownName
 from serving.accounts.authenticator import KEPT_AWAY_S, KEPT_S, Authenticator
 from serving.accounts.directory import Directory
-from serving.api import admin, completions, count_tokens, health, models, workflows
+from serving.api import admin, completions, count_tokens, health, models, openapi, workflows
 from serving.api.authentication import CONSOLE, Authentication
 from serving.api.console import Console
 from serving.api.dialect import Dialects
@@ -41,8 +41,8 @@ def build_api(
         directory: of teams and keys; None: there are none, and whoever is on this machine may call.
         reload: reads the settings' files again; None: there are none.
     """
-    # FastAPI's own pages for its schema load scripts from a CDN, and the schema knows no bodies: both are
-    # read by hand.
+    # FastAPI's own pages for its schema load scripts from a CDN, and the schema knows no bodies that are read by
+    # hand: see `openapi.py`.
     app = FastAPI(title="Podium", openapi_url=None)
     serves_when_away = service.pool.settings.store.when_away == "serve"
     authenticator = Authenticator(directory, kept_s=KEPT_AWAY_S if serves_when_away else KEPT_S)
@@ -56,6 +56,7 @@ def build_api(
         workflows.router,
         health.router,
         admin.router,
+        openapi.router,
     )
     for router in (completions.build_router(dialects), *fixed):
         app.include_router(router)

@@ -7,6 +7,7 @@ from serving.accounts.permission import permit_of
 from serving.api.authentication import caller_of
 from serving.api.resolve import names, unknown_model
 from serving.api.respond import success
+from serving.api.wire_options import FIELDS
 from serving.runs.service import Service
 
 router = APIRouter()
@@ -57,6 +58,8 @@ def _model(service: Service, name: str, kind: str) -> dict[str, object]:
             "card": pool.members[name].card,
             "sees_images": pool.members[name].sees_images,
             "in_pool": name in pool.settings.pool,
+            "serves": sorted(pool.members[name].serves),
+            "takes": sorted(FIELDS[option] for option in pool.members[name].takes),
             "model": pool.models[name],
             "provenance": pool.provenance.get(name),
         }

@@ -1,7 +1,7 @@
 """A request, whatever the dialect it was written in: what is asked, and `podium`'s limits for it."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Annotated, Any, Literal
 
@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
 from conductor.model.answer_format import AnswerFormat
 from conductor.model.messages import Image, Message, Part, Text, ToolCall, ToolResult
+from conductor.model.operation import Operation
 from conductor.model.tools import NO_TOOLS, Tool, Toolset
 from conductor.model.worker import Sampling
 from serving.api.encode import dumps
@@ -80,6 +81,11 @@ class Podium(_Strict):
     )
 
 
+def or_empty(value: Any) -> Any:
+    """Null says no more than an empty object."""
+    return {} if value is None else value
+
+
 @dataclass(frozen=True, slots=True)
 class ApiRequest:
     """What a caller asks.
@@ -95,6 +101,10 @@ class ApiRequest:
         tools: what the model may call; the client runs them.
         answer_format: what the answer must be; None: any text.
         echo: what the answer repeats of the request, as its dialect writes it.
+        operation: what is asked of the worker that `model` names; anything but a chat has no plan.
+        n: so many answers, each by a run of its own.
+        more: further texts to complete, beside the conversation.
+        as_base64: vectors are wanted as base64, not as numbers.
         left_out: what was sent, is not served and does not change the answer: a line for each, for the record.
     """
 
@@ -107,8 +117,18 @@ class ApiRequest:
     include_usage: bool
     tools: Toolset = NO_TOOLS
     answer_format: AnswerFormat | None = None
+    operation: Operation = "chat"
+    n: int = 1
+    more: tuple[tuple[Message, ...], ...] = ()
+    as_base64: bool = False
     left_out: tuple[str, ...] = ()
     echo: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
+
+    @property
+    def choices(self) -> "list[ApiRequest]":
+        """A request for each answer that is wanted, in their order."""
+        asked = (self.conversation, *self.more)
+        return [replace(self, conversation=each, more=(), n=1) for each in asked for _ in range(self.n)]
 
     @property
     def token_estimate(self) -> int:
@@ -126,7 +146,8 @@ class ApiRequest:
     @property
     def text_chars(self) -> int:
         """How much text its messages, its tools and its plan hold."""
-        parts = (part for message in self.conversation for part in message.parts)
+        asked = (self.conversation, *self.more)
+        parts = (part for conversation in asked for message in conversation for part in message.parts)
         plan = sum(len(step.subtask) + len(step.needs) for step in self.podium.plan or ())
         return plan + sum(map(_chars, parts)) + sum(map(_tool_chars, self.tools.tools))
 

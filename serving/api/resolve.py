@@ -16,6 +16,7 @@ from conductor.run.team import Team
 from serving.accounts.account_policy import UNLIMITED, Policies
 from serving.accounts.permission import Asked, narrow_task, not_kept, not_planned
 from serving.api.request import EFFORT_ROUNDS, EFFORT_STEPS, ApiRequest, PlannedStep, Podium
+from serving.api.wire_options import check_operation, check_options
 from serving.pool import Pool
 from serving.settings.sections import ModelSettings, StepSettings
 from serving.settings.settings import Settings
@@ -45,6 +46,7 @@ def resolve(
     settings, podium, name = pool.settings, request.podium, request.model
     model = settings.models.get(name) or ModelSettings()
     _check_name(name, pool)
+    check_operation(request, pool)
     task = _task(request, model, settings.limits.default_deadline_s, plan_only=plan_only)
     task = narrow_task(task, _asked(request, settings), policies, settings)
     team = pool.team_for(task.permit)
@@ -56,6 +58,7 @@ def resolve(
         if team.conductor is None:
             raise not_planned(name, policies)
         _check_pictures(task, team.members_for(task).values())
+        check_options(task, team.members_for(task).values())
         return ResolvedTask(task, team)
     if name in settings.workflows:
         fixed = _workflow_plan(settings.workflows[name])
@@ -127,6 +130,7 @@ def _check_given_plan(team: Team, task: Task, plan: Plan, source: Source) -> Res
     given = replace(task, plan=plan, plan_source=source, workers=workers)
     members = team.members_for(given)
     _check_pictures(given, [members[name] for name in used])
+    check_options(task, [members[step.worker] for step in plan.steps])
     return ResolvedTask(given, team)
 
 
@@ -177,6 +181,7 @@ def _task(request: ApiRequest, model: ModelSettings, default_deadline_s: float, 
         plan_only=plan_only,
         tools=request.tools,
         answer_format=request.answer_format,
+        operation=request.operation,
         left_out=request.left_out,
         echo=request.echo,
     )

@@ -36,6 +36,7 @@ SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("workflows.NAME[]", sections.StepSettings),
     ("workers[]: every kind", EVERY_KIND),
     ("workers[]: kind openai, anthropic and gemini", API_KINDS),
+    ("workers[]: kind openai", workers.OpenAISettings),
     ("workers[].deployments[]", workers.DeploymentSettings),
     ("workers[]: kind vllm", workers.VllmSettings),
     ("workers[]: kind python", workers.PythonSettings),

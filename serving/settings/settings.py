@@ -29,7 +29,7 @@ from serving.settings.sections import (
     TelemetrySettings,
 )
 from serving.settings.webhooks import WebhookSettings
-from serving.settings.workers import API_SETTINGS, Frozen, VllmSettings, WorkerSettings, places_of
+from serving.settings.workers import API_SETTINGS, Frozen, VllmSettings, WorkerSettings, chats, places_of
 
 
 class SettingsError(PodiumError):
@@ -67,7 +67,7 @@ class Settings(Frozen):
     @property
     def pool(self) -> list[str]:
         """The names a plan may use, in the order they are written."""
-        return [worker.name for worker in self.workers if worker.in_pool]
+        return [worker.name for worker in self.workers if worker.in_pool and chats(worker)]
 
     def worker(self, name: str) -> WorkerSettings:
         """The worker of that name; KeyError where there is none."""
@@ -97,6 +97,7 @@ class Settings(Frozen):
                 raise ValueError(
                     f"{place} names the worker {mentioned!r}, which is not among workers: {', '.join(names)}"
                 )
+        self._check_chats()
         if self.models and self.conductor is None:
             raise ValueError("`models` need a `conductor`")
         for worker in self.workers:
@@ -126,6 +127,13 @@ class Settings(Frozen):
         for name, steps in self.workflows.items():
             names += [(f"workflows.{name}", step.worker) for step in steps]
         return names
+
+    def _check_chats(self) -> None:
+        for place, mentioned in self.mentions():
+            if not chats(self.worker(mentioned)):
+                raise ValueError(
+                    f"{place} names the worker {mentioned!r}, which serves no chat: add `chat` to its `serves`"
+                )
 
     def _check_pool(self) -> None:
         used = [

@@ -30,6 +30,9 @@ class Choice(msgspec.Struct):
     index: object = None
     delta: ChunkDelta | None = None
     finish_reason: str | None = None
+    text: str | None = None
+    """In place of `delta`, where a text is completed."""
+    logprobs: object = None
 
 
 class ChatChunk(msgspec.Struct):

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
+from conductor.model.operation import TokenLogprob
 from conductor.model.usage import FREE, Price, Usage
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
+from serving.workers.scripted_embedding import embed
 
 KEPT_CALLS = 1000
 TOKEN = re.compile(r"\s*\S+|\s+$")
@@ -117,6 +119,12 @@ class ScriptedWorker:
             self.open_calls -= 1
 
     async def _say(self, call: Call, reply: ScriptedReply) -> AsyncGenerator[Delta]:
+        if call.site.operation == "embeddings":
+            vectors = embed([message.text for message in call.messages], call.sampling.options.dimensions)
+            yield Delta(
+                vectors, finish=FinishReason.STOP, usage=Usage(prompt_tokens(call), 0), model=self.model
+            )
+            return
         pieces, finish = self._pieces(call, reply)
         started_s = asyncio.get_running_loop().time()
         for index, piece in enumerate(pieces):
@@ -149,7 +157,11 @@ class ScriptedWorker:
         if cuts:
             text = text[: min(cuts)]
         pieces = [Delta(reasoning=thought, model=self.model) for thought in TOKEN.findall(reply.reasoning)]
-        pieces += [Delta(text=word, model=self.model) for word in TOKEN.findall(text)]
+        sure = call.sampling.options.top_logprobs is not None  # as a script is of each of its words
+        pieces += [
+            Delta(text=word, model=self.model, logprobs=(TokenLogprob(word, 0.0),) if sure else ())
+            for word in TOKEN.findall(text)
+        ]
         if call.sampling.max_output_tokens is not None and len(pieces) > call.sampling.max_output_tokens:
             return pieces[: call.sampling.max_output_tokens], FinishReason.LENGTH
         return pieces, FinishReason.STOP if cuts else reply.finish

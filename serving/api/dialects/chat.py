@@ -33,14 +33,16 @@ class ChatDialect(Dialect):
                 top_p=request.top_p,
                 stop=tuple(request.stop or ()),
                 seed=request.seed,
+                options=request.options,
             ),
             effort=request.reasoning_effort,
             podium=request.podium,
             stream=bool(request.stream),
             include_usage=request.stream_options is not None and request.stream_options.include_usage,
             tools=tools,
-            left_out=left_out,
             answer_format=read_format(request.response_format),
+            n=request.n or 1,
+            left_out=(*left_out, *request.noted),
         )
 
     def body(self, records: RunRecords, request: ApiRequest, call_id: CallId) -> dict[str, Any]:

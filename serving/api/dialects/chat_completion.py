@@ -4,6 +4,7 @@ from typing import Any
 
 from conductor.run.record import RunRecords
 from serving.api.dialect import CallId
+from serving.api.dialects.chat_logprobs import logprobs_json
 from serving.api.dialects.chat_tools import call_json
 from serving.api.record_json import model_name, summary, usage
 
@@ -24,7 +25,7 @@ def completion(records: RunRecords, call_id: CallId, *, trace: bool) -> Json:
     choice: Json = {
         "index": 0,
         "message": message,
-        "logprobs": None,
+        "logprobs": logprobs_json(record.answering.logprobs if record.answering else ()),
         "finish_reason": "tool_calls" if calls else record.finish.value if record.finish else "stop",
     }
     return {

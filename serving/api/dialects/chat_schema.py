@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from serving.api.dialects.chat_format import ResponseFormat
+from serving.api.dialects.chat_options import MOST_CHOICES, ChatOptionFields, NotedFields
 from serving.api.dialects.chat_tools import MessageTools, ToolFields
 from serving.api.dialects.chat_unserved import (
     LEGACY_ROLE,
@@ -25,7 +26,7 @@ from serving.api.dialects.chat_unserved import (
     refuse_unserved,
 )
 from serving.api.dialects.read_body import read_body
-from serving.api.request import MOST, Effort, Podium
+from serving.api.request import MOST, Effort, Podium, or_empty
 from serving.workers.images import split_data_url
 
 MOST_PARTS = 2048
@@ -118,15 +119,21 @@ class StreamOptions(_Ignoring):
     include_usage: bool = False
 
 
-def _or_empty(value: Any) -> Any:
-    return {} if value is None else value
-
-
 def _list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-class ChatRequest(ToolFields, UnservedFields):
+StopSequences = (
+    Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=MOST_STOP_CHARS)]],
+        Field(max_length=16, fail_fast=True),
+        BeforeValidator(_list),
+    ]
+    | None
+)
+
+
+class ChatRequest(ToolFields, ChatOptionFields, NotedFields, UnservedFields):
     """The body of `POST /v1/chat/completions` and `POST /v1/plans`."""
 
     model: str
@@ -137,19 +144,11 @@ class ChatRequest(ToolFields, UnservedFields):
     max_completion_tokens: int | None = Field(default=None, ge=1, le=MOST)
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
-    stop: (
-        Annotated[
-            list[Annotated[str, Field(min_length=1, max_length=MOST_STOP_CHARS)]],
-            Field(max_length=16, fail_fast=True),
-            BeforeValidator(_list),
-        ]
-        | None
-    ) = None
+    stop: StopSequences = None
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
-    n: Literal[1] | None = 1
     response_format: ResponseFormat | None = None
     reasoning_effort: Effort | None = None
-    podium: Annotated[Podium, BeforeValidator(_or_empty)] = Field(default_factory=Podium)
+    podium: Annotated[Podium, BeforeValidator(or_empty)] = Field(default_factory=Podium)
 
 
 def read(body: bytes) -> ChatRequest:
@@ -176,5 +175,5 @@ def _remedy(param: str, given: object) -> str:
         "messages": ' Send at least one message, such as {"role": "user", "content": "..."}.',
         "model": " GET /v1/models lists the names.",
         "podium.max_cost_usd": f" Give dollars above 0 and up to {MOST}, or leave it out for no limit.",
-        "n": " One answer a request.",
+        "n": f" At most {MOST_CHOICES} answers a request.",
     }.get(param, "")

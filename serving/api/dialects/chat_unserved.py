@@ -6,28 +6,14 @@ by default. A test holds these fields and `chat_schema.ChatRequest` against the 
 new one is decided about.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict
 
 from conductor.errors import BadTask
 
-WITHOUT_EFFECT = frozenset(
-    {
-        "metadata",
-        "prediction",
-        "prompt_cache_key",
-        "prompt_cache_options",
-        "prompt_cache_retention",
-        "safety_identifier",
-        "service_tier",
-        "store",
-        "user",
-    }
-)
-"""Known, and ignored: they are about storage, price, speed or accounting."""
 LEGACY_ROLE = "function"
 LEGACY = {
     "functions": "Send `tools` in its place.",
@@ -52,12 +38,6 @@ class UnservedFields(BaseModel):
 
     functions: Any = None
     function_call: Annotated[Any, Neutral(("none", "auto"))] = None
-    logprobs: Any = None
-    top_logprobs: Any = None
-    logit_bias: Any = None
-    frequency_penalty: Any = None
-    presence_penalty: Any = None
-    verbosity: Annotated[Any, Neutral(("medium",))] = None
     modalities: Annotated[Any, Neutral((["text"],))] = None
     audio: Any = None
     web_search_options: Any = None
@@ -91,14 +71,7 @@ def refuse_unserved(request: UnservedFields, messages: Sequence[UnservedMessageF
 def _refuse(place: str, value: object, metadata: Sequence[object]) -> None:
     neutral = [each for mark in metadata if isinstance(mark, Neutral) for each in mark.values]
     switched_on = place == "web_search_options" and value == {}  # there, any object asks for the search
-    if (not value or value in neutral or _is_zero(value)) and not switched_on:
+    if (not value or value in neutral) and not switched_on:
         return
     remedy = LEGACY.get(place.rpartition(".")[2], "Leave it out, or ask a model's own API.")
     raise BadTask(f"{place} is not served yet, and would change the answer. {remedy}", param=place)
-
-
-def _is_zero(value: object) -> bool:
-    """Whether it is an object of nothing but zeros, as a `logit_bias` that moves nothing."""
-    return isinstance(value, Mapping) and all(
-        each == 0 for each in cast(Mapping[str, object], value).values()
-    )

@@ -13,7 +13,12 @@ Remedy = Callable[[str, object], str]
 """A sentence more for a place and what was given there, with a space before it; empty: none."""
 
 
-def read_body(kind: type[Body], body: bytes, remedy: Remedy) -> Body:
+def give_no_remedy(param: str, given: object) -> str:
+    """A `Remedy` for where none is known."""
+    return ""
+
+
+def read_body(kind: type[Body], body: bytes, remedy: Remedy = give_no_remedy) -> Body:
     """`body` as a `kind`.
 
     Raises:

@@ -49,6 +49,8 @@ TABLE = (
     Asked("POST", "/v1/messages", RUNS, ASK | {"max_tokens": 50}),
     Asked("POST", "/v1/messages", RUNS, ASK | {"max_tokens": 50, "stream": True}),
     Asked("POST", "/v1/messages/count_tokens", RUNS, ASK),
+    Asked("POST", "/v1/completions", RUNS, {"model": "a", "prompt": "Once"}),
+    Asked("POST", "/v1/embeddings", (*RUNS[:2], 400, 400, 403, 400, 400), {"model": "a", "input": "x"}),
     Asked("POST", "/v1/plans", RUNS, ASK),
     Asked("GET", "/v1/workflows", READS),
     Asked("GET", "/v1/workflows/{id}", OF_MY_TEAM),
@@ -73,6 +75,7 @@ TABLE = (
     Asked("DELETE", "/v1/admin/keys/{key}", ADMINS),
     Asked("POST", "/v1/admin/reload", (*ADMINS[:-1], 400), {}),  # it was started from no file
     Asked("GET", "/v1/admin/openapi.json", ADMINS),
+    Asked("GET", "/v1/openapi.json", ANY_KEY),
 )
 """Every route, each method of it at least once."""
 NOT_THERE, NOT_SO = (401, 401, 404, 404, 404, 404, 404), (401, 401, 405, 405, 405, 405, 405)
