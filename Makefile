@@ -19,7 +19,7 @@ CHOSEN   := --settings $(SETTINGS) $(if $(MODEL),--model $(MODEL)) $(if $(CONDUC
 SERVER   := $(CHOSEN) --port $(PORT)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-base setup-dev setup-learning setup-browser console serve demo stop test browser-test check fix bench prove-ledger prove-records prove-outages load siege fuzz-policy capacity eval check-cluster train-tiny train-conductor docs access-table lock clean
+.PHONY: help setup setup-base setup-dev setup-learning setup-browser console serve demo stop test browser-test check fix bench prove-ledger prove-records prove-outages prove-schemas load siege fuzz-policy capacity eval check-cluster train-tiny train-conductor docs access-table lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -83,6 +83,9 @@ prove-records: setup-base ## runs outlive their router: 500 runs, one of two rou
 
 prove-outages: setup-base ## nothing acknowledged is lost: database stopped, disk full, clock moved, migration killed (root)
 	@$(BIN)/python -m prove.outages $(PROVE)
+
+prove-schemas: setup-dev ## no invalid answer passes for a success: SCHEMAS=300 random schemas, every kind of worker, obeying and not
+	@$(BIN)/python -m tests.serving.fuzz_schemas $(SCHEMAS)
 
 load: setup-dev ## load a running server (PORT=8000): SCENARIO=open-mixed DURATION=10m; report in build/load/SCENARIO
 	@$(BIN)/podium load $(SCENARIO) --url http://127.0.0.1:$(PORT) $(if $(DURATION),--duration $(DURATION))

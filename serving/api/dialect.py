@@ -57,6 +57,11 @@ class Encoder(Protocol):
 class Dialect(Protocol):
     """One wire format. What has a body here is what most of them do: a dialect subclasses this."""
 
+    tells_again = False
+    """A stream in the background can be taken up again after any of its events, so it is told from the store, the same
+    to everybody.
+    """
+
     def parse(self, body: bytes) -> ApiRequest:
         """The request in `body`.
 

@@ -82,6 +82,14 @@ def document(routes: Sequence[BaseRoute]) -> Json:
             body = BODIES.get(f"{method} {route.path}", Body())
             schema = refs.get((body.model, "validation")) if body.model else None
             read["paths"].setdefault(route.path, {})[method.lower()] = _operation(route, method, body, schema)
+    for (
+        place,
+        body,
+    ) in BODIES.items():  # of routes that FastAPI describes and whose body is read by hand all the same
+        method, _, path = place.partition(" ")
+        operation = read["paths"][path][method.lower()]
+        if body.model is not None and "requestBody" not in operation:
+            operation["requestBody"] = _request_body(body, refs[body.model, "validation"])
     for path in read["paths"].values():
         for operation in path.values():
             operation["responses"].pop("422", None)  # FastAPI's word; ours is 400, in OpenAI's shape
@@ -112,8 +120,12 @@ def _operation(route: Route, method: str, body: Body, schema: Json | None) -> Js
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names
         ]
     if schema is not None:
-        operation["requestBody"] = {"required": True, "content": {body.content_type: {"schema": schema}}}
+        operation["requestBody"] = _request_body(body, schema)
     return operation
+
+
+def _request_body(body: Body, schema: Json) -> Json:
+    return {"required": True, "content": {body.content_type: {"schema": schema}}}
 
 
 def _error() -> Json:

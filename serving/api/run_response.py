@@ -27,22 +27,19 @@ from conductor.run.events import (
 )
 from conductor.run.record import RunRecords
 from conductor.run.run import Run
-from serving import errors
 from serving.accounts.caller import Caller
-from serving.api.dialect import CallId, Dialect, cancelled, interrupted
-from serving.api.encode import dumps
+from serving.api.dialect import CallId, Dialect, Encoder, cancelled, interrupted
 from serving.api.keeping import Keeping
 from serving.api.request import ApiRequest
 from serving.api.resolve import ResolvedTask, resolve
 from serving.api.resuming import ToolAnswer, find_tool_answer, resumed
+from serving.api.wire import Wire
 from serving.runs.claims import Claim
-from serving.runs.following import follow
+from serving.runs.following import follow, follow_segment, retell
 from serving.runs.service import Service
 from serving.runs.tool_ids import CallIds, CallName
 
 Json = dict[str, Any]
-CACHE_HEADER = "x-podium-cache"
-WORKFLOW_HEADER = "x-podium-workflow-id"
 
 
 class RunResponse(Response):
@@ -85,7 +82,7 @@ class RunResponse(Response):
             answering.result()
 
     async def _answer(self, send: Send) -> None:
-        wire = _Wire(send, self._dialect)
+        wire = Wire(send, self._dialect)
         try:
             await self._admit(wire)
             answer = await self._find_tool_answer()
@@ -117,7 +114,7 @@ class RunResponse(Response):
         ids = await self._service.store.call_ids()
         return find_tool_answer(request.conversation, request.tools, ids)
 
-    async def _resume(self, answer: ToolAnswer, wire: "_Wire") -> bool:
+    async def _resume(self, answer: ToolAnswer, wire: Wire) -> bool:
         """Answer with the run that `answer` belongs to; False: it is history by now."""
         async with resumed(self._service, answer, self._caller, self._incoming) as run:
             if run is None:
@@ -125,7 +122,7 @@ class RunResponse(Response):
             await self._show(run, None, wire)
             return True
 
-    async def _show(self, run: Run, resolved: ResolvedTask | None, wire: "_Wire") -> None:
+    async def _show(self, run: Run, resolved: ResolvedTask | None, wire: Wire) -> None:
         wire.run, wire.is_cached = run, bool(run.record.cached_from)
         self._call_ids = await self._service.store.call_ids() if run.record.task.tools else None
         if self._request.podium.background and not self._request.stream:
@@ -145,7 +142,7 @@ class RunResponse(Response):
 
         return sign
 
-    async def _admit(self, wire: "_Wire") -> None:
+    async def _admit(self, wire: Wire) -> None:
         """Count the request in the rates of its caller.
 
         Raises:
@@ -180,7 +177,12 @@ class RunResponse(Response):
                 yield run
             return
         try:
-            yield found
+            if self._dialect.tells_again and self._request.podium.background:
+                found.answer.close()
+                async with retell(service.store, found.record.id, 0) as run:
+                    yield run
+            else:
+                yield found
         finally:
             found.answer.close()
 
@@ -199,7 +201,7 @@ class RunResponse(Response):
                 await store.release(claim)
             raise
 
-    async def _whole(self, run: Run, resolved: ResolvedTask | None, wire: "_Wire") -> None:
+    async def _whole(self, run: Run, resolved: ResolvedTask | None, wire: Wire) -> None:
         async for event in run.events():
             if (error := _error_of(event)) is not None:
                 raise error
@@ -209,7 +211,7 @@ class RunResponse(Response):
         """What a client gets that does not stream."""
         return self._dialect.body(records, self._request, self._call_id(records.record.id))
 
-    async def _stream(self, run: Run, wire: "_Wire") -> None:
+    async def _stream(self, run: Run, wire: Wire) -> None:
         limits = self._service.pool.settings.limits
         early = await _first_events(run, limits.first_byte_s)
         encoder = self._dialect.encoder(run, self._request, self._call_id(run.record.id))
@@ -217,6 +219,11 @@ class RunResponse(Response):
         await wire.send(encoder.begin() + b"".join(map(encoder.encode, early)))
         if early and isinstance(early[-1], Terminal):
             return await wire.end()
+        return await self._tell(run, encoder, wire)
+
+    async def _tell(self, run: Run, encoder: Encoder, wire: Wire) -> None:
+        """The rest of a stream that has begun."""
+        limits = self._service.pool.settings.limits
         while True:
             try:  # since the last byte, not the last event: many events send nothing
                 async with asyncio.timeout_at(wire.sent_s + limits.heartbeat_s):
@@ -227,6 +234,36 @@ class RunResponse(Response):
             await wire.send(b"".join(map(encoder.encode, events)))  # what came together leaves together
             if isinstance(events[-1], Terminal):
                 return await wire.end()
+
+
+class RetoldResponse(RunResponse):
+    """Tells of a run that was begun by an earlier request, as a stream from its beginning.
+
+    Args:
+        records: the run, as it was when its segment ended.
+        segment: which one.
+        is_same: its events are those that whoever else reads it got: it is in the background.
+        (the others): as for every run; `request` is the earlier one, as far as answers repeat it.
+    """
+
+    def __init__(self, *args: Any, records: RunRecords, segment: int, is_same: bool, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._records, self._segment, self._is_same = records, segment, is_same
+
+    async def _answer(self, send: Send) -> None:
+        wire, store, id = Wire(send, self._dialect), self._service.store, self._records.record.id
+        self._call_ids = await store.call_ids()
+        if self._is_same:
+            opened = retell(store, id, self._segment)
+        else:
+            await store.watch(id)
+            opened = follow_segment(store, self._records, self._segment - 1)
+        async with opened as run:
+            wire.run = run
+            encoder = self._dialect.encoder(run, self._request, self._call_id(id))
+            await wire.begin_stream()
+            await wire.send(encoder.begin())
+            await self._tell(run, encoder, wire)
 
 
 def _error_of(event: Event) -> PodiumError | None:
@@ -272,65 +309,3 @@ async def _wait_for_disconnect(receive: Receive) -> None:
     """Returns when the client has left."""
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-class _Wire:
-    """ASGI's sending side, and what was sent of it."""
-
-    def __init__(self, send: Send, dialect: Dialect) -> None:
-        self._send, self._dialect = send, dialect
-        self.run: Run | None = None
-        """Its id is in headers and errors from the moment there is one."""
-        self.extra: dict[str, str] = {}
-        """More headers."""
-        self.is_cached = False
-        """Whether the answer is an earlier run's; then a header says so."""
-        self.begun = False
-        self.sent_s = 0.0
-        """When the newest byte of the stream was sent, by the loop's clock."""
-
-    async def json(self, status: int, body: Json, extra: dict[str, str] | None = None) -> None:
-        content = dumps(body)
-        await self._start(
-            status, {"content-type": "application/json", "content-length": str(len(content)), **(extra or {})}
-        )
-        await self._send({"type": "http.response.body", "body": content})
-
-    @property
-    def workflow_id(self) -> str | None:
-        return self.run.record.id if self.run else None
-
-    async def error(self, error: PodiumError) -> None:
-        is_paid = self.run is not None and bool(
-            self.run.record.usage.total_tokens or self.run.record.cost_usd
-        )
-        status, headers = self._dialect.status(error, is_paid=is_paid), errors.headers(error)
-        if status != errors.row(error).status and status == errors.FINAL:
-            headers["x-should-retry"] = "false"
-        await self.json(status, self._dialect.error_body(error, self.workflow_id), headers)
-
-    async def begin_stream(self) -> None:
-        headers = {
-            "content-type": "text/event-stream; charset=utf-8",
-            "cache-control": "no-cache",
-            "x-accel-buffering": "no",
-        }
-        await self._start(200, headers)
-
-    async def send(self, data: bytes) -> None:
-        if data:
-            await self._send({"type": "http.response.body", "body": data, "more_body": True})
-            self.sent_s = asyncio.get_running_loop().time()
-
-    async def end(self) -> None:
-        await self._send({"type": "http.response.body", "body": b""})
-
-    async def _start(self, status: int, headers: dict[str, str]) -> None:
-        self.begun = True
-        headers = self.extra | headers
-        if self.workflow_id:
-            headers = {WORKFLOW_HEADER: self.workflow_id, **headers}
-        if self.is_cached:
-            headers = {CACHE_HEADER: "hit", **headers}
-        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-        await self._send({"type": "http.response.start", "status": status, "headers": raw})

@@ -20,6 +20,7 @@ from serving.deployments.loopback import listen_on_loopback
 from serving.deployments.ray_meter import RayMeter, sample
 from serving.deployments.replicas import Replicas
 from serving.deployments.store_reach import find_shared_address
+from serving.garbage import tune_garbage_collection
 from serving.health import Health
 from serving.pool import Pool, build_pool
 from serving.runs.database_store import DatabaseStore
@@ -123,4 +124,6 @@ class Router:
         return {LOAD: self._service.calls / self._service.pool.settings.router.target_calls}
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        return build_api(self._service, directory=self._directory, reload=self._live.reload)
+        api = build_api(self._service, directory=self._directory, reload=self._live.reload)
+        tune_garbage_collection()  # this is the last of start-up
+        return api

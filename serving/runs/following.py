@@ -95,6 +95,15 @@ async def follow_segment(store: RecordStore, records: RunRecords, segment: int) 
 
 
 @asynccontextmanager
+async def retell(store: RecordStore, id: str, segment: int) -> AsyncGenerator[Run]:
+    """A segment of a run that outlives its client, from its beginning and piece by piece as it was kept, also once it
+    has ended: whoever asks gets the same events.
+    """
+    async with _pumped(store, id, n_given=segment) as run:
+        yield run
+
+
+@asynccontextmanager
 async def _pumped(store: RecordStore, id: str, n_given: int = 0) -> AsyncGenerator[Run]:
     pump = Pump(store, id, n_given)
     run = await pump.first()
@@ -175,7 +184,7 @@ class Pump:
         self._answer = RetoldAnswer()
 
     async def first(self) -> Run:
-        """The run at its beginning."""
+        """The run where what is passed on begins."""
         while not self._items:
             self._items = (await self._store.events(self._id, 0)).items
             if not self._items:
@@ -183,7 +192,19 @@ class Pump:
         record = self._items[0].record
         assert record is not None, "a run is told of with its record first"
         self._log = EventLog(record)
+        while self._n_skipped:
+            await self._skip(self._log)
         return Run(self._log)
+
+    async def _skip(self, log: EventLog) -> None:
+        while self._items and self._n_skipped:
+            item = self._items.pop(0)
+            self._after = item.seq
+            if item.run_id == self._id:
+                await self._tell(log, item)
+        if self._n_skipped:
+            self._items = (await self._store.events(self._id, self._after)).items
+            await asyncio.sleep(0 if self._items else POLL_S)
 
     async def run_on(self, run: Run) -> None:
         """Pass on what happens until the run ends."""

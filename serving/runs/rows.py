@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import orjson
+
 from conductor.run import codec
 from conductor.run.events import AnswerDelta, Event, RunDetached
 from conductor.run.fold import after
@@ -202,8 +204,14 @@ def _pack_records(records: RunRecords) -> bytes:
 
 
 def _pack(value: Any) -> bytes:
-    """By the standard library: half characters and numbers of any size must come back as they were."""
-    return zlib.compress(json.dumps(value, separators=(",", ":")).encode(), LEVEL)
+    """Half characters and numbers of any size must come back as they were: what orjson does not take, the
+    standard library writes, in ten times the time.
+    """
+    try:
+        written = orjson.dumps(value)
+    except TypeError:
+        written = json.dumps(value, separators=(",", ":")).encode()
+    return zlib.compress(written, LEVEL)
 
 
 def _unpack(packed: bytes) -> list[Any]:

@@ -80,7 +80,7 @@ def _check_strict(schema: Schema) -> None:
             raise NotExpressible("it is too deep")
         kind = part.get("type")
         if kind == "object" or (isinstance(kind, list) and "object" in kind) or "properties" in part:
-            if part.get("additionalProperties") is not False:
+            if part.get("additionalProperties") is not False or "properties" not in part:
                 raise NotExpressible("an object in it is open")
             if set(part.get("required", ())) != set(part.get("properties", ())):
                 raise NotExpressible("a property of it may be left out")

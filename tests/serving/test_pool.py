@@ -12,6 +12,7 @@ from conductor.model.worker import Call
 from serving.accounts.caller import ANYBODY
 from serving.api.dialects.chat import ChatDialect
 from serving.api.resolve import resolve
+from serving.layers.conforming import Conforming
 from serving.layers.failing_over import FailingOver
 from serving.layers.fitting import Fitting
 from serving.layers.limited import Limited
@@ -43,11 +44,12 @@ def wire(of: Pool, name: str) -> ScriptedWorker:
     return found
 
 
-def test_the_stack_is_failing_over_permit_retrying_skipping_slots_health_span_wire():
+def test_the_stack_is_failing_over_permit_form_retrying_skipping_slots_health_span_wire():
     both = pool({"fallbacks": ["b"]}, {})
     assert layers(both, "a") == [
         FailingOver,
         Permitted,
+        Conforming,
         Retrying,
         SkippingRefused,
         Limited,
@@ -57,7 +59,7 @@ def test_the_stack_is_failing_over_permit_retrying_skipping_slots_health_span_wi
     ]
     assert layers(both, "b") == layers(both, "a")[1:], "nothing to fall back to"
     api = pool({"kind": "openai", "model": "gpt-5", "fallbacks": ["b"]}, {})
-    assert layers(api, "a")[:4] == [FailingOver, Permitted, Fitting, Retrying], (
+    assert layers(api, "a")[:5] == [FailingOver, Permitted, Conforming, Fitting, Retrying], (
         "what one model accepts is not its fallback's business"
     )
 

@@ -181,6 +181,7 @@ def _check_openai_schema(schema: Json, name: str) -> None:
         permitted = {
             "type", "properties", "required", "additionalProperties", "items", "enum", "const", "anyOf", "$ref", "$defs",
             "description", "title", "pattern", "format", "multipleOf", "minimum", "maximum", "minItems", "maxItems",
+            "exclusiveMinimum", "exclusiveMaximum",
         }  # fmt: skip
         for keyword in sorted(node.keys() - permitted):
             raise Refused(f"Invalid schema for response_format '{name}': '{keyword}' is not permitted.")

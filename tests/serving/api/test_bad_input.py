@@ -58,7 +58,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a part of no sort": (parts({"type": "audio"}), "messages[0].content[0]"),
     "unknown model": ({"model": "nobody"}, "model"),
     "model as a number": ({"model": 7}, "model"),
-    "two answers": ({"n": 2}, "n"),
+    "nine answers": ({"n": 9}, "n"),
     "stream as a word": ({"stream": "maybe"}, "stream"),
     "stream options as a number": ({"stream_options": 7}, "stream_options"),
     "a temperature too high": ({"temperature": 3}, "temperature"),

@@ -38,7 +38,7 @@ def test_every_route_that_fastapi_does_not_describe_has_its_line_in_the_table() 
         for route in plain(routes())
         for method in (route.methods or set()) - {"HEAD"}
     }
-    assert read_by_hand == BODIES.keys()
+    assert read_by_hand <= BODIES.keys()
 
 
 async def test_what_it_says_of_a_chat_is_what_is_served() -> None:

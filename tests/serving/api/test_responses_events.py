@@ -8,12 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from conductor.model.messages import ToolCall
+from conductor.run.event_log import EventLog
 from conductor.run.events import Event
+from conductor.run.fold import after
+from conductor.run.record import RunRecords
+from conductor.run.run import Run
 from serving.api.dialects.responses.dialect import ResponsesDialect
 from serving.api.dialects.responses.resource import echo_of
 from serving.api.dialects.responses.schema import ResponsesRequest
 from serving.api.request import ApiRequest
-from tests.serving.api.runs import call_id, encode, record_of, runs
+from tests.serving.api.runs import call_id, encode, record_of, runs, suspension
 
 Json = dict[str, Any]
 DIALECT = ResponsesDialect()
@@ -81,6 +86,18 @@ def validate(event: Json) -> None:
         ITEMS[item["type"]].model_validate(item)
 
 
+def encode_with(request: ApiRequest, events: list[Event], beats: set[int]) -> bytes:
+    """As `encode`, with a heartbeat before each event of those numbers."""
+    log = EventLog(record_of())
+    encoder = DIALECT.encoder(Run(log), request, call_id)
+    written = encoder.begin()
+    for n, event in enumerate(events):
+        written += encoder.heartbeat() if n in beats else b""
+        log.record = after(log.record, event)
+        written += encoder.encode(event)
+    return written
+
+
 requests = st.builds(
     asked,
     reasoning=st.sampled_from([{}, {"summary": "auto"}]),
@@ -95,7 +112,7 @@ requests = st.builds(
 def test_every_event_of_every_run_is_what_the_sdk_takes_it_for_and_in_order(
     request: ApiRequest, events: list[Event], beats: set[int]
 ) -> None:
-    told = events_of(encode(DIALECT, request, *events, beats=beats))
+    told = events_of(encode_with(request, events, beats))
     for event in told:
         validate(event)
     assert [event["sequence_number"] for event in told] == list(range(len(told)))
@@ -153,8 +170,6 @@ def test_a_run_told_whole_says_and_calls_what_its_stream_did(
     request: ApiRequest, events: list[Event]
 ) -> None:
     record = record_of(*events)
-    from conductor.run.record import RunRecords
-
     whole = DIALECT.body(RunRecords(record), request, call_id)
     types.Response.model_validate(whole)
     streamed = events_of(encode(DIALECT, request, *events))[-1]["response"]
@@ -177,3 +192,14 @@ def test_a_run_told_whole_says_and_calls_what_its_stream_did(
 
 def texts(response: Json) -> str:
     return "".join(item["content"][0]["text"] for item in response["output"] if item["type"] == "message")
+
+
+def test_calls_of_custom_tools_and_of_namespaces_are_told_as_such() -> None:
+    calls = ToolCall("", "patch", "*** Begin", "custom"), ToolCall("", "spawn", "{}", namespace="agents")
+    told = events_of(encode(DIALECT, asked(), *suspension(*calls)))
+    for event in told:
+        validate(event)
+    patch, spawn = told[-1]["response"]["output"]
+    assert (patch["type"], patch["input"], patch["call_id"]) == ("custom_tool_call", "*** Begin", "call_0")
+    assert (spawn["type"], spawn["namespace"], spawn["arguments"]) == ("function_call", "agents", "{}")
+    check_one_at_a_time(told)

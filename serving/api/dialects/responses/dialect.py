@@ -38,6 +38,8 @@ class SentRequest(ApiRequest):
 class ResponsesDialect(Dialect):
     """See `Dialect`."""
 
+    tells_again = True
+
     def parse(self, body: bytes) -> ApiRequest:
         """See `Dialect.parse`."""
         sent = read_body(ResponsesRequest, body, remedy)

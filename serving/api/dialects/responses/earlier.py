@@ -18,7 +18,7 @@ from serving.api.dialects.responses.segments import (
     turns_of,
 )
 from serving.api.dialects.responses.stream import show
-from serving.api.request import Podium
+from serving.api.request import ApiRequest, Podium
 
 Json = dict[str, Any]
 References = Mapping[str, Sequence[Message]]
@@ -91,8 +91,18 @@ async def _find_item(id: str, earlier: EarlierRuns) -> Sequence[Message]:
 
 def show_again(records: RunRecords, call_id: CallId) -> Json:
     """A response that was given before, from its run's record alone."""
+    asked = asked_before(records)
+    return show(records, asked.echo, asked.tools, asked.podium, call_id)
+
+
+def asked_before(records: RunRecords, after: int = -1) -> ApiRequest:
+    """The request that a run answered, as far as its answers repeat it. `after`: see `ResponseWriter`."""
     task = records.record.task
-    return show(records, task.echo, task.tools, Podium(progress=task.echo["progress"]), call_id)
+    podium = Podium(progress=task.echo["progress"])
+    echo = {**task.echo, "after": after}
+    return ApiRequest(
+        task.model, task.conversation, task.sampling, None, podium, True, True, task.tools, echo=echo
+    )
 
 
 def input_items(records: RunRecords, call_id: CallId) -> list[Json]:

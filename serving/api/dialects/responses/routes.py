@@ -18,6 +18,7 @@ from serving.api.dialect import CallId
 from serving.api.dialects.read_body import read_body
 from serving.api.dialects.responses.compaction import pack
 from serving.api.dialects.responses.earlier import (
+    asked_before,
     conversation_of,
     find_response,
     input_items,
@@ -25,11 +26,13 @@ from serving.api.dialects.responses.earlier import (
 )
 from serving.api.dialects.responses.ids import item_id
 from serving.api.dialects.responses.schema import Referred, remedy
+from serving.api.dialects.responses.segments import part_of
 from serving.api.dialects.responses.tools import read_tools
 from serving.api.earlier_runs import CallersRuns
 from serving.api.request import ApiRequest, Podium
 from serving.api.resolve import names, unknown_model
 from serving.api.respond import success
+from serving.api.run_response import RetoldResponse
 from serving.runs.service import Service
 
 router = APIRouter(prefix="/v1/responses")
@@ -104,7 +107,23 @@ async def response(
     the one after `starting_after`. Another team's is as one that is not there.
     """
     records, call_id = await _find(request, id, Scope.READ)
-    return success(show_again(records, call_id))
+    if not stream:
+        return success(show_again(records, call_id))
+    is_same = bool(records.record.task.echo["response"]["background"])
+    if starting_after is not None and not is_same:
+        message = "starting_after: only the events of a response in the background are numbered for good. Leave it out."
+        raise BadTask(message, param="starting_after")
+    asked = asked_before(records, -1 if starting_after is None else starting_after)
+    return RetoldResponse(
+        request.app.state.service,
+        request.app.state.dialects.of(request.scope["path"]),
+        asked,
+        {},
+        caller_of(request),
+        records=records,
+        segment=part_of(records.record),
+        is_same=is_same,
+    )
 
 
 @router.delete("/{id}")

@@ -39,15 +39,20 @@ class ResponsesEncoder:
         self._run, self._echo, self._tools, self._podium = run, echo, tools, podium
         self._call_id, self._is_answering = call_id, False
         self._id = response_id(run.record.id, part_of(run.record))
-        self._writer = ResponseWriter(self._id, shows_encrypted=echo["shows_encrypted"])
+        self._writer = ResponseWriter(
+            self._id, shows_encrypted=echo["shows_encrypted"], after=echo.get("after", -1)
+        )
 
     def begin(self) -> bytes:
         """See `Encoder.begin`."""
         return self._state("created", "in_progress") + self._state("in_progress", "in_progress")
 
     def heartbeat(self) -> bytes:
-        """The state once more: clients count events, not comments."""
-        return self._state("in_progress", "in_progress")
+        """The state once more: clients count events, not comments. Where events must have the same numbers whenever they
+        are told, it has that of the event before.
+        """
+        write = self._writer.again if self._echo["response"]["background"] else self._writer.event
+        return write("response.in_progress", response=self._resource("in_progress"))
 
     def encode(self, event: Event) -> bytes:
         """See `Encoder.encode`."""
@@ -94,9 +99,13 @@ class ResponsesEncoder:
         return self._writer.close("commentary", "incomplete") + self._state("failed", "failed", error)
 
     def _state(self, kind: str, status: str, error: Json | None = None, **fields: Any) -> bytes:
+        return self._writer.event(
+            f"response.{kind}", response=self._resource(status) | {"error": error}, **fields
+        )
+
+    def _resource(self, status: str) -> Json:
         output, trace = list(self._writer.output), self._podium.trace
-        shown = resource(self._id, self._run.records, self._echo, self._tools, status, output, trace=trace)
-        return self._writer.event(f"response.{kind}", response=shown | {"error": error}, **fields)
+        return resource(self._id, self._run.records, self._echo, self._tools, status, output, trace=trace)
 
 
 def show(records: RunRecords, echo: Any, tools: Toolset, podium: Podium, call_id: CallId) -> Json:

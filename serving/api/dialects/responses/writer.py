@@ -20,22 +20,31 @@ class ResponseWriter:
     Args:
         id: of the response.
         shows_encrypted: reasoning items have `encrypted_content`.
+        after: events up to that number are not written: whoever reads has them.
 
     Attributes:
         output: the items that are whole.
     """
 
-    def __init__(self, id: str, *, shows_encrypted: bool) -> None:
+    def __init__(self, id: str, *, shows_encrypted: bool, after: int = -1) -> None:
         self.output: list[Json] = []
+        self._after = after
         self._id, self._shows_encrypted = id, shows_encrypted
-        self._seq = 0
+        self._seq = -1
         self._open: Json | None = None
         self._texts: list[str] = []
 
     def event(self, kind: str, **fields: Any) -> bytes:
         """One event: its number is one more than the one before has."""
-        data = {"type": kind, "sequence_number": self._seq} | fields
         self._seq += 1
+        return self._write(kind, fields) if self._seq > self._after else b""
+
+    def again(self, kind: str, **fields: Any) -> bytes:
+        """An event with the number of the one before, which nobody misses who does not read it."""
+        return self._write(kind, fields)
+
+    def _write(self, kind: str, fields: Json) -> bytes:
+        data = {"type": kind, "sequence_number": self._seq} | fields
         return b"event: " + kind.encode() + b"\ndata: " + dumps(data) + b"\n\n"
 
     def think(self, text: str) -> bytes:

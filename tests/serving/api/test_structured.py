@@ -1,0 +1,152 @@
+"""Structured output as clients use it: the official SDK's `parse`, plans, streams, errors."""
+
+import json
+from enum import Enum
+from typing import Any
+
+import openai
+import pytest
+from pydantic import BaseModel
+
+from tests.serving.api.served import PRICE, TWO, Json, said, scripted, served, team
+
+SCHEMA: Json = {
+    "type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False
+}  # fmt: skip
+STRICT: Json = {"response_format": {"type": "json_schema", "json_schema": {"name": "it", "schema": SCHEMA, "strict": True}}}  # fmt: skip
+
+
+class Kind(Enum):
+    RAYLEIGH = "rayleigh"
+    MIE = "mie"
+
+
+class Cause(BaseModel):
+    kind: Kind
+    share: float | None
+    inner: list["Cause"]
+
+
+def pool(*replies: Any) -> Json:
+    """A plan of two steps, of which the second answers."""
+    workers = [scripted("a", "A reason.", price=PRICE), scripted("b", *replies, price=PRICE)]
+    return team(TWO, workers=workers, workflows={})
+
+
+async def test_the_sdk_parses_an_answer_into_a_model_of_the_clients_own():
+    written = {"kind": "rayleigh", "share": None, "inner": [{"kind": "mie", "share": 0.25, "inner": []}]}
+    async with served(pool(json.dumps(written))) as api:
+        asked: Any = {"model": "mini", "messages": [{"role": "user", "content": "Why?"}]}
+        parsed = (
+            (await api.sdk.chat.completions.parse(**asked, response_format=Cause)).choices[0].message.parsed
+        )
+        async with api.sdk.chat.completions.stream(**asked, response_format=Cause) as stream:
+            streamed = (await stream.get_final_completion()).choices[0].message.parsed
+    assert parsed == streamed == Cause.model_validate(written)
+
+
+async def test_only_the_answering_step_is_bound_and_the_record_tells_of_the_repair():
+    async with served(pool("Blue.", '```\n{"n": 4}\n```')) as api:
+        answer = await api.ok(STRICT, trace=True)
+        first = api.worker("a").calls[0]
+    assert answer["choices"][0]["message"]["content"] == '{"n": 4}'
+    assert "JSON" not in str(first.messages)
+    step = answer["podium"]["steps"][1]
+    assert [each["error"] for each in step["attempts"]] == ["AnswerInvalid"]
+    assert step["notes"] == ["The Markdown fence around the answer was removed."]
+
+
+async def test_nothing_of_an_invalid_answer_reaches_a_client():
+    async with served(pool("Blue.")) as api:
+        whole = await api.post(STRICT)
+        streamed = await api.post(STRICT | {"stream": True})
+        with pytest.raises(openai.InternalServerError):
+            await api.sdk.chat.completions.create(
+                model="mini", messages=[{"role": "user", "content": "Why?"}], **STRICT
+            )  # type: ignore[call-overload]
+    assert (whole.status_code, whole.json()["error"]["code"]) == (502, "answer_invalid")
+    assert whole.headers["x-should-retry"] == "false"
+    assert "answer_invalid" in streamed.text
+    assert "Blue." not in streamed.text
+
+
+async def test_a_stream_holds_its_answer_and_its_progress_goes_on():
+    async with served(pool('{"n": 4}')) as api:
+        events = await api.events(STRICT, progress="events")
+    told = [each for each in events if isinstance(each, dict) and each.get("choices") == []]
+    assert said(events) == '{"n": 4}'
+    assert told
+    pieces = [c["delta"]["content"] for each in events if isinstance(each, dict) for c in each.get("choices", ()) if c["delta"].get("content")]  # fmt: skip
+    assert pieces == ['{"n": 4}']
+
+
+async def test_a_cut_answer_is_told_as_one():
+    async with served(pool('{"n": 4}')) as api:
+        answer = await api.ok(STRICT | {"max_tokens": 1})
+        with pytest.raises(openai.LengthFinishReasonError):
+            await api.sdk.chat.completions.parse(
+                model="mini",
+                messages=[{"role": "user", "content": "Why?"}],
+                max_tokens=1,
+                response_format=Cause,
+            )
+    assert answer["choices"][0]["finish_reason"] == "length"
+
+
+async def test_any_object_and_any_text_are_formats_too():
+    async with served(pool("[1]", '{"any": "thing"}', "words")) as api:
+        anything = await api.ok({"response_format": {"type": "json_object"}})
+        text = await api.ok({"response_format": {"type": "text"}})
+    assert anything["choices"][0]["message"]["content"] == '{"any": "thing"}'
+    assert text["choices"][0]["message"]["content"] == "words"
+
+
+async def test_a_schema_that_is_not_strict_is_a_wish():
+    lax = {"type": "json_schema", "json_schema": {"name": "it", "schema": SCHEMA}}
+    async with served(pool("Blue.")) as api:
+        answer = await api.ok({"response_format": lax}, trace=True)
+    assert answer["choices"][0]["message"]["content"] == "Blue."
+    assert "was not strict" in answer["podium"]["steps"][1]["notes"][0]
+
+
+@pytest.mark.parametrize(
+    ("given", "param"),
+    [
+        ({"type": "yaml"}, "response_format.type"),
+        ({"type": "json_schema"}, "response_format.json_schema"),
+        ({"type": "json_schema", "json_schema": {"schema": SCHEMA}}, "response_format.json_schema.name"),
+        ({"type": "json_schema", "json_schema": {"name": "a b", "schema": SCHEMA}}, "response_format.json_schema.name"),
+        (
+            {"type": "json_schema", "json_schema": {"name": "it", "strict": True, "schema": {"$ref": "http://a/b"}}},
+            "response_format.json_schema.schema.$ref",
+        ),
+    ],
+)  # fmt: skip
+async def test_a_bad_format_is_refused_by_its_place(given: Json, param: str):
+    async with served(pool("Blue.")) as api:
+        answer = await api.post({"response_format": given})
+        assert not api.worker("b").calls
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+async def test_an_invalid_answer_is_given_to_a_fallback_before_it_is_an_error():
+    workers = [
+        scripted("a", "A reason.", price=PRICE),
+        scripted("b", "Blue.", fallbacks=["c"], price=PRICE),
+        scripted("c", '{"n": 4}', price=PRICE),
+    ]
+    async with served(team(TWO, workers=workers, workflows={})) as api:
+        answer = await api.ok(STRICT, trace=True)
+    assert answer["choices"][0]["message"]["content"] == '{"n": 4}'
+    assert [each["worker"] for each in answer["podium"]["steps"][1]["attempts"]] == ["b", "b"]
+
+
+async def test_a_team_inside_the_team_is_bound_too():
+    inner = json.dumps({"worker": 0, "subtask": "Go.", "access": []})
+    outer = json.dumps({"worker": 2, "subtask": "All of it.", "access": []})
+    workers = [scripted("a", "Blue.", '{"n": 4}', price=PRICE), scripted("b", price=PRICE)]
+    settings = team(outer, inner, workers=workers, workflows={}, models={"mini": {"depth": 1}})
+    async with served(settings) as api:
+        answer = await api.ok(STRICT)
+        assert len(api.worker("a").calls) == 2
+    assert answer["choices"][0]["message"]["content"] == '{"n": 4}'

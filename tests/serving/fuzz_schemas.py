@@ -1,0 +1,420 @@
+"""Random schemas, answered over every kind of worker, by models that obey and by models that do not: no client is
+given an invalid answer as a success.
+
+What a client got is judged by another validator than the one that serves, and by a strict reader of JSON.
+"""
+
+import asyncio
+import json
+import random
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator, FormatChecker
+
+from conductor.model.usage import Usage
+from conductor.model.worker import Call, Delta, FinishReason, open_reply
+from serving.workers.vllm import Chunk, EngineCall
+from tests.serving.api.served import Json, Served, parsed, said, scripted, served, step
+from tests.wires import strict
+from tests.wires.anthropic import AnthropicWire
+from tests.wires.gemini import GeminiWire
+from tests.wires.openai import OpenAIWire
+from tests.wires.server import Answer, Request, serving
+
+Made = tuple[Json, Any]
+"""A schema, and a value that holds to it."""
+NAMES = ["a", "b", "name", "type", "größe", "$ref", "items"]
+SAMPLES = {
+    "date": "2026-11-23", "uuid": "c2ab7a5e-0f0f-4d0e-9b57-1d3a2d2f8a11", "ipv4": "127.0.0.1", "date-time": "2026-11-23T10:00:00Z",
+    "email": "a@b.example", "uri": "https://a.example/x",
+}  # fmt: skip
+PATTERNS = {r"^[a-z]{2,5}$": "abc", r"^\d+-\d+$": "12-34", r"^(?!x)\w+$": "yes", "é": "café"}
+
+
+@st.composite
+def strings(draw: st.DrawFn) -> Made:
+    match draw(st.integers(0, 5)):
+        case 0:
+            name = draw(st.sampled_from(sorted(SAMPLES)))
+            return {"type": "string", "format": name}, SAMPLES[name]
+        case 1:
+            pattern = draw(st.sampled_from(sorted(PATTERNS)))
+            return {"type": "string", "pattern": pattern}, PATTERNS[pattern]
+        case 2:
+            values = draw(st.lists(st.text(max_size=5), min_size=1, max_size=3, unique=True))
+            return {"enum": values}, draw(st.sampled_from(values))
+        case 3:
+            value = draw(st.text(min_size=2, max_size=6))
+            return {"type": "string", "minLength": 2, "maxLength": 6}, value
+        case 4:
+            value = draw(st.text(max_size=5))
+            return {"const": value}, value
+        case _:
+            return {"type": "string", "description": "Any words."}, draw(st.text(max_size=20))
+
+
+@st.composite
+def numbers(draw: st.DrawFn) -> Made:
+    value = draw(st.integers(-(2**40), 2**40))
+    match draw(st.integers(0, 3)):
+        case 0:
+            return {"type": "integer", "minimum": value - 3, "maximum": value + 3}, value
+        case 1:
+            return {"type": "number", "exclusiveMinimum": value - 1}, value + 0.5
+        case 2:
+            return {"type": "integer", "multipleOf": 5}, value * 5
+        case _:
+            return {"type": ["integer", "null"], "not": {"const": value + 1}}, draw(
+                st.sampled_from([value, None])
+            )
+
+
+PLAIN = st.one_of(
+    strings(),
+    numbers(),
+    st.booleans().map(lambda value: ({"type": "boolean"}, value)),
+    st.just(({"type": "null"}, None)),
+    st.just(({"$ref": "#/$defs/word"}, "word")),
+    st.just(({"$ref": "#/$defs/chain"}, {"next": {"next": None}})),
+)
+
+
+@st.composite
+def arrays(draw: st.DrawFn, inner: st.SearchStrategy[Made]) -> Made:
+    schema, value = draw(inner)
+    size = draw(st.integers(0, 2))
+    limits = draw(
+        st.sampled_from([{}, {"minItems": size}, {"maxItems": 3}, {"minItems": size, "maxItems": 4}])
+    )
+    if draw(st.booleans()):
+        return {"type": "array", "items": schema} | limits, [value] * size
+    other, second = draw(inner)
+    return {"type": "array", "prefixItems": [schema, other], "minItems": 2}, [value, second]
+
+
+@st.composite
+def objects(draw: st.DrawFn, inner: st.SearchStrategy[Made]) -> Made:
+    made = draw(st.dictionaries(st.sampled_from(NAMES), inner, max_size=4))
+    required = list(made) if draw(st.booleans()) else [name for name in made if draw(st.booleans())]
+    value = {name: each for name, (_, each) in made.items() if name in required or draw(st.booleans())}
+    properties = {name: schema for name, (schema, _) in made.items()}
+    schema = {"type": "object", "properties": properties, "required": required}
+    more = draw(st.sampled_from([False, False, None, True, {"type": "integer"}]))
+    return schema | ({} if more is None else {"additionalProperties": more}), value
+
+
+@st.composite
+def choices(draw: st.DrawFn, inner: st.SearchStrategy[Made]) -> Made:
+    made = draw(st.lists(inner, min_size=1, max_size=3))
+    words = draw(st.sampled_from(["anyOf", "allOf"]))
+    if words == "allOf":
+        return {"allOf": [made[0][0]], "description": "One of its kind."}, made[0][1]
+    return {words: [schema for schema, _ in made]}, draw(st.sampled_from([value for _, value in made]))
+
+
+def larger(inner: st.SearchStrategy[Made]) -> st.SearchStrategy[Made]:
+    return st.one_of(arrays(inner), objects(inner), choices(inner))
+
+
+DEFINITIONS: Json = {
+    "word": {"type": "string", "minLength": 1},
+    "chain": {
+        "type": "object", "required": ["next"], "additionalProperties": False,
+        "properties": {"next": {"anyOf": [{"$ref": "#/$defs/chain"}, {"type": "null"}]}},
+    },
+}  # fmt: skip
+ROOTS = objects(st.recursive(PLAIN, larger, max_leaves=6))
+
+
+def whole(made: Made) -> Made:
+    """With what its references name."""
+    schema, value = made
+    used = [name for name in DEFINITIONS if f"#/$defs/{name}" in json.dumps(schema)]
+    return schema | ({"$defs": {name: DEFINITIONS[name] for name in used}} if used else {}), value
+
+
+def is_right(schema: Json, value: object) -> bool:
+    """By another validator than the one that serves."""
+    return Draft202012Validator(schema, format_checker=FormatChecker()).is_valid(value)
+
+
+def refuse(word: str) -> Any:
+    raise ValueError(word)
+
+
+def once(pairs: Sequence[tuple[str, Any]]) -> Json:
+    value = dict(pairs)
+    assert len(value) == len(pairs), "a name is there twice"
+    return value
+
+
+def is_right_text(schema: Json, text: str) -> bool:
+    """Whether a client may be given it."""
+    try:
+        value = json.loads(text, parse_constant=refuse, object_pairs_hook=once)
+        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, AssertionError):
+        return False
+    return is_right(schema, value)
+
+
+@dataclass(frozen=True)
+class Case:
+    schema: Json
+    value: Any
+
+    @property
+    def right(self) -> str:
+        return json.dumps(self.value)
+
+    @property
+    def wrong(self) -> str:
+        """JSON that does not hold to the schema."""
+        near = [
+            self.value | {name: odd} for name in [*self.value, "more"] for odd in ({"odd": 1}, "odd", -0.5)
+        ]
+        return json.dumps(next((each for each in near if not is_right(self.schema, each)), None))
+
+
+def inside(text: str, more: str) -> str:
+    """An object with one more member in its text."""
+    return text[:-1] + (", " if len(text) > 2 else "") + more + "}"
+
+
+BEHAVIOURS: dict[str, Callable[[Case, int], Answer]] = {
+    "obeys": lambda case, n: Answer(text=case.right),
+    "fences": lambda case, n: Answer(text=f"```json\n{case.right}\n```"),
+    "repairs prose": lambda case, n: Answer(text="I think so." if n == 1 else case.right),
+    "repairs a value": lambda case, n: Answer(text=case.wrong if n == 1 else case.right),
+    "thinks": lambda case, n: Answer(text=case.right, reasoning="Let me see."),
+    "thinks aloud": lambda case, n: Answer(text=f"<think>Let me see.</think>{case.right}"),
+    "ignores the schema": lambda case, n: Answer(text=case.wrong),
+    "adds prose": lambda case, n: Answer(text=f"Here it is: {case.right}"),
+    "says more": lambda case, n: Answer(text=f"{case.right}\nAnything else?"),
+    "says nothing": lambda case, n: Answer(text=" "),
+    "NaN": lambda case, n: Answer(text=inside(case.right, '"n": NaN')),
+    "a name twice": lambda case, n: Answer(text=inside(inside(case.right, '"n": 1'), '"n": 2')),
+    "a huge number": lambda case, n: Answer(text=inside(case.right, '"n": 1e999')),
+    "half a pair": lambda case, n: Answer(text=inside(case.right, '"n": "\\ud800"')),
+    "a mark at the start": lambda case, n: Answer(text="\ufeff" + case.right),
+    "brackets": lambda case, n: Answer(text='{"n":' * 5000 + "1" + "}" * 5000),
+    "is cut": lambda case, n: Answer(text=case.right[:-1], finish="length"),
+    "refuses": lambda case, n: Answer(text="I will not.", finish="content_filter"),
+    "breaks": lambda case, n: Answer(text=f"{case.right} {case.right}", cut_after=3),
+}
+ENDS = {
+    "openai": {"length": "length", "content_filter": "content_filter"},
+    "anthropic": {"length": "max_tokens", "content_filter": "refusal"},
+    "gemini": {"length": "MAX_TOKENS", "content_filter": "SAFETY"},
+}
+SUCCEED = ("obeys", "fences", "repairs prose", "repairs a value", "thinks")
+CASES: list[Case] = []
+ASKED = re.compile(r"case (\d+): ([\w ]+)!")
+
+
+def answer_to(asked: str) -> Answer:
+    """What a model says to a prompt that names its case."""
+    found = ASKED.search(asked)
+    assert found, asked
+    number = 2 if "Write the whole answer again" in asked else 1
+    return BEHAVIOURS[found[2]](CASES[int(found[1])], number)
+
+
+class Engine:
+    """A local engine."""
+
+    async def ready(self, adapters: Sequence[str] = ()) -> bool:
+        return True
+
+    async def load(self, adapter: str) -> None:
+        raise AssertionError(adapter)
+
+    async def generate(self, call: EngineCall, waiting: Any = None) -> AsyncGenerator[Chunk]:
+        answer = answer_to(str(call.messages))
+        yield Chunk("", answer.reasoning, None, 9, 0, 1, 0)
+        yield Chunk(answer.text, "", None, 9, 0, 2, 0)
+        if answer.cut_after is None:
+            yield Chunk("", "", answer.finish or "stop", 9, 0, 3, 0)
+
+
+class Plugin:
+    """A worker of one's own."""
+
+    def __init__(self, name: str, price: Any) -> None:
+        self.name = name
+
+    def open(self, call: Call) -> Any:
+        return open_reply(self.name, "own", self._deltas(call))
+
+    async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
+        answer = answer_to(" ".join(message.text for message in call.messages))
+        yield Delta(answer.text, answer.reasoning)
+        if answer.cut_after is None:
+            yield Delta(finish=FinishReason(answer.finish or "stop"), usage=Usage(9, 3))
+
+
+def respond(kind: str, check: Callable[[Json], None]) -> Callable[[Request], Answer]:
+    def answered(request: Request) -> Answer:
+        try:
+            check(request.body)
+        except strict.Refused as exc:
+            raise AssertionError(f"{kind}: {exc} in {request.body}") from exc
+        answer = answer_to(json.dumps(request.body, ensure_ascii=False))
+        end = ENDS[kind].get(answer.finish or "")
+        return Answer(answer.text, answer.reasoning, end, cut_after=answer.cut_after)
+
+    return answered
+
+
+def check_openai(body: Json) -> None:
+    sent = body.get("response_format", {}).get("json_schema")
+    if sent and sent["strict"] and body["model"].startswith("gpt"):
+        strict._check_openai_schema(sent["schema"], sent["name"])
+
+
+def check_claude(body: Json) -> None:
+    strict._check_claude_schema(body.get("output_config", {}).get("format", {}).get("schema", {}))
+
+
+def check_gemini(body: Json) -> None:
+    for node in strict._nodes(body.get("generationConfig", {}).get("responseJsonSchema", {})):
+        for keyword in node.keys() - strict.GEMINI_SCHEMA:
+            raise strict.Refused(keyword)
+
+
+KINDS = ("openai", "compatible", "anthropic", "gemini", "vllm", "python", "scripted")
+
+
+def team_of(urls: dict[str, str]) -> Json:
+    def remote(kind: str, model: str, path: str = "", of: str = "") -> Json:
+        return {
+            "name": of or kind, "kind": kind, "model": model, "base_url": urls[kind] + path, "retry": {"attempts": 1}
+        }  # fmt: skip
+
+    return {
+        "workers": [
+            scripted("helper", "A draft."),
+            scripted("scripted", "{question}"),
+            {"name": "python", "kind": "python", "factory": f"{__name__}:Plugin"},
+            {"name": "vllm", "kind": "vllm", "model": "m"},
+            remote("openai", "gpt-5.1", "/v1"),
+            remote("openai", "qwen3", "/v1", of="compatible"),
+            remote("anthropic", "claude-opus-4-8"),
+            remote("gemini", "gemini-3-pro"),
+        ],
+        "models": {},
+    }
+
+
+@dataclass
+class Seen:
+    """What became of the requests, and which of them went wrong."""
+
+    outcomes: Counter[str]
+    faults: list[str]
+
+
+async def try_one(api: Served, index: int, kind: str, behaviour: str, way: int, seen: Seen) -> None:
+    case = CASES[index]
+    words = f"case {index}: {behaviour}!"
+    if kind == "scripted":  # it repeats the question
+        words = BEHAVIOURS[behaviour](case, 1).text
+    form = {"name": "it", "schema": case.schema, "strict": True}
+    asked: Json = {
+        "model": kind, "messages": [{"role": "user", "content": words}], "stream": way % 2 == 1,
+        "response_format": {"type": "json_schema", "json_schema": form},
+    }  # fmt: skip
+    if way > 1 and kind != "scripted":
+        asked["podium"] = {"plan": [step("helper", "Draft."), step(kind, "Answer.", [0])]}
+    answer = await api.http.post("/v1/chat/completions", json=asked)
+    text, finish = read(answer.status_code, answer.text, stream=way % 2 == 1)
+    outcome = f"HTTP {answer.status_code}, {finish}"
+    seen.outcomes[outcome] += 1
+    told = f"{kind}, {behaviour}, way {way}: {outcome}: {text[:300]!r} for {json.dumps(case.schema)}"
+    if finish == "stop" and not is_right_text(case.schema, text):
+        seen.faults.append(f"invalid: {told}")
+    if behaviour in SUCCEED and finish != "stop" and (kind, behaviour) not in CANNOT:
+        seen.faults.append(f"no answer: {told}")
+    if answer.status_code not in (200, 502):
+        seen.faults.append(f"status: {told}")
+
+
+CANNOT = {("scripted", "repairs prose"), ("scripted", "repairs a value")}
+
+
+def read(status: int, text: str, *, stream: bool) -> tuple[str, str]:
+    """The answer and how it ended, as a client sees it."""
+    if status != 200:
+        return text, str(json.loads(text)["error"]["code"])
+    if not stream:
+        choice = json.loads(text)["choices"][0]
+        return choice["message"]["content"], choice["finish_reason"]
+    events = [each for each in parsed(text) if isinstance(each, dict)]
+    errors = [each["error"]["code"] for each in events if "error" in each]
+    ends = [c["finish_reason"] for each in events for c in each.get("choices", ()) if c["finish_reason"]]
+    return said(events), (errors or ends)[0]
+
+
+async def try_all(seed: int, behaviours: int) -> Seen:
+    """Every case with every kind of worker, each with so many behaviours."""
+    rng, seen = random.Random(seed), Seen(Counter(), [])
+    checks = {"openai": check_openai, "anthropic": check_claude, "gemini": check_gemini}
+    wires = {"openai": OpenAIWire(), "anthropic": AnthropicWire(), "gemini": GeminiWire()}
+    async with AsyncExitStack() as stack:
+        urls: dict[str, str] = {}
+        for kind, wire in wires.items():
+            server = await stack.enter_async_context(serving(wire))
+            server.respond = respond(kind, checks[kind])
+            urls[kind] = server.url
+        keys = {"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k", "GEMINI_API_KEY": "k"}
+        api = await stack.enter_async_context(served(team_of(urls), keys, engines={"vllm": Engine()}))
+        for index in range(len(CASES)):
+            tried = [(kind, each) for kind in KINDS for each in rng.sample(sorted(BEHAVIOURS), behaviours)]
+            await asyncio.gather(
+                *(try_one(api, index, kind, each, rng.randrange(4), seen) for kind, each in tried)
+            )
+        await api.service.pool.aclose()
+    return seen
+
+
+def fuzz(examples: int, behaviours: int = 3, seed: int = 0) -> tuple[int, Seen]:
+    """How many schemas were tried, and what became of the requests."""
+    CASES.clear()
+
+    @settings(max_examples=examples * 2, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))  # fmt: skip
+    @given(ROOTS.map(whole))
+    def collect(made: Made) -> None:
+        if len(CASES) < examples and is_right(*made):
+            CASES.append(Case(*made))
+
+    collect()
+    return len(CASES), asyncio.run(try_all(seed, behaviours))
+
+
+def main() -> int:
+    """Try as many as asked for."""
+    began_s = time.monotonic()
+    tried, seen = fuzz(int(sys.argv[1]) if len(sys.argv) > 1 else 300)
+    print(
+        f"{tried} schemas, {len(KINDS)} kinds of workers, {len(BEHAVIOURS)} behaviours: "
+        f"{seen.outcomes.total()} requests in {time.monotonic() - began_s:.0f} s"
+    )
+    for outcome, count in seen.outcomes.most_common():
+        print(f"  {outcome}: {count}")
+    invalid = [each for each in seen.faults if each.startswith("invalid")]
+    print(f"invalid answers that reached the client as a success: {len(invalid)}")
+    print(f"other faults: {len(seen.faults) - len(invalid)}", *seen.faults[:10], sep="\n  ")
+    return 1 if seen.faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""Whether an answer holds: JSON that every reader reads in the same way, and the schema."""
+
+import time
+
+import pytest
+
+from conductor.model.answer_format import AnswerFormat
+from serving.schemas.validator import find_fault, without_fences
+
+WANTED = AnswerFormat(
+    {
+        "type": "object",
+        "properties": {"n": {"type": "integer"}},
+        "required": ["n"],
+        "additionalProperties": False,
+    }
+)
+WRONG = {
+    "prose": "It is 1.",
+    "prose before": 'So: {"n": 1}',
+    "prose after": '{"n": 1} OK?',
+    "two values": '{"n": 1}{"n": 1}',
+    "a fence": '```json\n{"n": 1}\n```',
+    "nothing": "",
+    "NaN": '{"n": NaN}',
+    "infinity": '{"n": -Infinity}',
+    "a number out of range": '{"n": 1e999}',
+    "a number of 400 digits": '{"n": ' + "9" * 400 + "}",
+    "a name twice": '{"n": 1, "n": 1}',
+    "half a surrogate pair": '{"n": 1, "m": "\\ud800"}',
+    "half of one in the text": '{"n": 1, "\ud800": 1}',
+    "a byte order mark": '\ufeff{"n": 1}',
+    "single quotes": "{'n': 1}",
+    "a trailing comma": '{"n": 1,}',
+    "a cut": '{"n": 1',
+    "endless brackets": "[" * 1_000_000,
+    "a word for a number": '{"n": "1"}',
+    "a fraction": '{"n": 1.5}',
+    "too much": '{"n": 1, "m": 1}',
+    "another type": "[1]",
+}
+
+
+@pytest.mark.parametrize("text", WRONG.values(), ids=WRONG.keys())
+def test_a_wrong_answer_is_told_in_a_sentence(text: str):
+    began_s = time.monotonic()
+    fault = find_fault(text, WANTED)
+    assert fault
+    assert fault.endswith(".")
+    assert len(fault) < 600
+    assert time.monotonic() - began_s < 1
+
+
+@pytest.mark.parametrize("text", ['{"n": 1}', ' {"n":1.0}\n', '{"n": -12345678901234567890}'])
+def test_a_right_one_is_right(text: str):
+    assert find_fault(text, WANTED) is None
+
+
+def test_an_object_without_a_schema_is_an_object():
+    assert find_fault('{"a": [1]}', AnswerFormat()) is None
+    assert find_fault("[1]", AnswerFormat()) == "The answer is not a JSON object."
+
+
+def test_formats_are_checked():
+    dates = AnswerFormat({"type": "object", "properties": {"d": {"type": "string", "format": "date"}}})
+    assert find_fault('{"d": "2026-11-23"}', dates) is None
+    assert "2026-13-01" in str(find_fault('{"d": "2026-13-01"}', dates))
+
+
+@pytest.mark.parametrize("pattern", ["^(a+)+$", r"^(?=(a+)+$)(a+)+$", r"(a+)+\1$", "(a|a)*b"])
+def test_no_pattern_takes_long(pattern: str):
+    wanted = AnswerFormat({"type": "object", "additionalProperties": {"pattern": pattern}})
+    began_s = time.monotonic()
+    find_fault('{"a": "' + "a" * 50_000 + '!"}', wanted)
+    assert time.monotonic() - began_s < 1
+
+
+def test_a_fence_is_taken_off_only_around_the_whole():
+    assert without_fences('```json\n{"n": 1}\n```\n') == '{"n": 1}'
+    assert without_fences('```\n{"n": 1}\n```') == '{"n": 1}'
+    assert without_fences('Here:\n```json\n{"n": 1}\n```') is None
+    assert without_fences('{"n": 1}') is None
