@@ -48,6 +48,7 @@ SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("workers[].scale", workers.Scale),
     ("workers[].stand_in", workers.StandInSettings),
     ("workers[].replies[]", workers.ScriptedReplySettings),
+    ("workers[].replies[].calls[]", workers.ScriptedCallSettings),
     ("prompts", sections.PromptSettings),
     ("limits", sections.LimitSettings),
     ("http", sections.HttpSettings),

@@ -13,6 +13,7 @@ from conductor.model.operation import Operation
 from serving.lora.adapters import AdapterError, name_of
 from serving.settings.accepts import Accepts
 from serving.settings.access import Access, Frozen, check_access
+from serving.settings.fakes import ScriptedCallSettings as ScriptedCallSettings
 from serving.settings.fakes import ScriptedReplySettings, StandInSettings
 from serving.settings.prices import PriceSettings
 

@@ -16,6 +16,7 @@ from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRef
 from conductor.model.operation import TokenLogprob
 from conductor.model.usage import FREE, Price, Usage
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
+from serving.workers.scripted_calls import ScriptedCall, calls_of, own_turns
 from serving.workers.scripted_embedding import embed
 
 KEPT_CALLS = 1000
@@ -40,6 +41,8 @@ class ScriptedReply:
     """`{question}` in it becomes the last words of the user; every other brace stays as it is."""
     reasoning: str = ""
     """Thoughts shown before the answer. They count as output."""
+    calls: tuple[ScriptedCall, ...] = ()
+    """Of tools, after the text."""
     error: ErrorKind | None = None
     """What goes wrong; None: nothing, unless `fail_after_tokens` says so."""
     retry_after_s: float | None = None
@@ -55,7 +58,8 @@ class ScriptedReply:
 
 
 class ScriptedWorker:
-    """Answers its replies in turn, and starts again after the last.
+    """Answers its replies in turn, and starts again after the last. Where replies call tools, each conversation
+    starts with the first.
 
     Attributes:
         calls: the newest `KEPT_CALLS` calls, oldest first.
@@ -95,6 +99,7 @@ class ScriptedWorker:
         self.open_calls = 0
         self._replies = [ScriptedReply(reply) if isinstance(reply, str) else reply for reply in replies]
         self._turn = 0
+        self._calls_tools = any(reply.calls for reply in self._replies)
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         """See `conductor.model.worker.Worker.open`."""
@@ -104,21 +109,30 @@ class ScriptedWorker:
         """Nothing to close."""
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
-        reply = self._replies[self._turn % len(self._replies)]
-        self._turn += 1
+        index = self._next_reply(call)
+        reply = self._replies[index]
         self.calls.append(call)
         self.open_calls += 1
         try:
             await asyncio.sleep(self.delay_s)
             if reply.error is not None and reply.fail_after_tokens is None:
                 raise self._error(reply)
-            async with aclosing(self._say(call, reply)) as deltas:
+            async with aclosing(self._say(call, reply, index)) as deltas:
                 async for delta in deltas:
                     yield delta
         finally:
             self.open_calls -= 1
 
-    async def _say(self, call: Call, reply: ScriptedReply) -> AsyncGenerator[Delta]:
+    def _next_reply(self, call: Call) -> int:
+        if not self._calls_tools:
+            self._turn += 1
+            return (self._turn - 1) % len(self._replies)
+        own = own_turns(self.name, call.messages)
+        first = own[-1].payload["reply"] + 1 if own else 0
+        order = [(first + n) % len(self._replies) for n in range(len(self._replies))]
+        return next((n for n in order if call.tools or not self._replies[n].calls), order[0])
+
+    async def _say(self, call: Call, reply: ScriptedReply, index: int) -> AsyncGenerator[Delta]:
         if call.site.operation == "embeddings":
             vectors = embed([message.text for message in call.messages], call.sampling.options.dimensions)
             yield Delta(
@@ -131,9 +145,19 @@ class ScriptedWorker:
             await self._before_token(index, started_s, reply)
             yield piece
         await self._before_token(len(pieces), started_s, reply, is_last=True)
+        n_before = len(own_turns(self.name, call.messages)) if reply.calls else 0
+        calls, native = calls_of(self.name, index, reply.calls, call.tools.offered, n_before)
+        finish = FinishReason.TOOL_CALLS if calls else finish
         thought_tokens = sum(1 for piece in pieces if piece.reasoning)
-        usage = Usage(prompt_tokens(call), len(pieces), reasoning_tokens=thought_tokens)
-        yield Delta(finish=finish, usage=reply.usage or usage, model=self.model)
+        n_written = len(pieces) + sum(len(TOKEN.findall(each.arguments)) for each in calls)
+        usage = Usage(prompt_tokens(call), n_written, reasoning_tokens=thought_tokens)
+        yield Delta(
+            finish=finish,
+            usage=reply.usage or usage,
+            model=self.model,
+            tool_calls=calls,
+            native=native,
+        )
 
     async def _before_token(
         self, index: int, started_s: float, reply: ScriptedReply, is_last: bool = False

@@ -181,4 +181,6 @@ def _openai(message: Message) -> dict[str, Any]:
                 parts.append({"type": "text", "text": text})
             case Image(url=url):
                 parts.append({"type": "image_url", "image_url": {"url": url}})
+            case _:
+                pass
     return {"role": message.role, "content": parts}
