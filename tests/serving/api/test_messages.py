@@ -140,6 +140,13 @@ async def test_a_picture_and_a_document_reach_a_worker_that_can_see() -> None:
     ]  # fmt: skip
 
 
+async def test_a_picture_that_no_worker_sees_is_refused_by_its_place() -> None:
+    turns = [{"role": "user", "content": "Hi."}, {"role": "user", "content": [PICTURE]}]
+    async with served(team()) as api:
+        answer = await api.http.post(PATH, json=QUESTION | {"system": "Be brief.", "messages": turns})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages[1].content")
+
+
 TOOL: Json = {"name": "clock", "input_schema": {"type": "object"}}
 REFUSED: dict[str, tuple[Json, str]] = {
     "no limit": ({"max_tokens": None}, "max_tokens"),
