@@ -27,7 +27,6 @@ import msgspec
 import openai
 
 from conductor.errors import WorkerError, WorkerUnavailable
-from conductor.model.messages import Image, Message, Part
 from conductor.model.operation import CallKind
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 from serving.egress.client import guard
@@ -38,9 +37,11 @@ from serving.workers.chat_errors import error_code, status_in_stream
 from serving.workers.clouds import azure_client, credential_errors, entra_tokens
 from serving.workers.http_errors import error_text
 from serving.workers.http_guard import bound_response, end_with_connection
-from serving.workers.images import split_data_url
 from serving.workers.openai_embeddings import embedding_delta, embedding_request
+from serving.workers.openai_messages import messages_json
 from serving.workers.openai_options import logprobs_of, options_json
+from serving.workers.openai_tools import tools_json
+from serving.workers.openai_turn import ChatTurn
 from serving.workers.openai_usage import cost_of, usage_of
 from serving.workers.output_limit import within_limit
 from serving.workers.pictures import check_pictures
@@ -95,6 +96,8 @@ class OpenAIWorker:
         )
         self._is_openai = url.host == "api.openai.com" or url.host.endswith(".api.openai.com")
         self._faults = account.faults("OpenAI", "OPENAI_API_KEY", url)
+        self._own = f"{url.host}{url.path}"
+        """Where its turns were written."""
 
     def _sdk(self) -> openai.AsyncOpenAI:
         account = self._account
@@ -125,13 +128,14 @@ class OpenAIWorker:
             self._account.timer(self._faults, call.sampling.effort),
         )
         wants_logprobs = call.sampling.options.top_logprobs is not None
-        last = Delta()
+        last, turn = Delta(), ChatTurn(call.tools.offered)
         try:
             async with aclosing(self._arrivals(endpoint, request, timer)) as arrivals:
                 while (chunks := await timer.next(arrivals)) is not None:
                     with self._map_errors():
                         for chunk in chunks:
                             last = self._last(chunk, last, check)
+                            turn.feed(chunk)
                     words = [said for chunk in chunks if any(said := _words(chunk))]
                     likely = (
                         tuple(each for chunk in chunks for each in logprobs_of(chunk))
@@ -151,7 +155,16 @@ class OpenAIWorker:
             if last.finish is None:  # else the answer is whole, and only the accounts were cut off
                 raise
         if last.finish is not None:
-            yield check.delta(last)
+            end = turn.end(check.delta(last), self.name, self._own)
+            if end.finish is FinishReason.TOOL_CALLS and not end.tool_calls:
+                raise self._no_call(call)
+            yield end
+
+    def _no_call(self, call: Call) -> WorkerError:
+        """Why an answer that ends with calls of tools has none."""
+        if call.tools:
+            return self._faults.garble_error()
+        return self._faults.refusal("wants to call a tool, and was offered none.", "Look at its extra_body.")
 
     async def _embedding(self, call: Call) -> AsyncGenerator[Delta]:
         """All vectors as one piece."""
@@ -224,6 +237,7 @@ class OpenAIWorker:
             "reasoning_effort": None if is_text else call.sampling.effort,
             "response_format": _response_format(call),
             **options_json(call),
+            **tools_json(call.tools),
         }
         request: dict[str, object] = {
             "model": self._account.model,
@@ -241,14 +255,8 @@ class OpenAIWorker:
         """The conversation, or the text to complete."""
         if call.site.operation == "text_completion":
             return {"prompt": "".join(message.text for message in call.messages)}
-        return {"messages": [self._message(message) for message in call.messages]}
-
-    def _message(self, message: Message) -> dict[str, object]:
-        """Words as a plain string, which every server takes; parts only where the user shows a picture."""
-        if not message.has_image or message.role != "user":
-            return {"role": message.role, "content": message.text}
         try:
-            return {"role": message.role, "content": [_part(part) for part in message.parts]}
+            return {"messages": messages_json(call.messages, self.name, self._own)}
         except ValueError as exc:
             raise self._faults.refusal(f"was not asked: {exc}.") from exc
 
@@ -279,9 +287,7 @@ class OpenAIWorker:
         if reason is None:
             return None
         if reason in ("tool_calls", "function_call"):
-            raise self._faults.refusal(
-                "wants to call a tool, and was offered none.", "Look at its extra_body."
-            )
+            return FinishReason.TOOL_CALLS
         if reason not in FINISH:
             raise self._faults.unavailable(
                 "stopped before its answer's end. Try again.", f"Its reason: {reason!r}."
@@ -337,14 +343,6 @@ def _words(chunk: ChatChunk) -> tuple[str, str]:
 def _together(words: list[tuple[str, str]]) -> tuple[str, str]:
     """As one piece: where nobody reads along, nobody misses the seams."""
     return "".join(text for text, _ in words), "".join(thought for _, thought in words)
-
-
-def _part(part: Part) -> dict[str, object]:
-    if isinstance(part, Image):
-        if part.url.startswith("data:"):
-            split_data_url(part.url)  # to refuse here what the server would refuse later
-        return {"type": "image_url", "image_url": {"url": part.url, "detail": part.detail}}
-    return {"type": "text", "text": part.text}
 
 
 def _response_format(call: Call) -> dict[str, object] | None:
