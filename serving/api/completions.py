@@ -58,7 +58,11 @@ async def _respond(request: Request, response: type[RunResponse]) -> Response:
     dialects: Dialects = request.app.state.dialects
     dialect, caller = dialects.of(request.scope["path"]), caller_of(request)
     caller.require(Scope.RUN)
-    parsed = await dialect.complete(await _parse(request, service, dialect), CallersRuns(service, caller))
+    sent = await _parse(request, service, dialect)
+    parsed = await dialect.complete(sent, CallersRuns(service, caller))
+    most = service.pool.settings.limits.max_text_bytes
+    if parsed is not sent and parsed.text_chars > most:  # earlier turns are text too
+        raise too_much_text(most)
     keeping = await keeping_of(request, caller, parsed.podium)
     headers = dict(request.headers)
     if response is RunResponse and len(choices := parsed.choices) > 1:

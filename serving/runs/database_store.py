@@ -26,10 +26,10 @@ from serving.database.schema import api_key, cached_answer, run, run_event, run_
 from serving.runs.cached_answers import KEEP_ANSWER, CachedAnswer
 from serving.runs.claims import CLAIM, FREE_CLAIM, RELEASE_CLAIM, Claim
 from serving.runs.finding import ANY, Wanted
-from serving.runs.journal import RunJournal
+from serving.runs.journal import BATCH_S, RunJournal
 from serving.runs.memory_store import place
 from serving.runs.numbers import without_content
-from serving.runs.retention import REMOVE, ContentDays, Retention
+from serving.runs.retention import REMOVE, REMOVE_TEXTS, ContentDays, Retention
 from serving.runs.rows import fold_items, load_items, load_records, mark_lost, now_us, pack_records
 from serving.runs.statements import CANCEL_RUN, LOSE_DEAD, TAKE_OVER, WATCH_RUN, TakeOver, Written
 from serving.runs.store import EventPage, Place, ignore
@@ -139,6 +139,14 @@ class DatabaseStore:
     async def put(self, records: RunRecords) -> None:
         """See `RecordStore.put`. It is written soon, not now."""
         self._journal.put(records)
+
+    async def remove_texts(self, id: str) -> None:
+        """See `RecordStore.remove_texts`. What was not written yet is waited for."""
+        if self._journal.find(id) is not None:
+            await asyncio.sleep(4 * BATCH_S)
+        if self._journal.find(id) is not None:
+            raise StoreUnavailable("The run was not written yet. Ask again.")
+        await (await self._store.ledger()).writer.do(REMOVE_TEXTS, id)
 
     async def get(self, id: str) -> RunRecords | None:
         """See `RecordStore.get`."""

@@ -17,6 +17,8 @@ from serving.runs.rows import Item
 from serving.runs.store import RecordStore
 
 POLL_S = 0.1
+LOOKS = 10
+"""For the events of a run that has ended."""
 AWAY_S = 1.0
 """Between two looks at a store that is away."""
 ASK_S = 2.0
@@ -98,9 +100,31 @@ async def follow_segment(store: RecordStore, records: RunRecords, segment: int) 
 async def retell(store: RecordStore, id: str, segment: int) -> AsyncGenerator[Run]:
     """A segment of a run that outlives its client, from its beginning and piece by piece as it was kept, also once it
     has ended: whoever asks gets the same events.
+
+    Raises:
+        BadTask: what happened in it is not kept any more.
     """
+    records = await store.get(id)
+    if records is not None and records.record.status not in ("running", "detached", "waiting"):
+        await _check_kept(store, id)
     async with _pumped(store, id, n_given=segment) as run:
         yield run
+
+
+async def _check_kept(store: RecordStore, id: str) -> None:
+    """Whether the events of a run that has ended are there, from the first on; what ended just now may be written
+    soon.
+
+    Raises:
+        BadTask: they are not.
+    """
+    for _ in range(LOOKS):
+        items = (await store.events(id, 0)).items
+        if items and items[0].record is not None:
+            return
+        await asyncio.sleep(POLL_S)
+    message = "The events of this run are not kept any more. Ask for its answer without `stream`."
+    raise BadTask(message, param="stream")
 
 
 @asynccontextmanager

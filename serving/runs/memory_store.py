@@ -118,6 +118,13 @@ class MemoryStore:
             total_bytes -= self._bytes.pop(oldest)
             self._items.pop(oldest, None)
 
+    async def remove_texts(self, id: str) -> None:
+        """See `RecordStore.remove_texts`."""
+        if id in self._runs:
+            self._runs[id] = without_content(self._runs[id])
+            self._bytes[id] = weight(self._runs[id])
+            self._items.pop(id, None)
+
     async def get(self, id: str) -> RunRecords | None:
         """See `RecordStore.get`."""
         return self._runs.get(id)

@@ -165,3 +165,20 @@ def _remove_sqlite(connection: sqlite3.Connection, items: Sequence[Retention]) -
 
 REMOVE: Operation[Retention, int] = Operation("removal of old runs", _remove, _remove_sqlite)
 """Remove a step of what is not kept any more; gives how many rows it was."""
+
+
+async def _remove_texts(connection: PostgresConnection, items: Sequence[str]) -> list[None]:
+    async with connection.transaction():
+        for statement in REMOVE_CONTENT:
+            await connection.execute(statement.format("= ANY ($1::text[])"), list(items))
+    return [None] * len(items)
+
+
+def _remove_texts_sqlite(connection: sqlite3.Connection, items: Sequence[str]) -> list[None]:
+    for statement in REMOVE_CONTENT:
+        connection.executemany(statement.format("= ?"), [(id,) for id in items])
+    return [None] * len(items)
+
+
+REMOVE_TEXTS: Operation[str, None] = Operation("removal of texts", _remove_texts, _remove_texts_sqlite)
+"""Remove the texts of a run that has ended; its numbers stay."""

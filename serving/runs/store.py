@@ -97,6 +97,14 @@ class RecordStore(Protocol):
         """Keep a run that has ended, in place of an earlier one of the same id."""
         ...
 
+    async def remove_texts(self, id: str) -> None:
+        """Remove the texts of a run that has ended, and what happened in it; its numbers stay.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        ...
+
     async def get(self, id: str) -> RunRecords | None:
         """The run of that id, if it is still kept; also one of another replica that is under way.
 

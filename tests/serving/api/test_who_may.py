@@ -21,10 +21,11 @@ from serving.runs.service import Service
 from serving.settings.settings import parse
 from tests.serving.api import access_table
 from tests.serving.api.keyed import KEYS, Keyed, keyed
-from tests.serving.api.served import ASK, scripted, served, team
+from tests.serving.api.served import ASK, Json, scripted, served, team
 
 WHO = (None, "wrong", "other team", "only run", "only read", "mine", "admin")
 CHAT = "/v1/chat/completions"
+ASKED: Json = {"model": "mini", "input": "Why is the sky blue?"}
 
 
 FILE, WORK = f"file-{'0' * 32}", f"batch_{'0' * 32}"
@@ -45,6 +46,8 @@ RUNS, READS, ADMINS = (401, 401, 200, 200, 403, 200, 200), (401, 401, 200, 403, 
 CREATES = (*ADMINS[:-1], 201)
 EVERYBODY, ANY_KEY = (200,) * 7, (401, 401, 200, 200, 200, 200, 200)
 OF_MY_TEAM, OF_MY_TEAM_TO_RUN = (401, 401, 404, 403, 200, 200, 200), (401, 401, 404, 200, 403, 200, 200)
+OF_MY_TEAM_TO_READ_AND_RUN = (401, 401, 404, 404, 403, 200, 200)
+"""A key that may not read sees the responses that it asked for itself."""
 TABLE = (
     Asked("GET", "/healthz", EVERYBODY),
     Asked("GET", "/readyz", EVERYBODY),
@@ -58,6 +61,16 @@ TABLE = (
     Asked("POST", "/v1/messages", RUNS, ASK | {"max_tokens": 50}),
     Asked("POST", "/v1/messages", RUNS, ASK | {"max_tokens": 50, "stream": True}),
     Asked("POST", "/v1/messages/count_tokens", RUNS, ASK),
+    Asked("POST", "/v1/responses", RUNS, ASKED),
+    Asked("POST", "/v1/responses", RUNS, ASKED | {"stream": True}),
+    Asked("POST", "/v1/responses/input_tokens", RUNS, ASKED),
+    Asked("POST", "/v1/responses/compact", RUNS, ASKED),
+    Asked("GET", "/v1/responses/{response_id}", OF_MY_TEAM),
+    Asked("GET", "/v1/responses/{response_id}/input_items", OF_MY_TEAM),
+    Asked("POST", "/v1/responses/{response_id}/cancel", OF_MY_TEAM_TO_READ_AND_RUN, {}),
+    Asked(
+        "DELETE", "/v1/responses/{response_id}", (*OF_MY_TEAM_TO_READ_AND_RUN[:-1], 404)
+    ),  # it is gone by then
     Asked("POST", "/v1/plans", RUNS, ASK),
     Asked("GET", "/v1/workflows", READS),
     Asked("GET", "/v1/workflows/{id}", OF_MY_TEAM),
@@ -151,10 +164,12 @@ async def send(it: Keyed, who: str | None, asked: Asked, path: str) -> httpx2.Re
 async def test_every_route_gives_every_sort_of_key_what_it_may_have_and_nothing_else(it: Keyed) -> None:
     id = await run_of(it, "mine")
     spare = (await it.directory.create_key("spare"))[1].id
+    response = (await it.ask("mine", "POST", "/v1/responses", ASKED)).json()["id"]
     await add_file_and_batch(it)
     names = {
         "name:path": "mini",
         "id": id,
+        "response_id": response,
         "team": it.ids["search"],
         "key": spare,
         "file": FILE,

@@ -1,5 +1,6 @@
 """What a request only refers to: earlier responses and their items, rebuilt from the records of their runs."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,21 +23,38 @@ from serving.api.request import ApiRequest, Podium
 
 Json = dict[str, Any]
 References = Mapping[str, Sequence[Message]]
+UNDER_WAY = ("running", "detached")
+LOOKS, POLL_S = 10, 0.05
+"""At a response that another replica may be about to write down."""
 
 
-async def find_response(response: str, earlier: EarlierRuns) -> RunRecords | None:
+async def find_response(response: str, earlier: EarlierRuns, *, is_over: bool = False) -> RunRecords | None:
     """The run of a response, as it was when that ended; None where it is not kept, or not for the caller.
+
+    Another replica may have given the response, and be about to write that down: then it is waited for, and with
+    `is_over` for its end.
 
     Raises:
         StoreUnavailable: the store is away.
     """
     named = run_of(response)
-    records = await earlier.find(named[0]) if named else None
-    if named is None or records is None or not records.has_content:
+    if named is None:
         return None
+    found: RunRecords | None = None
+    for _ in range(LOOKS):
+        records = await earlier.find(named[0])
+        if records is not None and not _is_stored(records):
+            return None
+        found = as_of(records, named[1]) if records else None
+        if found is not None and not (is_over and found.record.status in UNDER_WAY):
+            break
+        await asyncio.sleep(POLL_S)
+    return found
+
+
+def _is_stored(records: RunRecords) -> bool:
     echo = records.record.task.echo
-    is_stored = bool(echo) and echo["response"]["store"]
-    return as_of(records, named[1]) if is_stored else None
+    return records.has_content and bool(echo) and echo["response"]["store"]
 
 
 async def conversation_of(sent: Referred, earlier: EarlierRuns) -> tuple[tuple[Message, ...], int]:
@@ -59,10 +77,10 @@ async def conversation_of(sent: Referred, earlier: EarlierRuns) -> tuple[tuple[M
 
 async def _turns_before(response: str, earlier: EarlierRuns) -> tuple[Message, ...]:
     param = "previous_response_id"
-    records = await find_response(response, earlier)
+    records = await find_response(response, earlier, is_over=True)
     if records is None:
         raise BadTask(f"{param}: no response {quote(response)} is kept here.", param=param)
-    if records.record.status in ("running", "detached"):
+    if records.record.status in UNDER_WAY:
         raise BadTask(f"{param}: {quote(response)} is still in progress.", param=param)
     return turns_of(records.record, await earlier.call_id(records.record.id))
 

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field
 from conductor.errors import BadTask, quote
 from conductor.model.messages import Image, Message, Text, ToolCall, ToolResult
 from serving.api.dialects.chat_schema import MOST_PARTS, ImageUrl
-from serving.api.dialects.responses.compaction import unpack
+from serving.api.dialects.responses.compaction import MOST_ITEMS, unpack
 from serving.api.dialects.responses.ids import item_id, response_id
 from serving.api.dialects.responses.schema import Ignoring, read_part
 
@@ -91,10 +91,12 @@ class Transcript:
 
     Attributes:
         left_out: a line for each item that is no part of the conversation.
+        n_compactions: how many items were compactions.
     """
 
     messages: list[Message] = field(default_factory=list[Message])
     left_out: list[str] = field(default_factory=list[str])
+    n_compactions: int = 0
 
     def add(self, items: str | Sequence[Json], refer: Refer) -> None:
         """Add what a request's `input` holds.
@@ -127,6 +129,9 @@ class Transcript:
             case "item_reference":
                 self.messages += refer(read_part(_Reference, item, at).id, at)
             case "compaction" | "compaction_summary":
+                self.n_compactions += 1
+                if self.n_compactions > MOST_ITEMS:
+                    raise BadTask(f"{at}: a request holds {MOST_ITEMS} compactions at most.", param=at)
                 self.messages += unpack(read_part(_Compaction, item, at).encrypted_content, at)
             case str() if kind in HOSTED:
                 self.left_out.append(f"{at} is not served: an item of type {quote(kind)}.")

@@ -2,7 +2,6 @@
 
 import time
 import uuid
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
@@ -37,7 +36,6 @@ from serving.runs.service import Service
 
 router = APIRouter(prefix="/v1/responses")
 Json = dict[str, Any]
-Id = Annotated[str, Query(max_length=128)]
 
 
 class CountRequest(Referred):
@@ -96,17 +94,17 @@ async def compact(request: Request) -> Response:
     )
 
 
-@router.get("/{id}")
+@router.get("/{response_id}")
 async def response(
     request: Request,
-    id: str,
+    response_id: str,
     stream: bool = False,
     starting_after: Annotated[int | None, Query(ge=0)] = None,
 ) -> Response:
     """A response that was stored, also while it is in progress; as a stream, its events from the beginning or from
     the one after `starting_after`. Another team's is as one that is not there.
     """
-    records, call_id = await _find(request, id, Scope.READ)
+    records, call_id = await _find(request, response_id, Scope.READ)
     if not stream:
         return success(show_again(records, call_id))
     is_same = bool(records.record.task.echo["response"]["background"])
@@ -126,45 +124,40 @@ async def response(
     )
 
 
-@router.delete("/{id}")
-async def delete(request: Request, id: str) -> Response:
-    """Forget a response. The record of its run stays, for who accounts for it."""
+@router.delete("/{response_id}")
+async def delete(request: Request, response_id: str) -> Response:
+    """Remove a response: its texts, and those of its run's record. The run's numbers stay, for who accounts for it."""
     service: Service = request.app.state.service
-    records, _ = await _find(request, id, Scope.RUN)
+    records, _ = await _find(request, response_id, Scope.RUN)
     record = records.record
     if record.status in ("running", "detached", "waiting"):
-        raise BadTask(f"{quote(id)} is in progress. Cancel it first.", param="response_id")
-    task = record.task
-    kept = {**task.echo, "response": {**task.echo["response"], "store": False}}
-    whole = await service.store.get(record.id)
-    assert whole is not None, "it was found"
-    forgotten = replace(whole.record, task=replace(whole.record.task, echo=kept))
-    await service.store.put(replace(whole, record=forgotten))
-    return success({"id": id, "object": "response", "deleted": True})
+        raise BadTask(f"{quote(response_id)} is in progress. Cancel it first.", param="response_id")
+    await service.store.remove_texts(record.id)
+    return success({"id": response_id, "object": "response", "deleted": True})
 
 
-@router.post("/{id}/cancel")
-async def cancel(request: Request, id: str) -> Response:
+@router.post("/{response_id}/cancel")
+async def cancel(request: Request, response_id: str) -> Response:
     """End a response that is in progress; what was begun is closed, and paid as far as it came. One that has ended
     stays as it is.
     """
     service: Service = request.app.state.service
-    records, _ = await _find(request, id, Scope.RUN)
+    records, _ = await _find(request, response_id, Scope.RUN)
     await service.cancel(records.record.id)
-    records, call_id = await _find(request, id, Scope.RUN)
+    records, call_id = await _find(request, response_id, Scope.RUN)
     return success(show_again(records, call_id))
 
 
-@router.get("/{id}/input_items")
+@router.get("/{response_id}/input_items")
 async def items(
     request: Request,
-    id: str,
+    response_id: str,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
     order: Literal["asc", "desc"] = "desc",
     after: str | None = None,
 ) -> Response:
     """What was sent for a response, the newest item first unless `order` says otherwise."""
-    records, call_id = await _find(request, id, Scope.READ)
+    records, call_id = await _find(request, response_id, Scope.READ)
     found = input_items(records, call_id)
     if order == "desc":
         found.reverse()

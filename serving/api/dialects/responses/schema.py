@@ -15,6 +15,15 @@ from serving.api.request import MOST, Effort, Podium
 Json = dict[str, Any]
 UNSERVED = ("prompt", "moderation", "top_logprobs", "frequency_penalty", "presence_penalty", "conversation")
 """They would change the answer, unless they are empty."""
+WITHOUT_EFFECT = {
+    "access_programs",
+    "context_management",
+    "image",
+    "prompt_cache_options",
+    "prompt_cache_retention",
+    "stream_options",
+}
+"""Known, and ignored: they are about price, speed or form."""
 LOGPROBS = "message.output_text.logprobs"
 
 
