@@ -19,7 +19,7 @@ from conductor.model.worker import Call, Delta, FinishReason, Reply, Worker
 from serving.schemas.translation import Translate
 from serving.schemas.validator import find_fault, without_fences
 
-SHOWN_BYTES = 4_000
+SHOWN_BYTES = 2_000
 """Of a wrong answer, to its writer."""
 FENCE_NOTE = "The Markdown fence around the answer was removed."
 LAX_NOTE = "The answer is not of the form that was asked for, which was not strict: {fault}"

@@ -32,7 +32,7 @@ async def asked(
     *replies: Any, wanted: AnswerFormat = WANTED, ledger: BudgetLedger | None = None, **settings: Any
 ) -> AsyncIterator[tuple[ScriptedWorker, Any]]:
     script = ScriptedWorker("w", replies, price=PRICE, **settings)
-    member = PoolMember("w", Conforming(script, translate_to_words), price=PRICE, max_output_tokens=100)
+    member = PoolMember("w", Conforming(script, translate_to_words), price=PRICE, worst_price=PRICE, max_output_tokens=100)
     call = Call((Message.of("user", "How many?"),), answer_format=wanted)
     async with open_call(member, call, ledger or BudgetLedger()) as reply:
         yield script, reply
@@ -92,7 +92,7 @@ async def test_two_wrong_answers_are_an_error_that_nobody_asks_again_for():
 
 
 async def test_no_repair_is_made_that_could_cost_more_than_is_left():
-    ledger = BudgetLedger(Budget(Decimal("0.0098")))
+    ledger = BudgetLedger(Budget(Decimal("0.005")))
     with pytest.raises(BudgetExceeded):
         await ask(ScriptedReply("One.", usage=Usage(3000, 100)), RIGHT, ledger=ledger)
     assert ledger.spent_usd == PRICE.most(Usage(3000, 100))
