@@ -1,8 +1,7 @@
 """What is taken of an untrusted JSON Schema: nothing that fetches, and nothing that takes seconds to check.
 
 * References stay inside the schema.
-* It has bounded size and depth, and checks no value more than `MOST_CHECKS` times: a few definitions that name
-  each other twice would otherwise double the work with each of them.
+* It has bounded size and depth, and is a bounded amount of work (`work.py`).
 * Patterns are searched in linear time; those that need look-around or back-references have a bounded number of
   steps (`serving/schemas/validator.py`).
 """
@@ -15,14 +14,13 @@ from typing import Any, cast
 
 from conductor.errors import quote
 from serving.schemas.validator import compile_schema
-from serving.schemas.walk import SAME_VALUE, Path, Schema, children, follow, subschemas, target, written
+from serving.schemas.walk import Path, Schema, follow, subschemas, target, written
+from serving.schemas.work import TooMuchWork, check_work
 
 MOST_CHARS = 200_000
 """Of a schema as JSON."""
 MOST_DEPTH = 100
 """Of brackets in brackets."""
-MOST_CHECKS = 1_000
-"""Schemas that are checked against one and the same value, where each is checked as often as it is named."""
 MOST_PATTERN_CHARS = 2_000
 DRAFTS = re.compile(
     r"https?://json-schema\.org/(draft-0[467]/schema|draft/(2019-09|2020-12)/schema)#?", re.ASCII
@@ -71,7 +69,10 @@ def check_schema(schema: Schema) -> None:
     except ValueError as exc:
         path = cast(Path, tuple(getattr(exc, "instance_path", ())))
         raise SchemaFault(path, f"is not valid JSON Schema: {_short(exc)}") from exc
-    _check_work(schema)
+    try:
+        check_work(schema)
+    except TooMuchWork as exc:
+        raise SchemaFault(exc.path, exc.why) from exc
 
 
 def _check_json(schema: object) -> None:
@@ -127,32 +128,6 @@ def _check_words(root: Schema, path: Path, part: Schema) -> None:
     for place, pattern in patterns:
         if isinstance(pattern, str) and len(pattern) > MOST_PATTERN_CHARS:
             raise SchemaFault(place, f"has a pattern of more than {MOST_PATTERN_CHARS:,} characters")
-
-
-def _check_work(root: Schema) -> None:
-    """How often one value would be checked, in the worst case."""
-    checks: dict[int, int] = {}
-    open_parts: set[int] = set()
-
-    def count(path: Path, part: Schema) -> int:
-        if id(part) in open_parts:
-            raise SchemaFault(path, "refers to itself without an end")
-        if id(part) not in checks:
-            open_parts.add(id(part))
-            inner = [(below, each) for below, each in children(part) if below[0] in SAME_VALUE]
-            if isinstance(ref := part.get("$ref"), str) and (named := target(root, ref)) is not None:
-                inner.append((("$ref",), named))
-            checks[id(part)] = 1 + sum(count((*path[:20], *below), each) for below, each in inner)
-            open_parts.discard(id(part))
-        if checks[id(part)] > MOST_CHECKS:
-            raise SchemaFault(path, f"would check one value more than {MOST_CHECKS:,} times")
-        return checks[id(part)]
-
-    try:
-        for path, part in subschemas(root):
-            count(path, part)
-    except RecursionError as exc:
-        raise SchemaFault((), "has references that lead too far") from exc
 
 
 def is_object(root: Schema) -> bool:
