@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, settings
@@ -28,7 +28,7 @@ from tests.wires import strict
 from tests.wires.anthropic import AnthropicWire
 from tests.wires.gemini import GeminiWire
 from tests.wires.openai import OpenAIWire
-from tests.wires.server import Answer, Request, serving
+from tests.wires.server import Answer, Request, Wire, serving
 
 Made = tuple[Json, Any]
 """A schema, and a value that holds to it."""
@@ -190,6 +190,8 @@ def inside(text: str, more: str) -> str:
     return text[:-1] + (", " if len(text) > 2 else "") + more + "}"
 
 
+MARK = "ĦĦ"
+"""Stands for bytes that are no UTF-8, in words and in a wire's JSON."""
 BEHAVIOURS: dict[str, Callable[[Case, int], Answer]] = {
     "obeys": lambda case, n: Answer(text=case.right),
     "fences": lambda case, n: Answer(text=f"```json\n{case.right}\n```"),
@@ -205,6 +207,7 @@ BEHAVIOURS: dict[str, Callable[[Case, int], Answer]] = {
     "a name twice": lambda case, n: Answer(text=inside(inside(case.right, '"n": 1'), '"n": 2')),
     "a huge number": lambda case, n: Answer(text=inside(case.right, '"n": 1e999')),
     "half a pair": lambda case, n: Answer(text=inside(case.right, '"n": "\\ud800"')),
+    "bytes that are no text": lambda case, n: Answer(text=inside(case.right, f'"n": "{MARK}"')),
     "a mark at the start": lambda case, n: Answer(text="\ufeff" + case.right),
     "brackets": lambda case, n: Answer(text='{"n":' * 5000 + "1" + "}" * 5000),
     "is cut": lambda case, n: Answer(text=case.right[:-1], finish="length"),
@@ -262,7 +265,7 @@ class Plugin:
             yield Delta(finish=FinishReason(answer.finish or "stop"), usage=Usage(9, 3))
 
 
-def respond(kind: str, check: Callable[[Json], None]) -> Callable[[Request], Answer]:
+def respond(kind: str, wire: Wire, check: Callable[[Json], None]) -> Callable[[Request], Answer]:
     def answered(request: Request) -> Answer:
         try:
             check(request.body)
@@ -270,9 +273,16 @@ def respond(kind: str, check: Callable[[Json], None]) -> Callable[[Request], Ans
             raise AssertionError(f"{kind}: {exc} in {request.body}") from exc
         answer = answer_to(json.dumps(request.body, ensure_ascii=False))
         end = ENDS[kind].get(answer.finish or "")
-        return Answer(answer.text, answer.reasoning, end, cut_after=answer.cut_after)
+        said = Answer(answer.text, answer.reasoning, end, cut_after=answer.cut_after)
+        return replace(said, instead=spoiled(wire.events(said))) if MARK in said.text else said
 
     return answered
+
+
+def spoiled(events: list[bytes]) -> tuple[bytes, ...]:
+    """With bytes that are no text in place of `MARK`, as it stands or as JSON escapes it."""
+    escaped = json.dumps(MARK)[1:-1].encode()
+    return tuple(each.replace(escaped, b"\xff\xfe").replace(MARK.encode(), b"\xff\xfe") for each in events)
 
 
 def check_openai(body: Json) -> None:
@@ -373,7 +383,7 @@ async def try_all(seed: int, behaviours: int) -> Seen:
         urls: dict[str, str] = {}
         for kind, wire in wires.items():
             server = await stack.enter_async_context(serving(wire))
-            server.respond = respond(kind, checks[kind])
+            server.respond = respond(kind, wire, checks[kind])
             urls[kind] = server.url
         keys = {"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k", "GEMINI_API_KEY": "k"}
         api = await stack.enter_async_context(served(team_of(urls), keys, engines={"vllm": Engine()}))
