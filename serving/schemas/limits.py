@@ -9,7 +9,7 @@
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from conductor.errors import quote
@@ -22,6 +22,8 @@ MOST_CHARS = 200_000
 MOST_DEPTH = 100
 """Of brackets in brackets."""
 MOST_PATTERN_CHARS = 2_000
+MOST_PATTERNS = 50
+"""Each takes up to 10 ms and 2 MB to compile."""
 DRAFTS = re.compile(
     r"https?://json-schema\.org/(draft-0[467]/schema|draft/(2019-09|2020-12)/schema)#?", re.ASCII
 )
@@ -64,6 +66,7 @@ def check_schema(schema: Schema) -> None:
         )
     for path, part in subschemas(schema):
         _check_words(schema, path, part)
+    _check_patterns(schema)
     try:
         compile_schema(schema)
     except ValueError as exc:
@@ -108,7 +111,7 @@ def _check_text(path: Path, text: str) -> None:
 
 
 def _check_words(root: Schema, path: Path, part: Schema) -> None:
-    """The references and patterns of one part."""
+    """The references of one part."""
     for word in NOT_TAKEN:
         if word in part:
             raise SchemaFault((*path, word), "is not taken: write a $ref to a place in $defs")
@@ -121,13 +124,25 @@ def _check_words(root: Schema, path: Path, part: Schema) -> None:
             raise SchemaFault((*path, "$ref"), why)
         if target(root, ref) is None:
             raise SchemaFault((*path, "$ref"), f"{quote(ref)} is not there")
-    patterns: list[tuple[Path, object]] = [((*path, "pattern"), part.get("pattern"))]
+
+
+def _check_patterns(root: Schema) -> None:
+    count = 0
+    for path, part in subschemas(root):
+        for place, pattern in _patterns(path, part):
+            count += 1
+            if len(pattern) > MOST_PATTERN_CHARS:
+                raise SchemaFault(place, f"has a pattern of more than {MOST_PATTERN_CHARS:,} characters")
+            if count > MOST_PATTERNS:
+                raise SchemaFault(place, f"is one of more than {MOST_PATTERNS} patterns")
+
+
+def _patterns(path: Path, part: Schema) -> Iterator[tuple[Path, str]]:
+    if isinstance(pattern := part.get("pattern"), str):
+        yield (*path, "pattern"), pattern
     properties = part.get("patternProperties")
-    if isinstance(properties, Mapping):
-        patterns += [((*path, "patternProperties"), name) for name in cast(Mapping[str, object], properties)]
-    for place, pattern in patterns:
-        if isinstance(pattern, str) and len(pattern) > MOST_PATTERN_CHARS:
-            raise SchemaFault(place, f"has a pattern of more than {MOST_PATTERN_CHARS:,} characters")
+    for name in cast(Mapping[str, object], properties) if isinstance(properties, Mapping) else ():
+        yield (*path, "patternProperties"), name
 
 
 def is_object(root: Schema) -> bool:

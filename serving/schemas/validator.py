@@ -19,7 +19,7 @@ from conductor.model.answer_format import AnswerFormat
 from serving.schemas.walk import Schema
 from serving.schemas.work import unrolled
 
-PATTERN_BYTES = 2_000_000
+PATTERN_BYTES = 2_100_000
 """Of a compiled pattern."""
 BACKTRACKS = 10_000
 DIGITS = 300
@@ -47,7 +47,7 @@ def compile_schema(schema: Schema) -> jsonschema_rs.Validator:
     return _compile(json.dumps(schema, ensure_ascii=False))
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=16)  # a schema with the most patterns takes 100 MB
 def _compile(schema: str) -> jsonschema_rs.Validator:
     value: dict[str, Any] = json.loads(schema)
     try:

@@ -40,6 +40,10 @@ def widening(levels: int) -> Json:
     return of({"$ref": "#/$defs/d0"}) | {"$defs": thrice | {f"d{levels}": {"type": "string"}}}
 
 
+PATTERNS = {
+    "type": "object",
+    "properties": {f"p{n}": {"pattern": rf"\p{{L}}{{1,{n + 20}}}"} for n in range(60)},
+}
 REFUSED: dict[str, tuple[Any, str]] = {
     "no object": ([1], ""),
     "no schema": (of({"type": "strin"}), ".properties.a.type"),
@@ -80,8 +84,9 @@ def test_what_is_not_taken_is_refused_by_its_place(schema: Any, place: str):
         doubling(40),
         widening(30),
         OBJECT | {"enum": ["a" * 300_000]},
+        PATTERNS,
     ],
-    ids=["deep", "far too deep", "doubling", "widening", "long"],
+    ids=["deep", "far too deep", "doubling", "widening", "long", "patterns"],
 )
 def test_what_would_take_long_is_refused_at_once(schema: Json):
     began_s = time.monotonic()
