@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from conductor.model.answer_format import AnswerFormat
 from conductor.model.tools import NO_TOOLS, Tool, Toolset
 from serving.schemas import anthropic, gemini, openai, vllm
-from tests.serving.fuzz_schemas import ROOTS, Made, check_claude, check_gemini, check_openai, is_right, whole
+from tests.serving.fuzz_schemas import check_claude, check_gemini, check_openai
+from tests.serving.random_schemas import ROOTS, Made, is_right, whole
 
 Json = dict[str, Any]
 
