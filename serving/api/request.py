@@ -105,6 +105,7 @@ class ApiRequest:
         n: so many answers, each by a run of its own.
         more: further texts to complete, beside the conversation.
         as_base64: vectors are wanted as base64, not as numbers.
+        places: where each message of `conversation` came, in the dialect's words; empty: `messages`, one by one.
         left_out: what was sent, is not served and does not change the answer: a line for each, for the record.
     """
 
@@ -121,6 +122,7 @@ class ApiRequest:
     n: int = 1
     more: tuple[tuple[Message, ...], ...] = ()
     as_base64: bool = False
+    places: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     echo: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
@@ -129,6 +131,10 @@ class ApiRequest:
         """A request for each answer that is wanted, in their order."""
         asked = (self.conversation, *self.more)
         return [replace(self, conversation=each, more=(), n=1) for each in asked for _ in range(self.n)]
+
+    def place(self, message: int, part: int) -> str:
+        """Where that part of that message came."""
+        return self.places[message] if self.places else f"messages[{message}].content[{part}]"
 
     @property
     def token_estimate(self) -> int:

@@ -53,11 +53,11 @@ def resolve(
     _check_tools(task)
     if podium.plan is not None:
         own = _own_plan(podium.plan, team, task, _own_steps(podium, model))
-        return _check_given_plan(team, task, own, "client")
+        return _check_given_plan(request, team, task, own, "client")
     if name in settings.models:
         if team.conductor is None:
             raise not_planned(name, policies)
-        _check_pictures(task, team.members_for(task).values())
+        _check_pictures(request, team.members_for(task).values())
         check_options(task, team.members_for(task).values())
         return ResolvedTask(task, team)
     if name in settings.workflows:
@@ -65,8 +65,8 @@ def resolve(
         if podium.max_steps is not None and podium.max_steps < len(fixed.steps):
             message = f"{name!r} has {len(fixed.steps)} steps; podium.max_steps allows {podium.max_steps}."
             raise BadTask(message, param="podium.max_steps")
-        return _check_given_plan(pool.whole_pool_team, task, fixed, "workflow")
-    return _check_given_plan(pool.whole_pool_team, task, Plan((Step(name, ""),)), "worker")
+        return _check_given_plan(request, pool.whole_pool_team, task, fixed, "workflow")
+    return _check_given_plan(request, pool.whole_pool_team, task, Plan((Step(name, ""),)), "worker")
 
 
 def _check_tools(task: Task) -> None:
@@ -118,7 +118,9 @@ def _check_name(name: str, pool: Pool) -> None:
         raise unknown_model(name, pool)
 
 
-def _check_given_plan(team: Team, task: Task, plan: Plan, source: Source) -> ResolvedTask:
+def _check_given_plan(
+    request: ApiRequest, team: Team, task: Task, plan: Plan, source: Source
+) -> ResolvedTask:
     """Rejects a caller's plan that uses workers the request excludes."""
     team.members_for(task)
     used = tuple(dict.fromkeys(step.worker for step in plan.steps))
@@ -129,12 +131,12 @@ def _check_given_plan(team: Team, task: Task, plan: Plan, source: Source) -> Res
     workers = task.workers if source == "client" else used
     given = replace(task, plan=plan, plan_source=source, workers=workers)
     members = team.members_for(given)
-    _check_pictures(given, [members[name] for name in used])
+    _check_pictures(request, [members[name] for name in used])
     check_options(task, [members[step.worker] for step in plan.steps])
     return ResolvedTask(given, team)
 
 
-def _check_pictures(task: Task, members: Collection[PoolMember]) -> None:
+def _check_pictures(request: ApiRequest, members: Collection[PoolMember]) -> None:
     """A picture that none of `members` would be shown is not dropped in silence.
 
     Raises:
@@ -142,8 +144,8 @@ def _check_pictures(task: Task, members: Collection[PoolMember]) -> None:
     """
     place = next(
         (
-            f"messages[{index}].content[{part_index}]"
-            for index, message in enumerate(task.conversation)
+            request.place(index, part_index)
+            for index, message in enumerate(request.conversation)
             for part_index, part in enumerate(message.parts)
             if isinstance(part, Image)
         ),

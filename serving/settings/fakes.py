@@ -36,7 +36,7 @@ class ScriptedReplySettings(Frozen):
     """One reply of a scripted worker; see `serving.workers.scripted.ScriptedReply`."""
 
     text: str = ""
-    """The answer."""
+    """The answer. `{question}` becomes the last words of the user, `{results}` what tools gave last."""
     reasoning: str = ""
     """Thoughts that come before it."""
     calls: tuple[ScriptedCallSettings, ...] = ()

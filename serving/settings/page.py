@@ -55,6 +55,7 @@ SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("router", sections.RouterSettings),
     ("store", sections.StoreSettings),
     ("cache", sections.CacheSettings),
+    ("batches", sections.BatchSettings),
     ("webhooks", webhooks.WebhookSettings),
     ("telemetry", sections.TelemetrySettings),
 )

@@ -204,6 +204,25 @@ class CacheSettings(Frozen):
     asks where there are no keys."""
 
 
+class BatchSettings(Frozen):
+    """Files (`/v1/files`) and batches (`/v1/batches`): work without hurry."""
+
+    max_file_bytes: int = Field(default=50_000_000, ge=1000)
+    """The longest file that is taken; a longer one gets 413. The edge takes it when the server starts."""
+    max_lines: int = Field(default=50_000, ge=1)
+    """The most lines of a batch."""
+    max_bytes_per_team: int = Field(default=1_000_000_000, ge=1000)
+    """How much room the files of a team may take together before further ones are refused. Keys without a team are one
+    each."""
+    file_days: float = Field(default=30.0, gt=0)
+    """How long files and batches are kept; no longer than `store.content_days`."""
+    lines_at_once: int = Field(default=8, ge=1)
+    """How many lines one router replica runs at once, all batches together."""
+    room: float = Field(default=0.5, gt=0, le=1)
+    """A line begins only while fewer than this part of `limits.max_running` is under way, and no call waits for a worker's
+    slot: whoever waits for an answer goes first."""
+
+
 class TelemetrySettings(Frozen):
     """What is traced. Where spans go is the standard `OTEL_EXPORTER_OTLP_*` variables' business."""
 

@@ -17,6 +17,7 @@ from conductor.errors import PodiumError
 from conductor.run.team_worker import TEAM
 from serving.settings.keys import ApiSettings, KeyFileError, read_key
 from serving.settings.sections import (
+    BatchSettings,
     CacheSettings,
     ConductorSettings,
     HttpSettings,
@@ -59,6 +60,8 @@ class Settings(Frozen):
     """Where keys, budgets and the ledger are kept."""
     cache: CacheSettings = CacheSettings()
     """Answers given again to equal requests."""
+    batches: BatchSettings = BatchSettings()
+    """Files of requests that are run without hurry."""
     webhooks: WebhookSettings = WebhookSettings()
     """Who is told of budgets that are spent."""
     telemetry: TelemetrySettings = TelemetrySettings()

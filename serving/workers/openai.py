@@ -20,6 +20,7 @@ its typed way to that client takes half a millisecond of CPU (decision 0010).
 
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import httpx2
@@ -27,7 +28,7 @@ import msgspec
 import openai
 
 from conductor.errors import WorkerError, WorkerUnavailable
-from conductor.model.messages import Image, Message, Part
+from conductor.model.messages import Image, Message, Text
 from conductor.model.operation import CallKind
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 from serving.egress.client import guard
@@ -35,6 +36,7 @@ from serving.schemas.openai import response_format
 from serving.workers.account import Account
 from serving.workers.chat_chunks import ChatChunk, ChunkReader, fields
 from serving.workers.chat_errors import error_code, status_in_stream
+from serving.workers.chat_tools import CallCollector, messages_json, tools_json
 from serving.workers.clouds import azure_client, credential_errors, entra_tokens
 from serving.workers.http_errors import error_text
 from serving.workers.http_guard import bound_response, end_with_connection
@@ -46,6 +48,7 @@ from serving.workers.output_limit import within_limit
 from serving.workers.pictures import check_pictures
 from serving.workers.stall_timer import StallTimer
 from serving.workers.usage import UsageCheck
+from serving.workers.wire_tools import WireTools
 
 CONNECTIONS = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
 PATHS: dict[CallKind, str] = {
@@ -60,6 +63,8 @@ FINISH = {
     "end_turn": FinishReason.STOP,
     "length": FinishReason.LENGTH,
     "content_filter": FinishReason.CONTENT_FILTER,
+    "tool_calls": FinishReason.TOOL_CALLS,
+    "function_call": FinishReason.TOOL_CALLS,
 }
 """OpenAI's reasons, and two that compatible servers use for `stop`."""
 
@@ -74,7 +79,7 @@ class OpenAIWorker:
             account: its `base_url` is up to and with `/v1`; None: OpenAI, or what the environment's
                 OPENAI_BASE_URL says.
         """
-        self.name, self._account = account.name, account
+        self.name, self._account, self._origin = account.name, account, account.origin
         self._http: httpx2.AsyncClient = guard(
             openai.DefaultAioHttpClient(
                 timeout=account.timeout,
@@ -119,11 +124,12 @@ class OpenAIWorker:
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
         endpoint = self._endpoints[call.site.operation]
         await check_pictures(call, endpoint.host, self._account.fetches_pictures, self._faults)
-        request = self._request(call)
+        request, tools = self._request(call), WireTools(call.tools)
         check, timer = (
             UsageCheck(call, self._account.price),
             self._account.timer(self._faults, call.sampling.effort),
         )
+        collector, texts = CallCollector(), list[str]()
         wants_logprobs = call.sampling.options.top_logprobs is not None
         last = Delta()
         try:
@@ -132,13 +138,15 @@ class OpenAIWorker:
                     with self._map_errors():
                         for chunk in chunks:
                             last = self._last(chunk, last, check)
+                            collector.add(chunk.choice.delta if chunk.choice else None)
                     words = [said for chunk in chunks if any(said := _words(chunk))]
                     likely = (
                         tuple(each for chunk in chunks for each in logprobs_of(chunk))
                         if wants_logprobs
                         else ()
                     )
-                    if last.finish is not None or words:
+                    texts += [text for text, _ in words]
+                    if last.finish is not None or words or collector:
                         timer.hear(is_last=last.finish is not None)
                     so_far = None if last.finish else last.usage  # the end says the rest
                     pieces = len(words) if call.coalesce else 1
@@ -151,7 +159,23 @@ class OpenAIWorker:
             if last.finish is None:  # else the answer is whole, and only the accounts were cut off
                 raise
         if last.finish is not None:
-            yield check.delta(last)
+            yield check.delta(self._with_calls(last, collector, tools, "".join(texts)))
+
+    def _with_calls(self, last: Delta, collector: CallCollector, tools: WireTools, text: str) -> Delta:
+        """The end of an answer with the calls in it. One that was cut has none: its last call is not whole.
+
+        Raises:
+            WorkerRefused: it calls tools, and was offered none.
+        """
+        if last.finish is FinishReason.TOOL_CALLS or (collector and last.finish is FinishReason.STOP):
+            if not tools.is_offered or not collector:
+                raise self._faults.refusal(
+                    "wants to call a tool, and was offered none.", "Look at its extra_body."
+                )
+            calls, turn = collector.calls(tools), collector.turn(text)
+            native = None if turn is None else self._origin.sign(turn)
+            return replace(last, finish=FinishReason.TOOL_CALLS, tool_calls=calls, native=native)
+        return last
 
     async def _embedding(self, call: Call) -> AsyncGenerator[Delta]:
         """All vectors as one piece."""
@@ -212,6 +236,8 @@ class OpenAIWorker:
         )
 
     def _request(self, call: Call) -> dict[str, Any]:
+        messages = self._origin.messages(call, keep_foreign=True)
+        tools = WireTools(call.tools, history=any(message.tool_calls for message in messages))
         usual = "max_completion_tokens" if self._is_openai else "max_tokens"
         longest = self._account.accepts.output_limit_field or usual
         is_text = call.site.operation == "text_completion"
@@ -224,10 +250,11 @@ class OpenAIWorker:
             "reasoning_effort": None if is_text else call.sampling.effort,
             "response_format": _response_format(call),
             **options_json(call),
+            **tools_json(tools, takes_strict=self._is_openai),
         }
         request: dict[str, object] = {
             "model": self._account.model,
-            **self._asked(call),
+            **self._asked(call, messages),
             "stream": True,
             "stream_options": {"include_usage": True},
         }
@@ -237,18 +264,18 @@ class OpenAIWorker:
             | dict(self._account.extra_body)
         )
 
-    def _asked(self, call: Call) -> dict[str, object]:
+    def _asked(self, call: Call, messages: list[Message]) -> dict[str, object]:
         """The conversation, or the text to complete."""
         if call.site.operation == "text_completion":
             return {"prompt": "".join(message.text for message in call.messages)}
-        return {"messages": [self._message(message) for message in call.messages]}
+        return {"messages": messages_json(messages, self._content)}
 
-    def _message(self, message: Message) -> dict[str, object]:
+    def _content(self, message: Message) -> object:
         """Words as a plain string, which every server takes; parts only where the user shows a picture."""
         if not message.has_image or message.role != "user":
-            return {"role": message.role, "content": message.text}
+            return message.text
         try:
-            return {"role": message.role, "content": [_part(part) for part in message.parts]}
+            return [_part(part) for part in message.parts if isinstance(part, Text | Image)]
         except ValueError as exc:
             raise self._faults.refusal(f"was not asked: {exc}.") from exc
 
@@ -278,10 +305,6 @@ class OpenAIWorker:
             return FinishReason.CONTENT_FILTER
         if reason is None:
             return None
-        if reason in ("tool_calls", "function_call"):
-            raise self._faults.refusal(
-                "wants to call a tool, and was offered none.", "Look at its extra_body."
-            )
         if reason not in FINISH:
             raise self._faults.unavailable(
                 "stopped before its answer's end. Try again.", f"Its reason: {reason!r}."
@@ -339,7 +362,7 @@ def _together(words: list[tuple[str, str]]) -> tuple[str, str]:
     return "".join(text for text, _ in words), "".join(thought for _, thought in words)
 
 
-def _part(part: Part) -> dict[str, object]:
+def _part(part: Text | Image) -> dict[str, object]:
     if isinstance(part, Image):
         if part.url.startswith("data:"):
             split_data_url(part.url)  # to refuse here what the server would refuse later

@@ -38,7 +38,8 @@ class ScriptedReply:
     """One answer, or one way to fail."""
 
     text: str = ""
-    """`{question}` in it becomes the last words of the user; every other brace stays as it is."""
+    """`{question}` in it becomes the last words of the user, `{results}` what tools gave last; every other brace stays
+    as it is."""
     reasoning: str = ""
     """Thoughts shown before the answer. They count as output."""
     calls: tuple[ScriptedCall, ...] = ()
@@ -176,7 +177,9 @@ class ScriptedWorker:
     def _pieces(self, call: Call, reply: ScriptedReply) -> tuple[list[Delta], FinishReason]:
         """Thoughts and answer, token by token, cut where the call wants them cut."""
         question = next((m.text for m in reversed(call.messages) if m.role == "user"), "")
+        gave = next((m.tool_results for m in reversed(call.messages) if m.tool_results), ())
         text = reply.text.replace("{question}", question)
+        text = text.replace("{results}", ", ".join(each.text for each in gave))
         cuts = [at for at in (text.find(stop) for stop in call.sampling.stop if stop) if at >= 0]
         if cuts:
             text = text[: min(cuts)]

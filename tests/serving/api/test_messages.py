@@ -6,10 +6,13 @@ from typing import Any
 import anthropic
 import pytest
 from anthropic.types import message_create_params
+from anthropic.types.shared import ErrorResponse
 from pydantic import BaseModel
 
+from conductor.errors import PodiumError
 from conductor.model.answer_format import AnswerFormat
 from conductor.model.messages import Message, Text, ToolCall, ToolResult
+from serving import errors
 from serving.api.dialects.messages.dialect import MessagesDialect
 from serving.api.dialects.messages.schema import WITHOUT_EFFECT, MessagesRequest
 from tests.serving.api.served import ASK, Json, Served, plan, scripted, served, step, team
@@ -137,6 +140,13 @@ async def test_a_picture_and_a_document_reach_a_worker_that_can_see() -> None:
     ]  # fmt: skip
 
 
+async def test_a_picture_that_no_worker_sees_is_refused_by_its_place() -> None:
+    turns = [{"role": "user", "content": "Hi."}, {"role": "user", "content": [PICTURE]}]
+    async with served(team()) as api:
+        answer = await api.http.post(PATH, json=QUESTION | {"system": "Be brief.", "messages": turns})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages[1].content")
+
+
 TOOL: Json = {"name": "clock", "input_schema": {"type": "object"}}
 REFUSED: dict[str, tuple[Json, str]] = {
     "no limit": ({"max_tokens": None}, "max_tokens"),
@@ -231,7 +241,7 @@ async def test_an_answer_holds_to_the_schema_that_the_sdk_sends() -> None:
             await client.messages.parse(**(QUESTION | {"model": "b"}), output_format=City)
         bad: Any = {"format": {"type": "json_schema", "schema": {"type": "strange"}}}
         with pytest.raises(anthropic.BadRequestError, match=r"output_config\.format\.schema"):
-            await client.messages.create(**(asked | {"output_config": bad}))
+            await create(api, model="a", output_config=bad)
     assert answer.parsed_output == City(city="Paris", population=2_000_000)
     assert missed.value.response.headers["x-should-retry"] == "false"
 
@@ -365,4 +375,12 @@ async def test_pictures_may_be_longer_than_text_may() -> None:
             PATH, json=fields | {"messages": [{"role": "user", "content": [document]}]}
         )
     assert seen.status_code == 200, seen.text
-    assert (read.status_code, read.json()["error"]["type"]) == (413, "request_too_large")
+    assert (read.status_code, read.json()["error"]["type"]) == (413, "invalid_request_error")
+
+
+@pytest.mark.parametrize("kind", errors.TABLE)
+def test_every_error_has_a_type_of_anthropics(kind: type[PodiumError]) -> None:
+    error = kind("It did not work.")
+    body = MessagesDialect().error_body(error, None)
+    assert ErrorResponse.model_validate(body, strict=True).error.type == body["error"]["type"]
+    assert "It did not work." in body["error"]["message"]

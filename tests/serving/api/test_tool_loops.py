@@ -10,6 +10,7 @@ import pytest
 from tests.serving.api.calling_team import calling_team
 from tests.serving.api.served import ASK, Json, Served, served
 from tests.serving.api.test_messages import PATH, PICTURE, QUESTION, sdk
+from tests.serving.states import until
 
 NAMES = ("weather", "clock")
 CHAT_TOOLS: Any = [{"type": "function", "function": {"name": name}} for name in NAMES]
@@ -128,3 +129,18 @@ async def test_a_forged_id_is_an_error_in_the_dialects_own_shape() -> None:
         ]  # fmt: skip
         with pytest.raises(openai.BadRequestError):
             await api.sdk.chat.completions.create(model="mini", messages=turns, tools=CHAT_TOOLS)
+
+
+async def test_what_tools_gave_is_no_answer_to_an_equal_request() -> None:
+    async with served(calling_team() | {"cache": {"keep_s": 60}}) as api, sdk(api) as client:
+        for _ in range(2):
+            asked = await run_tools(api, stream=False)
+            assert asked.stop_reason == "tool_use"
+            messages: Any = [
+                *QUESTION["messages"],
+                {"role": "assistant", "content": asked.content},
+                {"role": "user", "content": results_of(asked)},
+            ]
+            answer = await client.messages.create(**(QUESTION | {"messages": messages}), tools=TOOLS)
+            assert answer.stop_reason == "end_turn"
+            await until(lambda: not api.service.answers._writing, "every answer is kept")

@@ -4,9 +4,9 @@ Thoughts are accepted and shown to nobody: ours come back with our own signature
 it by other means (`Native`).
 """
 
+import json
 from typing import Annotated, Any, Literal, cast
 
-import orjson
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from conductor.model.messages import Image, Part, Text, ToolCall, ToolResult
@@ -195,7 +195,10 @@ class ToolUseBlock(Ignoring):
     @property
     def parts(self) -> tuple[ToolCall, ...]:
         """It."""
-        return (ToolCall(self.id, self.name, orjson.dumps(self.input).decode()),)
+        written = json.dumps(
+            self.input, ensure_ascii=False, separators=(",", ":")
+        )  # takes numbers of any size
+        return (ToolCall(self.id, self.name, written),)
 
 
 ResultBlock = Annotated[

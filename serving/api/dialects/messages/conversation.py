@@ -15,14 +15,17 @@ from serving.api.dialects.messages.blocks import (
 from serving.api.dialects.messages.schema import MessageParam, Prompt
 
 
-def conversation(prompt: Prompt) -> tuple[Message, ...]:
-    """The turns of `prompt`, what its `system` says first.
+def conversation(prompt: Prompt) -> dict[str, tuple[Message, ...]]:
+    """The turns of `prompt` by their places, what its `system` says first.
 
     Raises:
         BadTask: one of them is empty, or has what its role cannot have.
     """
-    turns = [turn for index, message in enumerate(prompt.messages) for turn in _turns(index, message)]
-    return (*_system(prompt), *turns)
+    turns = {
+        f"messages[{index}].content": tuple(_turns(index, message))
+        for index, message in enumerate(prompt.messages)
+    }
+    return {"system": _system(prompt)} | turns
 
 
 def passed_over(prompt: Prompt) -> tuple[str, ...]:

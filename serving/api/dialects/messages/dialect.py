@@ -55,9 +55,11 @@ class MessagesDialect(Dialect):
 
 def _asked(prompt: Prompt) -> ApiRequest:
     tools, left_out = prompt.toolset
+    turns = conversation(prompt)
     return ApiRequest(
         model=prompt.model,
-        conversation=conversation(prompt),
+        conversation=tuple(message for messages in turns.values() for message in messages),
+        places=tuple(place for place, messages in turns.items() for _ in messages),
         sampling=Sampling(),
         effort=prompt.output_config.effort if prompt.output_config else None,
         podium=Podium(),

@@ -16,7 +16,7 @@ TYPES = {
     404: "not_found_error",
     408: "timeout_error",
     409: "invalid_request_error",
-    413: "request_too_large",
+    413: "invalid_request_error",
     415: "invalid_request_error",
     422: "invalid_request_error",
     429: "rate_limit_error",
