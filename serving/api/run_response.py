@@ -128,7 +128,10 @@ class RunResponse(Response):
         if self._request.podium.background and not self._request.stream:
             await wire.json(*self._dialect.accepted(run.records, self._request))
         elif self._request.stream and not self.plan_only:
-            await self._stream(run, wire)
+            if self._dialect.tells_again and self._request.podium.background:
+                await self._stream_from_store(run, wire)
+            else:
+                await self._stream(run, wire)
         else:
             await self._whole(run, resolved, wire)
 
@@ -177,12 +180,7 @@ class RunResponse(Response):
                 yield run
             return
         try:
-            if self._dialect.tells_again and self._request.podium.background:
-                found.answer.close()
-                async with retell(service.store, found.record.id, 0) as run:
-                    yield run
-            else:
-                yield found
+            yield found
         finally:
             found.answer.close()
 
@@ -220,6 +218,13 @@ class RunResponse(Response):
         if early and isinstance(early[-1], Terminal):
             return await wire.end()
         return await self._tell(run, encoder, wire)
+
+    async def _stream_from_store(self, run: Run, wire: Wire) -> None:
+        """The same to everybody who reads it, now or later."""
+        run.answer.close()
+        n_given = sum(segment.given is not None for segment in run.record.segments)
+        async with retell(self._service.store, run.record.id, n_given) as told:
+            await self._stream(told, wire)
 
     async def _tell(self, run: Run, encoder: Encoder, wire: Wire) -> None:
         """The rest of a stream that has begun."""

@@ -249,10 +249,20 @@ async def test_any_replica_answers_for_any_response(store_address: Address) -> N
             (e["type"], e["sequence_number"]) for e in live
         ]
         kept = await other.responses.retrieve(id)
-        given = await other.responses.create(
-            model="a", previous_response_id=id, input=results(kept, "seen"), tools=TOOLS
+        goes_on = await other.responses.create(
+            model="a",
+            previous_response_id=id,
+            input=results(kept, "seen"),
+            tools=TOOLS,
+            background=True,
+            stream=True,
         )
+        live = [event.to_dict() async for event in goes_on]
+        given = await one.responses.retrieve(live[0]["response"]["id"])
         assert given.output_text == "Done: seen."
+        later = await one.responses.retrieve(given.id, stream=True, starting_after=3)
+        numbers = [event.sequence_number async for event in later]
+        assert numbers == [event["sequence_number"] for event in live[4:]]
         for sdk in (one, other):
             assert (await sdk.responses.retrieve(given.id)).output_text == "Done: seen."
             assert [item.type for item in (await sdk.responses.retrieve(id)).output] == ["function_call"]
