@@ -35,7 +35,7 @@ def logprobs_of(chunk: ChatChunk) -> tuple[TokenLogprob, ...]:
     """Those of the chunk's words, as a chat or a completion of text has them."""
     said = fields(chunk.choice.logprobs if chunk.choice else None)
     if isinstance(content := said.get("content"), list):
-        return tuple(each for each in map(_token, content) if each is not None)
+        return tuple(each for each in map(_token, cast(list[Any], content)) if each is not None)
     tokens, values, top = (_list(said.get(name)) for name in ("tokens", "token_logprobs", "top_logprobs"))
     found = zip(tokens, values, top or [None] * len(tokens), strict=False)
     return tuple(
