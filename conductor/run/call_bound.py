@@ -13,7 +13,7 @@ TOKENS_PER_IMAGE = 2_048
 """What is held for a picture. Some models count more: what passes the hold is billed all the same."""
 TOKENS_PER_MESSAGE = 16
 """Upper bound of a chat template's marks around a message, a call or a tool."""
-TOKENS_PER_FORMAT = 8_192
+TOKENS_PER_FORMAT = 3_072
 """Of the words around an answer's schema, and of those that ask to repair an answer."""
 
 

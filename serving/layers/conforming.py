@@ -6,6 +6,7 @@ paid like any other, and is among the attempts. An answer that was cut, refused,
 its finish reason says what it is.
 """
 
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
@@ -19,7 +20,7 @@ from conductor.model.worker import Call, Delta, FinishReason, Reply, Worker
 from serving.schemas.translation import Translate
 from serving.schemas.validator import find_fault, without_fences
 
-SHOWN_BYTES = 4_000
+SHOWN_BYTES = 2_000
 """Of a wrong answer, to its writer."""
 FENCE_NOTE = "The Markdown fence around the answer was removed."
 LAX_NOTE = "The answer is not of the form that was asked for, which was not strict: {fault}"
@@ -68,13 +69,16 @@ class Conforming:
 
     async def _hold(self, call: Call, wanted: AnswerFormat) -> Reply:
         """The first answer that is of the form, whole."""
+        began_s = time.monotonic()
         first = await self._read(call)
         text, fault = _judge(first, wanted)
         if fault is None:
             return _again(first, text)
         error = _invalid(first, fault)
+        took_s = time.monotonic() - began_s
         asked = await call_again(call, error)
-        lost = (*first.attempts, Attempt.of(first.worker, Failure.of(error)))
+        failed = Attempt.of(first.worker, Failure.of(error), took_s=took_s)
+        lost = (*first.attempts, replace(failed, deployment=first.deployment))
         site = replace(call.site, attempt=call.site.attempt + 1)
         try:
             second = await self._read(replace(asked, messages=_with_fault(call, first, fault), site=site))

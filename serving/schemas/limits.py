@@ -1,8 +1,7 @@
 """What is taken of an untrusted JSON Schema: nothing that fetches, and nothing that takes seconds to check.
 
 * References stay inside the schema.
-* It has bounded size and depth, and checks no value more than `MOST_CHECKS` times: a few definitions that name
-  each other twice would otherwise double the work with each of them.
+* It has bounded size and depth, and is a bounded amount of work (`work.py`).
 * Patterns are searched in linear time; those that need look-around or back-references have a bounded number of
   steps (`serving/schemas/validator.py`).
 """
@@ -10,20 +9,21 @@
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from conductor.errors import quote
 from serving.schemas.validator import compile_schema
-from serving.schemas.walk import SAME_VALUE, Path, Schema, children, follow, subschemas, target, written
+from serving.schemas.walk import Path, Schema, follow, subschemas, target, written
+from serving.schemas.work import TooMuchWork, check_work
 
 MOST_CHARS = 200_000
 """Of a schema as JSON."""
 MOST_DEPTH = 100
 """Of brackets in brackets."""
-MOST_CHECKS = 1_000
-"""Schemas that are checked against one and the same value, where each is checked as often as it is named."""
 MOST_PATTERN_CHARS = 2_000
+MOST_PATTERNS = 50
+"""Each takes up to 10 ms and 2 MB to compile."""
 DRAFTS = re.compile(
     r"https?://json-schema\.org/(draft-0[467]/schema|draft/(2019-09|2020-12)/schema)#?", re.ASCII
 )
@@ -66,12 +66,16 @@ def check_schema(schema: Schema) -> None:
         )
     for path, part in subschemas(schema):
         _check_words(schema, path, part)
+    _check_patterns(schema)
     try:
         compile_schema(schema)
     except ValueError as exc:
         path = cast(Path, tuple(getattr(exc, "instance_path", ())))
         raise SchemaFault(path, f"is not valid JSON Schema: {_short(exc)}") from exc
-    _check_work(schema)
+    try:
+        check_work(schema)
+    except TooMuchWork as exc:
+        raise SchemaFault(exc.path, exc.why) from exc
 
 
 def _check_json(schema: object) -> None:
@@ -107,7 +111,7 @@ def _check_text(path: Path, text: str) -> None:
 
 
 def _check_words(root: Schema, path: Path, part: Schema) -> None:
-    """The references and patterns of one part."""
+    """The references of one part."""
     for word in NOT_TAKEN:
         if word in part:
             raise SchemaFault((*path, word), "is not taken: write a $ref to a place in $defs")
@@ -120,39 +124,25 @@ def _check_words(root: Schema, path: Path, part: Schema) -> None:
             raise SchemaFault((*path, "$ref"), why)
         if target(root, ref) is None:
             raise SchemaFault((*path, "$ref"), f"{quote(ref)} is not there")
-    patterns: list[tuple[Path, object]] = [((*path, "pattern"), part.get("pattern"))]
+
+
+def _check_patterns(root: Schema) -> None:
+    count = 0
+    for path, part in subschemas(root):
+        for place, pattern in _patterns(path, part):
+            count += 1
+            if len(pattern) > MOST_PATTERN_CHARS:
+                raise SchemaFault(place, f"has a pattern of more than {MOST_PATTERN_CHARS:,} characters")
+            if count > MOST_PATTERNS:
+                raise SchemaFault(place, f"is one of more than {MOST_PATTERNS} patterns")
+
+
+def _patterns(path: Path, part: Schema) -> Iterator[tuple[Path, str]]:
+    if isinstance(pattern := part.get("pattern"), str):
+        yield (*path, "pattern"), pattern
     properties = part.get("patternProperties")
-    if isinstance(properties, Mapping):
-        patterns += [((*path, "patternProperties"), name) for name in cast(Mapping[str, object], properties)]
-    for place, pattern in patterns:
-        if isinstance(pattern, str) and len(pattern) > MOST_PATTERN_CHARS:
-            raise SchemaFault(place, f"has a pattern of more than {MOST_PATTERN_CHARS:,} characters")
-
-
-def _check_work(root: Schema) -> None:
-    """How often one value would be checked, in the worst case."""
-    checks: dict[int, int] = {}
-    open_parts: set[int] = set()
-
-    def count(path: Path, part: Schema) -> int:
-        if id(part) in open_parts:
-            raise SchemaFault(path, "refers to itself without an end")
-        if id(part) not in checks:
-            open_parts.add(id(part))
-            inner = [(below, each) for below, each in children(part) if below[0] in SAME_VALUE]
-            if isinstance(ref := part.get("$ref"), str) and (named := target(root, ref)) is not None:
-                inner.append((("$ref",), named))
-            checks[id(part)] = 1 + sum(count((*path[:20], *below), each) for below, each in inner)
-            open_parts.discard(id(part))
-        if checks[id(part)] > MOST_CHECKS:
-            raise SchemaFault(path, f"would check one value more than {MOST_CHECKS:,} times")
-        return checks[id(part)]
-
-    try:
-        for path, part in subschemas(root):
-            count(path, part)
-    except RecursionError as exc:
-        raise SchemaFault((), "has references that lead too far") from exc
+    for name in cast(Mapping[str, object], properties) if isinstance(properties, Mapping) else ():
+        yield (*path, "patternProperties"), name
 
 
 def is_object(root: Schema) -> bool:

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from serving.schemas.walk import LISTS, MAPS, ONE, Schema, subschemas
+from serving.schemas.walk import LISTS, MAPS, ONE, Schema, subschemas, target
+from serving.schemas.work import circles, leads_back
 
 Json = dict[str, Any]
 DEFINED = re.compile(r"#/(?:\$defs|definitions)/([^/]+)")
@@ -73,25 +74,13 @@ def narrow(schema: Schema, subset: Subset) -> Narrowed:
 
 def is_recursive(schema: Schema) -> bool:
     """Whether a definition leads back to itself."""
-    reads: dict[str, set[str]] = {"": set()}
-    for path, part in subschemas(schema):
-        inside = str(path[1]) if len(path) > 1 and path[0] in ("$defs", "definitions") else ""
-        if isinstance(ref := part.get("$ref"), str):
-            named = DEFINED.fullmatch(ref)
-            reads.setdefault(inside, set()).add(named[1] if named else "")
-    return any(_reaches(name, name, reads) for name in reads)
-
-
-def _reaches(start: str, goal: str, reads: Mapping[str, set[str]]) -> bool:
-    seen, waiting = set[str](), list(reads.get(start, ()))
-    while waiting:
-        name = waiting.pop()
-        if name == goal:
-            return True
-        if name not in seen:
-            seen.add(name)
-            waiting += reads.get(name, ())
-    return False
+    circle_of = circles(schema)
+    named = [
+        (part, target(schema, ref))
+        for _, part in subschemas(schema)
+        if isinstance(ref := part.get("$ref"), str)
+    ]
+    return any(there is not None and leads_back(part, there, circle_of) for part, there in named)
 
 
 def _narrow(schema: Schema, subset: Subset, lost: set[str]) -> Json:

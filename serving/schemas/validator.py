@@ -17,8 +17,9 @@ from jsonschema_rs import FancyRegexOptions, RegexOptions
 from conductor.errors import quote
 from conductor.model.answer_format import AnswerFormat
 from serving.schemas.walk import Schema
+from serving.schemas.work import unrolled
 
-PATTERN_BYTES = 2_000_000
+PATTERN_BYTES = 2_100_000
 """Of a compiled pattern."""
 BACKTRACKS = 10_000
 DIGITS = 300
@@ -46,7 +47,7 @@ def compile_schema(schema: Schema) -> jsonschema_rs.Validator:
     return _compile(json.dumps(schema, ensure_ascii=False))
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=16)  # a schema with the most patterns takes 100 MB
 def _compile(schema: str) -> jsonschema_rs.Validator:
     value: dict[str, Any] = json.loads(schema)
     try:
@@ -71,12 +72,22 @@ def find_fault(text: str, wanted: AnswerFormat) -> str | None:
     if wanted.schema is None:
         return None if isinstance(value, Mapping) else "The answer is not a JSON object."
     try:
-        compile_schema(wanted.schema).validate(value)
-    except jsonschema_rs.ValidationError as exc:
-        return _sentence(exc)
+        if compile_schema(wanted.schema).is_valid(value):
+            return None
+        return _explain(wanted.schema, value)
     except ValueError as exc:  # too deep
         return f"The answer cannot be checked: {_cut(str(exc))}."
-    return None
+
+
+def _explain(schema: Schema, value: object) -> str:
+    """What is wrong with `value`. Where a schema leads back to itself only the first level is explained: the
+    validator looks at every way through it before it says what is wrong, and tells right from wrong at once.
+    """
+    try:
+        compile_schema(unrolled(schema)).validate(value)
+    except jsonschema_rs.ValidationError as exc:
+        return _sentence(exc)
+    return "The answer does not hold to the schema: something is wrong deep inside it."
 
 
 def without_fences(text: str) -> str | None:

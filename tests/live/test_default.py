@@ -2,10 +2,12 @@
 
 import asyncio
 import time
+from typing import Literal
 
 import httpx2 as httpx
 import pytest
 from openai import AsyncOpenAI, OpenAI
+from pydantic import BaseModel, Field
 
 from tests.conftest import Local
 
@@ -71,6 +73,23 @@ def test_small_models_do_not_write_invalid_plans_because_decoding_is_constrained
         messages = [{"role": "user", "content": question}]
         answer = client.chat.completions.create(model="podium-mini", messages=messages, max_tokens=8)
         assert answer.model_extra["podium"]["fallback"] is None
+
+
+class Capital(BaseModel):
+    """Small enough for a small model: without its grammar it would write prose."""
+
+    city: Literal["Paris", "Rome"]
+    is_large: bool
+    twins: list[Literal["Berlin", "Kyoto"]] = Field(min_length=1, max_length=2)
+
+
+@pytest.mark.parametrize("model", ["writer", "podium-mini"])
+def test_a_local_models_answer_is_held_to_a_schema_while_it_is_decoded(client: OpenAI, model: str) -> None:
+    answer = client.chat.completions.parse(
+        model=model, messages=ASK, response_format=Capital, extra_body={"podium": {"trace": True}}
+    )
+    assert isinstance(answer.choices[0].message.parsed, Capital)
+    assert answer.model_extra["podium"]["steps"][-1]["attempts"] == [], "right at once"
 
 
 def test_the_static_prompt_is_served_from_the_prefix_cache(client: OpenAI) -> None:

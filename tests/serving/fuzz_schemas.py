@@ -13,158 +13,21 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
-from jsonschema import Draft202012Validator, FormatChecker
 
 from conductor.model.usage import Usage
 from conductor.model.worker import Call, Delta, FinishReason, open_reply
 from serving.workers.vllm import Chunk, EngineCall
 from tests.serving.api.served import Json, Served, parsed, said, scripted, served, step
+from tests.serving.random_schemas import ROOTS, Made, is_right, is_right_text, whole
 from tests.wires import strict
 from tests.wires.anthropic import AnthropicWire
 from tests.wires.gemini import GeminiWire
 from tests.wires.openai import OpenAIWire
-from tests.wires.server import Answer, Request, serving
-
-Made = tuple[Json, Any]
-"""A schema, and a value that holds to it."""
-NAMES = ["a", "b", "name", "type", "größe", "$ref", "items"]
-SAMPLES = {
-    "date": "2026-11-23", "uuid": "c2ab7a5e-0f0f-4d0e-9b57-1d3a2d2f8a11", "ipv4": "127.0.0.1", "date-time": "2026-11-23T10:00:00Z",
-    "email": "a@b.example", "uri": "https://a.example/x",
-}  # fmt: skip
-PATTERNS = {r"^[a-z]{2,5}$": "abc", r"^\d+-\d+$": "12-34", r"^(?!x)\w+$": "yes", "é": "café"}
-
-
-@st.composite
-def strings(draw: st.DrawFn) -> Made:
-    match draw(st.integers(0, 5)):
-        case 0:
-            name = draw(st.sampled_from(sorted(SAMPLES)))
-            return {"type": "string", "format": name}, SAMPLES[name]
-        case 1:
-            pattern = draw(st.sampled_from(sorted(PATTERNS)))
-            return {"type": "string", "pattern": pattern}, PATTERNS[pattern]
-        case 2:
-            values = draw(st.lists(st.text(max_size=5), min_size=1, max_size=3, unique=True))
-            return {"enum": values}, draw(st.sampled_from(values))
-        case 3:
-            value = draw(st.text(min_size=2, max_size=6))
-            return {"type": "string", "minLength": 2, "maxLength": 6}, value
-        case 4:
-            value = draw(st.text(max_size=5))
-            return {"const": value}, value
-        case _:
-            return {"type": "string", "description": "Any words."}, draw(st.text(max_size=20))
-
-
-@st.composite
-def numbers(draw: st.DrawFn) -> Made:
-    value = draw(st.integers(-(2**40), 2**40))
-    match draw(st.integers(0, 3)):
-        case 0:
-            return {"type": "integer", "minimum": value - 3, "maximum": value + 3}, value
-        case 1:
-            return {"type": "number", "exclusiveMinimum": value - 1}, value + 0.5
-        case 2:
-            return {"type": "integer", "multipleOf": 5}, value * 5
-        case _:
-            return {"type": ["integer", "null"], "not": {"const": value + 1}}, draw(
-                st.sampled_from([value, None])
-            )
-
-
-PLAIN = st.one_of(
-    strings(),
-    numbers(),
-    st.booleans().map(lambda value: ({"type": "boolean"}, value)),
-    st.just(({"type": "null"}, None)),
-    st.just(({"$ref": "#/$defs/word"}, "word")),
-    st.just(({"$ref": "#/$defs/chain"}, {"next": {"next": None}})),
-)
-
-
-@st.composite
-def arrays(draw: st.DrawFn, inner: st.SearchStrategy[Made]) -> Made:
-    schema, value = draw(inner)
-    size = draw(st.integers(0, 2))
-    limits = draw(
-        st.sampled_from([{}, {"minItems": size}, {"maxItems": 3}, {"minItems": size, "maxItems": 4}])
-    )
-    if draw(st.booleans()):
-        return {"type": "array", "items": schema} | limits, [value] * size
-    other, second = draw(inner)
-    return {"type": "array", "prefixItems": [schema, other], "minItems": 2}, [value, second]
-
-
-@st.composite
-def objects(draw: st.DrawFn, inner: st.SearchStrategy[Made]) -> Made:
-    made = draw(st.dictionaries(st.sampled_from(NAMES), inner, max_size=4))
-    required = list(made) if draw(st.booleans()) else [name for name in made if draw(st.booleans())]
-    value = {name: each for name, (_, each) in made.items() if name in required or draw(st.booleans())}
-    properties = {name: schema for name, (schema, _) in made.items()}
-    schema = {"type": "object", "properties": properties, "required": required}
-    more = draw(st.sampled_from([False, False, None, True, {"type": "integer"}]))
-    return schema | ({} if more is None else {"additionalProperties": more}), value
-
-
-@st.composite
-def choices(draw: st.DrawFn, inner: st.SearchStrategy[Made]) -> Made:
-    made = draw(st.lists(inner, min_size=1, max_size=3))
-    words = draw(st.sampled_from(["anyOf", "allOf"]))
-    if words == "allOf":
-        return {"allOf": [made[0][0]], "description": "One of its kind."}, made[0][1]
-    return {words: [schema for schema, _ in made]}, draw(st.sampled_from([value for _, value in made]))
-
-
-def larger(inner: st.SearchStrategy[Made]) -> st.SearchStrategy[Made]:
-    return st.one_of(arrays(inner), objects(inner), choices(inner))
-
-
-DEFINITIONS: Json = {
-    "word": {"type": "string", "minLength": 1},
-    "chain": {
-        "type": "object", "required": ["next"], "additionalProperties": False,
-        "properties": {"next": {"anyOf": [{"$ref": "#/$defs/chain"}, {"type": "null"}]}},
-    },
-}  # fmt: skip
-ROOTS = objects(st.recursive(PLAIN, larger, max_leaves=6))
-
-
-def whole(made: Made) -> Made:
-    """With what its references name."""
-    schema, value = made
-    used = [name for name in DEFINITIONS if f"#/$defs/{name}" in json.dumps(schema)]
-    return schema | ({"$defs": {name: DEFINITIONS[name] for name in used}} if used else {}), value
-
-
-def is_right(schema: Json, value: object) -> bool:
-    """By another validator than the one that serves."""
-    return Draft202012Validator(schema, format_checker=FormatChecker()).is_valid(value)
-
-
-def refuse(word: str) -> Any:
-    raise ValueError(word)
-
-
-def once(pairs: Sequence[tuple[str, Any]]) -> Json:
-    value = dict(pairs)
-    assert len(value) == len(pairs), "a name is there twice"
-    return value
-
-
-def is_right_text(schema: Json, text: str) -> bool:
-    """Whether a client may be given it."""
-    try:
-        value = json.loads(text, parse_constant=refuse, object_pairs_hook=once)
-        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-    except (ValueError, AssertionError):
-        return False
-    return is_right(schema, value)
+from tests.wires.server import Answer, Request, Wire, serving
 
 
 @dataclass(frozen=True)
@@ -190,6 +53,8 @@ def inside(text: str, more: str) -> str:
     return text[:-1] + (", " if len(text) > 2 else "") + more + "}"
 
 
+MARK = "ĦĦ"
+"""Stands for bytes that are no UTF-8, in words and in a wire's JSON."""
 BEHAVIOURS: dict[str, Callable[[Case, int], Answer]] = {
     "obeys": lambda case, n: Answer(text=case.right),
     "fences": lambda case, n: Answer(text=f"```json\n{case.right}\n```"),
@@ -205,6 +70,7 @@ BEHAVIOURS: dict[str, Callable[[Case, int], Answer]] = {
     "a name twice": lambda case, n: Answer(text=inside(inside(case.right, '"n": 1'), '"n": 2')),
     "a huge number": lambda case, n: Answer(text=inside(case.right, '"n": 1e999')),
     "half a pair": lambda case, n: Answer(text=inside(case.right, '"n": "\\ud800"')),
+    "bytes that are no text": lambda case, n: Answer(text=inside(case.right, f'"n": "{MARK}"')),
     "a mark at the start": lambda case, n: Answer(text="\ufeff" + case.right),
     "brackets": lambda case, n: Answer(text='{"n":' * 5000 + "1" + "}" * 5000),
     "is cut": lambda case, n: Answer(text=case.right[:-1], finish="length"),
@@ -262,7 +128,7 @@ class Plugin:
             yield Delta(finish=FinishReason(answer.finish or "stop"), usage=Usage(9, 3))
 
 
-def respond(kind: str, check: Callable[[Json], None]) -> Callable[[Request], Answer]:
+def respond(kind: str, wire: Wire, check: Callable[[Json], None]) -> Callable[[Request], Answer]:
     def answered(request: Request) -> Answer:
         try:
             check(request.body)
@@ -270,9 +136,16 @@ def respond(kind: str, check: Callable[[Json], None]) -> Callable[[Request], Ans
             raise AssertionError(f"{kind}: {exc} in {request.body}") from exc
         answer = answer_to(json.dumps(request.body, ensure_ascii=False))
         end = ENDS[kind].get(answer.finish or "")
-        return Answer(answer.text, answer.reasoning, end, cut_after=answer.cut_after)
+        said = Answer(answer.text, answer.reasoning, end, cut_after=answer.cut_after)
+        return replace(said, instead=spoiled(wire.events(said))) if MARK in said.text else said
 
     return answered
+
+
+def spoiled(events: list[bytes]) -> tuple[bytes, ...]:
+    """With bytes that are no text in place of `MARK`, as it stands or as JSON escapes it."""
+    escaped = json.dumps(MARK)[1:-1].encode()
+    return tuple(each.replace(escaped, b"\xff\xfe").replace(MARK.encode(), b"\xff\xfe") for each in events)
 
 
 def check_openai(body: Json) -> None:
@@ -373,7 +246,7 @@ async def try_all(seed: int, behaviours: int) -> Seen:
         urls: dict[str, str] = {}
         for kind, wire in wires.items():
             server = await stack.enter_async_context(serving(wire))
-            server.respond = respond(kind, checks[kind])
+            server.respond = respond(kind, wire, checks[kind])
             urls[kind] = server.url
         keys = {"OPENAI_API_KEY": "k", "ANTHROPIC_API_KEY": "k", "GEMINI_API_KEY": "k"}
         api = await stack.enter_async_context(served(team_of(urls), keys, engines={"vllm": Engine()}))

@@ -1,5 +1,6 @@
 """Structured output as clients use it: the official SDK's `parse`, plans, streams, errors."""
 
+import asyncio
 import json
 from enum import Enum
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from tests.serving.api.served import PRICE, TWO, Json, said, scripted, served, team
+from tests.serving.states import until
 
 SCHEMA: Json = {
     "type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False
@@ -150,3 +152,20 @@ async def test_a_team_inside_the_team_is_bound_too():
         answer = await api.ok(STRICT)
         assert len(api.worker("a").calls) == 2
     assert answer["choices"][0]["message"]["content"] == '{"n": 4}'
+
+
+async def test_a_client_that_leaves_while_its_answer_is_held_leaves_nothing_behind():
+    stalled = {"text": '{"n": 4}', "stall_after_tokens": 1}
+    async with served(pool(stalled)) as api:
+        asking = asyncio.create_task(api.post(STRICT))
+        await until(lambda: api.worker("b").open_calls == 1, "the answer is held")
+        api.see_ledgers()
+        asking.cancel()
+        await api.quiet()
+
+
+async def test_a_deadline_ends_an_answer_that_is_held():
+    stalled = {"text": '{"n": 4}', "stall_after_tokens": 1}
+    async with served(pool(stalled)) as api:
+        answer = await api.post(STRICT, deadline_s=0.3)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (504, "deadline_exceeded")

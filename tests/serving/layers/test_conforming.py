@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -9,11 +10,11 @@ import pytest
 
 from conductor.errors import AnswerInvalid, BudgetExceeded, WorkerUnavailable
 from conductor.model.answer_format import AnswerFormat
-from conductor.model.messages import Message
+from conductor.model.messages import Message, Native, Text, ToolCall, ToolResult
 from conductor.model.pool_member import PoolMember
 from conductor.model.tools import Tool, Toolset
 from conductor.model.usage import Price, Usage
-from conductor.model.worker import Call, CallResult, FinishReason
+from conductor.model.worker import Call, CallResult, Delta, FinishReason, open_reply
 from conductor.run.call import open_call
 from conductor.run.ledger import Budget, BudgetLedger
 from serving.layers.conforming import FENCE_NOTE, Conforming
@@ -32,7 +33,9 @@ async def asked(
     *replies: Any, wanted: AnswerFormat = WANTED, ledger: BudgetLedger | None = None, **settings: Any
 ) -> AsyncIterator[tuple[ScriptedWorker, Any]]:
     script = ScriptedWorker("w", replies, price=PRICE, **settings)
-    member = PoolMember("w", Conforming(script, translate_to_words), price=PRICE, max_output_tokens=100)
+    member = PoolMember(
+        "w", Conforming(script, translate_to_words), price=PRICE, worst_price=PRICE, max_output_tokens=100
+    )
     call = Call((Message.of("user", "How many?"),), answer_format=wanted)
     async with open_call(member, call, ledger or BudgetLedger()) as reply:
         yield script, reply
@@ -92,7 +95,7 @@ async def test_two_wrong_answers_are_an_error_that_nobody_asks_again_for():
 
 
 async def test_no_repair_is_made_that_could_cost_more_than_is_left():
-    ledger = BudgetLedger(Budget(Decimal("0.0098")))
+    ledger = BudgetLedger(Budget(Decimal("0.005")))
     with pytest.raises(BudgetExceeded):
         await ask(ScriptedReply("One.", usage=Usage(3000, 100)), RIGHT, ledger=ledger)
     assert ledger.spent_usd == PRICE.most(Usage(3000, 100))
@@ -126,3 +129,38 @@ async def test_an_answer_that_need_not_hold_streams_and_is_noted():
 def test_where_tools_may_be_called_decoding_is_free():
     assert vllm.translate(WANTED, Toolset()).native is not None
     assert vllm.translate(WANTED, Toolset((Tool("clock"),))).native is None
+
+
+class Caller:
+    """Calls a tool, and then answers."""
+
+    name = "w"
+
+    def open(self, call: Call) -> Any:
+        async def deltas() -> AsyncIterator[Delta]:
+            if any(message.tool_results for message in call.messages):
+                yield Delta("12:00")
+                yield Delta(finish=FinishReason.STOP, usage=Usage(1, 1))
+            else:
+                yield Delta("I look.", tool_calls=(ToolCall("c1", "clock", "{}"),))
+                yield Delta(
+                    finish=FinishReason.TOOL_CALLS, usage=Usage(1, 1), native=Native("w", "", {"x": 1})
+                )
+
+        return open_reply("w", "m", deltas())
+
+
+async def test_a_turn_that_calls_tools_is_passed_on_as_it_is_and_the_last_one_is_bound():
+    worker = Conforming(Caller(), translate_to_words)
+    call = Call((Message.of("user", "When?"),), tools=Toolset((Tool("clock"),)), answer_format=WANTED)
+    async with worker.open(call) as reply:
+        async for _ in reply:
+            pass
+    result = reply.result
+    assert (result.output, result.finish) == ("I look.", FinishReason.TOOL_CALLS)
+    assert [each.name for each in result.tool_calls] == ["clock"]
+    assert result.native is not None
+    turn = Message("tool", (ToolResult("c1", (Text("12:00"),)),))
+    with pytest.raises(AnswerInvalid):
+        async with worker.open(replace(call, messages=(*call.messages, turn))):
+            pass

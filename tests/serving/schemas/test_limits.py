@@ -32,6 +32,18 @@ def doubling(levels: int) -> Json:
     return of({"$ref": "#/$defs/d0"}) | {"$defs": twice | {f"d{levels}": {"type": "string"}}}
 
 
+def widening(levels: int) -> Json:
+    """The same through properties: no value is checked twice by itself, and all of them 3**levels times."""
+    thrice = {
+        f"d{n}": {"anyOf": [{"properties": {"a": {"$ref": f"#/$defs/d{n + 1}"}}} for _ in range(3)]} for n in range(levels)
+    }  # fmt: skip
+    return of({"$ref": "#/$defs/d0"}) | {"$defs": thrice | {f"d{levels}": {"type": "string"}}}
+
+
+PATTERNS = {
+    "type": "object",
+    "properties": {f"p{n}": {"pattern": rf"\p{{L}}{{1,{n + 20}}}"} for n in range(60)},
+}
 REFUSED: dict[str, tuple[Any, str]] = {
     "no object": ([1], ""),
     "no schema": (of({"type": "strin"}), ".properties.a.type"),
@@ -66,8 +78,15 @@ def test_what_is_not_taken_is_refused_by_its_place(schema: Any, place: str):
 
 @pytest.mark.parametrize(
     "schema",
-    [OBJECT | nested(90), OBJECT | nested(5000), doubling(40), OBJECT | {"enum": ["a" * 300_000]}],
-    ids=["deep", "far too deep", "doubling", "long"],
+    [
+        OBJECT | nested(90),
+        OBJECT | nested(5000),
+        doubling(40),
+        widening(30),
+        OBJECT | {"enum": ["a" * 300_000]},
+        PATTERNS,
+    ],
+    ids=["deep", "far too deep", "doubling", "widening", "long", "patterns"],
 )
 def test_what_would_take_long_is_refused_at_once(schema: Json):
     began_s = time.monotonic()

@@ -5,6 +5,7 @@ import time
 import pytest
 
 from conductor.model.answer_format import AnswerFormat
+from serving.api.answer_format import read_schema
 from serving.schemas.validator import find_fault, without_fences
 
 WANTED = AnswerFormat(
@@ -80,3 +81,22 @@ def test_a_fence_is_taken_off_only_around_the_whole():
     assert without_fences('```\n{"n": 1}\n```') == '{"n": 1}'
     assert without_fences('Here:\n```json\n{"n": 1}\n```') is None
     assert without_fences('{"n": 1}') is None
+
+
+def operation(name: str) -> dict[str, object]:
+    properties = {"left": {"$ref": "#/$defs/term"}, "op": {"const": name}}
+    return {"type": "object", "properties": properties, "required": ["op", "left"]}
+
+
+@pytest.mark.parametrize("word", ["anyOf", "oneOf"])
+def test_a_deep_tree_of_many_sorts_takes_no_time(word: str):
+    term = {word: [*(operation(name) for name in "abcdefgh"), {"type": "integer"}]}
+    schema = {"type": "object", "properties": {"e": {"$ref": "#/$defs/term"}}, "required": ["e"]}
+    wanted = read_schema(schema | {"$defs": {"term": term}}, "it", True, "text.format")
+    right, wrong = ('{"left":' * 60 + bottom + ', "op": "h"}' * 60 for bottom in ("1", '"x"'))
+    began_s = time.monotonic()
+    assert find_fault(f'{{"e": {right}}}', wanted) is None
+    assert "deep inside" in str(find_fault(f'{{"e": {wrong}}}', wanted))
+    assert "At" in str(find_fault('{"e": {"op": "a"}}', wanted))
+    assert "required" in str(find_fault("{}", wanted))
+    assert time.monotonic() - began_s < 1

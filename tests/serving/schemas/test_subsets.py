@@ -1,0 +1,125 @@
+"""What each provider is sent of a schema: only its own words, and never less than what is right."""
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from conductor.model.answer_format import AnswerFormat
+from conductor.model.tools import NO_TOOLS, Tool, Toolset
+from serving.schemas import anthropic, gemini, openai, vllm
+from tests.serving.fuzz_schemas import check_claude, check_gemini, check_openai
+from tests.serving.random_schemas import ROOTS, Made, is_right, whole
+
+Json = dict[str, Any]
+
+
+def closed(**properties: Json) -> Json:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": [*properties],
+        "additionalProperties": False,
+    }
+
+
+def native(translate: Any, schema: Json) -> Any:
+    told = translate(AnswerFormat(schema), NO_TOOLS)
+    return told.native.schema if told.native else None
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(ROOTS.map(whole))
+def test_every_provider_is_sent_what_it_takes_and_may_give_what_is_right(made: Made):
+    schema, value = made
+    wanted = AnswerFormat(schema, "it")
+    for translate in (openai.translate, gemini.translate, vllm.translate):
+        told = translate(wanted, NO_TOOLS).native
+        assert told is None or is_right(dict(told.schema or {}), value), translate.__module__
+    for_openai, for_claude, for_gemini = (
+        each.translate(wanted, NO_TOOLS).native for each in (openai, anthropic, gemini)
+    )
+    assert for_openai is not None
+    check_openai({"model": "gpt-5", "response_format": openai.response_format(for_openai)})
+    if for_claude:
+        check_claude({"output_config": {"format": anthropic.output_format(for_claude)}})
+    if for_gemini:
+        check_gemini({"generationConfig": {"responseJsonSchema": for_gemini.schema}})
+
+
+def test_words_that_a_provider_lacks_are_told_to_the_model():
+    schema = closed(word={"type": "string", "minLength": 2, "default": "x"}, list={"type": "array", "items": {"type": "null"}, "maxItems": 2})  # fmt: skip
+    told = anthropic.translate(AnswerFormat(schema), NO_TOOLS)
+    assert told.native is not None
+    assert told.native.schema == closed(
+        word={"type": "string"}, list={"type": "array", "items": {"type": "null"}}
+    )
+    assert '"minLength": 2' in told.instructions
+    assert told.notes == ("Of the answer's schema, maxItems, minLength was asked for in words.",)
+
+
+def test_a_schema_inside_the_subset_is_sent_alone():
+    schema = closed(a={"type": "integer"})
+    for module in (openai, anthropic, gemini):
+        told = module.translate(AnswerFormat(schema), NO_TOOLS)
+        assert told.native == AnswerFormat(schema)
+        assert not told.instructions
+    assert vllm.translate(AnswerFormat(schema), NO_TOOLS).instructions, "a grammar tells a model nothing"
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"]},
+        closed(a={"type": "null"}) | {"required": []},
+        {"anyOf": [closed(a={"type": "null"})]},
+        closed(a={}),
+    ],
+    ids=["open", "may be left out", "a choice at the root", "anything"],
+)
+def test_what_openai_does_not_take_as_strict_is_sent_as_not_strict(schema: Json):
+    told = openai.translate(AnswerFormat(schema), NO_TOOLS)
+    assert told.native is not None
+    assert not told.native.strict
+    assert told.native.schema == schema
+    assert told.notes
+
+
+def test_what_a_provider_cannot_say_is_told_in_words_as_a_whole():
+    chain = {
+        "$ref": "#/$defs/n",
+        "$defs": {"n": closed(next={"anyOf": [{"$ref": "#/$defs/n"}, {"type": "null"}]})},
+    }
+    assert native(anthropic.translate, chain) is None
+    assert native(gemini.translate, chain) is None
+    assert native(vllm.translate, chain) == chain
+    counts = {"type": "object", "additionalProperties": {"type": "integer"}}
+    assert native(anthropic.translate, counts) is None
+    assert native(anthropic.translate, {"type": "object"}) is None
+
+
+def test_the_same_is_said_in_other_words():
+    schema = {
+        "type": "object",
+        "properties": {"a": {"$ref": "#/definitions/w"}},
+        "definitions": {"w": {"const": 1}},
+    }
+    assert native(gemini.translate, schema) == {
+        "type": "object", "properties": {"a": {"$ref": "#/$defs/w"}}, "$defs": {"w": {"enum": [1]}}
+    }  # fmt: skip
+    choice = closed(a={"oneOf": [{"type": "null"}, {"type": "integer"}]}, b={"type": ["string", "null"], "format": "date"})  # fmt: skip
+    assert native(anthropic.translate, choice) == closed(
+        a={"anyOf": [{"type": "null"}, {"type": "integer"}]},
+        b={"anyOf": [{"type": "string", "format": "date"}, {"type": "null"}]},
+    )
+
+
+def test_beside_tools_only_those_providers_are_sent_a_format_that_take_both():
+    tools = Toolset((Tool("clock"),))
+    wanted = AnswerFormat(closed(a={"type": "null"}))
+    both = [
+        each.__module__.rsplit(".", 1)[1] + "." + each.__name__
+        for each in (openai.translate, openai.translate_compatible, anthropic.translate, gemini.translate, vllm.translate)
+        if each(wanted, tools).native
+    ]  # fmt: skip
+    assert both == ["openai.translate", "anthropic.translate"]
