@@ -11,6 +11,7 @@ SCENARIO ?= mixed
 DURATION ?=
 EVAL     ?= --help
 PROVE    ?=
+FUZZ     ?=
 EXAMPLES ?= 20000
 DATA     ?=
 LEARNED  := $(if $(DATA),requests_and_recorded,requests)
@@ -19,7 +20,7 @@ CHOSEN   := --settings $(SETTINGS) $(if $(MODEL),--model $(MODEL)) $(if $(CONDUC
 SERVER   := $(CHOSEN) --port $(PORT)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-base setup-dev setup-learning setup-browser console serve demo stop test browser-test check fix bench prove-ledger prove-records prove-outages prove-schemas load siege fuzz-policy capacity eval check-cluster train-tiny train-conductor docs access-table lock clean
+.PHONY: help setup setup-base setup-dev setup-learning setup-browser console serve demo stop test browser-test check fix bench prove-ledger prove-records prove-outages prove-tools prove-schemas fuzz-api load siege fuzz-policy capacity eval check-cluster train-tiny train-conductor docs access-table lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -81,8 +82,14 @@ prove-ledger: setup-base ## no budget is overspent: 1,000 requests at once, 4 ro
 prove-records: setup-base ## runs outlive their router: 500 runs, one of two routers killed
 	@$(BIN)/python -m prove.records $(PROVE)
 
+prove-tools: setup-base ## runs that wait for tools go on right and once: 500 runs, results late, twice, forged, from another key
+	@$(BIN)/python -m prove.tools $(PROVE)
+
 prove-outages: setup-base ## nothing acknowledged is lost: database stopped, disk full, clock moved, migration killed (root)
 	@$(BIN)/python -m prove.outages $(PROVE)
+
+fuzz-api: setup-base ## requests made up from the OpenAPI description, against a scripted server: no server errors (FUZZ='-n 200')
+	@$(BIN)/python -m prove.fuzz_api $(FUZZ)
 
 prove-schemas: setup-dev ## no invalid answer passes for a success: SCHEMAS=300 random schemas, every kind of worker, obeying and not
 	@$(BIN)/python -m tests.serving.fuzz_schemas $(SCHEMAS)

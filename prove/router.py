@@ -24,6 +24,7 @@ from serving.accounts.directory import Directory
 from serving.accounts.replica_store import ReplicaStore
 from serving.api.app import build_api
 from serving.database.address import parse_address
+from serving.garbage import tune_garbage_collection
 from serving.pool import build_pool
 from serving.runs.database_store import DatabaseStore
 from serving.runs.service import Service
@@ -60,6 +61,7 @@ async def serve(address: str, settings: dict[str, Any], has_keys: bool) -> None:
         await server.startup(sockets=[listener])
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: _stop(server))
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        tune_garbage_collection()
         sys.stdout.write(json.dumps({"url": url, "owner": store.owner}) + "\n")
         sys.stdout.flush()
         await server.main_loop()

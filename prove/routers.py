@@ -136,12 +136,12 @@ class Key:
         return {"authorization": f"Bearer {self.secret}"}
 
 
-async def make_key(address: Address, cap_usd: Decimal | None = None) -> Key:
+async def make_key(address: Address, cap_usd: Decimal | None = None, name: str = "proof") -> Key:
     """A new key in a new team; `cap_usd` is what its team may spend in a month."""
     directory = Directory(address)
     try:
-        team = await directory.create_team("proof")
-        key, info = await directory.create_key("proof", "proof", {*DEFAULT_SCOPES, Scope.RUN, Scope.READ})
+        team = await directory.create_team(name)
+        key, info = await directory.create_key(name, name, {*DEFAULT_SCOPES, Scope.RUN, Scope.READ})
         if cap_usd is not None:
             await directory.set_budget(team_subject(team.id), {"month": cap_usd})
             await directory.set_budget(key_subject(info.id), {"month": 2 * cap_usd})

@@ -1,6 +1,8 @@
 """The workers at the bottom of each stack: one for each entry of the settings' `workers`."""
 
+import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 from conductor.model.usage import FREE, Price
@@ -25,6 +27,7 @@ from serving.workers.vllm import EngineClient, VllmWorker
 
 if TYPE_CHECKING:
     from serving.workers.account import Account
+    from serving.workers.scripted import ScriptedReply
 
 Engines = Mapping[str, EngineClient]
 """The vLLM engines, by the name of the worker that owns each."""
@@ -59,12 +62,9 @@ def build_client(
 
             return GeminiWorker(_account(worker, environment))
         case ScriptedSettings():
-            from serving.workers.scripted import ScriptedReply, ScriptedWorker
+            from serving.workers.scripted import ScriptedWorker
 
-            replies = [
-                ScriptedReply(**reply.model_dump()) if isinstance(reply, ScriptedReplySettings) else reply
-                for reply in worker.replies
-            ]
+            replies = [each if isinstance(each, str) else _scripted_reply(each) for each in worker.replies]
             return ScriptedWorker(worker.name, replies, worker.delay_s, worker.tokens_per_s, price)
         case PythonSettings():
             from serving.workers.plugin import load_plugin
@@ -72,6 +72,17 @@ def build_client(
             return load_plugin(worker.name, price, worker.factory, worker.options)
         case _:
             assert_never(worker)
+
+
+def _scripted_reply(reply: ScriptedReplySettings) -> "ScriptedReply":
+    from serving.workers.scripted import ScriptedReply
+    from serving.workers.scripted_calls import ScriptedCall
+
+    def text(arguments: object) -> str:
+        return arguments if isinstance(arguments, str) else json.dumps(arguments)
+
+    calls = tuple(ScriptedCall(each.name, text(each.arguments)) for each in reply.calls)
+    return replace(ScriptedReply(**reply.model_dump(exclude={"calls"})), calls=calls)
 
 
 def _account(

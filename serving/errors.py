@@ -11,6 +11,8 @@ from conductor import errors
 from conductor.model.failure import Failure
 
 UNAUTHORIZED = 401
+FINAL = 400
+"""The status after which no client asks again."""
 
 
 class Row(NamedTuple):

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from conductor.model.operation import Operation
 from conductor.model.usage import FREE, Price
 from conductor.model.worker import Sampling, Worker
 
@@ -31,6 +32,10 @@ class PoolMember:
     """About how fast it writes; None: not known."""
     system_prompt: str = ""
     """Put before the user's own system prompt."""
+    serves: frozenset[Operation] = frozenset({"chat"})
+    """What it can be asked for."""
+    takes: frozenset[str] = frozenset()
+    """The `WireOptions` that it and those it may fall back to take, by name."""
     defaults: Sampling = Sampling()
     """Used where a request says nothing."""
 

@@ -2,11 +2,8 @@
 paid for.
 """
 
-from typing import Literal
-
 from conductor.errors import WorkerRefused
-
-Operation = Literal["chat", "plan"]
+from conductor.model.operation import CallKind
 
 
 class Refusals:
@@ -17,15 +14,15 @@ class Refusals:
     """
 
     def __init__(self) -> None:
-        self._errors: dict[tuple[str, Operation], WorkerRefused] = {}
+        self._errors: dict[tuple[str, CallKind], WorkerRefused] = {}
 
-    def add(self, worker: str, operation: Operation, error: WorkerRefused) -> None:
+    def add(self, worker: str, operation: CallKind, error: WorkerRefused) -> None:
         """Remember that `worker` raised `error`."""
-        operations: tuple[Operation, ...] = ("chat", "plan") if error.every_call else (operation,)
+        operations: tuple[CallKind, ...] = (operation, "chat", "plan") if error.every_call else (operation,)
         for each in operations:
             self._errors.setdefault((worker, each), error)
 
-    def earlier(self, worker: str, operation: Operation) -> WorkerRefused | None:
+    def earlier(self, worker: str, operation: CallKind) -> WorkerRefused | None:
         """What `worker` said when it was asked before, as an error of its own; None where it may be asked."""
         error = self._errors.get((worker, operation))
         if error is None:

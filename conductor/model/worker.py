@@ -9,12 +9,13 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclo
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
-from typing import Literal, Protocol
+from typing import Protocol
 
 from conductor.errors import WorkerError, WorkerUnavailable
 from conductor.model.answer_format import AnswerFormat
 from conductor.model.failure import Attempt
 from conductor.model.messages import Message, Native, ToolCall
+from conductor.model.operation import NO_OPTIONS, CallKind, TokenLogprob, WireOptions
 from conductor.model.permit import ANYTHING, Permit
 from conductor.model.refusals import Refusals
 from conductor.model.tools import NO_TOOLS, Toolset
@@ -49,6 +50,8 @@ class Sampling:
     seed: int | None = None
     effort: str | None = None
     """OpenAI's `reasoning_effort`, for models that reason."""
+    options: WireOptions = NO_OPTIONS
+    """What only some wires take: only members of whose pool entry it is said are asked (`PoolMember.takes`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,7 @@ class CallSite:
     attempt: int = 1
     """From 1, one more for each call made in place of one that failed or was cut, whichever worker it
     asks."""
-    operation: Literal["chat", "plan"] = "chat"
+    operation: CallKind = "chat"
     """What the call is for: a step of a plan, or the plan itself."""
 
 
@@ -140,6 +143,8 @@ class Delta:
     """Calls of tools that are complete with it: a piece of a call is never passed on."""
     native: Native | None = None
     """The whole turn as the provider wrote it; with the last piece, where it has to go back unchanged."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """Of the tokens in `text`, where they were asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +175,8 @@ class CallResult:
     """Calls of tools, with the provider's ids; the finish reason is `tool_calls` then."""
     native: Native | None = None
     """The turn as the provider wrote it; see `Native`."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """Of the tokens of `output`, where they were asked for."""
 
 
 @dataclass(slots=True)
@@ -211,6 +218,7 @@ class Reply:
     thoughts: list[str] = field(default_factory=list[str])
     tool_calls: list[ToolCall] = field(default_factory=list[ToolCall])
     native: Native | None = None
+    logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
 
     async def __aiter__(self) -> AsyncGenerator[Delta]:
         async with aclosing(self.deltas) as deltas:
@@ -232,6 +240,7 @@ class Reply:
         if delta.reasoning:
             self.thoughts.append(delta.reasoning)
         self.tool_calls += delta.tool_calls
+        self.logprobs += delta.logprobs
         self.native = delta.native or self.native
         self.model = (delta.model or self.model)[:MODEL_CHARS]
         self.finish = delta.finish or self.finish
@@ -298,6 +307,7 @@ class Reply:
             deployment=self.deployment,
             tool_calls=tuple(self.tool_calls),
             native=self.native,
+            logprobs=tuple(self.logprobs),
         )
 
 

@@ -11,6 +11,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from decimal import Decimal
 from enum import Enum
 from functools import cache
+from math import isfinite
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from conductor.run.record import VERSION, Record
@@ -19,6 +20,12 @@ Json = Any
 TYPE = "type"
 NOTHING = object()
 """Equals nothing but itself."""
+
+
+class NotFinite(float):
+    """A float for which JSON has no word. Of a type of its own, so that who writes JSON does not take it for one
+    that there is: orjson would write `null`.
+    """
 
 
 class UnreadableRecord(ValueError):
@@ -55,6 +62,8 @@ def _dumper(kind: type[Any]) -> Dumper:
         return lambda value: value.value
     if issubclass(kind, Decimal):
         return str
+    if issubclass(kind, float):
+        return lambda value: value if isfinite(value) else NotFinite(value)
     if issubclass(kind, (tuple, list)):
         return lambda values: [_dumper(_kind_of(each))(each) for each in values]
     if issubclass(kind, Mapping):
@@ -69,6 +78,8 @@ def _dataclass_dumper(kind: type[Any]) -> Dumper:
         shape: dict[str, Json] = {TYPE: kind.__name__}
         for name, kind_left_out, default in defaults:
             held = getattr(value, name)
+            if held is default:  # mostly, and what equals it is dear to compare
+                continue
             kind_held = _kind_of(held)
             if (kind_left_out is not None and kind_held is not kind_left_out) or held != default:
                 shape[name] = _dumper(kind_held)(held)

@@ -158,9 +158,7 @@ class EventLog:
         """Show a run that has ended to its readers once more; nothing is folded again."""
         record = self.record
         reasoning = record.answering.reasoning if record.answering else ""
-        text = record.answer
-        if record.status == "waiting":
-            text, reasoning = record.segments[-1].text, ""
+        text = record.shown
         if record.status in ("finished", "waiting") and (text or reasoning):
             await self.answer.deliver_delta(AnswerDelta(record.wall_s, text, reasoning))
         self._publish(self._ending)

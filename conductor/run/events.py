@@ -13,6 +13,7 @@ from typing import Literal
 from conductor.errors import Reason
 from conductor.model.failure import Failure
 from conductor.model.messages import Message, PendingCall
+from conductor.model.operation import TokenLogprob
 from conductor.model.worker import CallResult, FinishReason
 from conductor.plan.plan import Step
 from conductor.run.turns import Given
@@ -162,6 +163,7 @@ class AnswerDelta:
     at_s: float
     text: str
     reasoning: str = ""
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,19 +10,20 @@ from collections.abc import AsyncIterable, Callable, Collection, Mapping, Sequen
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import Any, Literal
+from typing import Any
 
 from conductor.errors import PodiumError, internal_error
 from conductor.model.answer_format import AnswerFormat
 from conductor.model.failure import Failure
 from conductor.model.messages import Message, PendingCall
+from conductor.model.operation import CallKind
 from conductor.model.pool_member import PoolMember
 from conductor.model.refusals import Refusals
 from conductor.model.tools import AUTO, NO_TOOLS, Toolset
 from conductor.model.worker import Call, CallResult, CallSite, Reply, Sampling
 from conductor.plan.marks import EchoFilter
 from conductor.plan.plan import Plan, Step
-from conductor.plan.prompts import OUTPUT, work
+from conductor.plan.prompts import OUTPUT, WorkerPrompt, work
 from conductor.plan.tool_text import with_tools_as_text
 from conductor.run.call import open_call
 from conductor.run.event_log import EventLog
@@ -74,7 +75,7 @@ class RunContext:
         plan: int,
         step: int | None = None,
         access: tuple[int, ...] = (),
-        operation: Literal["chat", "plan"] = "chat",
+        operation: CallKind = "chat",
     ) -> CallSite:
         """Which call of this run it is; see `CallSite`."""
         record = self.log.record
@@ -274,7 +275,7 @@ class PlanRun:
         if recorded.status == "waiting":
             raise StepsWait
         member = self._context.pool[step.worker]
-        prompt = work(member, self._conversation, step, self._steps, outputs)
+        prompt = self._prompt(member, step, outputs)
         shown = recorded.prompt if recorded.turns else prompt.messages
         call = await self._call(index, step, (*shown, *conversation(recorded.turns)))
         self._context.log.append(StepStarted(self._context.now_s(), self._index, index, shown))
@@ -293,11 +294,19 @@ class PlanRun:
                     reply.notes += (ECHO_NOTE,)
         return reply.result
 
+    def _prompt(self, member: PoolMember, step: Step, outputs: Mapping[int, str]) -> WorkerPrompt:
+        """What the worker is shown; what is no chat, as it stands."""
+        task = self._context.task
+        if task.operation != "chat":
+            return WorkerPrompt(task.conversation)
+        return work(member, self._conversation, step, self._steps, outputs)
+
     async def _read(self, index: int, reply: Reply) -> None:
         async with aclosing(aiter(reply)) as deltas:
             async for delta in deltas:
                 if self._live and (delta.text or delta.reasoning):
-                    await self._show(index, AnswerDelta(self._context.now_s(), delta.text, delta.reasoning))
+                    now_s = self._context.now_s()
+                    await self._show(index, AnswerDelta(now_s, delta.text, delta.reasoning, delta.logprobs))
 
     def _end(self, index: int, result: CallResult) -> CallResult:
         """A worker has answered, or called tools.
@@ -349,7 +358,7 @@ class PlanRun:
             if index != self._last:
                 sampling, wanted = replace(sampling, stop=()), None
         is_streamed = self._context.task.stream and self._may_show(index)
-        site = self._context.site(self._index, index, step.access)
+        site = self._context.site(self._index, index, step.access, self._context.task.operation)
         tools = await self._toolset(index, step)
         return self._context.call(
             prompt, site, sampling, coalesce=not is_streamed, tools=tools, answer_format=wanted

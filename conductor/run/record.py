@@ -190,6 +190,11 @@ class Record:
     """One for each time that it was suspended."""
 
     @property
+    def shown(self) -> str:
+        """The words that its client is shown: the answer, or those beside the calls of tools that it waits for."""
+        return self.segments[-1].text if self.status == "waiting" else self.answer
+
+    @property
     def pending(self) -> tuple[PendingCall, ...]:
         """The calls of tools that it waits for."""
         return self.calls_of_tools(self.segments[-1].calls) if self.status == "waiting" else ()

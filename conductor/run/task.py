@@ -1,9 +1,12 @@
 """What one request asks for. Knows nothing of how it is done."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from conductor.model.answer_format import AnswerFormat
 from conductor.model.messages import Message
+from conductor.model.operation import Operation
 from conductor.model.permit import ANYTHING, Permit
 from conductor.model.tools import NO_TOOLS, Toolset
 from conductor.model.worker import Sampling
@@ -33,6 +36,9 @@ class Task:
             judges plans.
         tools: what its steps may call; the client runs them.
         answer_format: what the answer must be; None: any text.
+        operation: what is asked of its one worker; anything but a chat is a pass-through.
+        left_out: what the client sent, is not served and does not change the answer: a line for each.
+        echo: what answers in its client's dialect repeat of the request, as JSON; nobody else reads it.
         permit: what it may reach, whatever the other fields, the conductor or a worker say.
     """
 
@@ -53,6 +59,9 @@ class Task:
     strict: bool = False
     tools: Toolset = NO_TOOLS
     answer_format: AnswerFormat | None = None
+    operation: Operation = "chat"
+    left_out: tuple[str, ...] = ()
+    echo: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
     permit: Permit = ANYTHING
 
     @property

@@ -60,6 +60,7 @@ class LedgerStore:
             self._heart.cancel()
             with suppress(asyncio.CancelledError):
                 await self._heart
+        self._writer.hurry()  # or others might sweep what is settled
         self._writer.post(RELEASE, self.owner)
         await self._writer.aclose()
 
@@ -87,7 +88,10 @@ class LedgerStore:
                 "The store of keys and budgets cannot be reached. Nothing was called; try again.",
                 detail="This replica could not renew its lease.",
             )
-        return await self._writer.do(HOLD, request)
+        refusal = await self._writer.do(HOLD, request)
+        if refusal is not None and self._writer.hurry():  # what is settled and not yet written frees some
+            refusal = await self._writer.do(HOLD, request)
+        return refusal
 
     def settle(self, bill: Bill) -> "asyncio.Future[None]":
         """Replace a hold by its bill, soon; nobody need wait for it."""
@@ -103,7 +107,10 @@ class LedgerStore:
         self._writer.post(NOTE_EXHAUSTED, noted)
 
     def void(self, request: HoldRequest) -> "asyncio.Future[None]":
-        """Give back what was held for a call that was not made, soon; also where it is held only later."""
+        """Give back what was held for a call that was not made, soon, after the bills that wait; also where it is
+        held only later.
+        """
+        self._writer.hurry()
         return self._writer.post(VOID, request)
 
     async def beat(self) -> int:

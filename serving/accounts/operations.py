@@ -8,9 +8,15 @@ from serving.accounts import postgresql, sqlite
 from serving.accounts.hold import Bill, Entry, HoldRequest, Refusal
 from serving.database.writer import Operation
 
+SETTLES_WITHIN_S = 0.02
+"""What a bill may wait for others. Nobody waits for it, the hold stands for it, and a hold that is refused
+meanwhile is asked again after it.
+"""
 HOLD: Operation[HoldRequest, Refusal | None] = Operation("hold", postgresql.hold, sqlite.hold)
 """Reserve; None where it is held, else what is in the way."""
-SETTLE: Operation[Bill, None] = Operation("settle", postgresql.settle, sqlite.settle, is_kept=True)
+SETTLE: Operation[Bill, None] = Operation(
+    "settle", postgresql.settle, sqlite.settle, is_kept=True, patience_s=SETTLES_WITHIN_S
+)
 """Replace a hold by its bill, in full, also where that is more; correct one that was posted as lost."""
 VOID: Operation[HoldRequest, None] = Operation("void", postgresql.void, sqlite.void, is_kept=True)
 """Give a hold back: nothing was called. One that is not there yet cannot be made any more."""

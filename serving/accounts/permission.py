@@ -92,13 +92,15 @@ def not_planned(model: str, policies: Policies) -> NotAllowed:
     return _refusal("model", whose, why)
 
 
-def not_kept() -> NotAllowed:
-    """The error for a run that is to outlive its request and whose texts may not be kept."""
+def not_kept(param: str = "Idempotency-Key") -> NotAllowed:
+    """The error for a run that is to outlive its request, as one that waits for tools does, and whose texts may not
+    be kept.
+    """
     message = (
         "By the policy of this key or its team no text of a run is kept, which a run that outlives its request needs. "
-        "Leave Idempotency-Key, podium.keep and podium.background out."
+        "Leave Idempotency-Key, podium.keep, podium.background and tools out."
     )
-    return NotAllowed(message, param="Idempotency-Key")
+    return NotAllowed(message, param=param)
 
 
 def _check_model(model: str, asked: Asked, policies: Policies) -> None:

@@ -176,7 +176,7 @@ class Rates:
         admission = self._admitted.pop(run_id, None)
         if admission is None or not admission.tokens:
             return
-        used = sum(record.usage.total_tokens for record in records) if records else 0
+        used = records.record.segment_usage.total_tokens if records else 0
         is_late = self._now_s() - admission.at_s > MINUTE_S
         for rate, taken in admission.tokens.items():
             if used > taken:

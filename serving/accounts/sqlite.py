@@ -5,13 +5,14 @@ The database's clock is the machine's: every process that uses the file is on it
 
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from serving.accounts.hold import Bill, Entry, HoldRequest, Refusal, decide, sums
 from serving.accounts.leases import FORGET_US, LEASE_US
-from serving.accounts.windows import Window
+from serving.accounts.windows import Window, WindowId
 
 COLUMNS = "id, run_id, call_no, key_id, team_id, day, month, worker, amount, owner, made_us"
 MAKE_WINDOW = "INSERT INTO spend_window (subject, period, starts) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
@@ -44,6 +45,10 @@ class Move:
     posted: int
 
 
+Posting = tuple[HoldRequest, Move, Bill]
+"""A hold that has ended, what that does, and its bill."""
+
+
 def hold(connection: sqlite3.Connection, requests: Sequence[HoldRequest]) -> list[Refusal | None]:
     """See `operations.HOLD`."""
     new = [
@@ -52,8 +57,7 @@ def hold(connection: sqlite3.Connection, requests: Sequence[HoldRequest]) -> lis
         if not connection.execute("SELECT 1 FROM hold WHERE id = ?", (each.id,)).fetchone()
     ]
     asked = sums(new)
-    connection.executemany(MAKE_WINDOW, asked)
-    windows = {id: Window(*connection.execute(READ_WINDOW, id).fetchone()) for id in asked}
+    windows = {id: _window(connection, id) for id in asked}
     refusals = {each.id: refusal for each, refusal in zip(new, decide(new, windows), strict=True)}
     fitting = [each for each in new if refusals[each.id] is None]
     connection.executemany(MOVE_WINDOW, [(amount, 0, *id) for id, amount in sums(fitting).items()])
@@ -63,23 +67,21 @@ def hold(connection: sqlite3.Connection, requests: Sequence[HoldRequest]) -> lis
 
 def settle(connection: sqlite3.Connection, bills: Sequence[Bill]) -> list[None]:
     """See `operations.SETTLE`."""
+    posted: list[Posting] = []
     for bill in bills:
         if ended := _end(connection, bill.hold_id, "open", "posted", bill.at_us):
-            _post(
-                connection,
-                ended,
-                Move("call", ended.amount, ended.amount if bill.cost is None else bill.cost),
-                bill,
-            )
+            cost = ended.amount if bill.cost is None else bill.cost
+            posted.append((ended, Move("call", ended.amount, cost), bill))
         else:
             _settle_late(connection, bill)
+    _post(connection, posted)
     return [None] * len(bills)
 
 
 def _settle_late(connection: sqlite3.Connection, bill: Bill) -> None:
     """The replica was only frozen, and its hold is posted already: the difference, if the cost is known."""
     if bill.cost is not None and (ended := _end(connection, bill.hold_id, "lost", "posted", bill.at_us)):
-        _post(connection, ended, Move("correction", 0, bill.cost - ended.amount), bill)
+        _post(connection, [(ended, Move("correction", 0, bill.cost - ended.amount), bill)])
 
 
 def void(connection: sqlite3.Connection, requests: Sequence[HoldRequest]) -> list[None]:
@@ -87,7 +89,7 @@ def void(connection: sqlite3.Connection, requests: Sequence[HoldRequest]) -> lis
     for request in requests:
         connection.execute(BAR, (*_values(request), request.made_us))
         if ended := _end(connection, request.id, "open", "voided", _now_us()):
-            _move(connection, ended, -ended.amount, 0)
+            _move(connection, [(ended, -ended.amount, 0)])
         else:
             _settle_late(connection, Bill(request.id, 0, request.made_us))
     return [None] * len(requests)
@@ -98,7 +100,7 @@ def enter(connection: sqlite3.Connection, entries: Sequence[Entry]) -> list[None
     for request in (entry.request for entry in entries):
         if connection.execute(f"{MAKE_HOLD} ON CONFLICT DO NOTHING", _values(request)).rowcount:
             connection.executemany(MAKE_WINDOW, request.windows)
-            _move(connection, request, request.amount, 0)
+            _move(connection, [(request, request.amount, 0)])
     return settle(connection, [entry.bill for entry in entries])
 
 
@@ -111,7 +113,7 @@ def sweep(connection: sqlite3.Connection, limits: Sequence[int]) -> list[int]:
         for (id,) in dead:
             ended = _end(connection, id, "open", "lost", now_us)
             assert ended is not None, "nobody else writes"
-            _post(connection, ended, Move("lost", ended.amount, ended.amount), Bill(id, None, now_us))
+            _post(connection, [(ended, Move("lost", ended.amount, ended.amount), Bill(id, None, now_us))])
         connection.execute("DELETE FROM replica WHERE lease_until_us < ?", (now_us - FORGET_US,))
         swept.append(len(dead))
     return swept
@@ -136,20 +138,36 @@ def _end(connection: sqlite3.Connection, id: str, state: str, to: str, at_us: in
     return None if row is None else HoldRequest(*row)
 
 
-def _post(connection: sqlite3.Connection, ended: HoldRequest, move: Move, bill: Bill) -> None:
+def _post(connection: sqlite3.Connection, posted: Sequence[Posting]) -> None:
     """Change the windows, and enter it into the ledger."""
-    _move(connection, ended, -move.freed, move.posted)
-    cost = bill.cost or 0
+    _move(connection, [(ended, -move.freed, move.posted) for ended, move, _ in posted])
+    connection.executemany(ENTER, [_entry(*each) for each in posted])
+
+
+def _entry(ended: HoldRequest, move: Move, bill: Bill) -> tuple[Any, ...]:
     tokens = (bill.input_tokens, bill.output_tokens, bill.cached_tokens)
-    flags = (int(bill.is_exact), int(cost > ended.amount))
+    flags = (int(bill.is_exact), int((bill.cost or 0) > ended.amount))
     call = (ended.run_id, ended.call_no, ended.key_id, ended.team_id, ended.day, ended.month, ended.worker)
-    connection.execute(
-        ENTER, (ended.id, move.kind, *call, move.posted, *flags, *tokens, bill.price, bill.at_us)
-    )
+    return (ended.id, move.kind, *call, move.posted, *flags, *tokens, bill.price, bill.at_us)
 
 
-def _move(connection: sqlite3.Connection, ended: HoldRequest, held: int, spent: int) -> None:
-    connection.executemany(MOVE_WINDOW, [(held, spent, *id) for id in ended.windows])
+def _move(connection: sqlite3.Connection, moves: Iterable[tuple[HoldRequest, int, int]]) -> None:
+    """Add to what is held and spent in the windows of holds: each window once, in one order."""
+    held, spent = Counter[WindowId](), Counter[WindowId]()
+    for request, more_held, more_spent in moves:
+        for id in request.windows:
+            held[id] += more_held
+            spent[id] += more_spent
+    connection.executemany(MOVE_WINDOW, [(held[id], spent[id], *id) for id in held])
+
+
+def _window(connection: sqlite3.Connection, id: WindowId) -> Window:
+    """A window as it is now, made where nobody has paid in it yet."""
+    row = connection.execute(READ_WINDOW, id).fetchone()
+    if row is None:
+        connection.execute(MAKE_WINDOW, id)
+        row = connection.execute(READ_WINDOW, id).fetchone()
+    return Window(*row)
 
 
 def _values(request: HoldRequest) -> tuple[Any, ...]:

@@ -11,12 +11,26 @@ from starlette.responses import Response
 from conductor.errors import BadTask, PodiumError, UnknownName
 from serving.accounts.authenticator import KEPT_AWAY_S, KEPT_S, Authenticator
 from serving.accounts.directory import Directory
-from serving.api import admin, completions, health, models, workflows
+from serving.api import (
+    admin,
+    batches,
+    completions,
+    count_tokens,
+    files,
+    health,
+    models,
+    openapi,
+    workflows,
+)
 from serving.api.authentication import CONSOLE, Authentication
+from serving.api.batch_line import line_sender
 from serving.api.console import Console
 from serving.api.dialect import Dialects
+from serving.api.dialects.responses import routes as responses
 from serving.api.dialects.table import DIALECTS
 from serving.api.respond import failure
+from serving.batches.memory_store import MemoryBatchStore
+from serving.batches.runner import Batches
 from serving.edge.middleware import Edge
 from serving.edge.policy import Policy
 from serving.edge.waiting import WaitingRoom
@@ -31,6 +45,7 @@ def build_api(
     dialects: Dialects = DIALECTS,
     directory: Directory | None = None,
     reload: Reload | None = None,
+    work: Batches | None = None,
 ) -> FastAPI:
     """The HTTP API over `service`.
 
@@ -39,16 +54,30 @@ def build_api(
         dialects: what clients speak, each at its path.
         directory: of teams and keys; None: there are none, and whoever is on this machine may call.
         reload: reads the settings' files again; None: there are none.
+        work: on batches; None: they are kept in memory.
     """
-    # FastAPI's own pages for its schema load scripts from a CDN, and the schema knows no bodies: both are
-    # read by hand.
+    # FastAPI's own pages for its schema load scripts from a CDN, and the schema knows no bodies that are read by
+    # hand: see `openapi.py`.
     app = FastAPI(title="Podium", openapi_url=None)
     serves_when_away = service.pool.settings.store.when_away == "serve"
     authenticator = Authenticator(directory, kept_s=KEPT_AWAY_S if serves_when_away else KEPT_S)
     app.state.service, app.state.dialects = service, dialects
     app.state.reload = reload
     app.state.directory, app.state.authenticator = directory, authenticator
-    fixed = (models.router, workflows.router, health.router, admin.router)
+    policies = directory.policies if directory else None
+    app.state.batches = work or Batches(MemoryBatchStore(), service, policies)
+    app.state.batches.send = line_sender(app)
+    fixed = (
+        count_tokens.router,
+        responses.router,
+        models.router,
+        workflows.router,
+        files.router,
+        batches.router,
+        health.router,
+        admin.router,
+        openapi.router,
+    )
     for router in (completions.build_router(dialects), *fixed):
         app.include_router(router)
     app.mount(CONSOLE, Console())

@@ -5,6 +5,7 @@ from typing import Never
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from conductor.errors import BadTask
 from conductor.model.pool_member import PoolMember
 from conductor.model.usage import total
 from conductor.model.worker import Call
@@ -15,13 +16,18 @@ from conductor.run.team_worker import TEAM, TeamWorker
 from serving.accounts.caller import Scope
 from serving.api import record_json
 from serving.api.authentication import caller_of
+from serving.api.choices import ChoicesResponse
 from serving.api.dialect import Dialect, Dialects
-from serving.api.keeping import keeping_of
+from serving.api.earlier_runs import CallersRuns
+from serving.api.keeping import Keeping, keeping_of
 from serving.api.request import ApiRequest
 from serving.api.resolve import ResolvedTask
 from serving.api.run_response import RunResponse
 from serving.edge.body import too_large, too_much_text
 from serving.runs.service import Service
+
+MOST_RUNS = 128
+"""Answers of one request."""
 
 
 def build_router(dialects: Dialects) -> APIRouter:
@@ -52,9 +58,33 @@ async def _respond(request: Request, response: type[RunResponse]) -> Response:
     dialects: Dialects = request.app.state.dialects
     dialect, caller = dialects.of(request.scope["path"]), caller_of(request)
     caller.require(Scope.RUN)
-    parsed = await _parse(request, service, dialect)
+    sent = await _parse(request, service, dialect)
+    parsed = await dialect.complete(sent, CallersRuns(service, caller))
+    most = service.pool.settings.limits.max_text_bytes
+    if parsed is not sent and parsed.text_chars > most:  # earlier turns are text too
+        raise too_much_text(most)
     keeping = await keeping_of(request, caller, parsed.podium)
-    return response(service, dialect, parsed, dict(request.headers), caller, keeping)
+    headers = dict(request.headers)
+    if response is RunResponse and len(choices := parsed.choices) > 1:
+        _check_choices(choices, keeping)
+        return ChoicesResponse([response(service, dialect, each, headers, caller) for each in choices])
+    return response(service, dialect, parsed, headers, caller, keeping)
+
+
+def _check_choices(choices: list[ApiRequest], keeping: Keeping | None) -> None:
+    """Several answers end with their request.
+
+    Raises:
+        BadTask: they are to outlive it, or are too many.
+    """
+    if keeping is not None:
+        message = (
+            "n: several answers cannot outlive their request: leave podium.keep and Idempotency-Key out."
+        )
+        raise BadTask(message, param="n")
+    if len(choices) > MOST_RUNS:
+        message = f"prompt: {len(choices)} answers are more than the {MOST_RUNS} of a request. Send several."
+        raise BadTask(message, param="prompt")
 
 
 class PlanResponse(RunResponse):
@@ -62,8 +92,9 @@ class PlanResponse(RunResponse):
 
     plan_only = True
 
-    def content(self, records: RunRecords, resolved: ResolvedTask) -> record_json.Json:
+    def content(self, records: RunRecords, resolved: ResolvedTask | None) -> record_json.Json:
         """See `RunResponse.content`."""
+        assert resolved is not None, "a run that is resumed is none of a plan alone"
         return _plan_json(records.record, resolved)
 
 

@@ -13,10 +13,27 @@ from conductor.model.failure import Failure
 from conductor.run.events import Event
 from conductor.run.record import RunRecords
 from conductor.run.run import Run
+from serving import errors
 from serving.api.request import ApiRequest
 
 CallId = Callable[[int], str]
 """The client's id for the call of a tool with that number (`PendingCall`)."""
+
+
+class EarlierRuns(Protocol):
+    """What is kept of earlier runs, as far as the caller may go on with them."""
+
+    async def find(self, id: str) -> RunRecords | None:
+        """The run of that id; None where there is none for the caller.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        ...
+
+    async def call_id(self, id: str) -> CallId:
+        """The client's ids of the calls of that run; raises as `find`."""
+        ...
 
 
 class Encoder(Protocol):
@@ -30,9 +47,20 @@ class Encoder(Protocol):
         """What `event` puts on the stream; nothing, for most. A terminal event ends the stream."""
         ...
 
+    def heartbeat(self) -> bytes:
+        """What shows a client that is waiting that somebody is at work: what its idle timer counts, and nothing
+        that it shows.
+        """
+        ...
+
 
 class Dialect(Protocol):
-    """One wire format."""
+    """One wire format. What has a body here is what most of them do: a dialect subclasses this."""
+
+    tells_again = False
+    """A stream in the background can be taken up again after any of its events, so it is told from the store, the same
+    to everybody.
+    """
 
     def parse(self, body: bytes) -> ApiRequest:
         """The request in `body`.
@@ -53,6 +81,26 @@ class Dialect(Protocol):
     def error_body(self, error: PodiumError | Failure, workflow_id: str | None) -> dict[str, Any]:
         """A failure, where nothing of the answer was sent."""
         ...
+
+    def status(self, error: PodiumError, *, is_paid: bool) -> int:
+        """The HTTP status of a failure: what its clients do next depends on it. `is_paid`: a model was called for
+        it.
+        """
+        return errors.row(error).status
+
+    def accepted(self, records: RunRecords, request: ApiRequest) -> tuple[int, dict[str, Any]]:
+        """The status and the body for a run in the background that has begun."""
+        record = records.record
+        return 202, {"id": record.id, "object": "workflow", "status": record.status}
+
+    async def complete(self, request: ApiRequest, earlier: EarlierRuns) -> ApiRequest:
+        """`request` with what it only refers to, such as earlier turns that the server keeps.
+
+        Raises:
+            BadTask: what it refers to is not kept, or not for its caller to see.
+            StoreUnavailable: the store is away.
+        """
+        return request
 
 
 def cancelled() -> PodiumError:

@@ -7,17 +7,22 @@ from serving.accounts.permission import permit_of
 from serving.api.authentication import caller_of
 from serving.api.resolve import names, unknown_model
 from serving.api.respond import success
+from serving.api.wire_options import FIELDS
 from serving.runs.service import Service
 
 router = APIRouter()
+NEVER = "1970-01-01T00:00:00Z"
+"""`created` in Anthropic's form: nobody says when a model was made."""
 
 
 @router.get("/v1/models")
 async def models(request: Request) -> Response:
-    """OpenAI's list; `podium.kind` says which sort each name is."""
+    """OpenAI's list, with what Anthropic's has beside; `podium.kind` says which sort each name is."""
     service: Service = request.app.state.service
     allowed = _allowed_names(request, service)
-    return success({"object": "list", "data": [_model(service, *each) for each in allowed.items()]})
+    ends = {"first_id": next(iter(allowed), None), "last_id": next(reversed(allowed), None)}
+    listed = [_model(service, *each) for each in allowed.items()]
+    return success({"object": "list", "data": listed, "has_more": False} | ends)
 
 
 @router.get("/v1/models/{name:path}")
@@ -53,9 +58,12 @@ def _model(service: Service, name: str, kind: str) -> dict[str, object]:
             "card": pool.members[name].card,
             "sees_images": pool.members[name].sees_images,
             "in_pool": name in pool.settings.pool,
+            "serves": sorted(pool.members[name].serves),
+            "takes": sorted(FIELDS[option] for option in pool.members[name].takes),
             "model": pool.models[name],
             "provenance": pool.provenance.get(name),
         }
     if kind == "conductor" and (conductor := service.pool.settings.conductor):
         podium["conductor"] = {"worker": conductor.worker, "model": service.pool.models[conductor.worker]}
-    return {"id": name, "object": "model", "created": 0, "owned_by": "podium", "podium": podium}
+    anthropics = {"type": "model", "display_name": name, "created_at": NEVER}
+    return {"id": name, "object": "model", "created": 0, "owned_by": "podium", **anthropics, "podium": podium}

@@ -9,30 +9,12 @@ from decimal import Decimal
 from typing import Any
 
 from conductor.model.failure import Attempt, Failure
-from conductor.model.messages import Message, Text
 from conductor.model.usage import Usage
 from conductor.model.worker import CallResult
 from conductor.plan.plan import Step
-from conductor.run.events import (
-    AnswerDelta,
-    CallQueued,
-    Event,
-    PlanEnded,
-    PlanStarted,
-    RunCancelled,
-    RunDetached,
-    RunFailed,
-    RunFinished,
-    RunResumed,
-    StepAborted,
-    StepFinished,
-    StepFirstToken,
-    StepPlanned,
-    StepReused,
-    StepStarted,
-)
 from conductor.run.record import Account, PlanRecord, Record, StepRecord
 from serving.api.error_json import attempt_json, error_json, operator_attempt_json, operator_json
+from serving.api.message_json import messages_json, turns_json
 
 Json = dict[str, Any]
 Inner = Mapping[str, Record]
@@ -81,8 +63,8 @@ def summary(record: Record, inner: Inner = NONE, *, trace: bool) -> Json:
         "cost_usd": dollars(record.cost_usd),
         "cost_is_bound": record.cost_is_bound,
         "unmetered_calls": record.n_unmetered_calls,
-        "wall_s": _seconds(record.wall_s),
-        "critical_path_s": _seconds(record.critical_path_s),
+        "wall_s": seconds(record.wall_s),
+        "critical_path_s": seconds(record.critical_path_s),
         "fallback": record.fallback,
         "trace_id": record.trace_id,
     } | _origin(record)
@@ -105,7 +87,8 @@ def workflow(
         "trace_id": record.trace_id,
         "rounds": record.rounds,
         "fallback": record.fallback,
-        "messages": _messages(record.task.conversation),
+        "messages": messages_json(record.task.conversation),
+        **({"left_out": list(record.task.left_out)} if record.task.left_out else {}),
         "plan": [step_json(step) for step in plan.steps] if plan else [],
         "answer": record.answer,
         "finish_reason": record.finish.value if record.finish else None,
@@ -114,8 +97,8 @@ def workflow(
         "cost_usd": dollars(record.cost_usd),
         "cost_is_bound": record.cost_is_bound,
         "unmetered_calls": record.n_unmetered_calls,
-        "wall_s": _seconds(record.wall_s),
-        "critical_path_s": _seconds(record.critical_path_s),
+        "wall_s": seconds(record.wall_s),
+        "critical_path_s": seconds(record.critical_path_s),
         "plans": [_plan(each, for_operator=for_operator) for each in record.plans],
         "steps": steps(record, inner, for_operator=for_operator),
     } | _origin(record)
@@ -131,75 +114,12 @@ def steps(record: Record, inner: Inner = NONE, *, for_operator: bool = False) ->
 def step_json(step: StepRecord | Step) -> Json:
     """A step as `podium.plan` takes it; `needs` where the conductor said it."""
     written: Json = {"worker": step.worker, "subtask": step.subtask, "access": list(step.access)}
-    return written | ({"needs": step.needs} if step.needs else {})
+    return written | ({"needs": step.needs} if step.needs else {}) | ({} if step.tools else {"tools": False})
 
 
 def dollars(amount: Decimal | None) -> float | None:
     """For JSON; unknown stays null."""
     return None if amount is None else float(amount)
-
-
-def progress(event: Event) -> Json | None:
-    """An event as `progress: events` shows it; None for those that are not progress."""
-    match event:
-        case PlanStarted(round=round, source=source, worker=worker):
-            shown: Json = {"type": "plan_began", "round": round, "source": source, "worker": worker}
-        case StepPlanned(step=index, planned=step):
-            shown = {"type": "step_planned", "step": index, **step_json(step)}
-        case PlanEnded():
-            shown = {
-                "type": "plan_ended",
-                "accepted": event.accepted,
-                "rejected": event.reject_reason,
-                "why": event.why,
-            }
-        case CallQueued():
-            shown = {"type": "waits", "step": event.step, "worker": event.worker, "why": event.why}
-        case StepStarted():
-            shown = {"type": "step_began", "step": event.step}
-        case StepFirstToken():
-            shown = {"type": "step_spoke", "step": event.step, "served_by": event.served_by}
-        case StepFinished(result=result):
-            shown = {
-                "type": "step_ended",
-                "step": event.step,
-                "cost_usd": dollars(result.cost_usd),
-                "cost_is_bound": result.cost_is_bound,
-                "usage": _tokens(result.usage),
-            }
-        case StepReused():
-            shown = {"type": "step_reused", "step": event.step, "reused_from": event.from_plan}
-        case StepAborted(outcome=outcome):
-            error = _error(event.failure, for_operator=False)
-            shown = {"type": "step_lost", "step": event.step, "why": outcome.value, "error": error}
-        case _:
-            return None
-    return shown | {"plan": event.plan, "at_s": _seconds(event.at_s)}
-
-
-def told(event: Event) -> Json | None:
-    """An event as `GET /v1/workflows/{id}/events` shows it; None for those that are not shown. Beyond `progress`
-    with what a step or a conductor said, as far as the team's policy keeps it.
-    """
-    match event:
-        case PlanEnded() | StepFinished():
-            shown: Json = progress(event) or {}
-            return shown | (_call(event.result) if event.result else {})
-        case AnswerDelta(text=text, reasoning=reasoning):
-            return {"type": "answer", "text": text, "reasoning": reasoning, "at_s": _seconds(event.at_s)}
-        case RunResumed():
-            shown = {"type": "resumed"}
-        case RunDetached():
-            shown = {"type": "left"}
-        case RunFinished(finish=finish):
-            shown = {"type": "finished", "finish_reason": finish.value}
-        case RunFailed(failure=failure):
-            shown = {"type": "failed", "error": error_json(failure)}
-        case RunCancelled():
-            shown = {"type": "cancelled"}
-        case _:
-            return progress(event)
-    return shown | {"at_s": _seconds(event.at_s)}
 
 
 def _brief(step: Json) -> Json:
@@ -230,14 +150,15 @@ def _step(plan: PlanRecord, step: StepRecord, inner: Inner, *, for_operator: boo
         "step": step.index,
         **step_json(step),
         "status": step.status,
-        "prompt": _messages(step.prompt),
-        **_call(step.result, step.cut, for_operator=for_operator),
+        "prompt": messages_json(step.prompt),
+        **call_json(step.result, step.cut, for_operator=for_operator),
+        **turns_json(step),
         "served_by": step.served_by,
         "reused_from": step.reused_from,
-        "planned_s": _seconds(step.planned_s),
-        "started_s": _seconds(step.started_s),
-        "first_token_s": _seconds(step.first_token_s),
-        "ended_s": _seconds(step.ended_s),
+        "planned_s": seconds(step.planned_s),
+        "started_s": seconds(step.started_s),
+        "first_token_s": seconds(step.first_token_s),
+        "ended_s": seconds(step.ended_s),
         "error": _error(step.failure, for_operator=for_operator),
         "inner": workflow(inside, inner, for_operator=for_operator) if inside else None,
     }
@@ -249,15 +170,15 @@ def _plan(plan: PlanRecord, *, for_operator: bool) -> Json:
         "round": plan.round,
         "source": plan.source,
         "worker": plan.worker,
-        "prompt": _messages(plan.prompt),
-        **_call(plan.result, for_operator=for_operator),
+        "prompt": messages_json(plan.prompt),
+        **call_json(plan.result, for_operator=for_operator),
         "steps": [step_json(step) for step in plan.steps],
         "accepted": plan.accepted,
         "rejected": plan.reject_reason,
         "why": plan.why,
         "error": _error(plan.failure, for_operator=for_operator),
-        "started_s": _seconds(plan.started_s),
-        "ended_s": _seconds(plan.ended_s),
+        "started_s": seconds(plan.started_s),
+        "ended_s": seconds(plan.ended_s),
     }
 
 
@@ -277,7 +198,10 @@ def _error(failure: Failure | None, *, for_operator: bool) -> Json | None:
     return operator_json(failure) if for_operator else error_json(failure)
 
 
-def _call(result: CallResult | None, cut: tuple[Attempt, ...] = (), *, for_operator: bool = False) -> Json:
+def call_json(
+    result: CallResult | None, cut: tuple[Attempt, ...] = (), *, for_operator: bool = False
+) -> Json:
+    """What a call gave and took, and what failed before it."""
     attempts = [
         (operator_attempt_json if for_operator else attempt_json)(each)
         for each in (*cut, *(result.attempts if result else ()))
@@ -291,7 +215,7 @@ def _call(result: CallResult | None, cut: tuple[Attempt, ...] = (), *, for_opera
         "model": result.model,
         "output": result.output,
         "reasoning": result.reasoning or None,
-        "usage": _tokens(result.usage),
+        "usage": tokens(result.usage),
         "cost_usd": dollars(result.cost_usd),
         "cost_is_bound": result.cost_is_bound,
         "finish_reason": result.finish.value if result.finish else None,
@@ -300,7 +224,8 @@ def _call(result: CallResult | None, cut: tuple[Attempt, ...] = (), *, for_opera
     } | ({"deployment": result.deployment} if for_operator and result.deployment else {})
 
 
-def _tokens(usage: Usage | None) -> Json | None:
+def tokens(usage: Usage | None) -> Json | None:
+    """Tokens of a call; None where nobody said."""
     if usage is None:
         return None
     return {
@@ -312,18 +237,6 @@ def _tokens(usage: Usage | None) -> Json | None:
     }
 
 
-def _messages(messages: tuple[Message, ...]) -> list[Json]:
-    """Prompts as they were sent; a picture is shown by its address, a `data:` one by its beginning."""
-    return [
-        {
-            "role": message.role,
-            "content": "\n".join(
-                part.text if isinstance(part, Text) else f"[{part.url[:64]}]" for part in message.parts
-            ),
-        }
-        for message in messages
-    ]
-
-
-def _seconds(at_s: float | None) -> float | None:
+def seconds(at_s: float | None) -> float | None:
+    """For JSON."""
     return None if at_s is None else round(at_s, 6)

@@ -1,15 +1,18 @@
 """A request, whatever the dialect it was written in: what is asked, and `podium`'s limits for it."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
 from conductor.model.answer_format import AnswerFormat
-from conductor.model.messages import Message, Text
-from conductor.model.tools import NO_TOOLS, Toolset
+from conductor.model.messages import Image, Message, Part, Text, ToolCall, ToolResult
+from conductor.model.operation import Operation
+from conductor.model.tools import NO_TOOLS, Tool, Toolset
 from conductor.model.worker import Sampling
+from serving.api.encode import dumps
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 EFFORT_STEPS: dict[str, int] = {
@@ -27,6 +30,8 @@ MOST = 1_000_000_000
 """No limit may be larger, so that sums of them still fit into JSON's numbers."""
 CHARS_PER_TOKEN, ANSWER_TOKENS = 4, 500
 """Of English, and of an answer of no stated length."""
+PICTURE_TOKENS = 1_600
+"""What the providers' counts for a picture of usual size come to."""
 MOST_NAMES = 1000
 """Workers that a request may name."""
 
@@ -45,6 +50,8 @@ class PlannedStep(_Strict):
     )
     needs: str = ""
     """Why this worker; for the record alone. A plan of `POST /v1/plans` has it and can be sent back as it is."""
+    tools: bool = True
+    """Whether it may call the request's tools."""
 
 
 class Podium(_Strict):
@@ -74,6 +81,11 @@ class Podium(_Strict):
     )
 
 
+def or_empty(value: Any) -> Any:
+    """Null says no more than an empty object."""
+    return {} if value is None else value
+
+
 @dataclass(frozen=True, slots=True)
 class ApiRequest:
     """What a caller asks.
@@ -88,6 +100,13 @@ class ApiRequest:
         include_usage: a stream ends with the run's usage.
         tools: what the model may call; the client runs them.
         answer_format: what the answer must be; None: any text.
+        echo: what the answer repeats of the request, as its dialect writes it.
+        operation: what is asked of the worker that `model` names; anything but a chat has no plan.
+        n: so many answers, each by a run of its own.
+        more: further texts to complete, beside the conversation.
+        as_base64: vectors are wanted as base64, not as numbers.
+        places: where each message of `conversation` came, in the dialect's words; empty: `messages`, one by one.
+        left_out: what was sent, is not served and does not change the answer: a line for each, for the record.
     """
 
     model: str
@@ -99,6 +118,23 @@ class ApiRequest:
     include_usage: bool
     tools: Toolset = NO_TOOLS
     answer_format: AnswerFormat | None = None
+    operation: Operation = "chat"
+    n: int = 1
+    more: tuple[tuple[Message, ...], ...] = ()
+    as_base64: bool = False
+    places: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    echo: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
+
+    @property
+    def choices(self) -> "list[ApiRequest]":
+        """A request for each answer that is wanted, in their order."""
+        asked = (self.conversation, *self.more)
+        return [replace(self, conversation=each, more=(), n=1) for each in asked for _ in range(self.n)]
+
+    def place(self, message: int, part: int) -> str:
+        """Where that part of that message came."""
+        return self.places[message] if self.places else f"messages[{message}].content[{part}]"
 
     @property
     def token_estimate(self) -> int:
@@ -108,8 +144,37 @@ class ApiRequest:
         return self.text_chars // CHARS_PER_TOKEN + (self.sampling.max_output_tokens or ANSWER_TOKENS)
 
     @property
+    def input_token_estimate(self) -> int:
+        """About how many tokens a model reads that is shown all of it."""
+        pictures = sum(isinstance(part, Image) for message in self.conversation for part in _flat(message))
+        return max(1, self.text_chars // CHARS_PER_TOKEN + pictures * PICTURE_TOKENS)
+
+    @property
     def text_chars(self) -> int:
-        """How much text its messages and its plan hold."""
-        parts = (part for message in self.conversation for part in message.parts)
+        """How much text its messages, its tools and its plan hold."""
+        asked = (self.conversation, *self.more)
+        parts = (part for conversation in asked for message in conversation for part in message.parts)
         plan = sum(len(step.subtask) + len(step.needs) for step in self.podium.plan or ())
-        return plan + sum(len(part.text) for part in parts if isinstance(part, Text))
+        return plan + sum(map(_chars, parts)) + sum(map(_tool_chars, self.tools.tools))
+
+
+def _flat(message: Message) -> Iterator[Part]:
+    for part in message.parts:
+        yield part
+        if isinstance(part, ToolResult):
+            yield from part.parts
+
+
+def _chars(part: Part) -> int:
+    match part:
+        case Text() | ToolResult():
+            return len(part.text)
+        case ToolCall():
+            return len(part.name) + len(part.arguments)
+        case _:
+            return 0
+
+
+def _tool_chars(tool: Tool) -> int:
+    shapes = (tool.parameters, tool.format)
+    return len(tool.name) + len(tool.description) + sum(len(dumps(shape)) for shape in shapes if shape)

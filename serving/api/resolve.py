@@ -14,8 +14,9 @@ from conductor.run.ledger import Budget
 from conductor.run.task import Task
 from conductor.run.team import Team
 from serving.accounts.account_policy import UNLIMITED, Policies
-from serving.accounts.permission import Asked, narrow_task, not_planned
+from serving.accounts.permission import Asked, narrow_task, not_kept, not_planned
 from serving.api.request import EFFORT_ROUNDS, EFFORT_STEPS, ApiRequest, PlannedStep, Podium
+from serving.api.wire_options import check_operation, check_options
 from serving.pool import Pool
 from serving.settings.sections import ModelSettings, StepSettings
 from serving.settings.settings import Settings
@@ -45,24 +46,37 @@ def resolve(
     settings, podium, name = pool.settings, request.podium, request.model
     model = settings.models.get(name) or ModelSettings()
     _check_name(name, pool)
+    check_operation(request, pool)
     task = _task(request, model, settings.limits.default_deadline_s, plan_only=plan_only)
     task = narrow_task(task, _asked(request, settings), policies, settings)
     team = pool.team_for(task.permit)
+    _check_tools(task)
     if podium.plan is not None:
         own = _own_plan(podium.plan, team, task, _own_steps(podium, model))
-        return _check_given_plan(team, task, own, "client")
+        return _check_given_plan(request, team, task, own, "client")
     if name in settings.models:
         if team.conductor is None:
             raise not_planned(name, policies)
-        _check_pictures(task, team.members_for(task).values())
+        _check_pictures(request, team.members_for(task).values())
+        check_options(task, team.members_for(task).values())
         return ResolvedTask(task, team)
     if name in settings.workflows:
         fixed = _workflow_plan(settings.workflows[name])
         if podium.max_steps is not None and podium.max_steps < len(fixed.steps):
             message = f"{name!r} has {len(fixed.steps)} steps; podium.max_steps allows {podium.max_steps}."
             raise BadTask(message, param="podium.max_steps")
-        return _check_given_plan(pool.whole_pool_team, task, fixed, "workflow")
-    return _check_given_plan(pool.whole_pool_team, task, Plan((Step(name, ""),)), "worker")
+        return _check_given_plan(request, pool.whole_pool_team, task, fixed, "workflow")
+    return _check_given_plan(request, pool.whole_pool_team, task, Plan((Step(name, ""),)), "worker")
+
+
+def _check_tools(task: Task) -> None:
+    """A run that waits for tools is kept meanwhile.
+
+    Raises:
+        NotAllowed: no text of it may be kept.
+    """
+    if task.tools and not task.permit.stores:
+        raise not_kept("tools")
 
 
 def _asked(request: ApiRequest, settings: Settings) -> Asked:
@@ -104,7 +118,9 @@ def _check_name(name: str, pool: Pool) -> None:
         raise unknown_model(name, pool)
 
 
-def _check_given_plan(team: Team, task: Task, plan: Plan, source: Source) -> ResolvedTask:
+def _check_given_plan(
+    request: ApiRequest, team: Team, task: Task, plan: Plan, source: Source
+) -> ResolvedTask:
     """Rejects a caller's plan that uses workers the request excludes."""
     team.members_for(task)
     used = tuple(dict.fromkeys(step.worker for step in plan.steps))
@@ -115,11 +131,12 @@ def _check_given_plan(team: Team, task: Task, plan: Plan, source: Source) -> Res
     workers = task.workers if source == "client" else used
     given = replace(task, plan=plan, plan_source=source, workers=workers)
     members = team.members_for(given)
-    _check_pictures(given, [members[name] for name in used])
+    _check_pictures(request, [members[name] for name in used])
+    check_options(task, [members[step.worker] for step in plan.steps])
     return ResolvedTask(given, team)
 
 
-def _check_pictures(task: Task, members: Collection[PoolMember]) -> None:
+def _check_pictures(request: ApiRequest, members: Collection[PoolMember]) -> None:
     """A picture that none of `members` would be shown is not dropped in silence.
 
     Raises:
@@ -127,8 +144,8 @@ def _check_pictures(task: Task, members: Collection[PoolMember]) -> None:
     """
     place = next(
         (
-            f"messages[{index}].content[{part_index}]"
-            for index, message in enumerate(task.conversation)
+            request.place(index, part_index)
+            for index, message in enumerate(request.conversation)
             for part_index, part in enumerate(message.parts)
             if isinstance(part, Image)
         ),
@@ -166,6 +183,9 @@ def _task(request: ApiRequest, model: ModelSettings, default_deadline_s: float, 
         plan_only=plan_only,
         tools=request.tools,
         answer_format=request.answer_format,
+        operation=request.operation,
+        left_out=request.left_out,
+        echo=request.echo,
     )
 
 
@@ -183,7 +203,7 @@ def _own_steps(podium: Podium, model: ModelSettings) -> int:
 
 def _own_plan(given: list[PlannedStep], team: Team, task: Task, limit: int) -> Plan:
     steps = [
-        Step(step.worker, step.subtask, _access(step.access, index), step.needs)
+        Step(step.worker, step.subtask, _access(step.access, index), step.needs, step.tools)
         for index, step in enumerate(given)
     ]
     try:
@@ -196,7 +216,12 @@ def _own_plan(given: list[PlannedStep], team: Team, task: Task, limit: int) -> P
 
 
 def _workflow_plan(steps: tuple[StepSettings, ...]) -> Plan:
-    return Plan(tuple(Step(s.worker, s.subtask, _access(s.access, index)) for index, s in enumerate(steps)))
+    return Plan(
+        tuple(
+            Step(s.worker, s.subtask, _access(s.access, index), tools=s.tools)
+            for index, s in enumerate(steps)
+        )
+    )
 
 
 def _access(access: Iterable[int] | Literal["all"], index: int) -> tuple[int, ...]:

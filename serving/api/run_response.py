@@ -22,25 +22,24 @@ from conductor.run.events import (
     RunDetached,
     RunFailed,
     RunFinished,
+    RunSuspended,
     Terminal,
 )
 from conductor.run.record import RunRecords
 from conductor.run.run import Run
-from serving import errors
 from serving.accounts.caller import Caller
-from serving.api.dialect import Dialect, cancelled, interrupted
-from serving.api.encode import dumps
+from serving.api.dialect import CallId, Dialect, Encoder, cancelled, interrupted
 from serving.api.keeping import Keeping
 from serving.api.request import ApiRequest
 from serving.api.resolve import ResolvedTask, resolve
+from serving.api.resuming import ToolAnswer, find_tool_answer, resumed
+from serving.api.wire import Wire
 from serving.runs.claims import Claim
-from serving.runs.following import follow
+from serving.runs.following import follow, follow_segment, retell
 from serving.runs.service import Service
+from serving.runs.tool_ids import CallIds, CallName
 
 Json = dict[str, Any]
-CACHE_HEADER = "x-podium-cache"
-WORKFLOW_HEADER = "x-podium-workflow-id"
-HEARTBEAT = b": still working\n\n"
 
 
 class RunResponse(Response):
@@ -65,6 +64,7 @@ class RunResponse(Response):
         self._service, self._dialect, self._caller = service, dialect, caller
         self._request, self._incoming = request, headers
         self._id = f"wf_{uuid.uuid4().hex}"
+        self._call_ids: CallIds | None = None
         self._is_left = False
         """Whether the client left before a run that outlives it had begun."""
 
@@ -82,22 +82,17 @@ class RunResponse(Response):
             answering.result()
 
     async def _answer(self, send: Send) -> None:
-        wire = _Wire(send, self._dialect)
+        wire = Wire(send, self._dialect)
         try:
             await self._admit(wire)
+            answer = await self._find_tool_answer()
+            if answer is not None and await self._resume(answer, wire):
+                return
             # In one turn of the loop, so that no `user_config` replaces the pool between the two.
             pool, policies = self._service.pool, self._caller.policies
             resolved = resolve(self._request, pool, policies, plan_only=self.plan_only)
             async with self._opened(resolved) as run:
-                wire.workflow_id, wire.is_cached = run.record.id, bool(run.record.cached_from)
-                if self._request.podium.background and not self._request.stream:
-                    await wire.json(
-                        202, {"id": run.record.id, "object": "workflow", "status": run.record.status}
-                    )
-                elif self._request.stream and not self.plan_only:
-                    await self._stream(run, wire)
-                else:
-                    await self._whole(run, resolved, wire)
+                await self._show(run, resolved, wire)
         except PodiumError as exc:
             if wire.begun:
                 raise
@@ -107,7 +102,47 @@ class RunResponse(Response):
             if not is_settled_later:
                 await self._service.rates.settle(self._id, None)
 
-    async def _admit(self, wire: "_Wire") -> None:
+    async def _find_tool_answer(self) -> ToolAnswer | None:
+        """What the request brings for a run that waits; None: it is a run of its own.
+
+        Raises:
+            BadTask: an id was not made here.
+        """
+        request = self._request
+        if self.plan_only or not any(message.tool_results for message in request.conversation):
+            return None
+        ids = await self._service.store.call_ids()
+        return find_tool_answer(request.conversation, request.tools, ids)
+
+    async def _resume(self, answer: ToolAnswer, wire: Wire) -> bool:
+        """Answer with the run that `answer` belongs to; False: it is history by now."""
+        async with resumed(self._service, answer, self._caller, self._incoming) as run:
+            if run is None:
+                return False
+            await self._show(run, None, wire)
+            return True
+
+    async def _show(self, run: Run, resolved: ResolvedTask | None, wire: Wire) -> None:
+        wire.run, wire.is_cached = run, bool(run.record.cached_from)
+        self._call_ids = await self._service.store.call_ids() if run.record.task.tools else None
+        if self._request.podium.background and not self._request.stream:
+            await wire.json(*self._dialect.accepted(run.records, self._request))
+        elif self._request.stream and not self.plan_only:
+            await self._stream(run, wire)
+        else:
+            await self._whole(run, resolved, wire)
+
+    def _call_id(self, run_id: str) -> CallId:
+        """What makes the client's ids of calls of tools."""
+        ids = self._call_ids
+
+        def sign(number: int) -> str:
+            assert ids is not None, "a run that calls tools was given some"
+            return ids.sign(CallName(run_id, number))
+
+        return sign
+
+    async def _admit(self, wire: Wire) -> None:
         """Count the request in the rates of its caller.
 
         Raises:
@@ -142,7 +177,12 @@ class RunResponse(Response):
                 yield run
             return
         try:
-            yield found
+            if self._dialect.tells_again and self._request.podium.background:
+                found.answer.close()
+                async with retell(service.store, found.record.id, 0) as run:
+                    yield run
+            else:
+                yield found
         finally:
             found.answer.close()
 
@@ -161,38 +201,69 @@ class RunResponse(Response):
                 await store.release(claim)
             raise
 
-    async def _whole(self, run: Run, resolved: ResolvedTask, wire: "_Wire") -> None:
+    async def _whole(self, run: Run, resolved: ResolvedTask | None, wire: Wire) -> None:
         async for event in run.events():
             if (error := _error_of(event)) is not None:
                 raise error
         await wire.json(200, self.content(run.records, resolved))
 
-    def content(self, records: RunRecords, resolved: ResolvedTask) -> Json:
+    def content(self, records: RunRecords, resolved: ResolvedTask | None) -> Json:
         """What a client gets that does not stream."""
-        return self._dialect.body(records, self._request, _no_call_id)
+        return self._dialect.body(records, self._request, self._call_id(records.record.id))
 
-    async def _stream(self, run: Run, wire: "_Wire") -> None:
+    async def _stream(self, run: Run, wire: Wire) -> None:
         limits = self._service.pool.settings.limits
         early = await _first_events(run, limits.first_byte_s)
-        encoder = self._dialect.encoder(run, self._request, _no_call_id)
+        encoder = self._dialect.encoder(run, self._request, self._call_id(run.record.id))
         await wire.begin_stream()
         await wire.send(encoder.begin() + b"".join(map(encoder.encode, early)))
         if early and isinstance(early[-1], Terminal):
             return await wire.end()
+        return await self._tell(run, encoder, wire)
+
+    async def _tell(self, run: Run, encoder: Encoder, wire: Wire) -> None:
+        """The rest of a stream that has begun."""
+        limits = self._service.pool.settings.limits
         while True:
             try:  # since the last byte, not the last event: many events send nothing
                 async with asyncio.timeout_at(wire.sent_s + limits.heartbeat_s):
                     events = await run.answer.next_all()
             except TimeoutError:
-                await wire.send(HEARTBEAT)
+                await wire.send(encoder.heartbeat())
                 continue
             await wire.send(b"".join(map(encoder.encode, events)))  # what came together leaves together
             if isinstance(events[-1], Terminal):
                 return await wire.end()
 
 
-def _no_call_id(number: int) -> str:
-    return f"call_{number}"
+class RetoldResponse(RunResponse):
+    """Tells of a run that was begun by an earlier request, as a stream from its beginning.
+
+    Args:
+        records: the run, as it was when its segment ended.
+        segment: which one.
+        is_same: its events are those that whoever else reads it got: it is in the background.
+        (the others): as for every run; `request` is the earlier one, as far as answers repeat it.
+    """
+
+    def __init__(self, *args: Any, records: RunRecords, segment: int, is_same: bool, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._records, self._segment, self._is_same = records, segment, is_same
+
+    async def _answer(self, send: Send) -> None:
+        wire, store, id = Wire(send, self._dialect), self._service.store, self._records.record.id
+        self._call_ids = await store.call_ids()
+        if self._is_same:
+            opened = retell(store, id, self._segment)
+        else:
+            await store.watch(id)
+            opened = follow_segment(store, self._records, self._segment - 1)
+        async with opened as run:
+            wire.run = run
+            encoder = self._dialect.encoder(run, self._request, self._call_id(id))
+            await wire.begin_stream()
+            await wire.send(encoder.begin())
+            await self._tell(run, encoder, wire)
 
 
 def _error_of(event: Event) -> PodiumError | None:
@@ -225,7 +296,7 @@ async def _first_events(run: Run, first_byte_s: float) -> list[Event]:
     events: list[Event] = []
     try:
         async with asyncio.timeout(first_byte_s):
-            while not events or not isinstance(events[-1], AnswerDelta | RunFinished):
+            while not events or not isinstance(events[-1], AnswerDelta | RunFinished | RunSuspended):
                 events.append(await run.answer.next())
                 if (error := _error_of(events[-1])) is not None:
                     raise error
@@ -238,57 +309,3 @@ async def _wait_for_disconnect(receive: Receive) -> None:
     """Returns when the client has left."""
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-class _Wire:
-    """ASGI's sending side, and what was sent of it."""
-
-    def __init__(self, send: Send, dialect: Dialect) -> None:
-        self._send, self._dialect = send, dialect
-        self.workflow_id: str | None = None
-        """In headers and errors from the moment there is a run of that name."""
-        self.extra: dict[str, str] = {}
-        """More headers."""
-        self.is_cached = False
-        """Whether the answer is an earlier run's; then a header says so."""
-        self.begun = False
-        self.sent_s = 0.0
-        """When the newest byte of the stream was sent, by the loop's clock."""
-
-    async def json(self, status: int, body: Json, extra: dict[str, str] | None = None) -> None:
-        content = dumps(body)
-        await self._start(
-            status, {"content-type": "application/json", "content-length": str(len(content)), **(extra or {})}
-        )
-        await self._send({"type": "http.response.body", "body": content})
-
-    async def error(self, error: PodiumError) -> None:
-        await self.json(
-            errors.row(error).status, self._dialect.error_body(error, self.workflow_id), errors.headers(error)
-        )
-
-    async def begin_stream(self) -> None:
-        headers = {
-            "content-type": "text/event-stream; charset=utf-8",
-            "cache-control": "no-cache",
-            "x-accel-buffering": "no",
-        }
-        await self._start(200, headers)
-
-    async def send(self, data: bytes) -> None:
-        if data:
-            await self._send({"type": "http.response.body", "body": data, "more_body": True})
-            self.sent_s = asyncio.get_running_loop().time()
-
-    async def end(self) -> None:
-        await self._send({"type": "http.response.body", "body": b""})
-
-    async def _start(self, status: int, headers: dict[str, str]) -> None:
-        self.begun = True
-        headers = self.extra | headers
-        if self.workflow_id:
-            headers = {WORKFLOW_HEADER: self.workflow_id, **headers}
-        if self.is_cached:
-            headers = {CACHE_HEADER: "hit", **headers}
-        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-        await self._send({"type": "http.response.start", "status": status, "headers": raw})

@@ -13,7 +13,7 @@ from conductor.errors import BadTask, StoreUnavailable, UnknownName, quote
 from conductor.run.events import AnswerDelta, Event, RunResumed
 from conductor.run.record import RunRecords, RunStatus
 from serving.accounts.caller import Caller, Scope
-from serving.api import record_json
+from serving.api import event_json, record_json
 from serving.api.authentication import caller_of
 from serving.api.encode import dumps
 from serving.api.respond import success
@@ -159,11 +159,11 @@ def _told(event: Event, answer: RetoldAnswer) -> record_json.Json | None:
             try:
                 piece = answer.add(event)
             except AnswerDiffers as exc:
-                return (record_json.told(exc.said) or {}) | {"type": "answer_restarted"}
-            return record_json.told(piece) if piece else None
+                return (event_json.told(exc.said) or {}) | {"type": "answer_restarted"}
+            return event_json.told(piece) if piece else None
         case _:
             pass
-    return record_json.told(event)
+    return event_json.told(event)
 
 
 def _event(seq: int, shown: dict[str, Any]) -> bytes:

@@ -224,6 +224,63 @@ cached_answer = Table(
     Index("cached_answer_drop_us", "drop_us"),
     comment="which run answers equal requests of the same team",
 )
+suspended_run = Table(
+    "suspended_run",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("drop_us", BigInteger, nullable=False, comment="until when it waits"),
+    Column("body", LargeBinary, nullable=False, comment="all of the run, exactly as it was"),
+    Index("suspended_run_drop_us", "drop_us"),
+    comment="runs that wait for results of tools; gone once they are resumed",
+)
+signing_secret = Table(
+    "signing_secret",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("made_us", BigInteger, nullable=False),
+    Column("secret", LargeBinary, nullable=False, comment="signs the ids of calls of tools"),
+    comment="secrets that all replicas share; the newest signs, the one before is still believed",
+)
+stored_file = Table(
+    "stored_file",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("key_id", Text, nullable=False),
+    Column("team_id", Text, nullable=False, comment="empty: the key has none"),
+    Column("purpose", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("n_bytes", BigInteger, nullable=False),
+    Column("made_us", BigInteger, nullable=False),
+    Column("drop_us", BigInteger, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Index("stored_file_drop_us", "drop_us"),
+    Index("stored_file_account", "team_id", "key_id", "made_us"),
+    comment="requests of batches, and what became of them",
+)
+batch = Table(
+    "batch",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("key_id", Text, nullable=False),
+    Column("team_id", Text, nullable=False, comment="empty: the key has none"),
+    Column("status", Text, nullable=False),
+    Column("owner", Text, nullable=False, comment="the replica that works on it"),
+    Column("made_us", BigInteger, nullable=False),
+    Column("drop_us", BigInteger, nullable=False),
+    Column("body", Text, nullable=False, comment="JSON: all of it"),
+    Index("batch_status", "status"),
+    Index("batch_account", "team_id", "key_id", "made_us"),
+    comment="files of requests that are run line by line",
+)
+batch_line = Table(
+    "batch_line",
+    metadata,
+    Column("batch_id", Text, primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False, comment="from 0"),
+    Column("is_error", Integer, nullable=False),
+    Column("body", LargeBinary, nullable=False, comment="its line in the output or the error file"),
+    comment="lines that have ended, of batches that have not",
+)
 budget_alert = Table(
     "budget_alert",
     metadata,

@@ -50,12 +50,14 @@ class Operation(Generic[Item, Result]):
         postgresql: does it, and gives one result for each item.
         sqlite: likewise, in a transaction that is open already, in a thread.
         is_kept: whether an item waits for a database that is away, instead of failing.
+        patience_s: how long an item waits for others of its kind, while what somebody waits for goes first.
     """
 
     name: str
     postgresql: Callable[[PostgresConnection, Sequence[Item]], Awaitable[Sequence[Result]]]
     sqlite: Callable[[sqlite3.Connection, Sequence[Item]], Sequence[Result]]
     is_kept: bool = False
+    patience_s: float = 0.0
 
 
 class Backend(Protocol):
@@ -96,7 +98,8 @@ class Writer:
         self._backend: Backend = (
             SqliteBackend(address) if address.kind == "sqlite" else PostgresBackend(address)
         )
-        self._jobs = deque[Job]()
+        self._jobs, self._patient = deque[Job](), deque[Job]()
+        self._hurrying: asyncio.TimerHandle | None = None
         self._wake, self._idle = asyncio.Event(), asyncio.Event()
         self._idle.set()
         self._pause_s = 0.0
@@ -125,12 +128,29 @@ class Writer:
         if self._is_closed:
             _fail(job, unavailable(self.address, RuntimeError("this router is stopping")))
             return result
-        self._jobs.append(job)
-        self._wake.set()
         self._idle.clear()
         if self._worker is None:
             self._worker = asyncio.create_task(self._work(), name="store writer")
+        if operation.patience_s:
+            self._patient.append(job)
+            if self._hurrying is None:
+                self._hurrying = asyncio.get_running_loop().call_later(operation.patience_s, self.hurry)
+        else:
+            self._jobs.append(job)
+            self._wake.set()
         return result
+
+    def hurry(self) -> bool:
+        """Write before all that is posted from now on what still had patience; False: nothing had."""
+        if self._hurrying is not None:
+            self._hurrying.cancel()
+            self._hurrying = None
+        if not self._patient:
+            return False
+        self._jobs.extend(self._patient)
+        self._patient.clear()
+        self._wake.set()
+        return True
 
     @property
     def is_away(self) -> bool:
@@ -139,10 +159,12 @@ class Writer:
 
     async def aclose(self) -> None:
         """Write what is waiting, for a few seconds at most, and close the connection."""
+        self.hurry()
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_S):
                 await self._idle.wait()
         self._is_closed = True
+        self.hurry()
         if self._worker is not None:
             self._worker.cancel()
             with suppress(asyncio.CancelledError):
@@ -161,7 +183,8 @@ class Writer:
                 await self._write(jobs)
                 if self._pause_s:
                     await asyncio.sleep(self._pause_s)
-            self._idle.set()
+            if not self._patient:
+                self._idle.set()
 
     def _take(self) -> list[Job]:
         """The next jobs, all of one operation, without those that nobody wants any more."""

@@ -182,6 +182,9 @@ class Engine:
             raise ContextOverflow(
                 f"The prompt has {chars} characters; the model reads {self._max_model_len} tokens."
             )
+        if call.is_text:
+            text = "".join(part for message in call.messages for part in _texts(message["content"]))
+            return (await self._engine.renderer.render_cmpl_async([{"prompt": text}]))[0]
         _, prompts = await self._engine.renderer.render_chat_async([cast(Any, call.messages)], self._chat)
         return prompts[0]
 
@@ -203,6 +206,7 @@ class Engine:
         }
         return SamplingParams(
             **chosen,
+            **call.penalties,
             max_tokens=min(call.max_tokens or room, room),
             stop=list(call.stop),
             structured_outputs=_constraint(call),
@@ -211,7 +215,7 @@ class Engine:
 
     def _splitter(self, call: EngineCall) -> Split:
         """Tells thoughts from answer as vLLM's parser for the model does; plans are text as they stand."""
-        if not self._reasoning_parser or call.ebnf:
+        if not self._reasoning_parser or call.ebnf or call.is_text:
             return lambda output: (output.outputs[0].text, "")
         parser = ReasoningParserManager.get_reasoning_parser(self._reasoning_parser)(
             self._engine.get_tokenizer()

@@ -14,12 +14,16 @@ from serving.accounts.directory import Directory
 from serving.accounts.rates import Rates
 from serving.accounts.replica_store import ReplicaStore
 from serving.api.app import build_api
+from serving.batches.database_store import DatabaseBatchStore
+from serving.batches.memory_store import MemoryBatchStore
+from serving.batches.runner import Batches
 from serving.deployments.autoscaling import LOAD
 from serving.deployments.handle import EngineHandle
 from serving.deployments.loopback import listen_on_loopback
 from serving.deployments.ray_meter import RayMeter, sample
 from serving.deployments.replicas import Replicas
 from serving.deployments.store_reach import find_shared_address
+from serving.garbage import tune_garbage_collection
 from serving.health import Health
 from serving.pool import Pool, build_pool
 from serving.runs.database_store import DatabaseStore
@@ -60,6 +64,8 @@ class Router:
         policies = self._directory.policies
         rates = Rates(os.environ.get(self._settings.store.redis_url_env))
         self._service = Service(pool, self._records, meter, replicas.counts, ledgers, policies, rates)
+        batches = MemoryBatchStore() if self._records is None else DatabaseBatchStore(self._store)
+        self._batches = Batches(batches, self._service, policies)
         self._webhooks = BudgetWebhooks(self._store, lambda: self._service.pool.settings.webhooks, os.environ)
         known = SettingsSource(**source) if source else None
         self._live = LiveSettings(
@@ -106,12 +112,14 @@ class Router:
             if self._records is not None:
                 self._records.start()
             self._webhooks.start()
+            self._batches.start()
             self._live.start()
 
     async def __del__(self) -> None:
         """Serve awaits this before it ends the replica, once no request is under way."""
         await self._live.aclose()
         await self._webhooks.aclose()
+        await self._batches.aclose()
         await self._service.aclose()
         await self._store.aclose()
         await self._directory.aclose()
@@ -123,4 +131,8 @@ class Router:
         return {LOAD: self._service.calls / self._service.pool.settings.router.target_calls}
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        return build_api(self._service, directory=self._directory, reload=self._live.reload)
+        api = build_api(
+            self._service, directory=self._directory, reload=self._live.reload, work=self._batches
+        )
+        tune_garbage_collection()  # this is the last of start-up
+        return api

@@ -1,6 +1,7 @@
 """A request's body: read whole before anything behind the edge is asked, within bounds of size and time."""
 
 import asyncio
+import re
 from collections.abc import Sequence
 
 from starlette.types import Receive, Scope
@@ -10,8 +11,9 @@ from serving.edge.policy import Policy
 from serving.edge.waiting import WaitingRoom
 
 RETRY_AFTER_S = 5.0
-PICTURE = b'"data:image/'
-"""What a picture in JSON begins with. It may be as long as the body; text may not."""
+PICTURE = re.compile(rb'"data:image/|"data"\s*:\s*"')
+"""What a picture in JSON begins with, OpenAI's and Anthropic's. It may be as long as the body; text may not:
+what poses as a picture here is counted once the body is parsed."""
 
 
 class ClientGoneError(Exception):
@@ -87,9 +89,9 @@ def check_text(body: bytes, max_text_bytes: int) -> None:
     if len(body) <= max_text_bytes:
         return
     text_bytes, end = 0, 0
-    while (start := body.find(PICTURE, end)) >= 0:
-        text_bytes += start - end
-        end = body.find(b'"', start + 1)
+    while begun := PICTURE.search(body, end):
+        text_bytes += begun.start() - end
+        end = body.find(b'"', begun.end())
         if end < 0:
             end = len(body)
     if text_bytes + len(body) - end > max_text_bytes:

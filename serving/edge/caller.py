@@ -61,8 +61,9 @@ def check_origin(headers: Headers, policy: Policy, server: str) -> str | None:
     return None
 
 
-def check_content_type(method: str, headers: Headers) -> None:
-    """A body is JSON: what a form, or a page without a preflight, can send is not.
+def check_content_type(method: str, headers: Headers, *, is_upload: bool = False) -> None:
+    """A body is JSON: what a form, or a page without a preflight, can send is not. An upload is a form; a foreign
+    page cannot send one here, because `check_origin` came first.
 
     Raises:
         WrongContentType: it says that it is something else, or nothing.
@@ -70,10 +71,11 @@ def check_content_type(method: str, headers: Headers) -> None:
     if method not in WITH_BODY:
         return
     given = _values(headers, b"content-type")
-    if [value.split(";")[0].strip().lower() for value in given] != ["application/json"]:
+    wanted = "multipart/form-data" if is_upload else "application/json"
+    if [value.split(";")[0].strip().lower() for value in given] != [wanted]:
         said = quote(given[0]) if given else "missing"
         raise WrongContentType(
-            f"The Content-Type header is {said}. Send `Content-Type: application/json`.", param="Content-Type"
+            f"The Content-Type header is {said}. Send `Content-Type: {wanted}`.", param="Content-Type"
         )
 
 

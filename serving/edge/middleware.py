@@ -5,6 +5,7 @@ one leaves a mark in the scope, which Serve passes on and no client can write, a
 """
 
 import logging
+import re
 import time
 from typing import Any
 
@@ -15,7 +16,7 @@ from conductor.errors import Overloaded, PodiumError, TooSlow
 from serving import errors
 from serving.edge.body import ClientGoneError, check_text, read_body
 from serving.edge.caller import WITH_BODY, check_content_type, check_host, check_origin
-from serving.edge.policy import ErrorBody, Policy
+from serving.edge.policy import UPLOAD, ErrorBody, Policy
 from serving.edge.waiting import WaitingRoom
 
 logger = logging.getLogger("podium")
@@ -27,9 +28,17 @@ HEALTH = {"/healthz", "/-/healthz"}
 lives."""
 PREFLIGHT = (
     (b"access-control-allow-methods", b"GET, POST, DELETE"),
-    (b"access-control-allow-headers", b"authorization, content-type, traceparent, tracestate, x-api-key"),
     (b"access-control-max-age", b"600"),
 )
+ALLOWED_HEADERS = b"authorization, content-type, idempotency-key, traceparent, tracestate, x-api-key"
+"""What a page may send where it does not ask: the SDKs ask for a dozen of their own, which change nothing here."""
+EXPOSED = (
+    "x-podium-workflow-id, x-podium-cache, x-should-retry, retry-after, x-ratelimit-limit-requests, "
+    "x-ratelimit-remaining-requests, x-ratelimit-reset-requests, x-ratelimit-limit-tokens, "
+    "x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens"
+)
+"""What a page may read of an answer's headers."""
+HEADER_NAMES = re.compile(rb"^[A-Za-z0-9!#$%&'*+.^_`|~, \t-]{1,2000}$")
 LOG_EVERY_S = 10.0
 
 
@@ -57,7 +66,8 @@ class Edge:
             if origin is not None:
                 send = _allowing(send, origin)
                 if scope["method"] == "OPTIONS":
-                    return await _answer(send, 204, list(PREFLIGHT), b"")
+                    allowed = (b"access-control-allow-headers", _allowed_headers(scope))
+                    return await _answer(send, 204, [*PREFLIGHT, allowed], b"")
             if scope["method"] in WITH_BODY:
                 receive = await self._whole(scope, receive)
         except ClientGoneError:
@@ -73,13 +83,17 @@ class Edge:
         headers, server = scope["headers"], (scope.get("server") or ("",))[0]
         check_host(headers, self._policy, server)
         origin = check_origin(headers, self._policy, server)
-        check_content_type(scope["method"], headers)
+        check_content_type(scope["method"], headers, is_upload=_is_upload(scope))
         return origin
 
     async def _whole(self, scope: Scope, receive: Receive) -> Receive:
         """Reads the body; gives it as one message, and after it what else is received."""
-        body = await read_body(scope, receive, self._policy, self._room)
-        check_text(body, self._policy.max_text_bytes)
+        policy, is_upload = self._policy, _is_upload(scope)
+        if is_upload:
+            policy = policy.model_copy(update={"max_body_bytes": policy.max_upload_bytes})
+        body = await read_body(scope, receive, policy, self._room)
+        if not is_upload:
+            check_text(body, policy.max_text_bytes)
         given = False
 
         async def replay() -> Message:
@@ -99,11 +113,23 @@ class Edge:
             self._evicted, self._logged_s = self._room.evicted, now_s
 
 
+def _is_upload(scope: Scope) -> bool:
+    return scope["method"] == "POST" and scope["path"] == UPLOAD
+
+
+def _allowed_headers(scope: Scope) -> bytes:
+    """The headers that a preflight asks for: whose pages may call may send any; what they mean is checked where
+    they are read. No cookie is among them: credentials are never allowed.
+    """
+    asked = dict(scope["headers"]).get(b"access-control-request-headers", b"")
+    return asked if HEADER_NAMES.match(asked) else ALLOWED_HEADERS
+
+
 def _allowing(send: Send, origin: str) -> Send:
     """`send`, telling browsers that pages of `origin` may read the answer."""
     allow = [
         (b"access-control-allow-origin", origin.encode("latin-1")),
-        (b"access-control-expose-headers", b"x-podium-workflow-id, retry-after"),
+        (b"access-control-expose-headers", EXPOSED.encode()),
         (b"vary", b"origin"),
     ]
 

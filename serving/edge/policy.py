@@ -12,6 +12,11 @@ from serving.edge import VARIABLE
 from serving.settings.sections import HttpSettings
 from serving.settings.settings import Settings, SettingsError
 
+UPLOAD = "/v1/files"
+"""A `POST` to it is a form with a file."""
+FORM_BYTES = 65_536
+"""Of the form, beside the file."""
+
 
 class ErrorBody(Protocol):
     """Writes errors in the dialect of a path: the edge knows none."""
@@ -26,6 +31,8 @@ class Policy(HttpSettings):
 
     max_body_bytes: int
     max_text_bytes: int
+    max_upload_bytes: int = FORM_BYTES
+    """Of a body sent to `UPLOAD`."""
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
@@ -35,6 +42,7 @@ class Policy(HttpSettings):
             **settings.http.model_dump(),
             max_body_bytes=limits.max_body_bytes,
             max_text_bytes=limits.max_text_bytes,
+            max_upload_bytes=settings.batches.max_file_bytes + FORM_BYTES,
         )
 
     @classmethod

@@ -59,6 +59,8 @@ class FailingOver:
         """Who is asked, in order: only those whom the call's permit allows; only those who see, where the
         first one does and the call shows a picture.
         """
+        if call.site.operation == "embeddings":
+            return self._workers[:1]  # another model's vectors mean something else
         line = [worker for worker in self._workers if call.permit.allows(worker.name)]
         if self.name in self._blind or not any(message.has_image for message in call.messages):
             return line or self._workers[:1]  # who says that it may not be asked

@@ -71,7 +71,7 @@ def fit(call: Call, accepts: Accepts, model: str) -> tuple[Call, tuple[str, ...]
     if grammar is not None and grammar.json_schema is not None and not accepts.json_schema:
         grammar = None
         notes.append(f"The JSON schema was left out: {model} does not accept one.")
-    sampling = Sampling(longest, temperature, top_p, stop, seed, effort)
+    sampling = Sampling(longest, temperature, top_p, stop, seed, effort, call.sampling.options)
     return replace(call, sampling=sampling, grammar=grammar), tuple(notes)
 
 

@@ -79,7 +79,7 @@ async def _accounts(deltas: AsyncIterator[Delta], deadline_at_s: float | None) -
         if delta is None:
             return
         if delta.finish or delta.usage or delta.cost_usd is not None or delta.notes:
-            yield replace(delta, text="", reasoning="", finish=None)
+            yield replace(delta, text="", reasoning="", finish=None, tool_calls=(), native=None)
 
 
 def _pending_chars(text: str, stops: Sequence[str]) -> int:

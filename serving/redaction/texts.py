@@ -23,6 +23,8 @@ def _map(value: Any, change: Callable[[str], str]) -> Any:
         items = cast(tuple[Any, ...], value)
         mapped = tuple(_map(each, change) for each in items)
         return items if all(a is b for a, b in zip(mapped, items, strict=True)) else mapped
+    if kind is list:  # of JSON
+        return [_map(each, change) for each in cast(list[Any], value)]
     if isinstance(value, Mapping):
         held = cast(Mapping[str, Any], value)
         shaped = {name: _map(each, change) for name, each in held.items()}

@@ -98,7 +98,7 @@ class AnswerCache:
             return None
         if cache.teams is not None and account.team_id not in cache.teams:
             return None
-        asked = codec.dump(replace(task, stream=True))
+        asked = codec.dump(replace(task, stream=True, echo={}, left_out=()))
         words = json.dumps([self._of(settings), asked], sort_keys=True, separators=(",", ":"))
         return _owner(account), hashlib.sha256(words.encode("utf-8", "surrogatepass")).hexdigest()
 

@@ -6,16 +6,17 @@ import asyncio
 import json
 import logging
 import random
+from asyncio import to_thread
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import ColumnElement, Row, false, func, literal, select, true, tuple_
 
 from conductor.errors import StoreUnavailable
 from conductor.run.events import Event
-from conductor.run.record import Record, RunRecords
+from conductor.run.record import Record, RunRecords, RunStatus
 from serving.accounts.caller import Caller
 from serving.accounts.leases import RENEW_S
 from serving.accounts.money import to_pico
@@ -25,13 +26,22 @@ from serving.database.schema import api_key, cached_answer, run, run_event, run_
 from serving.runs.cached_answers import KEEP_ANSWER, CachedAnswer
 from serving.runs.claims import CLAIM, FREE_CLAIM, RELEASE_CLAIM, Claim
 from serving.runs.finding import ANY, Wanted
-from serving.runs.journal import RunJournal
+from serving.runs.journal import BATCH_S, RunJournal
 from serving.runs.memory_store import place
 from serving.runs.numbers import without_content
-from serving.runs.retention import REMOVE, ContentDays, Retention
-from serving.runs.rows import fold_items, load_items, load_records, mark_lost, now_us
+from serving.runs.retention import REMOVE, REMOVE_TEXTS, ContentDays, Retention
+from serving.runs.rows import fold_items, load_items, load_records, mark_lost, now_us, pack_records
 from serving.runs.statements import CANCEL_RUN, LOSE_DEAD, TAKE_OVER, WATCH_RUN, TakeOver, Written
 from serving.runs.store import EventPage, Place, ignore
+from serving.runs.suspended import (
+    DROP_SUSPENDED,
+    EXPIRE,
+    READ_SECRETS,
+    TAKE_SUSPENDED,
+    SuspendedRow,
+    Take,
+)
+from serving.runs.tool_ids import CallIds
 from serving.settings.sections import LimitSettings, StoreSettings
 
 logger = logging.getLogger("podium")
@@ -72,6 +82,7 @@ class DatabaseStore:
         self._store, self._sweep_s, self._settings = store, sweep_s, settings or StoreSettings()
         self._journal = RunJournal(store, lambda: limits().records, self._on_written)
         self._tasks: list[asyncio.Task[None]] = []
+        self._call_ids: CallIds | None = None
         self._following = asyncio.Semaphore(MOST_FOLLOWING)
 
     def note(self, record: Record, seq: int, event: Event) -> None:
@@ -128,6 +139,14 @@ class DatabaseStore:
     async def put(self, records: RunRecords) -> None:
         """See `RecordStore.put`. It is written soon, not now."""
         self._journal.put(records)
+
+    async def remove_texts(self, id: str) -> None:
+        """See `RecordStore.remove_texts`. What was not written yet is waited for."""
+        if self._journal.find(id) is not None:
+            await asyncio.sleep(4 * BATCH_S)
+        if self._journal.find(id) is not None:
+            raise StoreUnavailable("The run was not written yet. Ask again.")
+        await (await self._store.ledger()).writer.do(REMOVE_TEXTS, id)
 
     async def get(self, id: str) -> RunRecords | None:
         """See `RecordStore.get`."""
@@ -189,7 +208,34 @@ class DatabaseStore:
         """See `RecordStore.cancel`."""
         if not self._store.address.may_hold_something:
             return False
-        return await (await self._store.ledger()).writer.do(CANCEL_RUN, id)
+        writer = (await self._store.ledger()).writer
+        return await writer.do(DROP_SUSPENDED, id) or await writer.do(CANCEL_RUN, id)
+
+    async def suspend(self, records: RunRecords, wait_s: float) -> None:
+        """See `RecordStore.suspend`."""
+        row = SuspendedRow(
+            records.record.id, now_us() + int(wait_s * 1_000_000), await to_thread(pack_records, records)
+        )
+        await self._journal.suspend(records, row)
+
+    async def resume(self, id: str) -> RunRecords | None:
+        """See `RecordStore.resume`."""
+        writer = (await self._store.ledger()).writer
+        body = await writer.do(TAKE_SUSPENDED, Take(id, self.owner))
+        if body is None:
+            return None
+        self.keep(id, await self._newest_seq(id))
+        return load_records(body, has_content=True)
+
+    async def call_ids(self) -> CallIds:
+        """See `RecordStore.call_ids`."""
+        if self._call_ids is None:
+            self._call_ids = CallIds(await (await self._store.ledger()).writer.do(READ_SECRETS, None))
+        return self._call_ids
+
+    async def _newest_seq(self, id: str) -> int:
+        rows = await self._rows(select(func.max(run_event.c.last_seq)).where(run_event.c.run_id == id))
+        return rows[0][0] or 0
 
     async def aclose(self) -> None:
         """See `RecordStore.aclose`."""
@@ -206,6 +252,7 @@ class DatabaseStore:
             StoreUnavailable: the store is away.
         """
         writer = (await self._store.ledger()).writer
+        await writer.do(EXPIRE, None)
         lost = await writer.do(LOSE_DEAD, now_us() - int(self._settings.keep_s * 1_000_000))
         if lost:
             logger.warning("%d runs were lost with the routers that ran them", lost)
@@ -222,10 +269,10 @@ class DatabaseStore:
             if self._journal.has(id):
                 continue
             records = await self.get(id)
-            newest = await self._rows(select(func.max(run_event.c.last_seq)).where(run_event.c.run_id == id))
+            newest = await self._newest_seq(id)
             if records is not None and not self._journal.has(id):
                 taken += 1
-                self.keep(id, newest[0][0] or 0)
+                self.keep(id, newest)
                 self.on_orphan(records)
         if taken:
             logger.warning("%d runs of routers that ended go on here", taken)
@@ -327,5 +374,9 @@ def _conditions(wanted: Wanted) -> list[ColumnElement[bool]]:
 
 
 def _with_status(status: str, records: RunRecords) -> RunRecords:
-    """A run that was lost says so; no event of it does."""
-    return mark_lost(records) if status == "lost" else records
+    """A run that was lost, or ended while it waited, says so; no event of it does."""
+    if status == "lost":
+        return mark_lost(records)
+    if records.record.status == "waiting" and status in ("expired", "cancelled"):
+        return replace(records, record=replace(records.record, status=cast(RunStatus, status)))
+    return records

@@ -8,7 +8,8 @@ from dataclasses import replace
 from conductor.errors import BadTask, Interrupted, StoreUnavailable
 from conductor.model.failure import Failure
 from conductor.run.event_log import EventLog
-from conductor.run.events import AnswerDelta, RunDetached, RunFailed, RunFinished, RunResumed
+from conductor.run.events import AnswerDelta, ResultsGiven, RunDetached, RunFailed, RunFinished, RunResumed
+from conductor.run.fold import after
 from conductor.run.record import RunRecords
 from conductor.run.run import Run
 from serving.runs.claims import Claim
@@ -16,6 +17,8 @@ from serving.runs.rows import Item
 from serving.runs.store import RecordStore
 
 POLL_S = 0.1
+LOOKS = 10
+"""For the events of a run that has ended."""
 AWAY_S = 1.0
 """Between two looks at a store that is away."""
 ASK_S = 2.0
@@ -70,8 +73,63 @@ async def _begun(store: RecordStore, claim: Claim) -> RunRecords | None:
 
 
 @asynccontextmanager
-async def _pumped(store: RecordStore, id: str) -> AsyncGenerator[Run]:
-    pump = Pump(store, id)
+async def follow_segment(store: RecordStore, records: RunRecords, segment: int) -> AsyncGenerator[Run]:
+    """What a run did after its client had answered that segment of it, for one more reader: until it was
+    suspended again, or ended.
+
+    Raises:
+        Interrupted: it was lost.
+    """
+    record = records.record
+    if segment + 1 < len(record.segments):
+        shown = replace(record.segments[segment + 1], given=None)
+        segments = (*record.segments[: segment + 1], shown)
+        record = replace(record, status="waiting", segments=segments)
+    elif record.status in ("running", "detached"):
+        async with _pumped(store, record.id, n_given=segment + 1) as run:
+            yield run
+        return
+    if record.status == "lost":
+        raise lost()
+    log = EventLog(record)
+    await log.replay()
+    yield Run(log, records.inner)
+
+
+@asynccontextmanager
+async def retell(store: RecordStore, id: str, segment: int) -> AsyncGenerator[Run]:
+    """A segment of a run that outlives its client, from its beginning and piece by piece as it was kept, also once it
+    has ended: whoever asks gets the same events.
+
+    Raises:
+        BadTask: what happened in it is not kept any more.
+    """
+    records = await store.get(id)
+    if records is not None and records.record.status not in ("running", "detached", "waiting"):
+        await _check_kept(store, id)
+    async with _pumped(store, id, n_given=segment) as run:
+        yield run
+
+
+async def _check_kept(store: RecordStore, id: str) -> None:
+    """Whether the events of a run that has ended are there, from the first on; what ended just now may be written
+    soon.
+
+    Raises:
+        BadTask: they are not.
+    """
+    for _ in range(LOOKS):
+        items = (await store.events(id, 0)).items
+        if items and items[0].record is not None:
+            return
+        await asyncio.sleep(POLL_S)
+    message = "The events of this run are not kept any more. Ask for its answer without `stream`."
+    raise BadTask(message, param="stream")
+
+
+@asynccontextmanager
+async def _pumped(store: RecordStore, id: str, n_given: int = 0) -> AsyncGenerator[Run]:
+    pump = Pump(store, id, n_given)
     run = await pump.first()
     task = asyncio.create_task(pump.run_on(run), name=f"run {id} followed")
     try:
@@ -139,17 +197,18 @@ class Pump:
     Args:
         store: where it is kept.
         id: of the run.
+        n_given: how often its client has sent results of tools before what is passed on.
     """
 
-    def __init__(self, store: RecordStore, id: str) -> None:
-        self._store, self._id = store, id
+    def __init__(self, store: RecordStore, id: str, n_given: int = 0) -> None:
+        self._store, self._id, self._n_skipped = store, id, n_given
         self._after = 0
         self._items: list[Item] = []
         self._log: EventLog | None = None
         self._answer = RetoldAnswer()
 
     async def first(self) -> Run:
-        """The run at its beginning."""
+        """The run where what is passed on begins."""
         while not self._items:
             self._items = (await self._store.events(self._id, 0)).items
             if not self._items:
@@ -157,7 +216,19 @@ class Pump:
         record = self._items[0].record
         assert record is not None, "a run is told of with its record first"
         self._log = EventLog(record)
+        while self._n_skipped:
+            await self._skip(self._log)
         return Run(self._log)
+
+    async def _skip(self, log: EventLog) -> None:
+        while self._items and self._n_skipped:
+            item = self._items.pop(0)
+            self._after = item.seq
+            if item.run_id == self._id:
+                await self._tell(log, item)
+        if self._n_skipped:
+            self._items = (await self._store.events(self._id, self._after)).items
+            await asyncio.sleep(0 if self._items else POLL_S)
 
     async def run_on(self, run: Run) -> None:
         """Pass on what happens until the run ends."""
@@ -170,7 +241,7 @@ class Pump:
                     run.inner += [Run(EventLog(record)) for record in whole.inner.values()] if whole else []
                 if item.run_id == self._id:
                     await self._tell(self._log, item)
-            if self._log.record.status not in ("running", "detached"):
+            if not self._n_skipped and self._log.record.status not in ("running", "detached"):
                 return None
             try:
                 page = await self._store.events(self._id, self._after)
@@ -186,6 +257,12 @@ class Pump:
 
     async def _tell(self, log: EventLog, item: Item) -> None:
         match item.event:
+            case ResultsGiven():
+                self._n_skipped = max(self._n_skipped - 1, 0)
+                self._answer = RetoldAnswer()
+                log.record = item.record or after(log.record, item.event)
+            case _ if self._n_skipped:
+                log.record = item.record or after(log.record, item.event)
             case AnswerDelta():
                 await self._tell_piece(log, item.event)
             case RunDetached():

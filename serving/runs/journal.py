@@ -6,7 +6,7 @@ While the store is away it waits here.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -17,12 +17,15 @@ from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
 from serving.runs.rows import ENDED, EventRow, Item, event_row, join_pieces, top_run
 from serving.runs.said import AnswerSoFar
-from serving.runs.statements import WRITE, Written, run_write
+from serving.runs.statements import WRITE, RunWrite, Written, run_write
+from serving.runs.suspended import SUSPEND, SuspendedRow, SuspendWrite
 
 logger = logging.getLogger("podium")
 
 BATCH_S = 0.06
 """Between something that happens and its being written."""
+SLICE_S = 0.001
+"""How long runs are packed without a pause; one more than that at most."""
 AGAIN_S = 0.5
 """Between two attempts to write to a store that is away."""
 FLUSH_S = 5.0
@@ -57,6 +60,23 @@ class Noted:
     def is_waiting(self) -> bool:
         """Whether something of it is to be written."""
         return bool(self.items or self.rows or self.final)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Packed:
+    """A run as it was when it was packed.
+
+    Args:
+        id: of the run.
+        run: whose `rows` begin with those of `write`.
+        final: its records, where it had ended by then.
+        write: for the store.
+    """
+
+    id: str
+    run: Noted
+    final: RunRecords | None
+    write: RunWrite
 
 
 class RunJournal:
@@ -149,6 +169,23 @@ class RunJournal:
         if self._is_away:
             self._drop_oldest()
 
+    async def suspend(self, records: RunRecords, row: SuspendedRow) -> None:
+        """Write a run down that is to wait, with all that has happened in it.
+
+        Raises:
+            StoreUnavailable: the store is away. Nothing of it is lost here.
+        """
+        id = records.record.id
+        run = self._runs.setdefault(id, Noted())
+        if run.items:
+            items, run.items = run.items, []
+            run.rows.append(event_row(id, items))
+        writer = (await self._store.ledger()).writer
+        written = await writer.do(SUSPEND, SuspendWrite(run_write(records, tuple(run.rows), kept=True), row))
+        self._runs.pop(id, None)
+        if not written.is_owner:
+            self._on_written(id, written)
+
     async def aclose(self) -> None:
         """Write what is waiting, for a few seconds at most."""
         task, self._task = self._task, None
@@ -174,38 +211,55 @@ class RunJournal:
             await self._wake.wait()
             await asyncio.sleep(AGAIN_S if self._is_away else BATCH_S)
             self._wake.clear()
-            waiting = [(id, run) for id, run in self._runs.items() if run.is_waiting]
-            self._is_away = False
-            results = await asyncio.gather(*(self._write(*each) for each in waiting), return_exceptions=True)
-            for (id, _), result in zip(waiting, results, strict=True):
-                if isinstance(result, BaseException):  # of this run alone, and the others are not to suffer
-                    logger.error("the run %s cannot be written", id, exc_info=result)
-                    self._runs.pop(id, None)
+            await self._write_all([(id, run) for id, run in self._runs.items() if run.is_waiting])
             if not any(run.is_waiting for run in self._runs.values()):
                 self._idle.set()
 
-    async def _write(self, id: str, run: Noted) -> None:
-        final = run.final
-        records = final or _current(id, run)
-        if records is None:
-            return
-        if run.items:
-            items, run.items = run.items, []
-            run.rows.append(event_row(id, items))
-        rows = tuple(run.rows)
+    async def _write_all(self, waiting: list[tuple[str, Noted]]) -> None:
+        self._is_away = False
+        packed = [each async for each in self._pack_all(waiting)]
+        results = await asyncio.gather(*map(self._write, packed), return_exceptions=True)
+        for each, result in zip(packed, results, strict=True):
+            if isinstance(result, BaseException):
+                self._give_up(each.id, result)
+
+    async def _pack_all(self, waiting: list[tuple[str, Noted]]) -> AsyncGenerator[Packed]:
+        """Pack in slices, and leave the loop to requests for as long after each: packing waits for nobody, and
+        a batch of it would hold up every answer.
+        """
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        for id, run in waiting:
+            try:
+                packed = _pack(id, run)
+            except Exception as exc:  # noqa: BLE001 (of this run alone, and the others are not to suffer)
+                self._give_up(id, exc)
+                continue
+            if packed is not None:
+                yield packed
+            if (took_s := loop.time() - began_s) > SLICE_S:
+                await asyncio.sleep(took_s)
+                began_s = loop.time()
+
+    def _give_up(self, id: str, error: BaseException) -> None:
+        logger.error("the run %s cannot be written", id, exc_info=error)
+        self._runs.pop(id, None)
+
+    async def _write(self, packed: Packed) -> None:
+        run = packed.run
         try:
             writer = (await self._store.ledger()).writer
-            written = await writer.do(WRITE, run_write(records, rows, kept=run.is_kept))
+            written = await writer.do(WRITE, packed.write)
         except (StoreUnavailable, StoreError) as exc:
             if not self._is_away:
                 logger.error("runs are not written, and kept in memory: %s", getattr(exc, "detail", exc))
             self._is_away = True
             self._wake.set()
             return
-        del run.rows[: len(rows)]
-        if final is not None and run.final is final and self._runs.get(id) is run:
-            del self._runs[id]
-        self._on_written(id, written)
+        del run.rows[: len(packed.write.events)]
+        if packed.final is not None and run.final is packed.final and self._runs.get(packed.id) is run:
+            del self._runs[packed.id]
+        self._on_written(packed.id, written)
 
     def _drop_oldest(self) -> None:
         """Forget runs while the store is away, rather than fill the memory."""
@@ -215,6 +269,17 @@ class RunJournal:
             self._n_dropped += 1
             if self._n_dropped.bit_count() == 1:  # at each doubling
                 logger.error("the store is away: %d records of runs were dropped", self._n_dropped)
+
+
+def _pack(id: str, run: Noted) -> Packed | None:
+    """What is to be written of a run; None: nothing yet."""
+    records = run.final or _current(id, run)
+    if records is None:
+        return None
+    if run.items:
+        items, run.items = run.items, []
+        run.rows.append(event_row(id, items))
+    return Packed(id, run, run.final, run_write(records, tuple(run.rows), kept=run.is_kept))
 
 
 def _current(id: str, run: Noted) -> RunRecords | None:

@@ -1,9 +1,11 @@
 """Records in the memory of one replica."""
 
 import heapq
+import secrets
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from conductor.model.messages import Image, Message, Text, ToolCall, ToolResult
 from conductor.run.events import AnswerDelta, Event
@@ -11,11 +13,13 @@ from conductor.run.record import Record, RunRecords
 from serving.accounts.caller import Caller
 from serving.runs.cached_answers import CachedAnswer
 from serving.runs.claims import Claim
+from serving.runs.content import kept_part
 from serving.runs.finding import ANY, Wanted
 from serving.runs.numbers import without_content
 from serving.runs.rows import Item, made_us, now_us
 from serving.runs.said import AnswerSoFar
 from serving.runs.store import EventPage, Place, ignore
+from serving.runs.tool_ids import SECRET_BYTES, CallIds
 from serving.settings.sections import LimitSettings
 
 
@@ -36,6 +40,8 @@ class MemoryStore:
         self._kept = set[str]()
         self._said = dict[str, AnswerSoFar]()
         self._claims = OrderedDict[tuple[str, str], Claim]()
+        self._suspended = OrderedDict[str, tuple[int, RunRecords]]()
+        self._call_ids = CallIds([secrets.token_bytes(SECRET_BYTES)])
         self._answers = OrderedDict[tuple[str, str], CachedAnswer]()
         self.on_cancel: Callable[[str], None] = ignore
         self.on_taken: Callable[[str], None] = ignore
@@ -112,6 +118,13 @@ class MemoryStore:
             total_bytes -= self._bytes.pop(oldest)
             self._items.pop(oldest, None)
 
+    async def remove_texts(self, id: str) -> None:
+        """See `RecordStore.remove_texts`."""
+        if id in self._runs:
+            self._runs[id] = without_content(self._runs[id])
+            self._bytes[id] = weight(self._runs[id])
+            self._items.pop(id, None)
+
     async def get(self, id: str) -> RunRecords | None:
         """See `RecordStore.get`."""
         return self._runs.get(id)
@@ -136,8 +149,35 @@ class MemoryStore:
         return EventPage(items, is_over=id in self._runs)
 
     async def cancel(self, id: str) -> bool:
-        """See `RecordStore.cancel`: there is no other replica."""
-        return False
+        """See `RecordStore.cancel`: there is no other replica, but it may wait."""
+        _, records = self._suspended.pop(id, (0, None))
+        if records is not None:
+            await self.put(kept_part(replace(records, record=replace(records.record, status="cancelled"))))
+        return records is not None
+
+    async def suspend(self, records: RunRecords, wait_s: float) -> None:
+        """See `RecordStore.suspend`. As many wait as there may be records."""
+        at_us = now_us()
+        waiting = {id: each for id, each in self._suspended.items() if each[0] > at_us}
+        self._suspended = OrderedDict(waiting)
+        await self.put(kept_part(records))
+        self._suspended[records.record.id] = at_us + int(wait_s * 1_000_000), records
+        while len(self._suspended) > self._limits().records:
+            self._suspended.popitem(last=False)
+
+    async def resume(self, id: str) -> RunRecords | None:
+        """See `RecordStore.resume`."""
+        drop_us, records = self._suspended.pop(id, (0, None))
+        if records is None or drop_us < now_us():
+            return None
+        self._runs.pop(id, None)
+        self._bytes.pop(id, None)
+        self.keep(id)
+        return records
+
+    async def call_ids(self) -> CallIds:
+        """See `RecordStore.call_ids`."""
+        return self._call_ids
 
     async def aclose(self) -> None:
         """See `RecordStore.aclose`."""

@@ -101,6 +101,7 @@ def record_numbers(record: Record) -> Record:
             sampling=replace(task.sampling, stop=()),
             tools=NO_TOOLS,
             answer_format=None,
+            echo={},
         ),
         plans=tuple(_plan(plan) for plan in record.plans),
         answer=_length(record.answer),

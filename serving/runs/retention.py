@@ -37,6 +37,11 @@ ACCOUNT_CONTENT = """SELECT id FROM run WHERE {column} = '{id}' AND made_us < {{
 OLD_RUNS = "SELECT id FROM run WHERE made_us < {0} AND ended_us IS NOT NULL ORDER BY made_us LIMIT {1}"
 OLD_CLAIMS = "DELETE FROM idempotency WHERE drop_us < {0}"
 OLD_ANSWERS = "DELETE FROM cached_answer WHERE drop_us < {0}"
+OLD_BATCHES = (
+    "DELETE FROM stored_file WHERE drop_us < {0}",
+    "DELETE FROM batch WHERE drop_us < {0} AND status NOT IN ('validating', 'in_progress', 'finalizing', 'cancelling')",
+)
+ACCOUNT_FILES = "DELETE FROM stored_file WHERE {column} = '{id}' AND made_us < {{0}}"
 OLD_EVENTS = """DELETE FROM run_event WHERE (run_id, first_seq) IN (SELECT e.run_id, e.first_seq FROM run_event e LEFT JOIN run r ON r.id = e.run_id
     WHERE (e.at_us < {0} AND r.body_bytes > 0) OR (e.at_us < {1} AND (r.id IS NULL OR r.ended_us IS NOT NULL)) ORDER BY e.at_us LIMIT {2})"""
 """Of runs with a body after a while; where the events are all there is, as of a run that was lost, when
@@ -98,6 +103,11 @@ class Retention:
         )
 
     @property
+    def of_files(self) -> list[tuple[str, int]]:
+        """Statements that remove files of teams and keys that keep less, each with its bound."""
+        return [(ACCOUNT_FILES.format(column=column, id=id), bound) for column, id, bound in self.of_accounts]
+
+    @property
     def of_content(self) -> list[tuple[str, int]]:
         """Which runs lose their texts: queries, each with its bound."""
         by_size = [] if self.bytes_per_team is None else [(MUCH_CONTENT, self.bytes_per_team)]
@@ -123,6 +133,10 @@ async def _remove(connection: PostgresConnection, items: Sequence[Retention]) ->
             await connection.execute(statement.format("= ANY ($1::text[])"), ids)
         await connection.execute(OLD_CLAIMS.format("$1"), now_us())
         await connection.execute(OLD_ANSWERS.format("$1"), now_us())
+        for statement in OLD_BATCHES:
+            await connection.execute(statement.format("$1"), now_us())
+        for statement, bound in items[-1].of_files:
+            await connection.execute(statement.format("$1"), bound)
         bounds = (items[-1].events_us, items[-1].content_us, STEP)
         status = await connection.execute(OLD_EVENTS.format("$1", "$2", "$3"), *bounds)
     return [removed + len(ids) + int(status.rpartition(" ")[2])] * len(items)
@@ -140,6 +154,10 @@ def _remove_sqlite(connection: sqlite3.Connection, items: Sequence[Retention]) -
         connection.executemany(statement.format("= ?"), ids)
     connection.execute(OLD_CLAIMS.format("?"), (now_us(),))
     connection.execute(OLD_ANSWERS.format("?"), (now_us(),))
+    for statement in OLD_BATCHES:
+        connection.execute(statement.format("?"), (now_us(),))
+    for statement, bound in items[-1].of_files:
+        connection.execute(statement.format("?"), (bound,))
     bounds = (items[-1].events_us, items[-1].content_us, STEP)
     old = connection.execute(OLD_EVENTS.format("?", "?", "?"), bounds).rowcount
     return [removed + len(ids) + old] * len(items)
@@ -147,3 +165,20 @@ def _remove_sqlite(connection: sqlite3.Connection, items: Sequence[Retention]) -
 
 REMOVE: Operation[Retention, int] = Operation("removal of old runs", _remove, _remove_sqlite)
 """Remove a step of what is not kept any more; gives how many rows it was."""
+
+
+async def _remove_texts(connection: PostgresConnection, items: Sequence[str]) -> list[None]:
+    async with connection.transaction():
+        for statement in REMOVE_CONTENT:
+            await connection.execute(statement.format("= ANY ($1::text[])"), list(items))
+    return [None] * len(items)
+
+
+def _remove_texts_sqlite(connection: sqlite3.Connection, items: Sequence[str]) -> list[None]:
+    for statement in REMOVE_CONTENT:
+        connection.executemany(statement.format("= ?"), [(id,) for id in items])
+    return [None] * len(items)
+
+
+REMOVE_TEXTS: Operation[str, None] = Operation("removal of texts", _remove_texts, _remove_texts_sqlite)
+"""Remove the texts of a run that has ended; its numbers stay."""

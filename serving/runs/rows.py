@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+import orjson
+
 from conductor.run import codec
 from conductor.run.events import AnswerDelta, Event, RunDetached
 from conductor.run.fold import after
@@ -126,6 +128,11 @@ def load_items(run_id: str, bodies: Iterable[bytes]) -> list[Item]:
     ]
 
 
+def pack_records(records: RunRecords) -> bytes:
+    """A run and the runs inside it, whole."""
+    return _pack_records(records)
+
+
 def load_records(packed: bytes, *, has_content: bool) -> RunRecords:
     """What `run_row` packed."""
     first, *inner = (codec.load(Record, shape) for shape in _unpack(packed))
@@ -197,8 +204,14 @@ def _pack_records(records: RunRecords) -> bytes:
 
 
 def _pack(value: Any) -> bytes:
-    """By the standard library: half characters and numbers of any size must come back as they were."""
-    return zlib.compress(json.dumps(value, separators=(",", ":")).encode(), LEVEL)
+    """Half characters and numbers of any size must come back as they were: what orjson does not take, the
+    standard library writes, in ten times the time.
+    """
+    try:
+        written = orjson.dumps(value)
+    except TypeError:
+        written = json.dumps(value, separators=(",", ":")).encode()
+    return zlib.compress(written, LEVEL)
 
 
 def _unpack(packed: bytes) -> list[Any]:

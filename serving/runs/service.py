@@ -1,29 +1,28 @@
 """What the routes share: the pool of the moment, the runs under way, the records of those before."""
 
-import asyncio
 import heapq
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 
 from conductor.errors import Overloaded, PodiumError, UnknownName, quote
-from conductor.model.failure import Failure
 from conductor.run.ledger import Ledger
-from conductor.run.lifecycle import open_run, resume_run
+from conductor.run.lifecycle import open_run
 from conductor.run.record import Account, RunRecords
 from conductor.run.run import Run
 from conductor.run.task import Task
 from conductor.run.team import Team
+from conductor.run.turns import Given
 from serving.accounts.account_ledgers import AccountLedgers
-from serving.accounts.account_policy import UNLIMITED, Policies
 from serving.accounts.caller import Caller
-from serving.accounts.permission import narrow_records, not_kept
+from serving.accounts.permission import not_kept
 from serving.accounts.rates import Rates
 from serving.health import WorkerHealth
 from serving.pool import Pool
 from serving.runs.answer_cache import AnswerCache, answered_by, replay
 from serving.runs.conductor_health import ConductorHealth
 from serving.runs.content import ContentJournal, kept_part
+from serving.runs.continuing import Continuing, Opener, PolicyFinder
 from serving.runs.finding import ANY, Wanted
 from serving.runs.kept import KeptRuns
 from serving.runs.memory_store import MemoryStore, place
@@ -36,10 +35,6 @@ from serving.telemetry.measurement import Measurement, Meter, of_health, of_run,
 
 ReplicaCount = Callable[[], Awaitable[dict[str, dict[str, int]]]]
 """Asks for the replicas of each deployment by their state; whoever runs the service on a cluster knows."""
-Opener = Callable[[Ledger | None, str | None], AbstractAsyncContextManager[Run]]
-"""Opens a run, given what it draws on and the trace it belongs to."""
-PolicyFinder = Callable[[Account], Awaitable[Policies]]
-"""Finds what the runs of an account may reach, as it is now."""
 
 
 async def _no_replicas() -> dict[str, dict[str, int]]:
@@ -60,15 +55,14 @@ class Service:
         rates: Rates | None = None,
     ) -> None:
         self.pool, self.rates = pool, rates or Rates()
-        self._policies = policies
         self.meter = meter
         self.replicas: ReplicaCount = replicas or _no_replicas
         self.store: RecordStore = store or MemoryStore(lambda: self.pool.settings.limits)
         self.store.on_cancel, self.store.on_taken = self._cancel_here, self._leave
-        self.store.on_orphan = self._continue
         self.answers = AnswerCache(self.store, lambda: self.pool.settings)
         self.kept = KeptRuns()
-        self._continuing = set[asyncio.Task[None]]()
+        self.continuing = Continuing(self.store, self.kept, lambda: self.pool, policies, self._recorded)
+        self.store.on_orphan = self.continuing.take_over
         self._ledgers = ledgers
         self.conductor_health, self.readiness = ConductorHealth(), Readiness()
         self.refused: str | None = None
@@ -143,12 +137,7 @@ class Service:
         Raises:
             Overloaded: there is no room; nothing was run.
         """
-        limits = self.pool.settings.limits
-        if self.running >= limits.max_running:
-            raise Overloaded(
-                f"{self.running} requests are under way here, and no more are taken. Try again soon."
-            )
-
+        self._check_room()
         found = await self.answers.find(task, caller.account) if of_cache else None
 
         def open_it(ledger: Ledger | None, trace_id: str | None) -> AbstractAsyncContextManager[Run]:
@@ -164,6 +153,7 @@ class Service:
                 owner=self.store.owner,
                 account=caller.account,
                 journal=ContentJournal(task.permit, self.store.note).note,
+                write_down=self.continuing.write_down,
             )
 
         opened = self._recorded(id, task.model, headers, caller.account, open_it)
@@ -188,43 +178,6 @@ class Service:
             self.store.forget(id)
             raise
 
-    def _continue(self, records: RunRecords) -> None:
-        """Continue a run of a replica that has ended."""
-        task = asyncio.create_task(self._continue_it(records), name=f"run {records.record.id} continued")
-        self._continuing.add(task)
-        task.add_done_callback(self._continuing.discard)
-
-    async def _continue_it(self, records: RunRecords) -> None:
-        pool = self.pool
-        try:
-            records = await self._narrow(records, pool)
-        except PodiumError as exc:  # such as: its key is gone
-            return await self._fail(records, exc)
-        record = records.record
-        is_given = record.task.plan is not None and record.task.plan_source != "client"
-        team = pool.whole_pool_team if is_given else pool.team_for(record.task.permit)
-        journal = ContentJournal(record.task.permit, self.store.note)
-
-        def open_it(ledger: Ledger | None, _: str | None) -> AbstractAsyncContextManager[Run]:
-            return resume_run(team, records, ledger=ledger, owner=self.store.owner, journal=journal.note)
-
-        opened = self._recorded(record.id, record.model, {}, record.account, open_it)
-        try:
-            run = await self.kept.begin(opened, pool.settings.store.keep_s)
-            run.answer.close()
-        except PodiumError as exc:  # such as: a worker of it is gone
-            await self._fail(records, exc)
-
-    async def _narrow(self, records: RunRecords, pool: Pool) -> RunRecords:
-        """A run that is to be continued, inside the policies that its account has now."""
-        account = records.record.account
-        policies = await self._policies(account) if self._policies and account.key_id else UNLIMITED
-        return narrow_records(records, policies, pool.settings)
-
-    async def _fail(self, records: RunRecords, error: PodiumError) -> None:
-        failed = replace(records.record, status="failed", failure=Failure.of(error), owner=self.store.owner)
-        await self.store.put(kept_part(replace(records, record=failed)))
-
     @asynccontextmanager
     async def _recorded(
         self, id: str, model: str, headers: dict[str, str], account: Account, open_it: Opener
@@ -247,13 +200,38 @@ class Service:
             self._running.pop(id, None)
             self._in_use.remove(pool)
             if run is not None:
-                await self.store.put(kept_part(run.records))
                 await self.rates.settle(id, run.records)
-                log(run.records)
-                if pool is self.pool:
-                    self.conductor_health.count(run.record)
-                report(self.meter, of_run(run.records, pool.providers))
+                if run.record.status != "waiting":  # else it is written down already, and not at its end
+                    await self._close(run, pool)
             await self._close_unused()
+
+    async def _close(self, run: Run, pool: Pool) -> None:
+        """Keep the record of a run that has ended, and report it."""
+        await self.store.put(kept_part(run.records))
+        log(run.records)
+        if pool is self.pool:
+            self.conductor_health.count(run.record)
+        report(self.meter, of_run(run.records, pool.providers))
+
+    async def resume(self, id: str, given: Given, headers: dict[str, str]) -> Run | None:
+        """See `Continuing.resume`.
+
+        Raises:
+            Overloaded: there is no room; the run waits on.
+        """
+        self._check_room()
+        return await self.continuing.resume(id, given, headers)
+
+    def _check_room(self) -> None:
+        """Whether one more run may begin.
+
+        Raises:
+            Overloaded: it may not.
+        """
+        if self.running >= self.pool.settings.limits.max_running:
+            raise Overloaded(
+                f"{self.running} requests are under way here, and no more are taken. Try again soon."
+            )
 
     async def aclose(self) -> None:
         """Leave the runs that outlive this process to another one, and write what is waiting."""

@@ -32,6 +32,7 @@ FIXED = {"id", "key_id", "team_id", "model", "owner", "made_us", "trace_id"}
 """Columns that a run has from its beginning."""
 NEWER = ", ".join(f"{name} = excluded.{name}" for name in RUN_COLUMNS if name not in FIXED)
 UPSERT = f"""ON CONFLICT (id) DO UPDATE SET {NEWER} WHERE run.owner = excluded.owner AND (run.ended_us IS NULL OR run.status = 'lost')
+    AND NOT (run.status = 'waiting' AND excluded.status = 'running')
 RETURNING id, cancel_us, watch_us"""
 
 
@@ -52,7 +53,7 @@ PUT_EVENTS = {
     "postgresql": f"INSERT INTO run_event ({', '.join(EVENT_COLUMNS)}) SELECT * FROM {_unnest(EVENT_COLUMNS)} ON CONFLICT DO NOTHING",
     "sqlite": f"INSERT INTO run_event ({', '.join(EVENT_COLUMNS)}) VALUES ({_marks(EVENT_COLUMNS)}) ON CONFLICT DO NOTHING",
 }
-OPEN = "ended_us IS NULL AND NOT EXISTS (SELECT 1 FROM replica a WHERE a.id = run.owner AND a.lease_until_us >= {now})"
+OPEN = "ended_us IS NULL AND status <> 'waiting' AND NOT EXISTS (SELECT 1 FROM replica a WHERE a.id = run.owner AND a.lease_until_us >= {now})"
 """Under way on a replica that does not live any more."""
 MOST_TAKES = 3
 """A run that ended so many replicas is given up."""
@@ -134,7 +135,8 @@ class Written:
     is_watched: bool = False
 
 
-async def _write(connection: PostgresConnection, items: Sequence[RunWrite]) -> list[Written]:
+async def write_runs(connection: PostgresConnection, items: Sequence[RunWrite]) -> list[Written]:
+    """Write runs and their events down."""
     async with connection.transaction():
         rows = await connection.fetch(PUT_RUNS["postgresql"], *_columns(RUN_COLUMNS, [i.row for i in items]))
         found = {
@@ -151,7 +153,8 @@ async def _write(connection: PostgresConnection, items: Sequence[RunWrite]) -> l
     return [found.get(item.row.id, Written(is_owner=False)) for item in items]
 
 
-def _write_sqlite(connection: sqlite3.Connection, items: Sequence[RunWrite]) -> list[Written]:
+def write_runs_sqlite(connection: sqlite3.Connection, items: Sequence[RunWrite]) -> list[Written]:
+    """As `write_runs`."""
     results: list[Written] = []
     for item in items:
         found = connection.execute(PUT_RUNS["sqlite"], astuple(item.row)).fetchall()
@@ -196,7 +199,7 @@ def _columns(names: Sequence[str], rows: Sequence[object]) -> list[list[Any]]:
     return [[getattr(row, name) for row in rows] for name in names]
 
 
-WRITE: Operation[RunWrite, Written] = Operation("run", _write, _write_sqlite)
+WRITE: Operation[RunWrite, Written] = Operation("run", write_runs, write_runs_sqlite)
 """Write a run and its events down."""
 
 

@@ -11,6 +11,7 @@ from serving.runs.cached_answers import CachedAnswer
 from serving.runs.claims import Claim
 from serving.runs.finding import ANY, Wanted
 from serving.runs.rows import Item
+from serving.runs.tool_ids import CallIds
 
 Place = tuple[int, str]
 """Of a run in lists: when it began in microseconds, and its id."""
@@ -96,6 +97,14 @@ class RecordStore(Protocol):
         """Keep a run that has ended, in place of an earlier one of the same id."""
         ...
 
+    async def remove_texts(self, id: str) -> None:
+        """Remove the texts of a run that has ended, and what happened in it; its numbers stay.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        ...
+
     async def get(self, id: str) -> RunRecords | None:
         """The run of that id, if it is still kept; also one of another replica that is under way.
 
@@ -134,6 +143,32 @@ class RecordStore(Protocol):
 
     async def cancel(self, id: str) -> bool:
         """Have a run of another replica ended; False where none of that id is under way.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        ...
+
+    async def suspend(self, records: RunRecords, wait_s: float) -> None:
+        """Keep a run that is to wait for results of tools, so long at most. It can be resumed, on any replica, once
+        this returns.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        ...
+
+    async def resume(self, id: str) -> RunRecords | None:
+        """Take a run that waits, exactly as it was suspended; None where none of that id does. Of several that
+        try, one gets it, and owns the run from then on.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        ...
+
+    async def call_ids(self) -> CallIds:
+        """What makes and reads the ids of calls of tools; the same on every replica.
 
         Raises:
             StoreUnavailable: the store is away.

@@ -44,6 +44,8 @@ class Accepts(BaseModel):
     """How long it thinks where a call does not say; `none`: it does not think."""
     json_schema: bool = True
     """Whether its answer can be held to a JSON schema."""
+    verbosity: bool = False
+    """Whether `verbosity` may be sent (kind `openai`)."""
     max_output_tokens: int | None = Field(default=None, ge=1)
     """No answer may be asked to be longer; null: nobody said."""
     output_limit_field: Literal["max_tokens", "max_completion_tokens"] | None = None

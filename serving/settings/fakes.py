@@ -1,6 +1,6 @@
 """What the settings say of fakes that ship: a stand-in for an engine, and the replies of a scripted worker."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -23,13 +23,26 @@ class StandInSettings(Frozen):
     """How long an answer is."""
 
 
+class ScriptedCallSettings(Frozen):
+    """A call of one of the client's tools."""
+
+    name: str
+    """Of the tool. A call of one that the request does not offer is left out."""
+    arguments: dict[str, Any] | str = Field(default_factory=dict[str, Any])
+    """Of a function: its fields. Of a custom tool: its input, a text."""
+
+
 class ScriptedReplySettings(Frozen):
     """One reply of a scripted worker; see `serving.workers.scripted.ScriptedReply`."""
 
     text: str = ""
-    """The answer."""
+    """The answer. `{question}` becomes the last words of the user, `{results}` what tools gave last."""
     reasoning: str = ""
     """Thoughts that come before it."""
+    calls: tuple[ScriptedCallSettings, ...] = ()
+    """Calls of tools, all at once, after the text. A script that has some begins anew with each conversation, and each
+    result of tools is answered by the reply after the one that called. Where a request offers no tools, replies that
+    call some are passed over."""
     error: Literal["busy", "unavailable", "refused", "overflow"] | None = None
     """Fail in this way instead; after `fail_after_tokens`, where that is set."""
     retry_after_s: float | None = None

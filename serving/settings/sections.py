@@ -75,6 +75,8 @@ class StepSettings(Frozen):
     """What it is to do."""
     access: tuple[int, ...] | Literal["all"] = ()
     """The earlier steps whose outputs it reads, counted from 0; or `all` of them."""
+    tools: bool = True
+    """Whether it may call the tools of the request."""
 
 
 class PromptSettings(Frozen):
@@ -177,6 +179,9 @@ class StoreSettings(Frozen):
     keep_s: float = Field(default=3600.0, gt=0)
     """How long a run that outlives its client goes on at most: one with an `Idempotency-Key`, `podium.keep` or
     `podium.background`."""
+    tools_wait_s: float = Field(default=86_400.0, gt=0)
+    """How long a run waits for the results of its client's tools. While it waits its texts are kept exactly as they are,
+    because providers check that their own turns come back unchanged."""
     content_days: float | None = Field(default=30.0, gt=0)
     """How long the texts of a run are kept: prompts, outputs, events. Its numbers stay. null: as long as those."""
     numbers_days: float | None = Field(default=400.0, gt=0)
@@ -197,6 +202,25 @@ class CacheSettings(Frozen):
     teams: tuple[str, ...] | None = None
     """The ids of the teams for which this is done. null: all, keys without a team each for itself, and whoever
     asks where there are no keys."""
+
+
+class BatchSettings(Frozen):
+    """Files (`/v1/files`) and batches (`/v1/batches`): work without hurry."""
+
+    max_file_bytes: int = Field(default=50_000_000, ge=1000)
+    """The longest file that is taken; a longer one gets 413. The edge takes it when the server starts."""
+    max_lines: int = Field(default=50_000, ge=1)
+    """The most lines of a batch."""
+    max_bytes_per_team: int = Field(default=1_000_000_000, ge=1000)
+    """How much room the files of a team may take together before further ones are refused. Keys without a team are one
+    each."""
+    file_days: float = Field(default=30.0, gt=0)
+    """How long files and batches are kept; no longer than `store.content_days`."""
+    lines_at_once: int = Field(default=8, ge=1)
+    """How many lines one router replica runs at once, all batches together."""
+    room: float = Field(default=0.5, gt=0, le=1)
+    """A line begins only while fewer than this part of `limits.max_running` is under way, and no call waits for a worker's
+    slot: whoever waits for an answer goes first."""
 
 
 class TelemetrySettings(Frozen):

@@ -17,6 +17,7 @@ from conductor.errors import PodiumError
 from conductor.run.team_worker import TEAM
 from serving.settings.keys import ApiSettings, KeyFileError, read_key
 from serving.settings.sections import (
+    BatchSettings,
     CacheSettings,
     ConductorSettings,
     HttpSettings,
@@ -29,7 +30,7 @@ from serving.settings.sections import (
     TelemetrySettings,
 )
 from serving.settings.webhooks import WebhookSettings
-from serving.settings.workers import API_SETTINGS, Frozen, VllmSettings, WorkerSettings, places_of
+from serving.settings.workers import API_SETTINGS, Frozen, VllmSettings, WorkerSettings, chats, places_of
 
 
 class SettingsError(PodiumError):
@@ -59,6 +60,8 @@ class Settings(Frozen):
     """Where keys, budgets and the ledger are kept."""
     cache: CacheSettings = CacheSettings()
     """Answers given again to equal requests."""
+    batches: BatchSettings = BatchSettings()
+    """Files of requests that are run without hurry."""
     webhooks: WebhookSettings = WebhookSettings()
     """Who is told of budgets that are spent."""
     telemetry: TelemetrySettings = TelemetrySettings()
@@ -67,7 +70,7 @@ class Settings(Frozen):
     @property
     def pool(self) -> list[str]:
         """The names a plan may use, in the order they are written."""
-        return [worker.name for worker in self.workers if worker.in_pool]
+        return [worker.name for worker in self.workers if worker.in_pool and chats(worker)]
 
     def worker(self, name: str) -> WorkerSettings:
         """The worker of that name; KeyError where there is none."""
@@ -97,6 +100,7 @@ class Settings(Frozen):
                 raise ValueError(
                     f"{place} names the worker {mentioned!r}, which is not among workers: {', '.join(names)}"
                 )
+        self._check_chats()
         if self.models and self.conductor is None:
             raise ValueError("`models` need a `conductor`")
         for worker in self.workers:
@@ -126,6 +130,13 @@ class Settings(Frozen):
         for name, steps in self.workflows.items():
             names += [(f"workflows.{name}", step.worker) for step in steps]
         return names
+
+    def _check_chats(self) -> None:
+        for place, mentioned in self.mentions():
+            if not chats(self.worker(mentioned)):
+                raise ValueError(
+                    f"{place} names the worker {mentioned!r}, which serves no chat: add `chat` to its `serves`"
+                )
 
     def _check_pool(self) -> None:
         used = [

@@ -9,9 +9,11 @@ from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import Field, field_validator, model_validator
 
+from conductor.model.operation import Operation
 from serving.lora.adapters import AdapterError, name_of
 from serving.settings.accepts import Accepts
 from serving.settings.access import Access, Frozen, check_access
+from serving.settings.fakes import ScriptedCallSettings as ScriptedCallSettings
 from serving.settings.fakes import ScriptedReplySettings, StandInSettings
 from serving.settings.prices import PriceSettings
 
@@ -143,6 +145,9 @@ class _WorkerBase(Frozen):
     `vllm` and `scripted` and for a `base_url` on this machine, else no."""
 
 
+Serves = Annotated[tuple[Operation, ...], Field(min_length=1)]
+
+
 class VllmSettings(_WorkerBase):
     """A model on one's own machines. Workers of the same `deployment` share one engine."""
 
@@ -160,6 +165,11 @@ class VllmSettings(_WorkerBase):
     `serving.lora.adapters`."""
     scale: Scale = Scale()
     """How many replicas its engine has, and on what machines."""
+    serves: Annotated[tuple[Literal["chat", "text_completion"], ...], Field(min_length=1)] = (
+        "chat",
+        "text_completion",
+    )
+    """What it can be asked for: `chat`, and `text_completion` (`/v1/completions`: the prompt as it stands)."""
     stand_in: StandInSettings | None = None
     """Serve a scripted engine in vLLM's place: scaling and routing can then be tried without a model."""
 
@@ -279,6 +289,9 @@ class OpenAISettings(_ApiSettings):
     """OpenAI, or any server that speaks its Chat Completions (`base_url`)."""
 
     kind: Literal["openai"]
+    serves: Serves = ("chat",)
+    """What its server can be asked for: `chat`, `text_completion` (`/v1/completions`), `embeddings`
+    (`/v1/embeddings`). Without `chat` no plan may use it."""
 
 
 class AnthropicSettings(_ApiSettings):
@@ -300,6 +313,9 @@ class ScriptedSettings(_WorkerBase):
     replies: tuple[str | ScriptedReplySettings, ...] = ("",)
     """What it says, in turn, and then from the first again. `{question}` becomes the last words of the
     user."""
+    serves: Serves = ("chat", "text_completion")
+    """What it can be asked for: `chat`, `text_completion`, `embeddings`. Its vectors are made up of the text's
+    checksum: they mean nothing. Without `chat` no plan may use it."""
     delay_s: float = Field(default=0.0, ge=0)
     """Time to first token. Its pace after that is `tokens_per_s`; null: no pause."""
     retry: RetrySettings = RetrySettings()
@@ -323,6 +339,11 @@ Kind = Literal["vllm", "openai", "anthropic", "gemini", "scripted", "python"]
 ApiSettings = OpenAISettings | AnthropicSettings | GeminiSettings
 API_SETTINGS = (OpenAISettings, AnthropicSettings, GeminiSettings)
 """The kinds whose key is named in the settings."""
+
+
+def chats(worker: WorkerSettings) -> bool:
+    """Whether it can be asked for a chat; what cannot is reached by its own name alone."""
+    return "chat" in getattr(worker, "serves", ("chat",))
 
 
 def places_of(worker: WorkerSettings) -> dict[str, WorkerSettings]:

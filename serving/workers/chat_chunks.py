@@ -15,6 +15,21 @@ from typing import Any, cast
 import msgspec
 
 
+class FunctionPiece(msgspec.Struct):
+    """A piece of a call's function."""
+
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ToolCallPiece(msgspec.Struct):
+    """A piece of a call of a tool."""
+
+    index: int | None = None
+    id: str | None = None
+    function: FunctionPiece | None = None
+
+
 class ChunkDelta(msgspec.Struct):
     """A piece of the message."""
 
@@ -22,6 +37,7 @@ class ChunkDelta(msgspec.Struct):
     refusal: str | None = None
     reasoning_content: object = None
     reasoning: object = None
+    tool_calls: list[ToolCallPiece] | None = None
 
 
 class Choice(msgspec.Struct):
@@ -30,6 +46,9 @@ class Choice(msgspec.Struct):
     index: object = None
     delta: ChunkDelta | None = None
     finish_reason: str | None = None
+    text: str | None = None
+    """In place of `delta`, where a text is completed."""
+    logprobs: object = None
 
 
 class ChatChunk(msgspec.Struct):

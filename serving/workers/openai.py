@@ -19,7 +19,7 @@ its typed way to that client takes half a millisecond of CPU (decision 0010).
 """
 
 from collections.abc import AsyncGenerator, Generator
-from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager
 from typing import Any
 
 import httpx2
@@ -27,8 +27,7 @@ import msgspec
 import openai
 
 from conductor.errors import WorkerError, WorkerUnavailable
-from conductor.model.messages import Image, Message, Part
-from conductor.model.usage import Usage
+from conductor.model.operation import CallKind
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 from serving.egress.client import guard
 from serving.schemas.openai import response_format
@@ -38,13 +37,24 @@ from serving.workers.chat_errors import error_code, status_in_stream
 from serving.workers.clouds import azure_client, credential_errors, entra_tokens
 from serving.workers.http_errors import error_text
 from serving.workers.http_guard import bound_response, end_with_connection
-from serving.workers.images import split_data_url
+from serving.workers.openai_embeddings import embedding_delta, embedding_request
+from serving.workers.openai_messages import messages_json
+from serving.workers.openai_options import logprobs_of, options_json
+from serving.workers.openai_tools import tools_json
+from serving.workers.openai_turn import ChatTurn
+from serving.workers.openai_usage import cost_of, usage_of
 from serving.workers.output_limit import within_limit
 from serving.workers.pictures import check_pictures
 from serving.workers.stall_timer import StallTimer
-from serving.workers.usage import UsageCheck, integer
+from serving.workers.usage import UsageCheck
 
 CONNECTIONS = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
+PATHS: dict[CallKind, str] = {
+    "chat": "/chat/completions",
+    "plan": "/chat/completions",
+    "text_completion": "/completions",
+    "embeddings": "/embeddings",
+}
 FINISH = {
     "stop": FinishReason.STOP,
     "eos": FinishReason.STOP,
@@ -77,7 +87,7 @@ class OpenAIWorker:
         self._tokens = entra_tokens(account)
         sdk = self._sdk()
         url = _address(account, sdk)
-        self._endpoint = _endpoint(url)
+        self._endpoints: dict[CallKind, httpx2.URL] = {kind: _endpoint(url, PATHS[kind]) for kind in PATHS}
         is_dated_azure = "api-version" in url.params
         key = {"api-key": account.api_key} if is_dated_azure and not self._tokens else sdk.auth_headers
         defaults = {**sdk.default_headers, **key}
@@ -86,6 +96,8 @@ class OpenAIWorker:
         )
         self._is_openai = url.host == "api.openai.com" or url.host.endswith(".api.openai.com")
         self._faults = account.faults("OpenAI", "OPENAI_API_KEY", url)
+        self._own = f"{url.host}{url.path}"
+        """Where its turns were written."""
 
     def _sdk(self) -> openai.AsyncOpenAI:
         account = self._account
@@ -97,7 +109,8 @@ class OpenAIWorker:
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         """See `conductor.model.worker.Worker.open`."""
-        deltas = within_limit(self._deltas(call), call)
+        is_embedding = call.site.operation == "embeddings"
+        deltas = self._embedding(call) if is_embedding else within_limit(self._deltas(call), call)
         return open_reply(self.name, self._account.model, deltas, self._account.price)
 
     async def aclose(self) -> None:
@@ -107,52 +120,97 @@ class OpenAIWorker:
             await self._tokens.aclose()
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
-        await check_pictures(call, self._endpoint.host, self._account.fetches_pictures, self._faults)
+        endpoint = self._endpoints[call.site.operation]
+        await check_pictures(call, endpoint.host, self._account.fetches_pictures, self._faults)
         request = self._request(call)
         check, timer = (
             UsageCheck(call, self._account.price),
             self._account.timer(self._faults, call.sampling.effort),
         )
-        last = Delta()
+        wants_logprobs = call.sampling.options.top_logprobs is not None
+        last, turn = Delta(), ChatTurn(call.tools.offered)
         try:
-            async with aclosing(self._arrivals(request, timer)) as arrivals:
+            async with aclosing(self._arrivals(endpoint, request, timer)) as arrivals:
                 while (chunks := await timer.next(arrivals)) is not None:
                     with self._map_errors():
                         for chunk in chunks:
                             last = self._last(chunk, last, check)
+                            turn.feed(chunk)
                     words = [said for chunk in chunks if any(said := _words(chunk))]
+                    likely = (
+                        tuple(each for chunk in chunks for each in logprobs_of(chunk))
+                        if wants_logprobs
+                        else ()
+                    )
                     if last.finish is not None or words:
                         timer.hear(is_last=last.finish is not None)
                     so_far = None if last.finish else last.usage  # the end says the rest
                     pieces = len(words) if call.coalesce else 1
-                    for text, reasoning in [_together(words)] if call.coalesce and words else words:
-                        yield Delta(text, reasoning, usage=so_far, model=last.model, pieces=pieces)
+                    is_one = (call.coalesce or wants_logprobs) and words
+                    for text, reasoning in [_together(words)] if is_one else words:
+                        yield Delta(
+                            text, reasoning, usage=so_far, model=last.model, pieces=pieces, logprobs=likely
+                        )
         except WorkerUnavailable:
             if last.finish is None:  # else the answer is whole, and only the accounts were cut off
                 raise
         if last.finish is not None:
-            yield check.delta(last)
+            end = turn.end(check.delta(last), self.name, self._own)
+            if end.finish is FinishReason.TOOL_CALLS and not end.tool_calls:
+                raise self._no_call(call)
+            yield end
 
-    async def _arrivals(self, body: dict[str, Any], timer: StallTimer) -> AsyncGenerator[list[ChatChunk]]:
+    def _no_call(self, call: Call) -> WorkerError:
+        """Why an answer that ends with calls of tools has none."""
+        if call.tools:
+            return self._faults.garble_error()
+        return self._faults.refusal("wants to call a tool, and was offered none.", "Look at its extra_body.")
+
+    async def _embedding(self, call: Call) -> AsyncGenerator[Delta]:
+        """All vectors as one piece."""
+        body = embedding_request(self._account.model, call) | dict(self._account.extra_body)
+        check = UsageCheck(call, self._account.price)
+        with self._map_errors():
+            async with self._response(self._endpoints["embeddings"], body) as response:
+                answer: object = msgspec.json.decode(await response.aread())
+        try:
+            delta = embedding_delta(answer, call, check)
+        except ValueError as exc:
+            raise self._faults.garble_error() from exc
+        yield delta
+
+    @asynccontextmanager
+    async def _response(self, endpoint: httpx2.URL, body: dict[str, Any]) -> AsyncGenerator[httpx2.Response]:
+        """The answer to `body`, its bytes unread.
+
+        Raises:
+            WorkerError: its status is an error's.
+        """
+        content = msgspec.json.encode(body)
+        headers = self._headers
+        if self._tokens is not None:
+            headers = httpx2.Headers(headers) | {"authorization": f"Bearer {await self._tokens()}"}
+        request = self._http.build_request("POST", endpoint, content=content, headers=headers)
+        response = await self._http.send(request, stream=True)
+        try:
+            try:
+                response.raise_for_status()
+            except httpx2.HTTPStatusError as exc:
+                raise await self._failure(response) from exc
+            yield response
+        finally:
+            await response.aclose()
+
+    async def _arrivals(
+        self, endpoint: httpx2.URL, body: dict[str, Any], timer: StallTimer
+    ) -> AsyncGenerator[list[ChatChunk]]:
         """The chunks that came together, as the network brings them."""
         reader = ChunkReader()
         with self._map_errors():
-            content = msgspec.json.encode(body)
-            headers = self._headers
-            if self._tokens is not None:
-                headers = httpx2.Headers(headers) | {"authorization": f"Bearer {await self._tokens()}"}
-            request = self._http.build_request("POST", self._endpoint, content=content, headers=headers)
-            response = await self._http.send(request, stream=True)
-            try:
-                try:
-                    response.raise_for_status()
-                except httpx2.HTTPStatusError as exc:
-                    raise await self._failure(response) from exc
+            async with self._response(endpoint, body) as response:
                 timer.begin()
                 async for piece in response.aiter_bytes():
                     yield [self._check_chunk(chunk) for chunk in reader.feed(piece)]
-            finally:
-                await response.aclose()
 
     def _check_chunk(self, chunk: ChatChunk) -> ChatChunk:
         """The chunk.
@@ -169,18 +227,21 @@ class OpenAIWorker:
     def _request(self, call: Call) -> dict[str, Any]:
         usual = "max_completion_tokens" if self._is_openai else "max_tokens"
         longest = self._account.accepts.output_limit_field or usual
+        is_text = call.site.operation == "text_completion"
         optional: dict[str, object] = {
-            longest: call.sampling.max_output_tokens,
+            "max_tokens" if is_text else longest: call.sampling.max_output_tokens,
             "temperature": call.sampling.temperature,
             "top_p": call.sampling.top_p,
             "stop": list(call.sampling.stop) or None,
             "seed": call.sampling.seed,
-            "reasoning_effort": call.sampling.effort,
+            "reasoning_effort": None if is_text else call.sampling.effort,
             "response_format": _response_format(call),
+            **options_json(call),
+            **tools_json(call.tools),
         }
         request: dict[str, object] = {
             "model": self._account.model,
-            "messages": [self._message(message) for message in call.messages],
+            **self._asked(call),
             "stream": True,
             "stream_options": {"include_usage": True},
         }
@@ -190,12 +251,12 @@ class OpenAIWorker:
             | dict(self._account.extra_body)
         )
 
-    def _message(self, message: Message) -> dict[str, object]:
-        """Words as a plain string, which every server takes; parts only where the user shows a picture."""
-        if not message.has_image or message.role != "user":
-            return {"role": message.role, "content": message.text}
+    def _asked(self, call: Call) -> dict[str, object]:
+        """The conversation, or the text to complete."""
+        if call.site.operation == "text_completion":
+            return {"prompt": "".join(message.text for message in call.messages)}
         try:
-            return {"role": message.role, "content": [_part(part) for part in message.parts]}
+            return {"messages": messages_json(call.messages, self.name, self._own)}
         except ValueError as exc:
             raise self._faults.refusal(f"was not asked: {exc}.") from exc
 
@@ -204,10 +265,10 @@ class OpenAIWorker:
         refused = (
             last.finish is FinishReason.CONTENT_FILTER
         )  # a refusal in words ends with "stop" all the same
-        cost_usd = check.cost_usd(_cost(chunk))
+        cost_usd = check.cost_usd(cost_of(chunk))
         return Delta(
             finish=last.finish if refused else self._finish(chunk) or last.finish,
-            usage=_usage(chunk.usage, check) or last.usage,
+            usage=usage_of(chunk.usage, check) or last.usage,
             cost_usd=last.cost_usd if cost_usd is None else cost_usd,
             cost_is_bound=last.cost_is_bound or fields(chunk.podium).get("cost_is_bound") is True,
             model=chunk.model if isinstance(chunk.model, str) and chunk.model else last.model,
@@ -226,9 +287,7 @@ class OpenAIWorker:
         if reason is None:
             return None
         if reason in ("tool_calls", "function_call"):
-            raise self._faults.refusal(
-                "wants to call a tool, and was offered none.", "Look at its extra_body."
-            )
+            return FinishReason.TOOL_CALLS
         if reason not in FINISH:
             raise self._faults.unavailable(
                 "stopped before its answer's end. Try again.", f"Its reason: {reason!r}."
@@ -266,9 +325,9 @@ def _address(account: Account, sdk: openai.AsyncOpenAI) -> httpx2.URL:
     return httpx2.URL(account.base_url) if account.base_url else sdk.base_url
 
 
-def _endpoint(url: httpx2.URL) -> httpx2.URL:
-    """Below `url`; its query, such as Azure's `api-version`, stays."""
-    return url.copy_with(path=url.path.rstrip("/") + "/chat/completions")
+def _endpoint(url: httpx2.URL, path: str) -> httpx2.URL:
+    """`path` below `url`; its query, such as Azure's `api-version`, stays."""
+    return url.copy_with(path=url.path.rstrip("/") + path)
 
 
 def _words(chunk: ChatChunk) -> tuple[str, str]:
@@ -276,7 +335,7 @@ def _words(chunk: ChatChunk) -> tuple[str, str]:
     choice = chunk.choice
     delta = choice.delta if choice else None
     if delta is None:
-        return "", ""
+        return (choice.text or "" if choice else ""), ""
     thought = delta.reasoning_content or delta.reasoning
     return delta.content or delta.refusal or "", thought if isinstance(thought, str) else ""
 
@@ -284,47 +343,6 @@ def _words(chunk: ChatChunk) -> tuple[str, str]:
 def _together(words: list[tuple[str, str]]) -> tuple[str, str]:
     """As one piece: where nobody reads along, nobody misses the seams."""
     return "".join(text for text, _ in words), "".join(thought for _, thought in words)
-
-
-def _cost(chunk: ChatChunk) -> object:
-    """What the server says the call cost so far: OpenRouter's `usage.cost`, or another Podium's
-    `podium.cost_usd`. Where OpenRouter uses a key of ours, its cost is its fee alone: none is known then.
-    """
-    usage = fields(chunk.usage)
-    if usage.get("is_byok"):
-        return None
-    cost = usage.get("cost")
-    return fields(chunk.podium).get("cost_usd") if cost is None else cost
-
-
-def _usage(reported: object, check: UsageCheck) -> Usage | None:
-    if reported is None:
-        return None
-    usage = fields(reported)
-    of_prompt, of_answer = (
-        fields(usage.get("prompt_tokens_details")),
-        fields(usage.get("completion_tokens_details")),
-    )
-    read = check.count("prompt_tokens", usage.get("prompt_tokens"))
-    said = check.count("completion_tokens", usage.get("completion_tokens"))
-    thought = check.count("reasoning_tokens", of_answer.get("reasoning_tokens"))
-    if read and thought and integer(usage.get("total_tokens")) == read + (said or 0) + thought:
-        said = (said or 0) + thought  # as xAI counts: beside the answer, not in it
-    return check.usage(
-        read,
-        said,
-        check.count("cached_tokens", of_prompt.get("cached_tokens")),
-        thought,
-        check.count("cache_write_tokens", of_prompt.get("cache_write_tokens")),
-    )
-
-
-def _part(part: Part) -> dict[str, object]:
-    if isinstance(part, Image):
-        if part.url.startswith("data:"):
-            split_data_url(part.url)  # to refuse here what the server would refuse later
-        return {"type": "image_url", "image_url": {"url": part.url, "detail": part.detail}}
-    return {"type": "text", "text": part.text}
 
 
 def _response_format(call: Call) -> dict[str, object] | None:

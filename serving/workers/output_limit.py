@@ -33,7 +33,7 @@ class OutputMeter:
 
     def add(self, delta: Delta) -> None:
         """One more piece."""
-        words = delta.text + delta.reasoning
+        words = delta.text + delta.reasoning + "".join(call.arguments for call in delta.tool_calls)
         n_bytes = len(words) if words.isascii() else len(words.encode("utf-8", "surrogatepass"))
         self._bytes += n_bytes
         self._pieces += delta.pieces if n_bytes else 0

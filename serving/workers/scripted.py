@@ -13,8 +13,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
+from conductor.model.operation import TokenLogprob
 from conductor.model.usage import FREE, Price, Usage
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
+from serving.workers.scripted_calls import ScriptedCall, calls_of, own_turns
+from serving.workers.scripted_embedding import embed
 
 KEPT_CALLS = 1000
 TOKEN = re.compile(r"\s*\S+|\s+$")
@@ -35,9 +38,12 @@ class ScriptedReply:
     """One answer, or one way to fail."""
 
     text: str = ""
-    """`{question}` in it becomes the last words of the user; every other brace stays as it is."""
+    """`{question}` in it becomes the last words of the user, `{results}` what tools gave last; every other brace stays
+    as it is."""
     reasoning: str = ""
     """Thoughts shown before the answer. They count as output."""
+    calls: tuple[ScriptedCall, ...] = ()
+    """Of tools, after the text."""
     error: ErrorKind | None = None
     """What goes wrong; None: nothing, unless `fail_after_tokens` says so."""
     retry_after_s: float | None = None
@@ -53,7 +59,8 @@ class ScriptedReply:
 
 
 class ScriptedWorker:
-    """Answers its replies in turn, and starts again after the last.
+    """Answers its replies in turn, and starts again after the last. Where replies call tools, each conversation
+    starts with the first.
 
     Attributes:
         calls: the newest `KEPT_CALLS` calls, oldest first.
@@ -93,6 +100,7 @@ class ScriptedWorker:
         self.open_calls = 0
         self._replies = [ScriptedReply(reply) if isinstance(reply, str) else reply for reply in replies]
         self._turn = 0
+        self._calls_tools = any(reply.calls for reply in self._replies)
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         """See `conductor.model.worker.Worker.open`."""
@@ -102,30 +110,55 @@ class ScriptedWorker:
         """Nothing to close."""
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
-        reply = self._replies[self._turn % len(self._replies)]
-        self._turn += 1
+        index = self._next_reply(call)
+        reply = self._replies[index]
         self.calls.append(call)
         self.open_calls += 1
         try:
             await asyncio.sleep(self.delay_s)
             if reply.error is not None and reply.fail_after_tokens is None:
                 raise self._error(reply)
-            async with aclosing(self._say(call, reply)) as deltas:
+            async with aclosing(self._say(call, reply, index)) as deltas:
                 async for delta in deltas:
                     yield delta
         finally:
             self.open_calls -= 1
 
-    async def _say(self, call: Call, reply: ScriptedReply) -> AsyncGenerator[Delta]:
+    def _next_reply(self, call: Call) -> int:
+        if not self._calls_tools:
+            self._turn += 1
+            return (self._turn - 1) % len(self._replies)
+        own = own_turns(self.name, call.messages)
+        first = own[-1].payload["reply"] + 1 if own else 0
+        order = [(first + n) % len(self._replies) for n in range(len(self._replies))]
+        return next((n for n in order if call.tools or not self._replies[n].calls), order[0])
+
+    async def _say(self, call: Call, reply: ScriptedReply, index: int) -> AsyncGenerator[Delta]:
+        if call.site.operation == "embeddings":
+            vectors = embed([message.text for message in call.messages], call.sampling.options.dimensions)
+            yield Delta(
+                vectors, finish=FinishReason.STOP, usage=Usage(prompt_tokens(call), 0), model=self.model
+            )
+            return
         pieces, finish = self._pieces(call, reply)
         started_s = asyncio.get_running_loop().time()
         for index, piece in enumerate(pieces):
             await self._before_token(index, started_s, reply)
             yield piece
         await self._before_token(len(pieces), started_s, reply, is_last=True)
+        n_before = len(own_turns(self.name, call.messages)) if reply.calls else 0
+        calls, native = calls_of(self.name, index, reply.calls, call.tools.offered, n_before)
+        finish = FinishReason.TOOL_CALLS if calls else finish
         thought_tokens = sum(1 for piece in pieces if piece.reasoning)
-        usage = Usage(prompt_tokens(call), len(pieces), reasoning_tokens=thought_tokens)
-        yield Delta(finish=finish, usage=reply.usage or usage, model=self.model)
+        n_written = len(pieces) + sum(len(TOKEN.findall(each.arguments)) for each in calls)
+        usage = Usage(prompt_tokens(call), n_written, reasoning_tokens=thought_tokens)
+        yield Delta(
+            finish=finish,
+            usage=reply.usage or usage,
+            model=self.model,
+            tool_calls=calls,
+            native=native,
+        )
 
     async def _before_token(
         self, index: int, started_s: float, reply: ScriptedReply, is_last: bool = False
@@ -144,12 +177,18 @@ class ScriptedWorker:
     def _pieces(self, call: Call, reply: ScriptedReply) -> tuple[list[Delta], FinishReason]:
         """Thoughts and answer, token by token, cut where the call wants them cut."""
         question = next((m.text for m in reversed(call.messages) if m.role == "user"), "")
+        gave = next((m.tool_results for m in reversed(call.messages) if m.tool_results), ())
         text = reply.text.replace("{question}", question)
+        text = text.replace("{results}", ", ".join(each.text for each in gave))
         cuts = [at for at in (text.find(stop) for stop in call.sampling.stop if stop) if at >= 0]
         if cuts:
             text = text[: min(cuts)]
         pieces = [Delta(reasoning=thought, model=self.model) for thought in TOKEN.findall(reply.reasoning)]
-        pieces += [Delta(text=word, model=self.model) for word in TOKEN.findall(text)]
+        sure = call.sampling.options.top_logprobs is not None  # as a script is of each of its words
+        pieces += [
+            Delta(text=word, model=self.model, logprobs=(TokenLogprob(word, 0.0),) if sure else ())
+            for word in TOKEN.findall(text)
+        ]
         if call.sampling.max_output_tokens is not None and len(pieces) > call.sampling.max_output_tokens:
             return pieces[: call.sampling.max_output_tokens], FinishReason.LENGTH
         return pieces, FinishReason.STOP if cuts else reply.finish

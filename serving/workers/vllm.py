@@ -6,12 +6,13 @@ Knows what crosses the border to an engine's replica; does not know Ray, nor vLL
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from conductor.errors import WorkerError
 from conductor.model.answer_format import AnswerFormat
 from conductor.model.messages import Image, Message, Text
+from conductor.model.operation import WireOptions
 from conductor.model.usage import FREE, Price, Usage
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 
@@ -36,6 +37,10 @@ class EngineCall:
     """Where a LoRA adapter is, under a name that is never used twice: see `serving.lora.adapters`."""
     gap_s: float = 0.0
     """The least time between two messages of the answer; the first and the last do not wait."""
+    is_text: bool = False
+    """The words of `messages` are the prompt as they stand: no chat template is laid around them."""
+    penalties: dict[str, Any] = field(default_factory=dict[str, Any])
+    """`frequency_penalty`, `presence_penalty` and `logit_bias`, as vLLM's sampling parameters take them."""
 
 
 UNREAD_GAP_S = 0.25
@@ -151,7 +156,19 @@ class VllmWorker:
             call.answer_format,
             self._adapter,
             UNREAD_GAP_S if call.coalesce else 0.0,
+            is_text=call.site.operation == "text_completion",
+            penalties=_penalties(call.sampling.options),
         )
+
+
+def _penalties(options: WireOptions) -> dict[str, Any]:
+    """Those that are asked for."""
+    given = {
+        "frequency_penalty": options.frequency_penalty,
+        "presence_penalty": options.presence_penalty,
+        "logit_bias": {int(each.token): each.bias for each in options.logit_bias or ()} or None,
+    }
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _openai(message: Message) -> dict[str, Any]:
@@ -164,4 +181,6 @@ def _openai(message: Message) -> dict[str, Any]:
                 parts.append({"type": "text", "text": text})
             case Image(url=url):
                 parts.append({"type": "image_url", "image_url": {"url": url}})
+            case _:
+                pass
     return {"role": message.role, "content": parts}

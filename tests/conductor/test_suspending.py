@@ -103,7 +103,8 @@ async def test_parallel_steps_wait_together_and_each_goes_on_with_its_own_result
     assert (len(a.calls), len(b.calls)) == (1, 2)
     records, end = await run(team(a, b, c), records=records, sent=given((number_of["a"], "for a")))
     assert isinstance(end, RunFinished)
-    assert "A" in end.answer and "B" in end.answer
+    assert "A" in end.answer
+    assert "B" in end.answer
     assert "for a" not in end.answer, "others see what their access list gives them"
     assert (len(a.calls), len(b.calls), len(c.calls)) == (2, 2, 1)
 

@@ -1,25 +1,32 @@
-"""OpenAI's `chat.completion` of a finished run."""
+"""OpenAI's `chat.completion` of a run."""
 
 from typing import Any
 
 from conductor.run.record import RunRecords
+from serving.api.dialect import CallId
+from serving.api.dialects.chat_logprobs import logprobs_json
+from serving.api.dialects.chat_tools import call_json
 from serving.api.record_json import model_name, summary, usage
 
 Json = dict[str, Any]
 
 
-def completion(records: RunRecords, *, trace: bool) -> Json:
-    """`chat.completion` of a finished run."""
+def completion(records: RunRecords, call_id: CallId, *, trace: bool) -> Json:
+    """`chat.completion` of a run that has finished, or waits for results of tools."""
     record = records.record
     reasoning = record.answering.reasoning if record.answering else ""
-    message: Json = {"role": "assistant", "content": record.answer, "refusal": None}
+    calls = [call_json(call_id(pending.number), pending.call) for pending in record.pending]
+    content = record.shown or (None if calls else "")
+    message: Json = {"role": "assistant", "content": content, "refusal": None, "annotations": []}
+    if calls:
+        message["tool_calls"] = calls
     if reasoning:
         message["reasoning_content"] = reasoning
     choice: Json = {
         "index": 0,
         "message": message,
-        "logprobs": None,
-        "finish_reason": record.finish.value if record.finish else "stop",
+        "logprobs": logprobs_json(record.answering.logprobs if record.answering else ()),
+        "finish_reason": "tool_calls" if calls else record.finish.value if record.finish else "stop",
     }
     return {
         "id": chat_id(record.id),

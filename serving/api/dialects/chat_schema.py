@@ -12,21 +12,21 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    ValidationError,
     field_validator,
     model_validator,
 )
-from pydantic_core import ErrorDetails
 
-from conductor.errors import BadTask
 from serving.api.dialects.chat_format import ResponseFormat
+from serving.api.dialects.chat_options import MOST_CHOICES, ChatOptionFields, NotedFields
+from serving.api.dialects.chat_tools import MessageTools, ToolFields
 from serving.api.dialects.chat_unserved import (
-    TOOL_ROLES,
+    LEGACY_ROLE,
     UnservedFields,
     UnservedMessageFields,
     refuse_unserved,
 )
-from serving.api.request import MOST, Effort, Podium
+from serving.api.dialects.read_body import read_body
+from serving.api.request import MOST, Effort, Podium, or_empty
 from serving.workers.images import split_data_url
 
 MOST_PARTS = 2048
@@ -104,10 +104,10 @@ ContentPart = Annotated[
 ]
 
 
-class ChatMessage(UnservedMessageFields):
+class ChatMessage(MessageTools, UnservedMessageFields):
     """One turn."""
 
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[ContentPart], Field(max_length=MOST_PARTS, fail_fast=True)] | None = None
     refusal: str | None = None
     """An assistant's, which took the place of its content."""
@@ -119,15 +119,21 @@ class StreamOptions(_Ignoring):
     include_usage: bool = False
 
 
-def _or_empty(value: Any) -> Any:
-    return {} if value is None else value
-
-
 def _list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-class ChatRequest(UnservedFields):
+StopSequences = (
+    Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=MOST_STOP_CHARS)]],
+        Field(max_length=16, fail_fast=True),
+        BeforeValidator(_list),
+    ]
+    | None
+)
+
+
+class ChatRequest(ToolFields, ChatOptionFields, NotedFields, UnservedFields):
     """The body of `POST /v1/chat/completions` and `POST /v1/plans`."""
 
     model: str
@@ -138,19 +144,11 @@ class ChatRequest(UnservedFields):
     max_completion_tokens: int | None = Field(default=None, ge=1, le=MOST)
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
-    stop: (
-        Annotated[
-            list[Annotated[str, Field(min_length=1, max_length=MOST_STOP_CHARS)]],
-            Field(max_length=16, fail_fast=True),
-            BeforeValidator(_list),
-        ]
-        | None
-    ) = None
+    stop: StopSequences = None
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
-    n: Literal[1] | None = 1
     response_format: ResponseFormat | None = None
     reasoning_effort: Effort | None = None
-    podium: Annotated[Podium, BeforeValidator(_or_empty)] = Field(default_factory=Podium)
+    podium: Annotated[Podium, BeforeValidator(or_empty)] = Field(default_factory=Podium)
 
 
 def read(body: bytes) -> ChatRequest:
@@ -159,50 +157,14 @@ def read(body: bytes) -> ChatRequest:
     Raises:
         BadTask: naming the field, in the caller's spelling, and what it may be.
     """
-    try:
-        request = ChatRequest.model_validate_json(body)
-    except ValidationError as exc:
-        fault = _innermost(exc.errors(include_url=False, include_context=False))
-        if fault["type"] == "json_invalid":
-            raise BadTask(f"The body is not JSON: {fault['msg']}.", param="body") from exc
-        param = place(fault["loc"]) or "body"
-        said = (
-            "is not a field of it"
-            if fault["type"] == "extra_forbidden"
-            else fault["msg"].removeprefix("Value error, ")
-        )
-        raise BadTask(f"{param}: {said}.{_remedy(param, fault['input'])}", param=param) from exc
+    request = read_body(ChatRequest, body, _remedy)
     refuse_unserved(request, list(request.messages))
     return request
 
 
-def _innermost(faults: list[ErrorDetails]) -> ErrorDetails:
-    """The first fault; where a field may be of several sorts, that of the sort the caller came nearest to."""
-    first = place(faults[0]["loc"])
-    return max((f for f in faults if place(f["loc"]).startswith(first)), key=lambda fault: len(fault["loc"]))
-
-
-def place(loc: tuple[int | str, ...]) -> str:
-    """A validator's location as a caller writes it, `messages[0].content`: which sort was tried is left
-    out.
-    """
-    written = ""
-    for index, part in enumerate(loc):
-        before = loc[index - 1] if index else None
-        is_sort = before in ("content", "access") and isinstance(part, str)
-        is_sort |= (
-            isinstance(before, int) and part in ("text", "image_url", "refusal") and index < len(loc) - 1
-        )
-        if isinstance(part, int):
-            written += f"[{part}]"
-        elif not is_sort:
-            written += f".{part}" if written else part
-    return written
-
-
 def _remedy(param: str, given: object) -> str:
-    if given in TOOL_ROLES and param.endswith("].role"):
-        return " Results of tools are not served yet."
+    if given == LEGACY_ROLE and param.endswith("].role"):
+        return " Send the results of tools with the role `tool`."
     if (
         param.startswith("podium.")
         and param.count(".") == 1
@@ -213,5 +175,5 @@ def _remedy(param: str, given: object) -> str:
         "messages": ' Send at least one message, such as {"role": "user", "content": "..."}.',
         "model": " GET /v1/models lists the names.",
         "podium.max_cost_usd": f" Give dollars above 0 and up to {MOST}, or leave it out for no limit.",
-        "n": " One answer a request.",
+        "n": f" At most {MOST_CHOICES} answers a request.",
     }.get(param, "")

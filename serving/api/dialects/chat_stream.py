@@ -3,6 +3,9 @@
 import time
 from typing import Any
 
+from conductor.model.messages import PendingCall
+from conductor.model.operation import TokenLogprob
+from conductor.model.worker import FinishReason
 from conductor.run.events import (
     AnswerDelta,
     CallQueued,
@@ -12,6 +15,7 @@ from conductor.run.events import (
     RunDetached,
     RunFailed,
     RunFinished,
+    RunSuspended,
     StepAborted,
     StepFinished,
     StepFirstToken,
@@ -19,26 +23,30 @@ from conductor.run.events import (
     StepReused,
 )
 from conductor.run.run import Run
-from serving.api import record_json
-from serving.api.dialect import cancelled, interrupted
+from serving.api import event_json, record_json
+from serving.api.dialect import CallId, cancelled, interrupted
 from serving.api.dialects.chat_completion import chat_id
 from serving.api.dialects.chat_errors import chat_error_body
+from serving.api.dialects.chat_logprobs import logprobs_json
+from serving.api.dialects.chat_tools import call_json
 from serving.api.encode import dumps
 from serving.api.request import ApiRequest
 
 Json = dict[str, Any]
 DONE = b"data: [DONE]\n\n"
+HEARTBEAT = b": still working\n\n"
 
 
 class ChatEncoder:
     """Events as the bytes of `chat.completion.chunk`s. No pydantic here: a chunk is a few dictionaries."""
 
-    def __init__(self, run: Run, request: ApiRequest) -> None:
+    def __init__(self, run: Run, request: ApiRequest, call_id: CallId) -> None:
         self._run, self._podium = run, request.podium
+        self._call_id = call_id
         self._answering = False
         self._with_usage = request.include_usage
         record = run.record
-        self._head: Json = {
+        self.head: Json = {
             "id": chat_id(record.id),
             "object": "chat.completion.chunk",
             "created": int(time.time()),
@@ -53,14 +61,16 @@ class ChatEncoder:
         """What `event` puts on the stream; nothing, for most."""
         match event:
             case StepFirstToken():  # by now it is known who answers
-                self._head["model"] = record_json.model_name(self._run.record)
+                self.head["model"] = record_json.model_name(self._run.record)
                 return self._progress(event)
-            case AnswerDelta(text=text, reasoning=reasoning):
+            case AnswerDelta(text=text, reasoning=reasoning, logprobs=logprobs):
                 self._answering = True
                 delta: Json = {"content": text} if text else {}
-                return self._delta(delta | ({"reasoning_content": reasoning} if reasoning else {}))
+                return self._delta(delta | ({"reasoning_content": reasoning} if reasoning else {}), logprobs)
             case RunFinished(finish=finish):
-                return self._last_chunks(finish.value)
+                return self.last_chunks(_last_choice(finish.value))
+            case RunSuspended(calls=calls):
+                return self._calls(calls) + self.last_chunks(_last_choice(FinishReason.TOOL_CALLS.value))
             case RunFailed(failure=failure):
                 return _data(chat_error_body(failure, self._run.record.id)) + DONE
             case RunCancelled():
@@ -70,33 +80,51 @@ class ChatEncoder:
             case _:
                 return self._progress(event)
 
+    def heartbeat(self) -> bytes:
+        """See `Encoder.heartbeat`."""
+        return HEARTBEAT
+
     def _progress(self, event: Event) -> bytes:
-        if self._podium.progress == "off" or (shown := record_json.progress(event)) is None:
+        if self._podium.progress == "off" or (shown := event_json.progress(event)) is None:
             return b""
         if self._podium.progress == "events":
-            return self._chunk({"choices": [], "podium": shown})
+            return self.chunk({"choices": [], "podium": shown})
         line = "" if self._answering else in_words(event)
         return self._delta({"reasoning_content": line}) if line else b""
 
-    def _last_chunks(self, reason: str) -> bytes:
+    def _calls(self, calls: tuple[PendingCall, ...]) -> bytes:
+        """A chunk for each: their arguments are whole by now."""
+        written = [call_json(self._call_id(pending.number), pending.call) for pending in calls]
+        return b"".join(
+            self._delta({"tool_calls": [{"index": index} | call]}) for index, call in enumerate(written)
+        )
+
+    def last_chunks(self, choice: Json) -> bytes:
+        """The end: the last piece of the choice, the run's summary, and usage where it was asked for."""
         record = self._run.record
-        last = self._chunk(
+        last = self.chunk(
             {
-                "choices": [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": reason}],
+                "choices": [choice],
                 "podium": record_json.summary(record, self._run.records.inner, trace=self._podium.trace),
             }
         )
         if not self._with_usage:
             return last + DONE
-        return last + _data(self._head | {"choices": [], "usage": record_json.usage(record)}) + DONE
+        return last + _data(self.head | {"choices": [], "usage": record_json.usage(record)}) + DONE
 
-    def _delta(self, delta: Json) -> bytes:
-        return self._chunk(
-            {"choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}]}
+    def _delta(self, delta: Json, logprobs: tuple[TokenLogprob, ...] = ()) -> bytes:
+        likely = logprobs_json(logprobs)
+        return self.chunk(
+            {"choices": [{"index": 0, "delta": delta, "logprobs": likely, "finish_reason": None}]}
         )
 
-    def _chunk(self, rest: Json) -> bytes:
-        return _data(self._head | rest | ({"usage": None} if self._with_usage else {}))
+    def chunk(self, rest: Json) -> bytes:
+        """One chunk with `rest` in it."""
+        return _data(self.head | rest | ({"usage": None} if self._with_usage else {}))
+
+
+def _last_choice(reason: str) -> Json:
+    return {"index": 0, "delta": {}, "logprobs": None, "finish_reason": reason}
 
 
 def in_words(event: Event) -> str:

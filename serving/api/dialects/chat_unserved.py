@@ -6,31 +6,20 @@ by default. A test holds these fields and `chat_schema.ChatRequest` against the 
 new one is decided about.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict
 
 from conductor.errors import BadTask
 
-WITHOUT_EFFECT = frozenset(
-    {
-        "metadata",
-        "parallel_tool_calls",
-        "prediction",
-        "prompt_cache_key",
-        "prompt_cache_options",
-        "prompt_cache_retention",
-        "safety_identifier",
-        "service_tier",
-        "store",
-        "user",
-    }
-)
-"""Known, and ignored: they are about storage, price, speed or accounting, or about tools, which are refused
-anyway."""
-TOOL_ROLES = ("tool", "function")
+LEGACY_ROLE = "function"
+LEGACY = {
+    "functions": "Send `tools` in its place.",
+    "function_call": "Send `tool_choice`, or in a message `tool_calls`, in its place.",
+}
+"""What OpenAI's own names for the first form of tools were replaced by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +36,8 @@ class UnservedFields(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 
-    tools: Any = None
-    tool_choice: Annotated[Any, Neutral(("none", "auto"))] = None
     functions: Any = None
     function_call: Annotated[Any, Neutral(("none", "auto"))] = None
-    logprobs: Any = None
-    top_logprobs: Any = None
-    logit_bias: Any = None
-    frequency_penalty: Any = None
-    presence_penalty: Any = None
-    verbosity: Annotated[Any, Neutral(("medium",))] = None
     modalities: Annotated[Any, Neutral((["text"],))] = None
     audio: Any = None
     web_search_options: Any = None
@@ -68,7 +49,6 @@ class UnservedMessageFields(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 
-    tool_calls: Any = None
     function_call: Any = None
     audio: Any = None
 
@@ -80,7 +60,7 @@ def refuse_unserved(request: UnservedFields, messages: Sequence[UnservedMessageF
         BadTask: one of them would change the answer.
     """
     for name, field in UnservedFields.model_fields.items():
-        if name == "tools" and request.tool_choice == "none":
+        if name == "functions" and request.function_call == "none":
             continue  # offered, and none may be called
         _refuse(name, getattr(request, name), field.metadata)
     for index, message in enumerate(messages):
@@ -91,16 +71,7 @@ def refuse_unserved(request: UnservedFields, messages: Sequence[UnservedMessageF
 def _refuse(place: str, value: object, metadata: Sequence[object]) -> None:
     neutral = [each for mark in metadata if isinstance(mark, Neutral) for each in mark.values]
     switched_on = place == "web_search_options" and value == {}  # there, any object asks for the search
-    if (not value or value in neutral or _is_zero(value)) and not switched_on:
+    if (not value or value in neutral) and not switched_on:
         return
-    raise BadTask(
-        f"{place} is not served yet, and would change the answer. Leave it out, or ask a model's own API.",
-        param=place,
-    )
-
-
-def _is_zero(value: object) -> bool:
-    """Whether it is an object of nothing but zeros, as a `logit_bias` that moves nothing."""
-    return isinstance(value, Mapping) and all(
-        each == 0 for each in cast(Mapping[str, object], value).values()
-    )
+    remedy = LEGACY.get(place.rpartition(".")[2], "Leave it out, or ask a model's own API.")
+    raise BadTask(f"{place} is not served yet, and would change the answer. {remedy}", param=place)

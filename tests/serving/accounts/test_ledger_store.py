@@ -38,6 +38,16 @@ async def test_a_hold_is_replaced_by_its_bill_once(ledgers: Ledgers) -> None:
     assert await ledgers.entries() == [("call", 12, 1, 0)]
 
 
+async def test_a_hold_that_is_refused_is_asked_again_after_the_bills_that_wait(ledgers: Ledgers) -> None:
+    await ledgers.set_caps(100)
+    request = ledgers.request(80)
+    assert await ledgers.store.hold(request) is None
+    settled = ledgers.store.settle(bill(request, 1))
+    assert not settled.done()
+    assert await ledgers.store.hold(ledgers.request(80)) is None, "the earlier hold is 1 cent by now"
+    assert await ledgers.cents() == (1, 80)
+
+
 async def test_an_unknown_cost_is_all_that_was_held_and_a_higher_one_is_posted_in_full(
     ledgers: Ledgers,
 ) -> None:

@@ -17,7 +17,11 @@ from conductor.run.ledger import BudgetLedger
 from serving.accounts.account_ledgers import AccountLedgers
 from serving.accounts.directory import Directory
 from serving.api.app import build_api
+from serving.batches.memory_store import MemoryBatchStore
+from serving.batches.runner import Batches, Clock
+from serving.batches.store import BatchStore
 from serving.pool import Engines, build_pool
+from serving.runs.rows import now_us
 from serving.runs.service import Service
 from serving.runs.store import RecordStore
 from serving.settings.settings import Settings, parse
@@ -73,6 +77,7 @@ class Served:
     service: Service
     url: str
     http: httpx2.AsyncClient
+    batches: Batches
     ledgers: list[BudgetLedger] = field(default_factory=list[BudgetLedger])
 
     def worker(self, name: str) -> ScriptedWorker:
@@ -175,6 +180,8 @@ async def served(
     directory: Directory | None = None,
     ledgers: AccountLedgers | None = None,
     store: RecordStore | None = None,
+    batch_store: BatchStore | None = None,
+    clock: Clock = now_us,
 ) -> AsyncGenerator[Served]:
     """Serve `settings` on a free port of the loopback; at the end nothing may be left of any run."""
     checked = settings if isinstance(settings, Settings) else parse(settings)
@@ -182,13 +189,17 @@ async def served(
     service = Service(
         build_pool(checked, environ or {}, engines or {}), store, ledgers=ledgers, policies=policies
     )
+    work = Batches(batch_store or MemoryBatchStore(), service, policies, clock)
     SPANS.clear()
     async with (
-        listening(build_api(service, directory=directory)) as url,
+        listening(build_api(service, directory=directory, work=work)) as url,
         httpx2.AsyncClient(base_url=url, timeout=20) as http,
     ):
-        running = Served(service, url, http)
-        yield running
+        running = Served(service, url, http, work)
+        try:
+            yield running
+        finally:
+            await work.aclose()
         await running.quiet()
 
 

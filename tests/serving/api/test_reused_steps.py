@@ -12,7 +12,7 @@ from conductor.run.events import Event
 from conductor.run.lifecycle import open_run, resume_run
 from conductor.run.record import RunRecords
 from evaluation.backends.over_http import outcome_of_answer, outcome_of_workflow
-from serving.api import record_json
+from serving.api import event_json, record_json
 from serving.api.dialects.chat_completion import completion
 from serving.api.dialects.chat_stream import in_words
 from serving.telemetry import metrics
@@ -64,7 +64,7 @@ async def test_a_reused_call_is_measured_once() -> None:
 
 async def test_progress_shows_a_step_that_is_reused() -> None:
     _, events = await continued()
-    shown = [record_json.progress(event) for event in events]
+    shown = [event_json.progress(event) for event in events]
     reused = [each for each in shown if each and each["type"] == "step_reused"]
     assert [(each["plan"], each["step"], each["reused_from"]) for each in reused] == [(1, 0, 0)]
     assert "Step 1 is done.\n" in map(in_words, events)
@@ -75,5 +75,5 @@ async def test_an_evaluation_over_http_counts_it_once() -> None:
     workflow: dict[str, Any] = record_json.workflow(records.record)
     outcome = outcome_of_workflow(workflow)
     assert outcome.calls == sum(each.usage is not None for each in records.record.calls)
-    of_answer = outcome_of_answer(completion(records, trace=True), "boss")
+    of_answer = outcome_of_answer(completion(records, str, trace=True), "boss")
     assert of_answer.calls == 2 + 2, "two plans, two steps"

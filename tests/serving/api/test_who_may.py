@@ -6,22 +6,30 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import anthropic
+import httpx2
 import openai
 import pytest
 
+from conductor.run.record import Account
 from serving.accounts.authenticator import Authenticator
 from serving.accounts.keys import ApiKey
 from serving.api.app import build_api
 from serving.api.authentication import Authentication, read_credential
+from serving.batches.model import Batch, File
 from serving.pool import build_pool
 from serving.runs.service import Service
 from serving.settings.settings import parse
 from tests.serving.api import access_table
 from tests.serving.api.keyed import KEYS, Keyed, keyed
-from tests.serving.api.served import ASK, scripted, served, team
+from tests.serving.api.served import ASK, Json, scripted, served, team
 
 WHO = (None, "wrong", "other team", "only run", "only read", "mine", "admin")
 CHAT = "/v1/chat/completions"
+ASKED: Json = {"model": "mini", "input": "Why is the sky blue?"}
+
+
+FILE, WORK = f"file-{'0' * 32}", f"batch_{'0' * 32}"
+BATCH = {"input_file_id": FILE, "endpoint": CHAT, "completion_window": "24h"}
 
 
 class Asked(NamedTuple):
@@ -38,6 +46,8 @@ RUNS, READS, ADMINS = (401, 401, 200, 200, 403, 200, 200), (401, 401, 200, 403, 
 CREATES = (*ADMINS[:-1], 201)
 EVERYBODY, ANY_KEY = (200,) * 7, (401, 401, 200, 200, 200, 200, 200)
 OF_MY_TEAM, OF_MY_TEAM_TO_RUN = (401, 401, 404, 403, 200, 200, 200), (401, 401, 404, 200, 403, 200, 200)
+OF_MY_TEAM_TO_READ_AND_RUN = (401, 401, 404, 404, 403, 200, 200)
+"""A key that may not read sees the responses that it asked for itself."""
 TABLE = (
     Asked("GET", "/healthz", EVERYBODY),
     Asked("GET", "/readyz", EVERYBODY),
@@ -46,11 +56,35 @@ TABLE = (
     Asked("GET", "/v1/models/{name:path}", ANY_KEY),
     Asked("POST", CHAT, RUNS, ASK),
     Asked("POST", CHAT, RUNS, ASK | {"stream": True}),
+    Asked("POST", "/v1/completions", RUNS, {"model": "a", "prompt": "Once"}),
+    Asked("POST", "/v1/embeddings", (*RUNS[:2], 400, 400, 403, 400, 400), {"model": "a", "input": "x"}),
+    Asked("POST", "/v1/messages", RUNS, ASK | {"max_tokens": 50}),
+    Asked("POST", "/v1/messages", RUNS, ASK | {"max_tokens": 50, "stream": True}),
+    Asked("POST", "/v1/messages/count_tokens", RUNS, ASK),
+    Asked("POST", "/v1/responses", RUNS, ASKED),
+    Asked("POST", "/v1/responses", RUNS, ASKED | {"stream": True}),
+    Asked("POST", "/v1/responses/input_tokens", RUNS, ASKED),
+    Asked("POST", "/v1/responses/compact", RUNS, ASKED),
+    Asked("GET", "/v1/responses/{response_id}", OF_MY_TEAM),
+    Asked("GET", "/v1/responses/{response_id}/input_items", OF_MY_TEAM),
+    Asked("POST", "/v1/responses/{response_id}/cancel", OF_MY_TEAM_TO_READ_AND_RUN, {}),
+    Asked(
+        "DELETE", "/v1/responses/{response_id}", (*OF_MY_TEAM_TO_READ_AND_RUN[:-1], 404)
+    ),  # it is gone by then
     Asked("POST", "/v1/plans", RUNS, ASK),
     Asked("GET", "/v1/workflows", READS),
     Asked("GET", "/v1/workflows/{id}", OF_MY_TEAM),
     Asked("GET", "/v1/workflows/{id}/events", OF_MY_TEAM),
     Asked("POST", "/v1/workflows/{id}/cancel", OF_MY_TEAM_TO_RUN, {}),
+    Asked("POST", "/v1/files", RUNS),
+    Asked("GET", "/v1/files", READS),
+    Asked("GET", "/v1/files/{file}", OF_MY_TEAM),
+    Asked("GET", "/v1/files/{file}/content", OF_MY_TEAM),
+    Asked("POST", "/v1/batches", (401, 401, 404, 200, 403, 200, 200), BATCH),
+    Asked("GET", "/v1/batches", READS),
+    Asked("GET", "/v1/batches/{batch}", OF_MY_TEAM),
+    Asked("POST", "/v1/batches/{batch}/cancel", OF_MY_TEAM_TO_RUN, {}),
+    Asked("DELETE", "/v1/files/{file}", (401, 401, 404, 200, 403, 404, 404)),  # the first that may deletes it
     Asked("GET", "/v1/replicas", ADMINS),
     Asked("GET", "/v1/admin/teams", ADMINS),
     Asked("POST", "/v1/admin/teams", CREATES, {"name": "new"}),
@@ -70,6 +104,7 @@ TABLE = (
     Asked("DELETE", "/v1/admin/keys/{key}", ADMINS),
     Asked("POST", "/v1/admin/reload", (*ADMINS[:-1], 400), {}),  # it was started from no file
     Asked("GET", "/v1/admin/openapi.json", ADMINS),
+    Asked("GET", "/v1/openapi.json", ANY_KEY),
 )
 """Every route, each method of it at least once."""
 NOT_THERE, NOT_SO = (401, 401, 404, 404, 404, 404, 404), (401, 401, 405, 405, 405, 405, 405)
@@ -113,14 +148,37 @@ async def run_of(it: Keyed, who: str) -> str:
     return answer.headers["x-podium-workflow-id"]
 
 
+async def add_file_and_batch(it: Keyed) -> None:
+    store, account, later_us = it.api.batches.store, Account(it.ids["mine"], it.ids["search"]), 10**18
+    await store.add_file(File(FILE, account, "batch", "in.jsonl", 3, 1, later_us), b"{}\n")
+    await store.add(Batch(WORK, account, "", "completed", FILE, CHAT, {}, 1, 1, later_us))
+
+
+async def send(it: Keyed, who: str | None, asked: Asked, path: str) -> httpx2.Response:
+    if (asked.method, path) != ("POST", "/v1/files"):
+        return await it.ask(who, asked.method, path, asked.body, asked.headers)
+    form: Any = {"data": {"purpose": "batch"}, "files": {"file": ("in.jsonl", b"{}")}}
+    return await it.api.http.post(path, headers=it.headers(who), **form)
+
+
 async def test_every_route_gives_every_sort_of_key_what_it_may_have_and_nothing_else(it: Keyed) -> None:
     id = await run_of(it, "mine")
     spare = (await it.directory.create_key("spare"))[1].id
-    names = {"name:path": "mini", "id": id, "team": it.ids["search"], "key": spare}
+    response = (await it.ask("mine", "POST", "/v1/responses", ASKED)).json()["id"]
+    await add_file_and_batch(it)
+    names = {
+        "name:path": "mini",
+        "id": id,
+        "response_id": response,
+        "team": it.ids["search"],
+        "key": spare,
+        "file": FILE,
+        "batch": WORK,
+    }
     seen: dict[tuple[str, str], tuple[int, ...]] = {}
     for asked in (*TABLE, *BESIDES):
         path = re.sub(r"\{([^}]+)\}", lambda place: names[place[1]], asked.path)
-        answers = [await it.ask(who, asked.method, path, asked.body, asked.headers) for who in WHO]
+        answers = [await send(it, who, asked, path) for who in WHO]
         seen[asked.method, asked.path] = tuple(answer.status_code for answer in answers)
         assert seen[asked.method, asked.path] == asked.statuses, asked
         for answer in answers:
@@ -139,6 +197,8 @@ def test_the_table_has_every_route() -> None:
     same = {
         f"/v1/admin/{of}s/{{id}}{end}": f"/v1/admin/{of}s/{{{of}}}{end}" for of in ends for end in ends[of]
     }
+    same |= {f"/v1/files/{{id}}{end}": f"/v1/files/{{file}}{end}" for end in ("", "/content")}
+    same |= {f"/v1/batches/{{id}}{end}": f"/v1/batches/{{batch}}{end}" for end in ("", "/cancel")}
     asked = {(each.method, each.path) for each in TABLE}
     assert asked == {(method, same.get(path, path)) for method, path in served}, (
         "a route, or a row, is missing"

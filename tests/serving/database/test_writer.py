@@ -41,6 +41,11 @@ ADD: Operation[str, str] = Operation("team", insert_in_postgresql, insert_in_sql
 ADD_LATER: Operation[str, str] = Operation("team", insert_in_postgresql, insert_in_sqlite, is_kept=True)
 
 
+ADD_PATIENTLY: Operation[str, str] = Operation(
+    "team", insert_in_postgresql, insert_in_sqlite, is_kept=True, patience_s=0.3
+)
+
+
 @pytest.fixture
 async def writer(store_address: Address) -> AsyncGenerator[Writer]:
     batches.clear()
@@ -59,6 +64,28 @@ async def test_what_is_asked_for_at_once_is_committed_together(writer: Writer) -
     assert await asyncio.gather(*(writer.do(ADD, name) for name in asked)) == asked
     assert await names(writer.address) == asked
     assert batches == [256, 44]
+
+
+async def test_what_has_patience_gathers_and_is_written_after_what_somebody_waits_for(writer: Writer) -> None:
+    patient = [writer.post(ADD_PATIENTLY, name) for name in "ab"]
+    await writer.do(ADD, "c")
+    await asyncio.gather(*patient)
+    assert batches == [1, 2]
+
+
+async def test_what_has_patience_is_written_first_where_it_is_hurried_or_the_writer_closes(
+    store_address: Address,
+) -> None:
+    batches.clear()
+    await (await open_database(store_address)).aclose()
+    async with Writer(store_address) as writer:
+        assert not writer.hurry(), "nothing waits"
+        writer.post(ADD_PATIENTLY, "a")
+        assert writer.hurry()
+        await writer.do(ADD, "b")
+        assert await names(store_address) == ["a", "b"]
+        writer.post(ADD_PATIENTLY, "c")
+    assert await names(store_address) == ["a", "b", "c"]
 
 
 async def test_a_faulty_item_fails_alone(writer: Writer) -> None:

@@ -125,6 +125,34 @@ async def test_a_page_that_the_settings_name_may_ask_and_read_the_answer() -> No
         assert "x-podium-workflow-id" in answer.headers["access-control-expose-headers"]
 
 
+@pytest.mark.parametrize(
+    ("asked_for", "is_given"),
+    [
+        ("authorization,content-type,x-stainless-lang,x-stainless-retry-count,openai-organization", True),
+        ("anthropic-version, anthropic-beta, anthropic-dangerous-direct-browser-access", True),
+        ("x" * 2001, False),
+        ("a;b", False),
+        ("", False),
+    ],
+)
+async def test_a_preflight_is_given_the_headers_that_it_asks_for_and_never_cookies(
+    asked_for: str, is_given: bool
+) -> None:
+    page = "https://app.example.com"
+    async with served(team(http={"origins": [page]})) as api:
+        headers = {
+            "origin": page,
+            "access-control-request-method": "POST",
+            "access-control-request-headers": asked_for,
+        }
+        preflight = await api.http.options("/v1/responses", headers=headers)
+        answer = await asked(api, origin=page)
+    given = preflight.headers["access-control-allow-headers"]
+    assert given == asked_for if is_given else "authorization" in given
+    for each in (preflight, answer):
+        assert "access-control-allow-credentials" not in each.headers
+
+
 def test_a_page_served_by_the_host_itself_is_no_foreign_one_wherever_it_runs() -> None:
     headers = [(b"host", b"podium.example.com"), (b"origin", b"https://podium.example.com")]
     assert check_origin(headers, policy(), "10.1.2.3") is None

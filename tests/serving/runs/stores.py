@@ -10,6 +10,7 @@ from sqlalchemy import text
 from serving.accounts.account_ledgers import AccountLedgers
 from serving.accounts.directory import Directory
 from serving.accounts.replica_store import ReplicaStore
+from serving.batches.database_store import DatabaseBatchStore
 from serving.database.address import Address
 from serving.runs.database_store import DatabaseStore
 from serving.settings.sections import LimitSettings
@@ -55,7 +56,13 @@ async def replicas(
         for _ in range(n):
             store, records = await stack.enter_async_context(opened(address))
             api = await stack.enter_async_context(
-                served(settings or team(), store=records, ledgers=AccountLedgers(store), directory=directory)
+                served(
+                    settings or team(),
+                    store=records,
+                    ledgers=AccountLedgers(store),
+                    directory=directory,
+                    batch_store=DatabaseBatchStore(store),
+                )
             )
             running.append(Replica(api, store, records))
         yield running

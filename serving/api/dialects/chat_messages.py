@@ -1,0 +1,57 @@
+"""A turn of OpenAI's chat as a `Message`."""
+
+from conductor.errors import BadTask
+from conductor.model.messages import Image, Message, Part, Text, ToolCall, ToolResult
+from serving.api.dialects.chat_schema import ChatMessage, ImagePart, RefusalPart
+
+SHOWS_PICTURES = ("user", "tool")
+"""The roles of messages that may hold some."""
+
+
+def to_message(index: int, message: ChatMessage) -> Message:
+    """`message`, the one at `index`.
+
+    Raises:
+        BadTask: it is empty, or has parts or calls that its role cannot have.
+    """
+    role = "system" if message.role == "developer" else message.role
+    calls = _calls(index, message)
+    if role == "tool":
+        return Message(role, (_result(index, message),))
+    if message.content is None or message.content == []:
+        if role == "assistant":
+            said = (Text(message.refusal),) if message.refusal else ()
+            return Message(role, (*said, *calls))
+        raise BadTask(f"messages[{index}].content is empty.", param=f"messages[{index}].content")
+    return Message(role, (*_parts(index, message), *calls))
+
+
+def _calls(index: int, message: ChatMessage) -> tuple[ToolCall, ...]:
+    if message.tool_calls and message.role != "assistant":
+        place = f"messages[{index}].tool_calls"
+        raise BadTask(f"{place}: only messages of the assistant can call tools.", param=place)
+    return tuple(call.to_call() for call in message.tool_calls or ())
+
+
+def _result(index: int, message: ChatMessage) -> ToolResult:
+    if message.tool_call_id is None:
+        place = f"messages[{index}].tool_call_id"
+        raise BadTask(f"{place} is missing: the id of the call that this is the result of.", param=place)
+    parts = tuple(part for part in _parts(index, message) if isinstance(part, Text | Image))
+    return ToolResult(message.tool_call_id, parts)
+
+
+def _parts(index: int, message: ChatMessage) -> tuple[Part, ...]:
+    if message.content is None or isinstance(message.content, str):
+        is_left_out = not message.content and (message.role == "tool" or message.tool_calls)
+        return () if is_left_out else (Text(message.content or ""),)
+    for number, part in enumerate(message.content):
+        place = f"messages[{index}].content[{number}]"
+        if isinstance(part, ImagePart) and message.role not in SHOWS_PICTURES:
+            raise BadTask(f"{place}: only messages of the user and of tools can show pictures.", param=place)
+        if isinstance(part, RefusalPart) and message.role != "assistant":
+            raise BadTask(f"{place}: only messages of the assistant can be refusals.", param=place)
+    return tuple(
+        Image(part.image_url.url, part.image_url.detail) if isinstance(part, ImagePart) else Text(part.text)
+        for part in message.content
+    )

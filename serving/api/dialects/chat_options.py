@@ -1,0 +1,79 @@
+"""OpenAI's fields for what only some wires take, the number of answers, and the fields that change no answer."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+from conductor.model.operation import TokenBias, WireOptions
+
+MOST_CHOICES = 8
+MOST_BIASES = 1024
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+TokenNumber = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
+Bias = Annotated[float, Field(ge=-100, le=100)]
+
+
+class WireFields(BaseModel):
+    """What only some wires take; a worker that does not is never asked (`serving/api/wire_options.py`)."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
+
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    logit_bias: Annotated[dict[TokenNumber, Bias], Field(max_length=MOST_BIASES)] | None = None
+
+    @property
+    def penalties(self) -> WireOptions:
+        """Those of them that are not neutral."""
+        bias = tuple(TokenBias(*each) for each in (self.logit_bias or {}).items() if each[1])
+        return WireOptions(self.frequency_penalty or None, self.presence_penalty or None, bias or None)
+
+
+class ChatOptionFields(WireFields):
+    """Those of a chat."""
+
+    n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+    @field_validator("top_logprobs")
+    @classmethod
+    def _needs_logprobs(cls, top: int | None, info: ValidationInfo) -> int | None:
+        if top and not info.data.get("logprobs"):
+            raise ValueError("needs `logprobs: true`")
+        return top
+
+    @property
+    def options(self) -> WireOptions:
+        """Those that ask for something."""
+        own = self.penalties
+        return WireOptions(
+            own.frequency_penalty,
+            own.presence_penalty,
+            own.logit_bias,
+            (self.top_logprobs or 0) if self.logprobs else None,
+            None if self.verbosity == "medium" else self.verbosity,
+        )
+
+
+class NotedFields(BaseModel):
+    """Fields that change no answer."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
+
+    metadata: Any = None
+    prediction: Any = None
+    prompt_cache_key: Any = None
+    prompt_cache_options: Any = None
+    prompt_cache_retention: Any = None
+    safety_identifier: Any = None
+    service_tier: Any = None
+    store: Any = None
+    user: Any = None
+
+    @property
+    def noted(self) -> tuple[str, ...]:
+        """A line for each that was sent. Never its value: that may be about a person."""
+        sent = (name for name in NotedFields.model_fields if getattr(self, name) not in (None, {}, False))
+        return tuple(f"{name} has no effect here." for name in sent)

@@ -1,0 +1,232 @@
+"""OpenAI's tools in a chat completion: those that are offered, whether they are called, and calls as they were
+made.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+
+from conductor.model.messages import ToolCall
+from conductor.model.tools import AUTO, Tool, ToolChoice, Toolset
+from serving.api.dialects.hosted_tools import toolset
+
+MOST_TOOLS = 1024
+"""Of a request, and calls of a message."""
+Json = dict[str, Any]
+ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.:-]{1,128}$")]
+"""Wide enough for every provider's rule; the wires know their own."""
+
+
+class _Ignoring(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
+
+
+def _empty(value: Any) -> Any:
+    return "" if value is None else value
+
+
+Words = Annotated[str, BeforeValidator(_empty)]
+
+
+class Function(_Ignoring):
+    """OpenAI's function that may be called."""
+
+    name: ToolName
+    description: Words = ""
+    parameters: Json | None = None
+    strict: bool | None = None
+
+
+class FunctionTool(_Ignoring):
+    """A tool whose arguments are JSON."""
+
+    type: Literal["function"] = "function"
+    function: Function
+
+    def to_tool(self) -> Tool:
+        """It, as every dialect says it."""
+        function = self.function
+        return Tool(function.name, function.description, function.parameters, bool(function.strict))
+
+
+class Custom(_Ignoring):
+    """OpenAI's custom tool."""
+
+    name: ToolName
+    description: Words = ""
+    format: Json | None = None
+
+
+class CustomTool(_Ignoring):
+    """A tool whose input is free text."""
+
+    type: Literal["custom"]
+    custom: Custom
+
+    def to_tool(self) -> Tool:
+        """It, as every dialect says it."""
+        custom = self.custom
+        is_free = custom.format is None or custom.format.get("type") == "text"
+        return Tool(custom.name, custom.description, kind="custom", format=None if is_free else custom.format)
+
+
+class HostedTool(_Ignoring):
+    """A tool of any other type."""
+
+    type: str = Field(max_length=128)
+
+
+# The names of sorts have a space in them, so that none is taken for a field (`read_body.place`).
+def _sort(value: Any) -> str:
+    kind: object = cast(Json, value).get("type", "function") if isinstance(value, dict) else "function"
+    return f"{kind} tool" if kind in ("function", "custom") else "hosted tool"
+
+
+AnyTool = Annotated[
+    Annotated[FunctionTool, Tag("function tool")]
+    | Annotated[CustomTool, Tag("custom tool")]
+    | Annotated[HostedTool, Tag("hosted tool")],
+    Discriminator(_sort),
+]
+
+
+class _Named(_Ignoring):
+    name: str
+
+
+class NamedTool(_Ignoring):
+    """One tool, by its name."""
+
+    type: str
+    function: _Named | None = None
+    custom: _Named | None = None
+    name: str | None = None
+
+    @property
+    def tool_name(self) -> str:
+        """Its name; of a tool that has none, its type."""
+        named = self.function or self.custom
+        return named.name if named else self.name or self.type
+
+
+class AllowedTools(_Ignoring):
+    """Some of the tools."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Field(fail_fast=True, min_length=1, max_length=MOST_TOOLS)]
+
+
+class AllowedChoice(_Ignoring):
+    """A choice among some of the tools."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
+def _sort_of_choice(value: Any) -> str:
+    if not isinstance(value, dict):
+        return "mode"
+    return "allowed" if cast(Json, value).get("type") == "allowed_tools" else "named"
+
+
+Choice = Annotated[
+    Annotated[Literal["auto", "none", "required"], Tag("mode")]
+    | Annotated[AllowedChoice, Tag("allowed")]
+    | Annotated[NamedTool, Tag("named")],
+    Discriminator(_sort_of_choice),
+]
+
+
+class ToolFields(_Ignoring):
+    """The fields of a request that are about tools."""
+
+    tools: Annotated[list[AnyTool], Field(fail_fast=True, max_length=MOST_TOOLS)] | None = None
+    tool_choice: Choice | None = None
+    parallel_tool_calls: bool | None = None
+
+    @property
+    def toolset(self) -> tuple[Toolset, tuple[str, ...]]:
+        """The tools, and a line for each that is left out; raises BadTask where they and the choice disagree."""
+        tools: Sequence[AnyTool] = self.tools or ()
+        own = [tool.to_tool() for tool in tools if not isinstance(tool, HostedTool)]
+        hosted = {
+            f"tools[{index}]": tool.type for index, tool in enumerate(tools) if isinstance(tool, HostedTool)
+        }
+        return toolset(own, hosted, self._choice, parallel=self.parallel_tool_calls is not False)
+
+    @property
+    def _choice(self) -> ToolChoice:
+        match self.tool_choice:
+            case None:
+                return AUTO
+            case AllowedChoice(allowed_tools=allowed):
+                hosted = {tool.type for tool in self.tools or () if isinstance(tool, HostedTool)}
+                names = tuple(tool.tool_name for tool in allowed.tools if tool.type not in hosted)
+                if not names and allowed.mode == "auto":  # only such as are left out may be called
+                    return ToolChoice("none")
+                return ToolChoice(allowed.mode, names or tuple(tool.tool_name for tool in allowed.tools))
+            case NamedTool() as named:
+                return ToolChoice("required", (named.tool_name,))
+            case mode:
+                return ToolChoice(mode)
+
+
+class _FunctionOfCall(_Ignoring):
+    name: ToolName
+    arguments: Words = ""
+
+
+class FunctionCall(_Ignoring):
+    """A call of a function, as an assistant made it."""
+
+    id: str = Field(min_length=1, max_length=1024)
+    type: Literal["function"] = "function"
+    function: _FunctionOfCall
+
+    def to_call(self) -> ToolCall:
+        """It, as every dialect says it."""
+        return ToolCall(self.id, self.function.name, self.function.arguments)
+
+
+class _CustomOfCall(_Ignoring):
+    name: ToolName
+    input: Words = ""
+
+
+class CustomCall(_Ignoring):
+    """A call of a custom tool."""
+
+    id: str = Field(min_length=1, max_length=1024)
+    type: Literal["custom"]
+    custom: _CustomOfCall
+
+    def to_call(self) -> ToolCall:
+        """It, as every dialect says it."""
+        return ToolCall(self.id, self.custom.name, self.custom.input, "custom")
+
+
+def _sort_of_call(value: Any) -> str:
+    is_custom = isinstance(value, dict) and cast(Json, value).get("type") == "custom"
+    return "custom call" if is_custom else "function call"
+
+
+AnyCall = Annotated[
+    Annotated[FunctionCall, Tag("function call")] | Annotated[CustomCall, Tag("custom call")],
+    Discriminator(_sort_of_call),
+]
+
+
+class MessageTools(_Ignoring):
+    """The fields of a message that are about tools."""
+
+    tool_calls: Annotated[list[AnyCall], Field(fail_fast=True, max_length=MOST_TOOLS)] | None = None
+    tool_call_id: str | None = Field(default=None, min_length=1, max_length=1024)
+
+
+def call_json(id: str, call: ToolCall) -> Json:
+    """A call as an answer holds it, under the client's id for it."""
+    if call.kind == "custom":
+        return {"id": id, "type": "custom", "custom": {"name": call.name, "input": call.arguments}}
+    function = {"name": call.name, "arguments": call.arguments or "{}"}
+    return {"id": id, "type": "function", "function": function}

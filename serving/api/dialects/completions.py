@@ -1,0 +1,163 @@
+"""OpenAI's completions of text as a dialect: the prompt goes to one worker as it stands, without a chat's marks.
+
+The wire: https://platform.openai.com/docs/api-reference/completions. A stream is written as chats are, and its
+chunks turned round.
+"""
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, field_validator
+
+from conductor.errors import PodiumError
+from conductor.model.failure import Failure
+from conductor.model.worker import Sampling
+from conductor.run.events import (
+    AnswerDelta,
+    Event,
+    RunCancelled,
+    RunDetached,
+    RunFailed,
+    RunFinished,
+    StepFirstToken,
+)
+from conductor.run.record import RunRecords
+from conductor.run.run import Run
+from serving.api.dialect import CallId, Dialect
+from serving.api.dialects.chat_errors import chat_error_body
+from serving.api.dialects.chat_options import MOST_CHOICES, NotedFields, WireFields
+from serving.api.dialects.chat_schema import StopSequences, StreamOptions
+from serving.api.dialects.chat_stream import ChatEncoder
+from serving.api.dialects.prompts import Texts, messages
+from serving.api.dialects.read_body import read_body
+from serving.api.dialects.text_logprobs import text_logprobs_json
+from serving.api.record_json import model_name, summary, usage
+from serving.api.request import MOST, ApiRequest, Podium, or_empty
+
+USUAL_TOKENS = 16
+"""OpenAI's default of `max_tokens`."""
+
+
+class CompletionRequest(WireFields, NotedFields):
+    """The body of `POST /v1/completions`."""
+
+    model: str
+    prompt: Texts
+    n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
+    best_of: int | None = None
+    echo: bool | None = None
+    suffix: str | None = None
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=MOST)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    stop: StopSequences = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
+    podium: Annotated[Podium, BeforeValidator(or_empty)] = Field(default_factory=Podium)
+
+    @field_validator("echo", "suffix")
+    @classmethod
+    def _is_not_served(cls, value: bool | str | None) -> bool | str | None:
+        if value:
+            raise ValueError("is not served, and would change the answer. Leave it out")
+        return value
+
+    @field_validator("best_of")
+    @classmethod
+    def _is_one(cls, value: int | None) -> int | None:
+        if value not in (None, 0, 1):
+            raise ValueError("is not served beyond 1. Ask for `n` answers and choose among them")
+        return value
+
+
+class CompletionsDialect(Dialect):
+    """See `Dialect`."""
+
+    def parse(self, body: bytes) -> ApiRequest:
+        """See `Dialect.parse`."""
+        request = read_body(CompletionRequest, body)
+        first, *more = messages(request.prompt)
+        return ApiRequest(
+            model=request.model,
+            conversation=(first,),
+            sampling=Sampling(
+                max_output_tokens=request.max_tokens or USUAL_TOKENS,
+                temperature=request.temperature,
+                top_p=request.top_p,
+                stop=tuple(request.stop or ()),
+                seed=request.seed,
+                options=replace(request.penalties, top_logprobs=request.logprobs),
+            ),
+            effort=None,
+            podium=request.podium,
+            stream=bool(request.stream),
+            include_usage=request.stream_options is not None and request.stream_options.include_usage,
+            operation="text_completion",
+            n=request.n or 1,
+            more=tuple((each,) for each in more),
+            left_out=request.noted,
+        )
+
+    def body(self, records: RunRecords, request: ApiRequest, call_id: CallId) -> dict[str, Any]:
+        """See `Dialect.body`."""
+        record = records.record
+        likely = record.answering.logprobs if record.answering else ()
+        finish = record.finish.value if record.finish else "stop"
+        return {
+            "id": completion_id(record.id),
+            "object": "text_completion",
+            "created": int(record.created),
+            "model": model_name(record),
+            "choices": [text_choice(record.answer, text_logprobs_json(likely), finish)],
+            "usage": usage(record),
+            "podium": summary(record, records.inner, trace=request.podium.trace),
+        }
+
+    def encoder(self, run: Run, request: ApiRequest, call_id: CallId) -> "CompletionEncoder":
+        """See `Dialect.encoder`."""
+        return CompletionEncoder(run, request, call_id)
+
+    def error_body(self, error: PodiumError | Failure, workflow_id: str | None) -> dict[str, Any]:
+        """See `Dialect.error_body`."""
+        return chat_error_body(error, workflow_id)
+
+
+class CompletionEncoder(ChatEncoder):
+    """Events as the bytes of OpenAI's streamed completions of text: a chat's, with other chunks."""
+
+    def __init__(self, run: Run, request: ApiRequest, call_id: CallId) -> None:
+        super().__init__(run, request, call_id)
+        self.head |= {"id": completion_id(run.record.id), "object": "text_completion"}
+        self._length = 0
+
+    def begin(self) -> bytes:
+        """There is no role to tell."""
+        return b""
+
+    def encode(self, event: Event) -> bytes:
+        """See `Encoder.encode`."""
+        match event:
+            case AnswerDelta(text=text, logprobs=logprobs):
+                likely, self._length = text_logprobs_json(logprobs, self._length), self._length + len(text)
+                return self.chunk({"choices": [text_choice(text, likely, None)]}) if text else b""
+            case RunFinished(finish=finish):
+                return self.last_chunks(text_choice("", None, finish.value))
+            case StepFirstToken():
+                super().encode(event)  # who answers
+                return b""
+            case RunFailed() | RunCancelled() | RunDetached():
+                return super().encode(event)
+            case _:
+                return b""
+
+
+def text_choice(text: str, logprobs: dict[str, Any] | None, finish: str | None) -> dict[str, Any]:
+    """OpenAI's choice of a completion of text."""
+    return {"index": 0, "text": text, "logprobs": logprobs, "finish_reason": finish}
+
+
+def completion_id(workflow_id: str) -> str:
+    """OpenAI's id of the run's answer."""
+    return "cmpl-" + workflow_id.removeprefix("wf_")

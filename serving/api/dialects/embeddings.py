@@ -1,0 +1,82 @@
+"""OpenAI's embeddings as a dialect: one call of one worker, which the model's name says.
+
+The wire: https://platform.openai.com/docs/api-reference/embeddings/create.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from conductor.errors import PodiumError
+from conductor.model.failure import Failure
+from conductor.model.operation import WireOptions
+from conductor.model.vectors import decode
+from conductor.model.worker import Sampling
+from conductor.run.record import RunRecords
+from conductor.run.run import Run
+from serving.api.dialect import CallId, Dialect, Encoder
+from serving.api.dialects.chat_errors import chat_error_body
+from serving.api.dialects.chat_options import NotedFields
+from serving.api.dialects.prompts import Texts, messages
+from serving.api.dialects.read_body import read_body
+from serving.api.record_json import model_name, summary
+from serving.api.request import ApiRequest, Podium, or_empty
+
+
+class EmbeddingsRequest(NotedFields):
+    """The body of `POST /v1/embeddings`."""
+
+    model: str
+    input: Texts
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Field(ge=1, le=65_536)] | None = None
+    podium: Annotated[Podium, BeforeValidator(or_empty)] = Field(default_factory=Podium)
+
+
+class EmbeddingsDialect(Dialect):
+    """See `Dialect`. It has no streams."""
+
+    def parse(self, body: bytes) -> ApiRequest:
+        """See `Dialect.parse`."""
+        request = read_body(EmbeddingsRequest, body)
+        return ApiRequest(
+            model=request.model,
+            conversation=messages(request.input),
+            # Nothing is written, so that nothing is held for it.
+            sampling=Sampling(max_output_tokens=1, options=WireOptions(dimensions=request.dimensions)),
+            effort=None,
+            podium=request.podium,
+            stream=False,
+            include_usage=False,
+            operation="embeddings",
+            as_base64=request.encoding_format == "base64",
+            left_out=request.noted,
+        )
+
+    def body(self, records: RunRecords, request: ApiRequest, call_id: CallId) -> dict[str, Any]:
+        """See `Dialect.body`."""
+        record = records.record
+        vectors = record.answer.split("\n")
+        used = record.usage
+        return {
+            "object": "list",
+            "data": [
+                {
+                    "object": "embedding",
+                    "index": index,
+                    "embedding": each if request.as_base64 else decode(each),
+                }
+                for index, each in enumerate(vectors)
+            ],
+            "model": model_name(record),
+            "usage": {"prompt_tokens": used.input_tokens, "total_tokens": used.total_tokens},
+            "podium": summary(record, records.inner, trace=request.podium.trace),
+        }
+
+    def encoder(self, run: Run, request: ApiRequest, call_id: CallId) -> Encoder:
+        """See `Dialect.encoder`."""
+        raise AssertionError("embeddings are not streamed")
+
+    def error_body(self, error: PodiumError | Failure, workflow_id: str | None) -> dict[str, Any]:
+        """See `Dialect.error_body`."""
+        return chat_error_body(error, workflow_id)

@@ -1,0 +1,279 @@
+"""The content blocks of Anthropic's messages, as clients send them, and the parts that they become.
+
+Thoughts are accepted and shown to nobody: ours come back with our own signature, and a worker's own go back to
+it by other means (`Native`).
+"""
+
+import json
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+
+from conductor.model.messages import Image, Part, Text, ToolCall, ToolResult
+from serving.workers.images import split_data_url
+
+MOST_BLOCKS = 2048
+"""Of a message, as in a chat."""
+Json = dict[str, Any]
+Id = Annotated[str, Field(min_length=1, max_length=1024)]
+
+
+class Ignoring(BaseModel):
+    """Takes what it knows, and lets the rest be: `cache_control`, `citations`, betas."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
+
+
+class Unserved(Ignoring):
+    """A sort that no worker is shown; one is never made."""
+
+    type: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse(cls, given: Any) -> Any:
+        kind = cast(Json, given).get("type") if isinstance(given, dict) else given
+        raise ValueError(f"{str(kind)[:64]!r} is not served here")
+
+
+def by_type(*kinds: str) -> Discriminator:
+    """A union's discriminator: one of `kinds` by its `type`, or else "unserved"."""
+
+    def sort(given: Any) -> str:
+        kind = cast(Json, given).get("type") if isinstance(given, dict) else None
+        return kind if kind in kinds else "unserved"
+
+    return Discriminator(sort)
+
+
+class TextBlock(Ignoring):
+    """Words."""
+
+    type: Literal["text"]
+    text: str
+
+    @property
+    def parts(self) -> tuple[Text, ...]:
+        """The words; none of an empty one."""
+        return (Text(self.text),) if self.text else ()
+
+
+class Base64Source(Ignoring):
+    """A picture, here."""
+
+    type: Literal["base64"]
+    media_type: Literal["image/jpeg", "image/png", "image/gif", "image/webp"]
+    data: str = Field(min_length=1)
+
+    @property
+    def url(self) -> str:
+        """As a `data:` address."""
+        return f"data:{self.media_type};base64,{self.data}"
+
+    @model_validator(mode="after")
+    def _holds_a_picture(self) -> "Base64Source":
+        split_data_url(self.url)  # what no provider could read is rejected here, by its place
+        return self
+
+
+class UrlSource(Ignoring):
+    """A picture, elsewhere."""
+
+    type: Literal["url"]
+    url: str = Field(pattern=r"^https?://")
+
+
+class ImageBlock(Ignoring):
+    """A picture."""
+
+    type: Literal["image"]
+    source: Annotated[
+        Annotated[Base64Source, Tag("base64")]
+        | Annotated[UrlSource, Tag("url")]
+        | Annotated[Unserved, Tag("unserved")],
+        by_type("base64", "url"),
+    ]
+
+    @property
+    def parts(self) -> tuple[Image, ...]:
+        """It."""
+        assert not isinstance(self.source, Unserved)
+        return (Image(self.source.url),)
+
+
+SimpleBlock = Annotated[
+    Annotated[TextBlock, Tag("text")]
+    | Annotated[ImageBlock, Tag("image")]
+    | Annotated[Unserved, Tag("unserved")],
+    by_type("text", "image"),
+]
+
+
+class PlainSource(Ignoring):
+    """A document's text."""
+
+    type: Literal["text"]
+    data: str
+
+    @property
+    def parts(self) -> tuple[Text | Image, ...]:
+        """It."""
+        return (Text(self.data),) if self.data else ()
+
+
+class ContentSource(Ignoring):
+    """A document of blocks."""
+
+    type: Literal["content"]
+    content: str | Annotated[list[SimpleBlock], Field(max_length=MOST_BLOCKS, fail_fast=True)]
+
+    @property
+    def parts(self) -> tuple[Text | Image, ...]:
+        """They."""
+        if isinstance(self.content, str):
+            return (Text(self.content),)
+        return tuple(
+            part for block in self.content if not isinstance(block, Unserved) for part in block.parts
+        )
+
+
+class DocumentBlock(Ignoring):
+    """A document, if it is text."""
+
+    type: Literal["document"]
+    source: Annotated[
+        Annotated[PlainSource, Tag("text")]
+        | Annotated[ContentSource, Tag("content")]
+        | Annotated[Unserved, Tag("unserved")],
+        by_type("text", "content"),
+    ]
+    title: str | None = None
+    context: str | None = None
+
+    @property
+    def parts(self) -> tuple[Text | Image, ...]:
+        """Its title, what was said of it, and what is in it."""
+        assert not isinstance(self.source, Unserved)
+        head = "\n".join(each for each in (self.title, self.context) if each)
+        return (*((Text(head),) if head else ()), *self.source.parts)
+
+
+class SearchResultBlock(Ignoring):
+    """What a search of the client's own found."""
+
+    type: Literal["search_result"]
+    source: str
+    title: str
+    content: Annotated[list[TextBlock], Field(max_length=MOST_BLOCKS, fail_fast=True)]
+
+    @property
+    def parts(self) -> tuple[Text, ...]:
+        """It, in words."""
+        return (Text("\n".join([self.title, self.source, *(block.text for block in self.content)])),)
+
+
+class ToolReferenceBlock(Ignoring):
+    """What a search for tools found: every tool is offered anyway."""
+
+    type: Literal["tool_reference"]
+    tool_name: str
+
+    @property
+    def parts(self) -> tuple[Text, ...]:
+        """It, in words."""
+        return (Text(f"The tool {self.tool_name} can be called."),)
+
+
+class ToolUseBlock(Ignoring):
+    """A call of a tool of the client's."""
+
+    type: Literal["tool_use"]
+    id: Id
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    input: Json = Field(default_factory=dict[str, Any])
+
+    @property
+    def parts(self) -> tuple[ToolCall, ...]:
+        """It."""
+        written = json.dumps(
+            self.input, ensure_ascii=False, separators=(",", ":")
+        )  # takes numbers of any size
+        return (ToolCall(self.id, self.name, written),)
+
+
+ResultBlock = Annotated[
+    Annotated[TextBlock, Tag("text")]
+    | Annotated[ImageBlock, Tag("image")]
+    | Annotated[DocumentBlock, Tag("document")]
+    | Annotated[SearchResultBlock, Tag("search_result")]
+    | Annotated[ToolReferenceBlock, Tag("tool_reference")]
+    | Annotated[Unserved, Tag("unserved")],
+    by_type("text", "image", "document", "search_result", "tool_reference"),
+]
+
+
+class ToolResultBlock(Ignoring):
+    """What a tool gave."""
+
+    type: Literal["tool_result"]
+    tool_use_id: Id
+    content: str | Annotated[list[ResultBlock], Field(max_length=MOST_BLOCKS, fail_fast=True)] | None = None
+    is_error: bool | None = None
+
+    @property
+    def parts(self) -> tuple[ToolResult, ...]:
+        """It."""
+        if isinstance(self.content, str):
+            given: tuple[Text | Image, ...] = (Text(self.content),) if self.content else ()
+        else:
+            blocks = (block for block in self.content or () if not isinstance(block, Unserved))
+            given = tuple(part for block in blocks for part in block.parts)
+        return (ToolResult(self.tool_use_id, given, bool(self.is_error)),)
+
+
+class PassingBlock(Ignoring):
+    """What is in a conversation and is shown to nobody: thoughts, and what a provider's own tools did."""
+
+    type: str
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Nothing."""
+        return ()
+
+
+THOUGHTS = ("thinking", "redacted_thinking")
+SERVER_TOOLS = (
+    "server_tool_use",
+    "web_search_tool_result",
+    "web_fetch_tool_result",
+    "code_execution_tool_result",
+    "bash_code_execution_tool_result",
+    "text_editor_code_execution_tool_result",
+    "tool_search_tool_result",
+    "mcp_tool_use",
+    "mcp_tool_result",
+)
+"""Blocks that a provider's own tools leave in a conversation."""
+
+
+def _sort(given: Any) -> str:
+    kind = cast(Json, given).get("type") if isinstance(given, dict) else None
+    if kind in (*THOUGHTS, *SERVER_TOOLS):
+        return "passing"
+    return kind if kind in _SORTS else "unserved"
+
+
+_SORTS = ("text", "image", "document", "search_result", "tool_use", "tool_result")
+Block = Annotated[
+    Annotated[TextBlock, Tag("text")]
+    | Annotated[ImageBlock, Tag("image")]
+    | Annotated[DocumentBlock, Tag("document")]
+    | Annotated[SearchResultBlock, Tag("search_result")]
+    | Annotated[ToolUseBlock, Tag("tool_use")]
+    | Annotated[ToolResultBlock, Tag("tool_result")]
+    | Annotated[PassingBlock, Tag("passing")]
+    | Annotated[Unserved, Tag("unserved")],
+    Discriminator(_sort),
+]
+"""One block of a message."""

@@ -1,0 +1,76 @@
+"""Anthropic's messages as a conversation."""
+
+from collections.abc import Iterator
+
+from conductor.errors import BadTask, quote
+from conductor.model.messages import Message, Text, ToolResult
+from serving.api.dialects.messages.blocks import (
+    SERVER_TOOLS,
+    ImageBlock,
+    PassingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    Unserved,
+)
+from serving.api.dialects.messages.schema import MessageParam, Prompt
+
+
+def conversation(prompt: Prompt) -> dict[str, tuple[Message, ...]]:
+    """The turns of `prompt` by their places, what its `system` says first.
+
+    Raises:
+        BadTask: one of them is empty, or has what its role cannot have.
+    """
+    turns = {
+        f"messages[{index}].content": tuple(_turns(index, message))
+        for index, message in enumerate(prompt.messages)
+    }
+    return {"system": _system(prompt)} | turns
+
+
+def passed_over(prompt: Prompt) -> tuple[str, ...]:
+    """A line for each block that a provider's own tool has left in the conversation: nobody is shown those."""
+    return tuple(
+        f"messages[{index}].content[{number}] is shown to nobody: a block of type {quote(block.type)}."
+        for index, message in enumerate(prompt.messages)
+        if not isinstance(message.content, str)
+        for number, block in enumerate(message.content)
+        if isinstance(block, PassingBlock) and block.type in SERVER_TOOLS
+    )
+
+
+def _system(prompt: Prompt) -> tuple[Message, ...]:
+    if isinstance(prompt.system, str):
+        return (Message.of("system", prompt.system),) if prompt.system else ()
+    parts = tuple(part for block in prompt.system or () for part in block.parts)
+    return (Message("system", parts),) if parts else ()
+
+
+def _turns(index: int, message: MessageParam) -> Iterator[Message]:
+    """One turn; of a user who sends results of tools and words, two."""
+    if isinstance(message.content, str):
+        parts = (Text(message.content),) if message.content else ()
+    else:
+        _check(index, message)
+        blocks = (block for block in message.content if not isinstance(block, Unserved))
+        parts = tuple(part for block in blocks for part in block.parts)
+    results = tuple(part for part in parts if isinstance(part, ToolResult))
+    if results:
+        yield Message("tool", results)
+    words = tuple(part for part in parts if not isinstance(part, ToolResult))
+    if words or message.role == "assistant":
+        yield Message(message.role, words)
+    elif not results:
+        place = f"messages[{index}].content"
+        raise BadTask(f"{place} is empty.", param=place)
+
+
+def _check(index: int, message: MessageParam) -> None:
+    for number, block in enumerate(message.content):
+        place = f"messages[{index}].content[{number}]"
+        if isinstance(block, ToolUseBlock) and message.role != "assistant":
+            raise BadTask(f"{place}: only messages of the assistant can call tools.", param=place)
+        if isinstance(block, ToolResultBlock) and message.role != "user":
+            raise BadTask(f"{place}: only messages of the user can hold results of tools.", param=place)
+        if isinstance(block, ImageBlock) and message.role != "user":
+            raise BadTask(f"{place}: only messages of the user can show pictures.", param=place)

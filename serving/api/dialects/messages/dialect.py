@@ -1,0 +1,85 @@
+"""Anthropic's Messages, put together."""
+
+from dataclasses import replace
+from typing import Any
+
+from conductor.errors import PodiumError
+from conductor.model.failure import Failure
+from conductor.model.worker import Sampling
+from conductor.plan.plan import Step
+from conductor.run.events import StepPlanned
+from conductor.run.record import Record, RunRecords
+from conductor.run.run import Run
+from serving.api.dialect import CallId, Dialect
+from serving.api.dialects.chat_stream import in_words
+from serving.api.dialects.messages.conversation import conversation, passed_over
+from serving.api.dialects.messages.errors import messages_error_body
+from serving.api.dialects.messages.message import message
+from serving.api.dialects.messages.schema import Prompt, read, read_prompt
+from serving.api.dialects.messages.stream import MessagesEncoder
+from serving.api.request import ApiRequest, Podium
+
+
+class MessagesDialect(Dialect):
+    """See `Dialect`."""
+
+    def parse(self, body: bytes) -> ApiRequest:
+        """See `Dialect.parse`."""
+        request = read(body)
+        sampling = Sampling(
+            max_output_tokens=request.max_tokens,
+            temperature=request.temperature,
+            top_p=request.top_p,
+            stop=tuple(request.stop_sequences or ()),
+        )
+        asked = _asked(request)
+        return replace(asked, sampling=sampling, podium=request.shown, stream=bool(request.stream))
+
+    def parse_prompt(self, body: bytes) -> ApiRequest:
+        """A request whose tokens are to be counted; raises as `parse` does."""
+        return _asked(read_prompt(body))
+
+    def body(self, records: RunRecords, request: ApiRequest, call_id: CallId) -> dict[str, Any]:
+        """See `Dialect.body`."""
+        thoughts = _thoughts(records.record) if request.podium.progress == "reasoning" else ""
+        return message(records, call_id, thoughts, trace=request.podium.trace)
+
+    def encoder(self, run: Run, request: ApiRequest, call_id: CallId) -> MessagesEncoder:
+        """See `Dialect.encoder`."""
+        return MessagesEncoder(run, request, call_id)
+
+    def error_body(self, error: PodiumError | Failure, workflow_id: str | None) -> dict[str, Any]:
+        """See `Dialect.error_body`."""
+        return messages_error_body(error, workflow_id)
+
+
+def _asked(prompt: Prompt) -> ApiRequest:
+    tools, left_out = prompt.toolset
+    turns = conversation(prompt)
+    return ApiRequest(
+        model=prompt.model,
+        conversation=tuple(message for messages in turns.values() for message in messages),
+        places=tuple(place for place, messages in turns.items() for _ in messages),
+        sampling=Sampling(),
+        effort=prompt.output_config.effort if prompt.output_config else None,
+        podium=Podium(),
+        stream=False,
+        include_usage=True,
+        tools=tools,
+        answer_format=prompt.answer_format,
+        left_out=left_out + passed_over(prompt),
+    )
+
+
+def _thoughts(record: Record) -> str:
+    """What a stream would have shown: the plan, and what the answering worker thought."""
+    plan = record.answering_plan
+    planned = [
+        in_words(
+            StepPlanned(
+                step.planned_s, 0, step.index, Step(step.worker, step.subtask, step.access, step.needs)
+            )
+        )
+        for step in (plan.steps if plan else ())
+    ]
+    return "".join(planned) + (record.answering.reasoning if record.answering else "")

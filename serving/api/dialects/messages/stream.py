@@ -1,0 +1,150 @@
+"""A run's events as the server-sent events of Anthropic's Messages: one block after another, each begun and
+ended, and every frame with its `event:` line, without which the SDKs drop it.
+"""
+
+from typing import Any, Literal
+
+from conductor.model.messages import PendingCall
+from conductor.run.events import (
+    AnswerDelta,
+    Event,
+    RunCancelled,
+    RunDetached,
+    RunFailed,
+    RunFinished,
+    RunSuspended,
+)
+from conductor.run.run import Run
+from serving.api import event_json, record_json
+from serving.api.dialect import CallId, cancelled, interrupted
+from serving.api.dialects.chat_stream import in_words
+from serving.api.dialects.messages.errors import messages_error_body
+from serving.api.dialects.messages.message import (
+    STOP_REASONS,
+    head,
+    input_json,
+    signature,
+    tool_use,
+    usage,
+)
+from serving.api.encode import dumps
+from serving.api.request import ApiRequest
+
+Json = dict[str, Any]
+IN_DELTA = (
+    "input_tokens",
+    "output_tokens",
+    "cache_creation_input_tokens",
+    "cache_read_input_tokens",
+    "output_tokens_details",
+    "server_tool_use",
+)
+"""What `message_delta` says of the usage. It is a running total; some clients read it here alone."""
+
+
+class MessagesEncoder:
+    """Events as the bytes of Anthropic's stream. No pydantic here: an event is a few dictionaries."""
+
+    def __init__(self, run: Run, request: ApiRequest, call_id: CallId) -> None:
+        self._run, self._podium, self._call_id = run, request.podium, call_id
+        self._index = -1
+        self._open: Literal["thinking", "text"] | None = None
+        self._answering = False
+
+    def begin(self) -> bytes:
+        """See `Encoder.begin`."""
+        return _frame("message_start", {"message": head(self._run.record)}) + self.heartbeat()
+
+    def heartbeat(self) -> bytes:
+        """See `Encoder.heartbeat`."""
+        return _frame("ping", {})
+
+    def encode(self, event: Event) -> bytes:
+        """See `Encoder.encode`."""
+        match event:
+            case AnswerDelta(text=text, reasoning=reasoning):
+                self._answering = True
+                return self._think(reasoning) + self._say(text)
+            case RunFinished(finish=finish):
+                return self._close() + self._end(STOP_REASONS[finish])
+            case RunSuspended(calls=calls):
+                return self._close() + b"".join(map(self._call, calls)) + self._end("tool_use")
+            case RunFailed(failure=failure):
+                return _frame("error", messages_error_body(failure, self._run.record.id))
+            case RunCancelled():
+                return _frame("error", messages_error_body(cancelled(), self._run.record.id))
+            case RunDetached():
+                return _frame("error", messages_error_body(interrupted(), self._run.record.id))
+            case _:
+                return self._progress(event)
+
+    def _progress(self, event: Event) -> bytes:
+        if self._podium.progress == "off" or (shown := event_json.progress(event)) is None:
+            return b""
+        if self._podium.progress == "events":
+            return _frame("ping", {"podium": shown})
+        return b"" if self._answering else self._think(in_words(event))
+
+    def _think(self, thought: str) -> bytes:
+        if not thought or self._podium.progress != "reasoning":
+            return b""
+        delta = {"type": "thinking_delta", "thinking": thought}
+        return self._into("thinking", {"thinking": "", "signature": ""}) + self._delta(delta)
+
+    def _say(self, text: str) -> bytes:
+        if not text:
+            return b""
+        return self._into("text", {"text": "", "citations": None}) + self._delta(
+            {"type": "text_delta", "text": text}
+        )
+
+    def _call(self, pending: PendingCall) -> bytes:
+        delta = {"type": "input_json_delta", "partial_json": input_json(pending.call)}
+        return self._start(tool_use(self._call_id, pending)) + self._delta(delta) + self._stop()
+
+    def _into(self, kind: Literal["thinking", "text"], empty: Json) -> bytes:
+        """Begin a block of that kind, unless one is open."""
+        if self._open == kind:
+            return b""
+        begun = self._close() + self._start({"type": kind} | empty)
+        self._open = kind
+        return begun
+
+    def _close(self) -> bytes:
+        """End the open block; thoughts are signed at their end."""
+        kind, self._open = self._open, None
+        if kind is None:
+            return b""
+        signed = b""
+        if kind == "thinking":
+            signed = self._delta({"type": "signature_delta", "signature": signature(self._run.record)})
+        return signed + self._stop()
+
+    def _start(self, block: Json) -> bytes:
+        self._index += 1
+        return _frame("content_block_start", {"index": self._index, "content_block": block})
+
+    def _delta(self, delta: Json) -> bytes:
+        return _frame("content_block_delta", {"index": self._index, "delta": delta})
+
+    def _stop(self) -> bytes:
+        return _frame("content_block_stop", {"index": self._index})
+
+    def _end(self, reason: str) -> bytes:
+        records = self._run.records
+        taken = usage(records.record)
+        last = {
+            "delta": {
+                "stop_reason": reason,
+                "stop_sequence": None,
+                "stop_details": None,
+                "container": None,
+            },
+            "usage": {name: taken[name] for name in IN_DELTA},
+            "podium": record_json.summary(records.record, records.inner, trace=self._podium.trace),
+        }
+        return _frame("message_delta", last) + _frame("message_stop", {})
+
+
+def _frame(kind: str, rest: Json) -> bytes:
+    return b"event: " + kind.encode() + b"\ndata: " + dumps({"type": kind} | rest) + b"\n\n"

@@ -1,0 +1,67 @@
+"""A body as a dialect's model of it, or what is wrong with it, by the field's place in the caller's own spelling."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails, from_json
+
+from conductor.errors import BadTask
+
+Body = TypeVar("Body", bound=BaseModel)
+Remedy = Callable[[str, object], str]
+"""A sentence more for a place and what was given there, with a space before it; empty: none."""
+
+
+def give_no_remedy(param: str, given: object) -> str:
+    """A `Remedy` for where none is known."""
+    return ""
+
+
+def read_body(kind: type[Body], body: bytes, remedy: Remedy = give_no_remedy) -> Body:
+    """`body` as a `kind`.
+
+    Raises:
+        BadTask: naming the field, and what it may be.
+    """
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as exc:
+        faults = exc.errors(include_url=False, include_context=False)
+        if faults[0]["type"] == "json_invalid":
+            raise BadTask(f"The body is not JSON: {faults[0]['msg']}.", param="body") from exc
+        param, fault = innermost(faults, from_json(body))
+        param = param or "body"
+        said = (
+            "is not a field of it"
+            if fault["type"] == "extra_forbidden"
+            else fault["msg"].removeprefix("Value error, ")
+        )
+        raise BadTask(f"{param}: {said}.{remedy(param, fault['input'])}", param=param) from exc
+
+
+def innermost(faults: list[ErrorDetails], body: object) -> tuple[str, ErrorDetails]:
+    """The first fault, with its place; where a field may be of several sorts, that of the sort the caller came
+    nearest to.
+    """
+    placed = [(place(fault, body), fault) for fault in faults]
+    first = placed[0][0]
+    near = (each for each in placed if each[0].startswith(first))
+    return max(near, key=lambda each: len(each[1]["loc"]))
+
+
+def place(fault: ErrorDetails, body: object) -> str:
+    """A fault's location as the caller writes it, `messages[0].content`: the names of the sorts that were tried,
+    which `body` does not have, are left out.
+    """
+    written, here, last = "", body, len(fault["loc"]) - 1
+    for index, part in enumerate(fault["loc"]):
+        if isinstance(part, int):
+            written += f"[{part}]"
+            here = cast(list[Any], here)[part] if isinstance(here, list) else None
+        elif isinstance(here, dict):
+            fields = cast(dict[str, Any], here)
+            if part in fields or (index == last and fault["type"] == "missing"):
+                written += f".{part}" if written else part
+                here = fields.get(part)
+    return written

@@ -1,0 +1,60 @@
+"""A conversation as one opaque item, and back.
+
+`POST /v1/responses/compact` calls no model: the item holds the messages themselves, packed, so that nothing of
+them is lost; whoever sends it back sends one short item. It is a client's by then: what it holds is checked as if
+it had been sent item by item.
+"""
+
+import base64
+import json
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+
+from conductor.errors import BadTask
+from conductor.model.messages import Image, Message
+from conductor.run import codec
+from serving.api.dialects.chat_schema import ImageUrl
+from serving.api.dialects.responses.schema import read_part
+
+MARK = "podium1."
+MOST_BYTES = 8 * 1024 * 1024
+"""Of what is unpacked of one item."""
+MOST_ITEMS = 4
+"""In a request."""
+
+
+def pack(messages: tuple[Message, ...]) -> str:
+    """`messages` as the content of a compaction item."""
+    data = json.dumps(codec.dump(messages), separators=(",", ":")).encode("utf-8", "surrogatepass")
+    return MARK + base64.urlsafe_b64encode(zlib.compress(data, 9)).decode()
+
+
+def unpack(content: str, at: str) -> tuple[Message, ...]:
+    """What `pack` packed; `at` is its place in the request.
+
+    Raises:
+        BadTask: it is none of ours.
+    """
+    try:
+        if not content.startswith(MARK):
+            raise ValueError("another server's")
+        unpacker = zlib.decompressobj()
+        data = unpacker.decompress(base64.urlsafe_b64decode(content.removeprefix(MARK)), MOST_BYTES)
+        if unpacker.unconsumed_tail or not unpacker.eof:
+            raise ValueError("it is too long")
+        messages: tuple[Message, ...] = codec.load(tuple[Message, ...], json.loads(data))
+    except (ValueError, zlib.error, RecursionError) as exc:
+        raise BadTask(
+            f"{at}.encrypted_content: it was not made by this server's /v1/responses/compact.",
+            param=f"{at}.encrypted_content",
+        ) from exc
+    for image in _images(messages):
+        read_part(ImageUrl, {"url": image.url, "detail": image.detail}, f"{at}.encrypted_content")
+    return tuple(replace(message, native=None) for message in messages)
+
+
+def _images(messages: tuple[Message, ...]) -> Iterator[Image]:
+    for message in messages:
+        for part in message.parts:
+            yield from (each for each in getattr(part, "parts", (part,)) if isinstance(each, Image))

@@ -1,0 +1,127 @@
+"""OpenAI's Responses as a dialect: a request in, a run out. What is asked of a response later is in `routes.py`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from conductor.errors import PodiumError
+from conductor.model.answer_format import AnswerFormat
+from conductor.model.failure import Failure
+from conductor.model.messages import Message
+from conductor.model.worker import Sampling
+from conductor.run.record import RunRecords
+from conductor.run.run import Run
+from serving.api.dialect import CallId, Dialect, EarlierRuns
+from serving.api.dialects.read_body import read_body
+from serving.api.dialects.responses import errors
+from serving.api.dialects.responses.earlier import conversation_of
+from serving.api.dialects.responses.items import Transcript
+from serving.api.dialects.responses.resource import echo_of
+from serving.api.dialects.responses.schema import (
+    ResponsesRequest,
+    TextFormat,
+    check_served,
+    remedy,
+)
+from serving.api.dialects.responses.stream import ResponsesEncoder, show
+from serving.api.dialects.responses.tools import read_tools
+from serving.api.request import ApiRequest, Podium
+
+
+@dataclass(frozen=True, slots=True)
+class SentRequest(ApiRequest):
+    """A request whose earlier turns are still to be found."""
+
+    sent: ResponsesRequest | None = None
+
+
+class ResponsesDialect(Dialect):
+    """See `Dialect`."""
+
+    tells_again = True
+
+    def parse(self, body: bytes) -> ApiRequest:
+        """See `Dialect.parse`."""
+        sent = read_body(ResponsesRequest, body, remedy)
+        check_served(sent)
+        tools, left_out = read_tools(
+            sent.tools, sent.tool_choice, parallel=sent.parallel_tool_calls is not False
+        )
+        transcript = Transcript()
+        transcript.add(sent.input, _later)
+        return SentRequest(
+            model=sent.model,
+            conversation=(*_instructions(sent), *transcript.messages),
+            sampling=Sampling(
+                max_output_tokens=sent.max_output_tokens, temperature=sent.temperature, top_p=sent.top_p
+            ),
+            effort=sent.reasoning.effort,
+            podium=_podium(sent),
+            stream=bool(sent.stream),
+            include_usage=True,
+            tools=tools,
+            answer_format=_answer_format(sent.text.format),
+            left_out=(*left_out, *transcript.left_out),
+            sent=sent,
+        )
+
+    async def complete(self, request: ApiRequest, earlier: EarlierRuns) -> ApiRequest:
+        """See `Dialect.complete`: earlier turns come before what was sent, references are looked up."""
+        sent = request.sent if isinstance(request, SentRequest) else None
+        assert sent is not None, "it was parsed here"
+        conversation, n_earlier = await conversation_of(sent, earlier)
+        conversation = (*_instructions(sent), *conversation)
+        return replace(
+            request, conversation=conversation, echo=echo_of(sent, request.podium.progress, n_earlier)
+        )
+
+    def body(self, records: RunRecords, request: ApiRequest, call_id: CallId) -> dict[str, Any]:
+        """See `Dialect.body`."""
+        return show(records, request.echo, request.tools, request.podium, call_id)
+
+    def accepted(self, records: RunRecords, request: ApiRequest) -> tuple[int, dict[str, Any]]:
+        """See `Dialect.accepted`: a response that is in progress."""
+        return 200, self.body(records, request, str)
+
+    def encoder(self, run: Run, request: ApiRequest, call_id: CallId) -> ResponsesEncoder:
+        """See `Dialect.encoder`."""
+        return ResponsesEncoder(run, dict(request.echo), request.tools, request.podium, call_id)
+
+    def error_body(self, error: PodiumError | Failure, workflow_id: str | None) -> dict[str, Any]:
+        """See `Dialect.error_body`."""
+        return errors.error_body(error, workflow_id)
+
+    def status(self, error: PodiumError, *, is_paid: bool) -> int:
+        """See `Dialect.status`."""
+        return errors.status(error, is_paid=is_paid)
+
+
+def _later(id: str, at: str) -> Sequence[Message]:
+    """References are looked up in `complete`."""
+    return ()
+
+
+def _instructions(sent: ResponsesRequest) -> tuple[Message, ...]:
+    return (Message.of("system", sent.instructions),) if sent.instructions else ()
+
+
+def _podium(sent: ResponsesRequest) -> Podium:
+    """`podium` of the request, and what Responses has fields of its own for."""
+    changes: dict[str, Any] = {}
+    if sent.reasoning.is_shown and sent.podium.progress == "off":
+        changes["progress"] = "reasoning"
+    if sent.background:
+        changes["background"] = True
+    return sent.podium.model_copy(update=changes) if changes else sent.podium
+
+
+def _answer_format(sent: TextFormat) -> AnswerFormat | None:
+    match sent.type:
+        case "text":
+            return None
+        case "json_object":
+            return AnswerFormat()
+        case "json_schema":
+            return AnswerFormat(
+                sent.schema_ or {}, sent.name, sent.description or "", strict=sent.strict is not False
+            )

@@ -1,0 +1,152 @@
+"""What a request only refers to: earlier responses and their items, rebuilt from the records of their runs."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from conductor.errors import BadTask, quote
+from conductor.model.messages import Message
+from conductor.run.record import RunRecords
+from serving.api.dialect import CallId, EarlierRuns
+from serving.api.dialects.responses.ids import response_of, run_of
+from serving.api.dialects.responses.items import Transcript, items_of
+from serving.api.dialects.responses.schema import Referred
+from serving.api.dialects.responses.segments import (
+    as_of,
+    given_messages,
+    own_conversation,
+    part_of,
+    turns_of,
+)
+from serving.api.dialects.responses.stream import show
+from serving.api.request import ApiRequest, Podium
+
+Json = dict[str, Any]
+References = Mapping[str, Sequence[Message]]
+UNDER_WAY = ("running", "detached")
+LOOKS, POLL_S = 10, 0.05
+"""At a response that another replica may be about to write down."""
+
+
+async def find_response(response: str, earlier: EarlierRuns, *, is_over: bool = False) -> RunRecords | None:
+    """The run of a response, as it was when that ended; None where it is not kept, or not for the caller.
+
+    Another replica may have given the response, and be about to write that down: then it is waited for, and with
+    `is_over` for its end.
+
+    Raises:
+        StoreUnavailable: the store is away.
+    """
+    named = run_of(response)
+    if named is None:
+        return None
+    found: RunRecords | None = None
+    for _ in range(LOOKS):
+        records = await earlier.find(named[0])
+        if records is not None and not _is_stored(records):
+            return None
+        found = as_of(records, named[1]) if records else None
+        if found is not None and not (is_over and found.record.status in UNDER_WAY):
+            break
+        await asyncio.sleep(POLL_S)
+    return found
+
+
+def _is_stored(records: RunRecords) -> bool:
+    echo = records.record.task.echo
+    return records.has_content and bool(echo) and echo["response"]["store"]
+
+
+async def conversation_of(sent: Referred, earlier: EarlierRuns) -> tuple[tuple[Message, ...], int]:
+    """The turns before, and those that were sent; and how many are before.
+
+    Raises:
+        BadTask: what is referred to is not there, or not over.
+        StoreUnavailable: the store is away.
+    """
+    transcript = Transcript()
+    if sent.previous_response_id is not None:
+        transcript.messages += await _turns_before(sent.previous_response_id, earlier)
+    n_earlier = len(transcript.messages)
+    references = await _find_references(sent.input, earlier)
+    transcript.add(sent.input, lambda item, at: _referred(references, item, at))
+    if not transcript.messages:
+        raise BadTask("input: there is nothing in it to answer. Send at least one message.", param="input")
+    return tuple(transcript.messages), n_earlier
+
+
+async def _turns_before(response: str, earlier: EarlierRuns) -> tuple[Message, ...]:
+    param = "previous_response_id"
+    records = await find_response(response, earlier, is_over=True)
+    if records is None:
+        raise BadTask(f"{param}: no response {quote(response)} is kept here.", param=param)
+    if records.record.status in UNDER_WAY:
+        raise BadTask(f"{param}: {quote(response)} is still in progress.", param=param)
+    return turns_of(records.record, await earlier.call_id(records.record.id))
+
+
+async def _find_references(items: str | Sequence[Json], earlier: EarlierRuns) -> References:
+    """The messages of each of our items that `items` refers to. Reasoning is none."""
+    if isinstance(items, str):
+        return {}
+    ids = {str(item.get("id")) for item in items if item.get("type") == "item_reference"}
+    return {id: await _find_item(id, earlier) for id in ids}
+
+
+async def _find_item(id: str, earlier: EarlierRuns) -> Sequence[Message]:
+    """What an item is in a conversation; nothing where it is not here."""
+    response = None if id.startswith("rs_") else response_of(id)
+    records = await find_response(response, earlier) if response else None
+    if records is None:
+        return ()
+    call_id = await earlier.call_id(records.record.id)
+    output = show_again(records, call_id)["output"]
+    item = next((item for item in (*input_items(records, call_id), *output) if item["id"] == id), None)
+    transcript = Transcript()
+    transcript.add([item] if item else [], lambda _item, _at: ())
+    return transcript.messages
+
+
+def show_again(records: RunRecords, call_id: CallId) -> Json:
+    """A response that was given before, from its run's record alone."""
+    asked = asked_before(records)
+    return show(records, asked.echo, asked.tools, asked.podium, call_id)
+
+
+def asked_before(records: RunRecords, after: int = -1) -> ApiRequest:
+    """The request that a run answered, as far as its answers repeat it. `after`: see `ResponseWriter`."""
+    task = records.record.task
+    podium = Podium(progress=task.echo["progress"])
+    echo = {**task.echo, "after": after}
+    return ApiRequest(
+        task.model, task.conversation, task.sampling, None, podium, True, True, task.tools, echo=echo
+    )
+
+
+def input_items(records: RunRecords, call_id: CallId) -> list[Json]:
+    """What was sent for the newest response of a run, as items, oldest first."""
+    record, part = records.record, part_of(records.record)
+    messages = own_conversation(record)[record.task.echo["n_earlier"] :]
+    if part:
+        given = record.segments[part - 1].given
+        messages = given_messages(given, call_id) if given else ()
+    kinds = {
+        pending.number: pending.call.kind for pending in record.calls_of_tools(range(record.n_tool_calls))
+    }
+    custom = {call_id(number) for number, kind in kinds.items() if kind == "custom"}
+    items: list[Json] = []
+    for message in messages:
+        items += items_of(message, len(items), record.id, part, custom)
+    return items
+
+
+def _referred(references: References, id: str, at: str) -> Sequence[Message]:
+    """What a reference stands for.
+
+    Raises:
+        BadTask: it is no reasoning, and is not here.
+    """
+    messages = references.get(id, ())
+    if not messages and not id.startswith("rs_"):
+        raise BadTask(f"{at}.id: no item {quote(id)} is kept here.", param=f"{at}.id")
+    return messages

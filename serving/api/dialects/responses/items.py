@@ -1,0 +1,263 @@
+"""Input items of a Responses request as messages.
+
+Calls of tools and their results are matched by `call_id` alone: clients do not send their history back as it was.
+Our own reasoning items are taken back and shown to nobody: they tell of plans and progress.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import BeforeValidator, Field
+
+from conductor.errors import BadTask, quote
+from conductor.model.messages import Image, Message, Text, ToolCall, ToolResult
+from serving.api.dialects.chat_schema import MOST_PARTS, ImageUrl
+from serving.api.dialects.responses.compaction import MOST_ITEMS, unpack
+from serving.api.dialects.responses.ids import item_id, response_id
+from serving.api.dialects.responses.schema import Ignoring, read_part
+
+Json = dict[str, Any]
+Parts = list[Text | Image]
+Refer = Callable[[str, str], Sequence[Message]]
+"""Gives the messages of an `item_reference`, given its id and its place."""
+HOSTED = frozenset(
+    {
+        "code_interpreter_call",
+        "file_search_call",
+        "mcp_approval_request",
+        "mcp_approval_response",
+        "mcp_call",
+        "mcp_list_tools",
+        "tool_search_call",
+        "tool_search_output",
+        "web_search_call",
+    }
+)
+"""What other servers' own tools did: what they found is in the messages around them."""
+PREFIXES = {"message": "msg", "custom_tool_call": "ctc", "custom_tool_call_output": "ctc"}
+
+
+class _Part(Ignoring):
+    type: str = Field(max_length=64)
+    text: str | None = None
+    refusal: str | None = None
+    image_url: str | None = None
+    file_id: str | None = None
+    detail: Literal["auto", "low", "high", "original"] | None = None
+
+
+Content = str | Annotated[list[_Part], Field(fail_fast=True, max_length=MOST_PARTS)]
+
+
+class _MessageItem(Ignoring):
+    role: Literal["user", "system", "developer", "assistant"]
+    content: Content
+
+
+CallId = Annotated[str, Field(min_length=1, max_length=1024)]
+
+
+class _FunctionCall(Ignoring):
+    call_id: CallId
+    name: str
+    arguments: str = ""
+    namespace: Annotated[str, BeforeValidator(lambda given: "" if given is None else given)] = ""
+
+
+class _CustomCall(_FunctionCall):
+    arguments: str = Field(default="", alias="input")
+
+
+class _Output(Ignoring):
+    call_id: CallId
+    output: Content
+
+
+class _Reference(Ignoring):
+    id: str = Field(max_length=128)
+
+
+class _Compaction(Ignoring):
+    encrypted_content: str
+
+
+@dataclass(slots=True)
+class Transcript:
+    """Messages, as items are added to them.
+
+    Args:
+        messages: those before.
+
+    Attributes:
+        left_out: a line for each item that is no part of the conversation.
+        n_compactions: how many items were compactions.
+    """
+
+    messages: list[Message] = field(default_factory=list[Message])
+    left_out: list[str] = field(default_factory=list[str])
+    n_compactions: int = 0
+
+    def add(self, items: str | Sequence[Json], refer: Refer) -> None:
+        """Add what a request's `input` holds.
+
+        Raises:
+            BadTask: an item cannot be read or served; names its place.
+        """
+        if isinstance(items, str):
+            self.messages.append(Message.of("user", items))
+            return
+        for index, item in enumerate(items):
+            self._add_item(item, f"input[{index}]", refer)
+
+    def _add_item(self, item: Json, at: str, refer: Refer) -> None:
+        kind = item.get("type") or ("message" if "role" in item else None)
+        match kind:
+            case "message":
+                self._add_message(read_part(_MessageItem, item, at), at)
+            case "function_call":
+                call = read_part(_FunctionCall, item, at)
+                self.add_call(ToolCall(call.call_id, call.name, call.arguments, namespace=call.namespace))
+            case "custom_tool_call":
+                call = read_part(_CustomCall, item, at)
+                self.add_call(ToolCall(call.call_id, call.name, call.arguments, "custom", call.namespace))
+            case "function_call_output" | "custom_tool_call_output":
+                given = read_part(_Output, item, at)
+                self.add_result(ToolResult(given.call_id, tuple(_parts(given.output, f"{at}.output"))))
+            case "reasoning":
+                pass
+            case "item_reference":
+                self.messages += refer(read_part(_Reference, item, at).id, at)
+            case "compaction" | "compaction_summary":
+                self.n_compactions += 1
+                if self.n_compactions > MOST_ITEMS:
+                    raise BadTask(f"{at}: a request holds {MOST_ITEMS} compactions at most.", param=at)
+                self.messages += unpack(read_part(_Compaction, item, at).encrypted_content, at)
+            case str() if kind in HOSTED:
+                self.left_out.append(f"{at} is not served: an item of type {quote(kind)}.")
+            case _:
+                raise BadTask(f"{at}.type: items of type {quote(kind)} are not served.", param=f"{at}.type")
+
+    def _add_message(self, item: _MessageItem, at: str) -> None:
+        role = "system" if item.role == "developer" else cast(Any, item.role)
+        parts = _parts(item.content, f"{at}.content")
+        if not parts and role != "assistant":
+            raise BadTask(f"{at}.content is empty.", param=f"{at}.content")
+        if role != "user" and any(isinstance(part, Image) for part in parts):
+            raise BadTask(
+                f"{at}.content: only messages of the user can show pictures.", param=f"{at}.content"
+            )
+        self.messages.append(Message(role, tuple(parts)))
+
+    def add_call(self, call: ToolCall) -> None:
+        """Add a call to the assistant's turn that is being written, or begin one."""
+        if self.messages and self.messages[-1].role == "assistant":
+            turn = self.messages.pop()
+            self.messages.append(Message("assistant", (*turn.parts, call), turn.native))
+        else:
+            self.messages.append(Message("assistant", (call,)))
+
+    def add_result(self, result: ToolResult) -> None:
+        """Add a result to those that came right before, or begin a message of them."""
+        if self.messages and self.messages[-1].role == "tool":
+            self.messages.append(Message("tool", (*self.messages.pop().parts, result)))
+        else:
+            self.messages.append(Message("tool", (result,)))
+
+
+def _parts(content: Content, at: str) -> Parts:
+    if isinstance(content, str):
+        return [Text(content)] if content else []
+    return [_part(part, f"{at}[{index}]") for index, part in enumerate(content)]
+
+
+def _part(part: _Part, at: str) -> Text | Image:
+    match part.type:
+        case "input_text" | "output_text" | "text" | "summary_text":
+            if part.text is None:
+                raise BadTask(f"{at}.text: Field required.", param=f"{at}.text")
+            return Text(part.text)
+        case "refusal":
+            return Text(part.refusal or "")
+        case "input_image":
+            if part.image_url is None:
+                raise BadTask(
+                    f"{at}: pictures by `file_id` are not served. Send `image_url`.", param=f"{at}.file_id"
+                )
+            detail = "high" if part.detail == "original" else part.detail
+            picture = read_part(ImageUrl, {"url": part.image_url, "detail": detail}, at)
+            return Image(picture.url, picture.detail)
+        case _:
+            raise BadTask(
+                f"{at}.type: parts of type {quote(part.type)} are not served yet. Send text or pictures.",
+                param=f"{at}.type",
+            )
+
+
+def items_of(message: Message, index: int, run_id: str, part: int, custom: Collection[str]) -> list[Json]:
+    """The input items that a message of a response came from, as far as they can be told.
+
+    Args:
+        message: as it was sent.
+        index: of the first of them in the response's input.
+        run_id: of the response.
+        part: its number in its run.
+        custom: ids of calls of custom tools.
+    """
+    items: list[Json] = []
+    content: list[Json] = []
+    for each in message.parts:
+        match each:
+            case Text():
+                content.append(_text_json(each, message.role))
+            case Image():
+                content.append({"type": "input_image", "image_url": each.url, "detail": each.detail})
+            case ToolCall():
+                items.append(call_item(each, each.id))
+            case ToolResult():
+                items.append(_result_item(each, is_custom=each.id in custom))
+    if content:
+        items.insert(0, {"type": "message", "role": message.role, "status": "completed", "content": content})
+    response = response_id(run_id, part)
+    prefixes = [PREFIXES.get(item["type"], "fc") for item in items]
+    return [
+        {"id": item_id(prefix, response, index + n, is_input=True)} | item
+        for n, (prefix, item) in enumerate(zip(prefixes, items, strict=True))
+    ]
+
+
+def _text_json(part: Text, role: str) -> Json:
+    if role == "assistant":
+        return {"type": "output_text", "text": part.text, "annotations": [], "logprobs": []}
+    return {"type": "input_text", "text": part.text}
+
+
+def call_item(call: ToolCall, call_id: str) -> Json:
+    """A call as an item, without its id."""
+    namespace = {"namespace": call.namespace} if call.namespace else {}
+    if call.kind == "custom":
+        kind: Json = {
+            "type": "custom_tool_call",
+            "call_id": call_id,
+            "name": call.name,
+            "input": call.arguments,
+        }
+    else:
+        kind = {"type": "function_call", "call_id": call_id, "name": call.name, "arguments": call.arguments}
+    return kind | namespace | {"status": "completed"}
+
+
+def _result_item(result: ToolResult, *, is_custom: bool) -> Json:
+    parts = [
+        {"type": "input_text", "text": part.text}
+        if isinstance(part, Text)
+        else {"type": "input_image", "image_url": part.url, "detail": part.detail}
+        for part in result.parts
+    ]
+    is_text = all(isinstance(part, Text) for part in result.parts)
+    return {
+        "type": "custom_tool_call_output" if is_custom else "function_call_output",
+        "call_id": result.id,
+        "output": result.text if is_text else parts,
+        "status": "completed",
+    }

@@ -1,0 +1,178 @@
+"""The response object: what a run has come to, and what it repeats of its request."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from conductor.errors import PodiumError
+from conductor.model.failure import Failure
+from conductor.model.tools import Tool, Toolset
+from conductor.model.usage import Usage
+from conductor.model.worker import FinishReason
+from conductor.run.record import Record, RunRecords
+from conductor.run.turns import Segment
+from serving.api import record_json
+from serving.api.dialects.responses.schema import ResponsesRequest
+
+Json = dict[str, Any]
+INCOMPLETE = {FinishReason.LENGTH: "max_output_tokens", FinishReason.CONTENT_FILTER: "content_filter"}
+
+
+def echo_of(request: ResponsesRequest, progress: str, n_earlier: int) -> Json:
+    """What answers repeat of a request, its tools apart; and what it takes to show the answer again.
+
+    Args:
+        request: as it was sent.
+        progress: how plan and progress are shown.
+        n_earlier: how many messages of its conversation are earlier turns, which were not sent with it.
+    """
+    fmt = request.text.format
+    text: Json = {"format": {"type": fmt.type}}
+    if fmt.type == "json_schema":
+        text["format"] |= {
+            "name": fmt.name,
+            "description": fmt.description,
+            "schema": fmt.schema_ or {},
+            "strict": fmt.strict is not False,
+        }
+    if request.text.verbosity:
+        text["verbosity"] = request.text.verbosity
+    return {
+        "progress": progress,
+        "n_earlier": n_earlier,
+        "shows_encrypted": request.shows_encrypted,
+        "response": {
+            "instructions": request.instructions,
+            "max_output_tokens": request.max_output_tokens,
+            "parallel_tool_calls": request.parallel_tool_calls is not False,
+            "previous_response_id": request.previous_response_id,
+            "reasoning": {"effort": request.reasoning.effort, "summary": request.reasoning.summary},
+            "store": request.stores,
+            "temperature": 1.0 if request.temperature is None else request.temperature,
+            "text": text,
+            "tool_choice": request.tool_choice or "auto",
+            "top_p": 1.0 if request.top_p is None else request.top_p,
+            "truncation": request.truncation or "disabled",
+            "metadata": request.metadata or {},
+            "presence_penalty": 0.0,
+            "frequency_penalty": 0.0,
+            "top_logprobs": 0,
+            "max_tool_calls": request.max_tool_calls,
+            "background": bool(request.background),
+            "service_tier": "default" if request.service_tier in (None, "auto") else request.service_tier,
+            "safety_identifier": request.safety_identifier,
+            "prompt_cache_key": request.prompt_cache_key,
+            "user": request.user,
+        },
+    }
+
+
+def resource(
+    id: str, records: RunRecords, echo: Json, tools: Toolset, status: str, output: list[Json], *, trace: bool
+) -> Json:
+    """A response in the state `status`, with the items it has come to."""
+    record = records.record
+    is_over = status not in ("queued", "in_progress")
+    reason = INCOMPLETE.get(record.finish) if record.finish else None
+    return {
+        "id": id,
+        "object": "response",
+        "created_at": int(record.created),
+        "status": status,
+        "completed_at": int(record.created + record.wall_s) if status == "completed" else None,
+        "error": None,
+        "incomplete_details": {"reason": reason} if status == "incomplete" else None,
+        "model": record_json.model_name(record),
+        "output": output,
+        "tools": _tools_json(tools),
+        **echo["response"],
+        "usage": usage(record) if is_over else None,
+        "podium": record_json.summary(record, records.inner, trace=trace)
+        if is_over
+        else {"workflow_id": record.id},
+    }
+
+
+def status_of(record: Record) -> str:
+    """The state of a run, in the words of Responses."""
+    match record.status:
+        case "running" | "detached":
+            return "in_progress"
+        case "waiting":
+            return "completed"
+        case "finished":
+            return "incomplete" if record.finish in INCOMPLETE else "completed"
+        case "cancelled":
+            return "cancelled"
+        case _:
+            return "failed"
+
+
+def error_of(failure: Failure | PodiumError, *, is_paid: bool) -> Json:
+    """Why a response failed, in one of the codes that there are. What asks again after `server_error` does not
+    after `invalid_prompt`: what was paid for is not paid for again.
+    """
+    held = failure if isinstance(failure, Failure) else Failure.of(failure)
+    if held.code == "RateLimited":
+        code = "rate_limit_exceeded"
+    else:
+        code = "server_error" if held.retryable and not is_paid else "invalid_prompt"
+    return {"code": code, "message": held.message}
+
+
+def is_paid(record: Record) -> bool:
+    """Whether a model was called for it."""
+    return bool(record.usage.total_tokens or record.cost_usd)
+
+
+def usage(record: Record) -> Json:
+    """The answering step's tokens; those of the whole run are in `total_tokens`, the difference beside them. Of a
+    response that ends with calls of tools, all its tokens: none of its steps is the answer yet.
+    """
+    if record.status == "waiting":
+        return _whole_usage(record.segments)
+    told = record_json.usage(record)
+    read, written = told["prompt_tokens_details"], told["completion_tokens_details"]
+    answering = record.answering.usage if record.answering else None
+    return {
+        "input_tokens": told["prompt_tokens"],
+        "input_tokens_details": {"cache_write_tokens": answering.cache_write_tokens if answering else 0}
+        | read,
+        "output_tokens": told["completion_tokens"],
+        "output_tokens_details": written,
+        "total_tokens": told["total_tokens"],
+    }
+
+
+def _whole_usage(segments: Sequence[Segment]) -> Json:
+    taken = segments[-1].usage - (segments[-2].usage if len(segments) > 1 else Usage())
+    return {
+        "input_tokens": taken.input_tokens,
+        "input_tokens_details": {
+            "cached_tokens": taken.cached_input_tokens,
+            "cache_write_tokens": taken.cache_write_tokens,
+        },
+        "output_tokens": taken.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": taken.reasoning_tokens},
+        "total_tokens": taken.total_tokens,
+    }
+
+
+def _tools_json(toolset: Toolset) -> list[Json]:
+    """The tools that are offered, those of a namespace together; those that were left out are not among them."""
+    shown: list[Json] = []
+    spaces: dict[str, list[Json]] = {}
+    for tool in toolset.tools:
+        if tool.namespace and tool.namespace not in spaces:
+            inside = spaces[tool.namespace] = list[Json]()
+            shown.append({"type": "namespace", "name": tool.namespace, "description": "", "tools": inside})
+        spaces.get(tool.namespace, shown).append(_tool_json(tool))
+    return shown
+
+
+def _tool_json(tool: Tool) -> Json:
+    if tool.kind == "custom":
+        shape: Json = {"type": "custom", "name": tool.name, "format": dict(tool.format or {"type": "text"})}
+    else:
+        parameters = None if tool.parameters is None else dict(tool.parameters)
+        shape = {"type": "function", "name": tool.name, "parameters": parameters, "strict": tool.strict}
+    return shape | {"description": tool.description or None}

@@ -1,0 +1,189 @@
+"""What is asked of a response after it was given, and what needs no run: counting and compacting a conversation."""
+
+import time
+import uuid
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from conductor.errors import BadTask, UnknownName, quote
+from conductor.model.messages import Message
+from conductor.model.worker import Sampling
+from conductor.run.record import RunRecords
+from serving.accounts.caller import Scope
+from serving.api.authentication import caller_of
+from serving.api.dialect import CallId
+from serving.api.dialects.read_body import read_body
+from serving.api.dialects.responses.compaction import pack
+from serving.api.dialects.responses.earlier import (
+    asked_before,
+    conversation_of,
+    find_response,
+    input_items,
+    show_again,
+)
+from serving.api.dialects.responses.ids import item_id
+from serving.api.dialects.responses.schema import Referred, remedy
+from serving.api.dialects.responses.segments import part_of
+from serving.api.dialects.responses.tools import read_tools
+from serving.api.earlier_runs import CallersRuns
+from serving.api.request import ApiRequest, Podium
+from serving.api.resolve import names, unknown_model
+from serving.api.respond import success
+from serving.api.run_response import RetoldResponse
+from serving.runs.service import Service
+
+router = APIRouter(prefix="/v1/responses")
+Json = dict[str, Any]
+
+
+class CountRequest(Referred):
+    """The body of `POST /v1/responses/input_tokens`."""
+
+    model: str | None = None
+    tools: list[Json] | None = None
+
+
+class CompactRequest(Referred):
+    """The body of `POST /v1/responses/compact`."""
+
+    model: str
+
+
+@router.post("/input_tokens")
+async def input_tokens(request: Request) -> Response:
+    """About how many tokens a request's input is: which model reads it, and how that counts, is known when the plan
+    is. Nothing is run.
+    """
+    service: Service = request.app.state.service
+    caller = caller_of(request)
+    caller.require(Scope.RUN)
+    sent = read_body(CountRequest, await request.body(), remedy)
+    messages, _ = await conversation_of(sent, CallersRuns(service, caller))
+    tools, _ = read_tools(sent.tools, None, parallel=True)
+    whole = (Message.of("system", sent.instructions or ""), *messages)
+    asked = ApiRequest(sent.model or "", whole, Sampling(), None, Podium(), False, False, tools)
+    return success({"object": "response.input_tokens", "input_tokens": asked.input_token_estimate})
+
+
+@router.post("/compact")
+async def compact(request: Request) -> Response:
+    """The conversation as one short item, to be sent in place of its turns. No model is called, and nothing is
+    lost.
+    """
+    service: Service = request.app.state.service
+    caller = caller_of(request)
+    caller.require(Scope.RUN)
+    sent = read_body(CompactRequest, await request.body(), remedy)
+    if sent.model not in names(service.pool):
+        raise unknown_model(sent.model, service.pool)
+    messages, _ = await conversation_of(sent, CallersRuns(service, caller))
+    id = f"resp_{uuid.uuid4().hex}00"
+    item = {"id": item_id("cmp", id, 0), "type": "compaction", "encrypted_content": pack(messages)}
+    usage = {
+        "input_tokens": 0,
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens": 0,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": 0,
+    }
+    created = int(time.time())
+    return success(
+        {"id": id, "object": "response.compaction", "created_at": created, "output": [item], "usage": usage}
+    )
+
+
+@router.get("/{response_id}")
+async def response(
+    request: Request,
+    response_id: str,
+    stream: bool = False,
+    starting_after: Annotated[int | None, Query(ge=0)] = None,
+) -> Response:
+    """A response that was stored, also while it is in progress; as a stream, its events from the beginning or from
+    the one after `starting_after`. Another team's is as one that is not there.
+    """
+    records, call_id = await _find(request, response_id, Scope.READ)
+    if not stream:
+        return success(show_again(records, call_id))
+    is_same = bool(records.record.task.echo["response"]["background"])
+    if starting_after is not None and not is_same:
+        message = "starting_after: only the events of a response in the background are numbered for good. Leave it out."
+        raise BadTask(message, param="starting_after")
+    asked = asked_before(records, -1 if starting_after is None else starting_after)
+    return RetoldResponse(
+        request.app.state.service,
+        request.app.state.dialects.of(request.scope["path"]),
+        asked,
+        {},
+        caller_of(request),
+        records=records,
+        segment=part_of(records.record),
+        is_same=is_same,
+    )
+
+
+@router.delete("/{response_id}")
+async def delete(request: Request, response_id: str) -> Response:
+    """Remove a response: its texts, and those of its run's record. The run's numbers stay, for who accounts for it."""
+    service: Service = request.app.state.service
+    records, _ = await _find(request, response_id, Scope.RUN)
+    record = records.record
+    if record.status in ("running", "detached", "waiting"):
+        raise BadTask(f"{quote(response_id)} is in progress. Cancel it first.", param="response_id")
+    await service.store.remove_texts(record.id)
+    return success({"id": response_id, "object": "response", "deleted": True})
+
+
+@router.post("/{response_id}/cancel")
+async def cancel(request: Request, response_id: str) -> Response:
+    """End a response that is in progress; what was begun is closed, and paid as far as it came. One that has ended
+    stays as it is.
+    """
+    service: Service = request.app.state.service
+    records, _ = await _find(request, response_id, Scope.RUN)
+    await service.cancel(records.record.id)
+    records, call_id = await _find(request, response_id, Scope.RUN)
+    return success(show_again(records, call_id))
+
+
+@router.get("/{response_id}/input_items")
+async def items(
+    request: Request,
+    response_id: str,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    order: Literal["asc", "desc"] = "desc",
+    after: str | None = None,
+) -> Response:
+    """What was sent for a response, the newest item first unless `order` says otherwise."""
+    records, call_id = await _find(request, response_id, Scope.READ)
+    found = input_items(records, call_id)
+    if order == "desc":
+        found.reverse()
+    if after is not None:
+        place = next((n for n, item in enumerate(found) if item["id"] == after), None)
+        if place is None:
+            raise BadTask(f"after: {quote(after)} is no item of this response.", param="after")
+        found = found[place + 1 :]
+    page = found[:limit]
+    ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {"first_id": "", "last_id": ""}
+    return success({"object": "list", "data": page, "has_more": len(found) > limit} | ends)
+
+
+async def _find(request: Request, id: str, scope: Scope) -> tuple[RunRecords, CallId]:
+    """The response of that id, and the ids of its calls.
+
+    Raises:
+        NotAllowed: the caller's key is not for that.
+        UnknownName: it is not kept, or not for the caller.
+        StoreUnavailable: the store is away.
+    """
+    service: Service = request.app.state.service
+    caller = caller_of(request)
+    caller.require(scope)
+    earlier = CallersRuns(service, caller)
+    records = await find_response(id, earlier)
+    if records is None:
+        raise UnknownName(f"No response {quote(id)} is kept here.", param="response_id")
+    return records, await earlier.call_id(records.record.id)

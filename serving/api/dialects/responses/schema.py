@@ -1,0 +1,160 @@
+"""The body of `POST /v1/responses`, its input items apart (`items.py`).
+
+Unknown fields are ignored; known ones that are not served and would change the answer are rejected by name.
+"""
+
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from conductor.errors import BadTask
+from serving.api.dialects.chat_schema import MOST_PARTS
+from serving.api.dialects.read_body import innermost
+from serving.api.request import MOST, Effort, Podium
+
+Json = dict[str, Any]
+UNSERVED = ("prompt", "moderation", "top_logprobs", "frequency_penalty", "presence_penalty", "conversation")
+"""They would change the answer, unless they are empty."""
+WITHOUT_EFFECT = {
+    "access_programs",
+    "context_management",
+    "image",
+    "prompt_cache_options",
+    "prompt_cache_retention",
+    "stream_options",
+}
+"""Known, and ignored: they are about price, speed or form."""
+LOGPROBS = "message.output_text.logprobs"
+
+
+class Ignoring(BaseModel):
+    """A part of a request whose unknown fields mean nothing here."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
+
+
+class Reasoning(Ignoring):
+    """How long to think, and whether to show it."""
+
+    effort: Effort | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | None = None
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether plan and progress are wanted."""
+        return bool(self.summary or self.generate_summary)
+
+
+class TextFormat(Ignoring):
+    """What the answer must be."""
+
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    name: str = Field(default="answer", pattern=r"^[a-zA-Z0-9_-]{1,64}$")
+    description: str | None = None
+    schema_: Json | None = Field(default=None, alias="schema")
+    strict: bool | None = None
+
+
+def _or_empty(value: Any) -> Any:
+    return {} if value is None else value
+
+
+class TextOptions(Ignoring):
+    """The answer's form."""
+
+    format: Annotated[TextFormat, BeforeValidator(_or_empty)] = TextFormat()
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+Input = str | Annotated[list[Json], Field(fail_fast=True, max_length=MOST_PARTS)]
+
+
+class Referred(Ignoring):
+    """What requests about a conversation have in common: those that run, count and compact it."""
+
+    input: Input = Field(default_factory=list[Json])
+    instructions: str | None = None
+    previous_response_id: str | None = None
+
+
+class ResponsesRequest(Referred):
+    """The body of `POST /v1/responses`."""
+
+    model: str
+    stream: bool | None = None
+    store: bool | None = None
+    background: bool | None = None
+    include: Annotated[list[str], Field(fail_fast=True, max_length=64)] | None = None
+    max_output_tokens: int | None = Field(default=None, ge=1, le=MOST)
+    max_tool_calls: int | None = Field(default=None, ge=1, le=MOST)
+    metadata: Annotated[dict[str, Annotated[str, Field(max_length=512)]], Field(max_length=16)] | None = None
+    parallel_tool_calls: bool | None = None
+    prompt_cache_key: str | None = None
+    reasoning: Annotated[Reasoning, BeforeValidator(_or_empty)] = Reasoning()
+    safety_identifier: str | None = None
+    service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None = None
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    text: Annotated[TextOptions, BeforeValidator(_or_empty)] = TextOptions()
+    tools: Annotated[list[Json], Field(fail_fast=True, max_length=1024)] | None = None
+    tool_choice: str | Json | None = None
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    truncation: Literal["auto", "disabled"] | None = None
+    user: str | None = None
+    podium: Annotated[Podium, BeforeValidator(_or_empty)] = Field(default_factory=Podium)
+    prompt: Any = None
+    moderation: Any = None
+    top_logprobs: Any = None
+    frequency_penalty: Any = None
+    presence_penalty: Any = None
+    conversation: Any = None
+
+    @property
+    def stores(self) -> bool:
+        """Whether the answer can be asked for again, as it can where nobody says otherwise."""
+        return self.store is not False
+
+    @property
+    def shows_encrypted(self) -> bool:
+        """Whether reasoning items are to have `encrypted_content`."""
+        return "reasoning.encrypted_content" in (self.include or ())
+
+
+Kind = TypeVar("Kind", bound=BaseModel)
+
+
+def read_part(kind: type[Kind], given: object, at: str) -> Kind:
+    """The part of a request at the place `at`.
+
+    Raises:
+        BadTask: naming the field, in the caller's spelling, and what it may be.
+    """
+    try:
+        return kind.model_validate(given)
+    except ValidationError as exc:
+        inside, fault = innermost(exc.errors(include_url=False, include_context=False), given)
+        param = f"{at}.{inside}" if inside else at
+        raise BadTask(f"{param}: {fault['msg'].removeprefix('Value error, ')}.", param=param) from exc
+
+
+def remedy(param: str, _: object) -> str:
+    """What a request may hold at `param` instead."""
+    if param.startswith("podium.") and param.count(".") == 1:
+        return f" `podium` takes: {', '.join(Podium.model_fields)}."
+    known = {"model": " GET /v1/models lists the names.", "input": " Send text, or a list of items."}
+    return known.get(param, "")
+
+
+def check_served(request: ResponsesRequest) -> None:
+    """Look at every field that is known and not served.
+
+    Raises:
+        BadTask: one of them would change the answer, or two contradict each other.
+    """
+    for name in UNSERVED:
+        if getattr(request, name):
+            raise BadTask(f"{name} is not served yet, and would change the answer. Leave it out.", param=name)
+    if LOGPROBS in (request.include or ()):
+        raise BadTask(f"include: {LOGPROBS!r} is not served yet. Leave it out.", param="include")
+    if request.background and not request.stores:
+        raise BadTask("background: a response in the background is stored. Leave out store=false.", param="background")  # fmt: skip

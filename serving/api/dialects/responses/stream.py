@@ -1,0 +1,148 @@
+"""A run's events as the server-sent events of OpenAI's Responses, and the same run as one object."""
+
+from typing import Any
+
+from conductor.errors import PodiumError
+from conductor.model.failure import Failure
+from conductor.model.messages import PendingCall
+from conductor.model.tools import Toolset
+from conductor.plan.plan import Step
+from conductor.run.events import (
+    AnswerDelta,
+    Event,
+    RunCancelled,
+    RunDetached,
+    RunFailed,
+    RunFinished,
+    RunSuspended,
+    StepPlanned,
+)
+from conductor.run.record import Record, RunRecords
+from conductor.run.run import Run
+from serving.api import event_json
+from serving.api.dialect import CallId, cancelled, interrupted
+from serving.api.dialects.chat_stream import in_words
+from serving.api.dialects.responses.ids import response_id
+from serving.api.dialects.responses.items import call_item
+from serving.api.dialects.responses.resource import INCOMPLETE, error_of, is_paid, resource, status_of
+from serving.api.dialects.responses.segments import part_of
+from serving.api.dialects.responses.writer import ResponseWriter
+from serving.api.request import Podium
+
+Json = dict[str, Any]
+
+
+class ResponsesEncoder:
+    """Events as the bytes of a stream; see `Encoder`."""
+
+    def __init__(self, run: Run, echo: Json, tools: Toolset, podium: Podium, call_id: CallId) -> None:
+        self._run, self._echo, self._tools, self._podium = run, echo, tools, podium
+        self._call_id, self._is_answering = call_id, False
+        self._id = response_id(run.record.id, part_of(run.record))
+        self._writer = ResponseWriter(
+            self._id, shows_encrypted=echo["shows_encrypted"], after=echo.get("after", -1)
+        )
+
+    def begin(self) -> bytes:
+        """See `Encoder.begin`."""
+        return self._state("created", "in_progress") + self._state("in_progress", "in_progress")
+
+    def heartbeat(self) -> bytes:
+        """The state once more: clients count events, not comments. Where events must have the same numbers whenever they
+        are told, it has that of the event before.
+        """
+        write = self._writer.again if self._echo["response"]["background"] else self._writer.event
+        return write("response.in_progress", response=self._resource("in_progress"))
+
+    def encode(self, event: Event) -> bytes:
+        """See `Encoder.encode`."""
+        match event:
+            case AnswerDelta(text=text, reasoning=reasoning):
+                self._is_answering = True
+                thought = self._writer.think(reasoning) if reasoning else b""
+                return thought + (self._writer.say(text) if text else b"")
+            case RunFinished(finish=finish):
+                return self._finish("incomplete" if finish in INCOMPLETE else "completed")
+            case RunSuspended(calls=calls):
+                return self._suspend(calls)
+            case RunFailed(failure=failure):
+                return self._fail(failure)
+            case RunCancelled():
+                return self._fail(cancelled())
+            case RunDetached():
+                return self._fail(interrupted())
+            case _:
+                return self._progress(event)
+
+    def _progress(self, event: Event) -> bytes:
+        if self._podium.progress == "events" and (shown := event_json.progress(event)) is not None:
+            return self._state("in_progress", "in_progress", podium=shown)
+        line = in_words(event) if self._podium.progress == "reasoning" and not self._is_answering else ""
+        return self._writer.think(line) if line else b""
+
+    def _finish(self, status: str) -> bytes:
+        has_message = any(item["type"] == "message" for item in self._writer.output)
+        said = self._writer.close("final_answer", status)
+        if not has_message and not any(item["type"] == "message" for item in self._writer.output):
+            said += self._writer.say("") + self._writer.close("final_answer", status)
+        return said + self._state(status, status)
+
+    def _suspend(self, calls: tuple[PendingCall, ...]) -> bytes:
+        closed = self._writer.close("commentary")
+        written = [
+            self._writer.call(call_item(pending.call, self._call_id(pending.number))) for pending in calls
+        ]
+        return closed + b"".join(written) + self._state("completed", "completed")
+
+    def _fail(self, failure: Failure | PodiumError) -> bytes:
+        error = error_of(failure, is_paid=is_paid(self._run.record))
+        return self._writer.close("commentary", "incomplete") + self._state("failed", "failed", error)
+
+    def _state(self, kind: str, status: str, error: Json | None = None, **fields: Any) -> bytes:
+        return self._writer.event(
+            f"response.{kind}", response=self._resource(status) | {"error": error}, **fields
+        )
+
+    def _resource(self, status: str) -> Json:
+        output, trace = list(self._writer.output), self._podium.trace
+        return resource(self._id, self._run.records, self._echo, self._tools, status, output, trace=trace)
+
+
+def show(records: RunRecords, echo: Any, tools: Toolset, podium: Podium, call_id: CallId) -> Json:
+    """The newest response of a run as it stands, asked for as `echo` tells."""
+    record = records.record
+    id = response_id(record.id, part_of(record))
+    writer = ResponseWriter(id, shows_encrypted=echo["shows_encrypted"])
+    reasoning = record.answering.reasoning if record.answering else ""
+    lines = _plan_in_words(record) if podium.progress == "reasoning" else ""
+    if lines or reasoning:
+        writer.think(lines + reasoning)
+    status = status_of(record)
+    said = record.segments[-1].text if record.status == "waiting" else record.answer
+    if said or record.status == "finished":
+        writer.say(said)
+        writer.close("final_answer" if record.status == "finished" else "commentary", _item_status(status))
+    writer.close()
+    for pending in record.pending:
+        writer.call(call_item(pending.call, call_id(pending.number)))
+    shown = resource(id, records, echo, tools, status, writer.output, trace=podium.trace)
+    if status == "failed":
+        shown["error"] = error_of(record.failure or interrupted(), is_paid=is_paid(record))
+    return shown
+
+
+def _item_status(status: str) -> str:
+    return "incomplete" if status == "incomplete" else "completed"
+
+
+def _plan_in_words(record: Record) -> str:
+    plan = record.answering_plan
+    if plan is None or plan.source == "worker":
+        return ""
+    steps = [
+        StepPlanned(
+            step.planned_s, plan.index, step.index, Step(step.worker, step.subtask, step.access, step.needs)
+        )
+        for step in plan.steps
+    ]
+    return "".join(map(in_words, steps))

@@ -1,0 +1,127 @@
+"""Tools of a Responses request: those that are offered, and whether they are called."""
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from conductor.errors import BadTask, quote
+from conductor.model.tools import AUTO, Tool, ToolChoice, Toolset
+from serving.api.dialects.chat_tools import MOST_TOOLS, ToolName
+from serving.api.dialects.hosted_tools import toolset
+from serving.api.dialects.responses.schema import Ignoring, read_part
+
+Json = dict[str, Any]
+
+
+def _or_blank(given: Any) -> Any:
+    return "" if given is None else given
+
+
+Words = Annotated[str, BeforeValidator(_or_blank)]
+
+
+class _Function(Ignoring):
+    name: ToolName
+    description: Words = ""
+    parameters: Json | None = None
+    strict: bool | None = None
+
+
+class _Custom(Ignoring):
+    name: ToolName
+    description: Words = ""
+    format: Json | None = None
+
+
+class _Namespace(Ignoring):
+    name: ToolName
+    tools: Annotated[list[Json], Field(fail_fast=True, max_length=MOST_TOOLS)]
+
+
+class _Other(Ignoring):
+    type: str = Field(max_length=128)
+
+
+class _Choice(Ignoring):
+    type: str = Field(max_length=128)
+    name: str | None = None
+    mode: Literal["auto", "required"] = "auto"
+    tools: Annotated[list[Json], Field(fail_fast=True, max_length=MOST_TOOLS)] = Field(
+        default_factory=list[Json]
+    )
+
+
+def read_tools(
+    given: Sequence[Json] | None, choice: str | Json | None, *, parallel: bool
+) -> tuple[Toolset, tuple[str, ...]]:
+    """The tools that can be served, and a line for each that is left out.
+
+    Raises:
+        BadTask: one is none, or the choice can only be met by one that is not served.
+    """
+    tools: list[Tool] = []
+    hosted: dict[str, str] = {}
+    for at, item, namespace in _flat(given or ()):
+        match item.get("type"):
+            case "function":
+                made = read_part(_Function, item, at)
+                tools.append(
+                    Tool(made.name, made.description, made.parameters, bool(made.strict), namespace=namespace)
+                )
+            case "custom":
+                own = read_part(_Custom, item, at)
+                is_free = own.format is None or own.format.get("type") == "text"
+                tools.append(
+                    Tool(
+                        own.name,
+                        own.description,
+                        kind="custom",
+                        namespace=namespace,
+                        format=None if is_free else own.format,
+                    )
+                )
+            case _:
+                hosted[at] = read_part(_Other, item, at).type
+    return toolset(tools, hosted, _choice(choice), parallel=parallel)
+
+
+def _flat(tools: Sequence[Json]) -> Iterator[tuple[str, Json, str]]:
+    """Each tool with its place and its namespace."""
+    for index, tool in enumerate(tools):
+        at = f"tools[{index}]"
+        if tool.get("type") != "namespace":
+            yield at, tool, ""
+            continue
+        space = read_part(_Namespace, tool, at)
+        for n, inner in enumerate(space.tools):
+            yield f"{at}.tools[{n}]", inner, space.name
+
+
+def _choice(given: str | Json | None) -> ToolChoice:
+    match given:
+        case None:
+            return AUTO
+        case "auto" | "none" | "required":
+            return ToolChoice(given)
+        case str():
+            raise BadTask(
+                f"tool_choice: {quote(given)} is none of auto, none, required.", param="tool_choice"
+            )
+        case _:
+            return _named(read_part(_Choice, given, "tool_choice"))
+
+
+def _named(choice: _Choice) -> ToolChoice:
+    if choice.type in ("function", "custom") and choice.name:
+        return ToolChoice("required", (choice.name,))
+    if choice.type == "allowed_tools":
+        named = tuple(
+            str(tool.get("name")) for tool in choice.tools if tool.get("type") in ("function", "custom")
+        )
+        if named or choice.mode == "auto":
+            return ToolChoice(choice.mode if named else "none", named)
+    message = (
+        f"tool_choice.type: tools of type {quote(choice.type)} are not served. Choose a function of yours."
+    )
+    raise BadTask(message, param="tool_choice.type")

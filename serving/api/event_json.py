@@ -1,0 +1,104 @@
+"""Events of a run as JSON: what `progress: events` shows, and what followers of a run read."""
+
+from typing import Any
+
+from conductor.run.events import (
+    AnswerDelta,
+    CallQueued,
+    Event,
+    PlanEnded,
+    PlanStarted,
+    ResultsGiven,
+    RunCancelled,
+    RunDetached,
+    RunFailed,
+    RunFinished,
+    RunResumed,
+    RunSuspended,
+    StepAborted,
+    StepFinished,
+    StepFirstToken,
+    StepPlanned,
+    StepReused,
+    StepStarted,
+    StepWaits,
+)
+from serving.api.error_json import error_json
+from serving.api.record_json import call_json, dollars, seconds, step_json, tokens
+
+Json = dict[str, Any]
+
+
+def progress(event: Event) -> Json | None:
+    """An event as `progress: events` shows it; None for those that are not progress."""
+    match event:
+        case PlanStarted(round=round, source=source, worker=worker):
+            shown: Json = {"type": "plan_began", "round": round, "source": source, "worker": worker}
+        case StepPlanned(step=index, planned=step):
+            shown = {"type": "step_planned", "step": index, **step_json(step)}
+        case PlanEnded():
+            shown = {
+                "type": "plan_ended",
+                "accepted": event.accepted,
+                "rejected": event.reject_reason,
+                "why": event.why,
+            }
+        case CallQueued():
+            shown = {"type": "waits", "step": event.step, "worker": event.worker, "why": event.why}
+        case StepStarted():
+            shown = {"type": "step_began", "step": event.step}
+        case StepFirstToken():
+            shown = {"type": "step_spoke", "step": event.step, "served_by": event.served_by}
+        case StepFinished() | StepWaits() | StepReused() | StepAborted():
+            shown = _step_end(event) | {"step": event.step}
+        case _:
+            return None
+    return shown | {"plan": event.plan, "at_s": seconds(event.at_s)}
+
+
+def _step_end(event: StepFinished | StepWaits | StepReused | StepAborted) -> Json:
+    match event:
+        case StepFinished(result=result):
+            return {
+                "type": "step_ended",
+                "cost_usd": dollars(result.cost_usd),
+                "cost_is_bound": result.cost_is_bound,
+                "usage": tokens(result.usage),
+            }
+        case StepWaits(calls=calls):
+            return {"type": "step_calls_tools", "tools": [each.call.name for each in calls]}
+        case StepReused():
+            return {"type": "step_reused", "reused_from": event.from_plan}
+        case StepAborted(outcome=outcome):
+            error = error_json(event.failure) if event.failure else None
+            return {"type": "step_lost", "why": outcome.value, "error": error}
+
+
+def told(event: Event) -> Json | None:
+    """An event as `GET /v1/workflows/{id}/events` shows it; None for those that are not shown. Beyond `progress`
+    with what a step or a conductor said, as far as the team's policy keeps it.
+    """
+    match event:
+        case PlanEnded() | StepFinished():
+            shown: Json = progress(event) or {}
+            return shown | (call_json(event.result) if event.result else {})
+        case AnswerDelta(text=text, reasoning=reasoning):
+            return {"type": "answer", "text": text, "reasoning": reasoning, "at_s": seconds(event.at_s)}
+        case RunResumed():
+            shown = {"type": "resumed"}
+        case RunDetached():
+            shown = {"type": "left"}
+        case RunSuspended(calls=calls):
+            names = [each.call.name for each in calls]
+            shown = {"type": "waits_for_tools", "tools": names}
+        case ResultsGiven():
+            shown = {"type": "resumed"}
+        case RunFinished(finish=finish):
+            shown = {"type": "finished", "finish_reason": finish.value}
+        case RunFailed(failure=failure):
+            shown = {"type": "failed", "error": error_json(failure)}
+        case RunCancelled():
+            shown = {"type": "cancelled"}
+        case _:
+            return progress(event)
+    return shown | {"at_s": seconds(event.at_s)}

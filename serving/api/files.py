@@ -1,0 +1,176 @@
+"""`/v1/files`: requests of batches, and what became of them. Knows nothing of what is in a file."""
+
+import asyncio
+import uuid
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Request
+from python_multipart.exceptions import FormParserError
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from conductor.errors import BadTask, NotAllowed, TooLarge, UnknownName, quote
+from serving.accounts.caller import Caller, Scope
+from serving.api.authentication import caller_of
+from serving.api.record_json import Json
+from serving.api.respond import success
+from serving.batches.kept_text import kept_lines, redactor_of
+from serving.batches.model import File
+from serving.batches.runner import Batches
+
+router = APIRouter()
+PURPOSE = "batch"
+SECOND_US = 1_000_000
+
+
+@router.post("/v1/files")
+async def upload(request: Request) -> Response:
+    """Keep a file of requests for a batch, as a form with `purpose` and `file`."""
+    caller = caller_of(request)
+    caller.require(Scope.RUN)
+    check_keeps(caller)
+    batches = batches_of(request)
+    name, content = await _form(request)
+    if len(content) > batches.settings.max_file_bytes:
+        raise TooLarge(f"file: it is longer than {batches.settings.max_file_bytes} bytes. Send several.", param="file")  # fmt: skip
+    kept = await asyncio.to_thread(kept_lines, content, redactor_of(caller.policies))
+    used = await batches.store.used_bytes(caller.account)
+    if used + len(kept) > batches.settings.max_bytes_per_team:
+        raise TooLarge(
+            f"file: the files of this team may take {batches.settings.max_bytes_per_team} bytes. Delete some.", param="file"
+        )  # fmt: skip
+    id, drop_us = f"file-{uuid.uuid4().hex}", batches.drop_us(caller.policies)
+    file = File(id, caller.account, PURPOSE, name, len(kept), batches.now_us(), drop_us)
+    await batches.store.add_file(file, kept)
+    return success(file_json(file))
+
+
+@router.get("/v1/files")
+async def files(
+    request: Request,
+    purpose: Annotated[str | None, Query(pattern=r"^[^\x00]+$")] = None,
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
+    after: Annotated[str | None, Query(description="The id of a file: those after it in the list.")] = None,
+    order: Literal["asc", "desc"] = "desc",
+) -> Response:
+    """The files that the caller's team has here."""
+    caller = caller_of(request)
+    caller.require(Scope.READ)
+    found = await batches_of(request).store.files(caller, purpose)
+    if order == "asc":
+        found.reverse()
+    return success(page([file_json(file) for file in found], limit, after))
+
+
+@router.get("/v1/files/{id}")
+async def file(request: Request, id: str) -> Response:
+    """One file, without its content. Another team's is as one that is not there."""
+    caller = caller_of(request)
+    caller.require(Scope.READ)
+    return success(file_json(await find_file(request, id, caller)))
+
+
+@router.get("/v1/files/{id}/content")
+async def content(request: Request, id: str) -> Response:
+    """What a file holds."""
+    caller = caller_of(request)
+    caller.require(Scope.READ)
+    await find_file(request, id, caller)
+    held = await batches_of(request).store.content(id)
+    if held is None:
+        raise _no_file(id)
+    return Response(held, media_type="application/octet-stream")
+
+
+@router.delete("/v1/files/{id}")
+async def delete(request: Request, id: str) -> Response:
+    """Forget a file. A batch that has begun on it fails."""
+    caller = caller_of(request)
+    caller.require(Scope.RUN)
+    await find_file(request, id, caller)
+    await batches_of(request).store.delete_file(id)
+    return success({"id": id, "object": "file", "deleted": True})
+
+
+async def find_file(request: Request, id: str, caller: Caller, param: str = "file_id") -> File:
+    """The file of that id.
+
+    Raises:
+        UnknownName: there is none, or it is not for `caller` to see.
+    """
+    found = await batches_of(request).store.file(id)
+    if found is None or not caller.sees(found.account):
+        raise _no_file(id, param)
+    return found
+
+
+def batches_of(request: Request) -> Batches:
+    """This router's."""
+    return request.app.state.batches
+
+
+def check_keeps(caller: Caller) -> None:
+    """Files are texts, and kept.
+
+    Raises:
+        NotAllowed: by a policy no text of the caller's may be.
+    """
+    if whose := caller.policies.whose(lambda policy: policy.store_content):
+        raise NotAllowed(
+            f"file: by the policy of this {whose}, no text is kept, which files and batches need. "
+            f"An administrator may change it: `podium {whose}s policy`.",
+            param="file",
+        )
+
+
+def page(items: list[Json], limit: int, after: str | None) -> Json:
+    """Some of a list.
+
+    Raises:
+        UnknownName: `after` is none of it.
+    """
+    ids = [item["id"] for item in items]
+    if after is not None and after not in ids:
+        raise UnknownName(f"after: there is no {quote(after)} in this list.", param="after")
+    begin = ids.index(after) + 1 if after is not None else 0
+    shown = items[begin : begin + limit]
+    first, last = (shown[0]["id"], shown[-1]["id"]) if shown else (None, None)
+    has_more = begin + limit < len(items)
+    return {"object": "list", "data": shown, "first_id": first, "last_id": last, "has_more": has_more}
+
+
+def file_json(file: File) -> Json:
+    """A file, as OpenAI writes one."""
+    return {
+        "id": file.id,
+        "object": "file",
+        "bytes": file.n_bytes,
+        "created_at": file.made_us // SECOND_US,
+        "expires_at": file.drop_us // SECOND_US,
+        "filename": file.name,
+        "purpose": file.purpose,
+        "status": "processed",
+    }
+
+
+async def _form(request: Request) -> tuple[str, bytes]:
+    """The name and the content of the file in a form.
+
+    Raises:
+        BadTask: it is no such form.
+    """
+    try:
+        form = await request.form(max_files=1, max_fields=10)
+    except (HTTPException, FormParserError) as exc:
+        raise BadTask("file: the body is no form with one file and a purpose.", param="file") from exc
+    purpose, sent = form.get("purpose"), form.get("file")
+    if purpose != PURPOSE:
+        raise BadTask(f"purpose: only {PURPOSE!r} is served.", param="purpose")
+    if not isinstance(sent, UploadFile):
+        raise BadTask("file: the form has no file.", param="file")
+    return (sent.filename or "file").replace("\0", "")[:255], await sent.read()
+
+
+def _no_file(id: str, param: str = "file_id") -> UnknownName:
+    return UnknownName(f"{param}: no file {quote(id)} is kept here; GET /v1/files lists yours.", param=param)

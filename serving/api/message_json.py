@@ -1,0 +1,62 @@
+"""Messages of a record as JSON: prompts as they were sent, and what passed between a step and its tools."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from conductor.model.messages import Message, Part, Text, ToolCall, ToolResult
+from conductor.run.record import StepRecord
+from conductor.run.turns import StepTurn
+
+Json = dict[str, Any]
+PICTURE_CHARS = 64
+"""Of a picture's address: a `data:` one is shown by its beginning."""
+
+
+def messages_json(messages: Iterable[Message]) -> list[Json]:
+    """Prompts as they were sent."""
+    return [_message(message) for message in messages]
+
+
+def turns_json(step: StepRecord) -> Json:
+    """A step's turns with its tools; nothing where it called none."""
+    return {"turns": [_turn(turn) for turn in step.turns]} if step.turns else {}
+
+
+def _turn(turn: StepTurn) -> Json:
+    results = {each.number: each.result for each in turn.results}
+    calls = [
+        {"name": each.call.name, "arguments": each.call.arguments, **_result(results.get(each.number))}
+        for each in turn.calls
+    ]
+    return {
+        "output": turn.result.output,
+        "worker": turn.result.worker,
+        "tool_calls": calls,
+        "said": messages_json(turn.said),
+    }
+
+
+def _result(result: ToolResult | None) -> Json:
+    if result is None:
+        return {"result": None}
+    return {"result": _words(result.parts)} | ({"is_error": True} if result.is_error else {})
+
+
+def _message(message: Message) -> Json:
+    return {"role": message.role, "content": _words(message.parts)}
+
+
+def _words(parts: Iterable[Part]) -> str:
+    return "\n".join(_part(part) for part in parts)
+
+
+def _part(part: Part) -> str:
+    match part:
+        case Text(text=text):
+            return text
+        case ToolCall():
+            return f"[calls {part.name}: {part.arguments}]"
+        case ToolResult():
+            return f"[result of a tool{', an error' if part.is_error else ''}: {_words(part.parts)}]"
+        case _:
+            return f"[{part.url[:PICTURE_CHARS]}]"

@@ -1,0 +1,191 @@
+"""Requests that bring results of tools: to which run they belong, and what that run does with them.
+
+An agent asks again whenever anything fails, up to 30 times, and runs a tool before the answer has ended. So
+results that were given before attach to their run, or get its answer again, and nothing is called twice.
+Only different results, another key, an id that was not made here and a run that does not wait any more are
+refused.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from conductor.errors import BadTask, Interrupted, NotAllowed
+from conductor.model.messages import Message, ToolResult
+from conductor.model.tools import Toolset
+from conductor.run.record import Record, RunRecords
+from conductor.run.run import Run
+from conductor.run.turns import Given, GivenResult
+from serving.accounts.caller import Caller
+from serving.redaction.texts import map_texts
+from serving.runs.content import redactor_of
+from serving.runs.following import follow_segment
+from serving.runs.service import Service
+from serving.runs.tool_ids import CallIds
+
+POLL_S = 0.05
+SETTLES_S = 10.0
+"""How long it takes at most until a run that somebody resumes shows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolAnswer:
+    """What a client sends back to a run.
+
+    Args:
+        run_id: of the run.
+        results: by the numbers of their calls.
+        said: new messages of the user beside them.
+        tools: that the request offers.
+    """
+
+    run_id: str
+    results: dict[int, ToolResult]
+    said: tuple[Message, ...]
+    tools: Toolset
+
+
+def find_tool_answer(conversation: Sequence[Message], tools: Toolset, ids: CallIds) -> ToolAnswer | None:
+    """The results of tools that end `conversation`, for the newest run of ours among them; None: there are none.
+    Those before the last answer in words are history.
+
+    Raises:
+        BadTask: an id was not made here, or one call has two different results.
+    """
+    answered = [n for n, m in enumerate(conversation) if m.role == "assistant" and not m.tool_calls]
+    newest = conversation[answered[-1] + 1 if answered else 0 :]
+    named = [
+        (name, result)
+        for m in newest
+        for result in m.tool_results
+        if (name := ids.read(result.id)) is not None
+    ]
+    if not named:
+        return None
+    run_id, results = named[-1][0].run_id, dict[int, ToolResult]()
+    for name, result in named:
+        if name.run_id == run_id and not _same(results.setdefault(name.number, result), result):
+            raise BadTask(f"The tool call {result.id} has two different results.", param="messages")
+    last_asked = max((n for n, m in enumerate(newest) if m.role == "assistant"), default=-1)
+    said = tuple(message for message in newest[last_asked + 1 :] if message.role == "user")
+    return ToolAnswer(run_id, results, said, tools)
+
+
+@asynccontextmanager
+async def resumed(
+    service: Service, answer: ToolAnswer, caller: Caller, headers: dict[str, str]
+) -> AsyncGenerator[Run | None]:
+    """The run that goes on with `answer`, one that already does, or what it did; None: it has ended, and the
+    user says something new.
+
+    Raises:
+        NotAllowed: the run is another key's.
+        BadTask: the results differ from those that were given, or nobody waits for them any more.
+        PodiumError: it cannot go on.
+    """
+    try:
+        async with asyncio.timeout(SETTLES_S):
+            found = await _settle(service, answer, caller, headers)
+    except TimeoutError:
+        message = "The run that called these tools is being resumed. Ask again."
+        raise Interrupted(message, retryable=True) from None
+    match found:
+        case Run():
+            try:
+                yield found
+            finally:
+                found.answer.close()
+        case _Given():
+            async with follow_segment(service.store, found.records, found.segment) as run:
+                yield run
+        case None:
+            yield None
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """Results that were given before, at the end of that segment."""
+
+    records: RunRecords
+    segment: int
+
+
+async def _settle(
+    service: Service, answer: ToolAnswer, caller: Caller, headers: dict[str, str]
+) -> "Run | _Given | None":
+    while True:
+        records = await service.store.get(answer.run_id)
+        if records is None or not records.has_content or records.record.status in ("expired", "cancelled"):
+            return _refuse_late(answer)
+        record = records.record
+        if record.account.key_id != caller.account.key_id:
+            raise NotAllowed(
+                "These tool results belong to a run of another API key. Send them with the key that began it."
+            )
+        given = _new_results(record, answer)
+        if given is not None:
+            run = await service.resume(answer.run_id, given, headers)
+            if run is not None:
+                return run
+        elif (found := _segment_of(record, answer)) is not None:
+            is_new_word = bool(answer.said) and answer.said != found[1].said
+            if is_new_word:
+                return None
+            _check_same(record, answer, found[1])
+            return _Given(records, found[0])
+        await asyncio.sleep(POLL_S)  # somebody else has just resumed it, and has not written that down yet
+
+
+def _new_results(record: Record, answer: ToolAnswer) -> Given | None:
+    """What of `answer` the run waits for; None: nothing."""
+    pending = {call.number for call in record.pending}
+    new = tuple(GivenResult(number, result) for number, result in answer.results.items() if number in pending)
+    if not new:
+        return None
+    tools = answer.tools if answer.tools != record.task.tools else None
+    return Given(new, answer.said, tools)
+
+
+def _segment_of(record: Record, answer: ToolAnswer) -> tuple[int, Given] | None:
+    """The newest segment that some of the results ended, and what ended it."""
+    for index in range(len(record.segments) - 1, -1, -1):
+        given = record.segments[index].given
+        if given is not None and any(each.number in answer.results for each in given.results):
+            return index, given
+    return None
+
+
+def _check_same(record: Record, answer: ToolAnswer, given: Given) -> None:
+    """Results that are sent again are the ones that were given; what is on record of those has no secrets.
+
+    Raises:
+        BadTask: one is another.
+    """
+    redact = redactor_of(record.task.permit)
+    for each in given.results:
+        sent = answer.results.get(each.number)
+        if sent is not None and not _same(map_texts(sent, redact), map_texts(each.result, redact)):
+            raise BadTask(
+                f"The tool call {sent.id} has been answered with a different result. Send the same one again, or go on "
+                "from the newest answer.",
+                param="messages",
+            )
+
+
+def _same(one: ToolResult, other: ToolResult) -> bool:
+    return one.parts == other.parts and one.is_error == other.is_error
+
+
+def _refuse_late(answer: ToolAnswer) -> None:
+    """Nobody waits for the results; where the user says something new, they are history.
+
+    Raises:
+        BadTask: he does not.
+    """
+    if not answer.said:
+        raise BadTask(
+            "The run that called these tools does not wait any more: it took too long, or was ended. Ask again "
+            "without these results, or add a message.",
+            param="messages",
+        )

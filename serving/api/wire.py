@@ -1,0 +1,85 @@
+"""ASGI's sending side of a response that owns a run: JSON, an error, or a stream."""
+
+import asyncio
+from typing import Any
+
+from starlette.types import Send
+
+from conductor.errors import PodiumError
+from conductor.run.run import Run
+from serving import errors
+from serving.api.dialect import Dialect
+from serving.api.encode import dumps
+
+Json = dict[str, Any]
+CACHE_HEADER = "x-podium-cache"
+WORKFLOW_HEADER = "x-podium-workflow-id"
+
+
+class Wire:
+    """ASGI's sending side, and what was sent of it."""
+
+    def __init__(self, send: Send, dialect: Dialect) -> None:
+        self._send, self._dialect = send, dialect
+        self.run: Run | None = None
+        """Its id is in headers and errors from the moment there is one."""
+        self.extra: dict[str, str] = {}
+        """More headers."""
+        self.is_cached = False
+        """Whether the answer is an earlier run's; then a header says so."""
+        self.begun = False
+        self.sent_s = 0.0
+        """When the newest byte of the stream was sent, or it was begun, by the loop's clock."""
+
+    async def json(self, status: int, body: Json, extra: dict[str, str] | None = None) -> None:
+        """All of the response."""
+        content = dumps(body)
+        await self._start(
+            status, {"content-type": "application/json", "content-length": str(len(content)), **(extra or {})}
+        )
+        await self._send({"type": "http.response.body", "body": content})
+
+    @property
+    def workflow_id(self) -> str | None:
+        """Of the run; None while there is none."""
+        return self.run.record.id if self.run else None
+
+    async def error(self, error: PodiumError) -> None:
+        """A failure before the first byte; where the dialect says that it is final, SDKs are told so too."""
+        is_paid = self.run is not None and bool(
+            self.run.record.usage.total_tokens or self.run.record.cost_usd
+        )
+        status, headers = self._dialect.status(error, is_paid=is_paid), errors.headers(error)
+        if status != errors.row(error).status and status == errors.FINAL:
+            headers["x-should-retry"] = "false"
+        await self.json(status, self._dialect.error_body(error, self.workflow_id), headers)
+
+    async def begin_stream(self) -> None:
+        """The headers of server-sent events."""
+        headers = {
+            "content-type": "text/event-stream; charset=utf-8",
+            "cache-control": "no-cache",
+            "x-accel-buffering": "no",
+        }
+        await self._start(200, headers)
+        self.sent_s = asyncio.get_running_loop().time()
+
+    async def send(self, data: bytes) -> None:
+        """A piece of the stream; nothing, where it is empty."""
+        if data:
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+            self.sent_s = asyncio.get_running_loop().time()
+
+    async def end(self) -> None:
+        """The end of the stream."""
+        await self._send({"type": "http.response.body", "body": b""})
+
+    async def _start(self, status: int, headers: dict[str, str]) -> None:
+        self.begun = True
+        headers = self.extra | headers
+        if self.workflow_id:
+            headers = {WORKFLOW_HEADER: self.workflow_id, **headers}
+        if self.is_cached:
+            headers = {CACHE_HEADER: "hit", **headers}
+        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+        await self._send({"type": "http.response.start", "status": status, "headers": raw})

@@ -1,0 +1,186 @@
+"""Files and batches in the store that all replicas share. A batch belongs to the replica that works on it; where
+that one's lease has ended, another takes it.
+"""
+
+from dataclasses import asdict, replace
+from typing import Any
+
+import orjson
+from sqlalchemy import ColumnElement, Row, Table, delete, func, insert, select, true, update
+
+from conductor.run.record import Account
+from serving.accounts.caller import Caller
+from serving.accounts.replica_store import ReplicaStore
+from serving.batches.model import OPEN, Batch, File, LineResult
+from serving.batches.store import Change
+from serving.database.schema import batch, batch_line, replica, stored_file
+from serving.runs.rows import now_us
+
+FILE = (stored_file.c.id, stored_file.c.key_id, stored_file.c.team_id, stored_file.c.purpose, stored_file.c.name, stored_file.c.n_bytes, stored_file.c.made_us, stored_file.c.drop_us)  # fmt: skip
+MOST_AT_ONCE = 20
+"""Batches that a replica takes in one go."""
+
+
+class DatabaseBatchStore:
+    """A `BatchStore`.
+
+    Args:
+        store: of this replica.
+    """
+
+    def __init__(self, store: ReplicaStore) -> None:
+        self.owner, self._store = store.owner, store
+
+    async def add_file(self, file: File, body: bytes) -> None:
+        """See `BatchStore`."""
+        row = asdict(file) | {"key_id": file.account.key_id, "team_id": file.account.team_id, "body": body}
+        del row["account"]
+        async with (await self._store.database()).writing() as connection:
+            there = await connection.execute(select(stored_file.c.id).where(stored_file.c.id == file.id))
+            if there.first() is None:
+                await connection.execute(insert(stored_file).values(row))
+
+    async def file(self, id: str) -> File | None:
+        """See `BatchStore`."""
+        rows = await self._rows(select(*FILE).where(stored_file.c.id == id, stored_file.c.drop_us > now_us()))
+        return _file(rows[0]) if rows else None
+
+    async def content(self, id: str) -> bytes | None:
+        """See `BatchStore`."""
+        query = select(stored_file.c.body).where(stored_file.c.id == id, stored_file.c.drop_us > now_us())
+        rows = await self._rows(query)
+        return rows[0].body if rows else None
+
+    async def files(self, caller: Caller, purpose: str | None = None) -> list[File]:
+        """See `BatchStore`."""
+        query = select(*FILE).where(_visible(stored_file, caller), stored_file.c.drop_us > now_us())
+        if purpose is not None:
+            query = query.where(stored_file.c.purpose == purpose)
+        query = query.order_by(stored_file.c.made_us.desc(), stored_file.c.id.desc())
+        return [_file(row) for row in await self._rows(query)]
+
+    async def used_bytes(self, account: Account) -> int:
+        """See `BatchStore`."""
+        query = select(func.coalesce(func.sum(stored_file.c.n_bytes), 0)).where(_of(stored_file, account))
+        rows = await self._rows(query)
+        return int(rows[0][0]) if rows else 0
+
+    async def delete_file(self, id: str) -> None:
+        """See `BatchStore`."""
+        async with (await self._store.database()).writing() as connection:
+            await connection.execute(delete(stored_file).where(stored_file.c.id == id))
+
+    async def add(self, batch_: Batch) -> None:
+        """See `BatchStore`."""
+        await self._store.ledger()  # whose lease says that its owner lives
+        async with (await self._store.database()).writing() as connection:
+            await connection.execute(insert(batch).values(_row(batch_)))
+
+    async def get(self, id: str) -> Batch | None:
+        """See `BatchStore`."""
+        rows = await self._rows(select(batch.c.body).where(batch.c.id == id))
+        return _batch(rows[0].body) if rows else None
+
+    async def batches(self, caller: Caller) -> list[Batch]:
+        """See `BatchStore`."""
+        query = select(batch.c.body).where(_visible(batch, caller))
+        query = query.order_by(batch.c.made_us.desc(), batch.c.id.desc())
+        return [_batch(row.body) for row in await self._rows(query)]
+
+    async def change(self, id: str, change: Change) -> Batch:
+        """See `BatchStore`."""
+        async with (await self._store.database()).writing() as connection:
+            found = await connection.execute(select(batch.c.body).where(batch.c.id == id).with_for_update())
+            row = found.first()
+            if row is None:
+                raise KeyError(id)
+            changed = change(_batch(row.body))
+            await connection.execute(update(batch).where(batch.c.id == id).values(_row(changed)))
+        return changed
+
+    async def take(self) -> list[Batch]:
+        """See `BatchStore`."""
+        if not self._store.address.may_hold_something:
+            return []
+        ledger = await self._store.ledger()
+        clock = func.extract("epoch", func.clock_timestamp()) * 1_000_000 if ledger.writer.address.kind == "postgresql" else now_us()  # fmt: skip
+        lives = select(replica.c.id).where(replica.c.id == batch.c.owner, replica.c.lease_until_us >= clock)
+        orphans = select(batch.c.body).where(batch.c.status.in_(OPEN), ~lives.exists()).limit(MOST_AT_ONCE)
+        taken: list[Batch] = []
+        async with (await self._store.database()).writing() as connection:
+            for row in await connection.execute(orphans.with_for_update(skip_locked=True)):
+                mine = replace(_batch(row.body), owner=self.owner)
+                await connection.execute(update(batch).where(batch.c.id == mine.id).values(_row(mine)))
+                taken.append(mine)
+        return taken
+
+    async def put_result(self, batch_id: str, result: LineResult) -> None:
+        """See `BatchStore`."""
+        row = {"batch_id": batch_id, "number": result.number, "is_error": int(result.is_error), "body": result.body}  # fmt: skip
+        place = (batch_line.c.batch_id == batch_id) & (batch_line.c.number == result.number)
+        async with (await self._store.database()).writing() as connection:
+            if (await connection.execute(select(batch_line.c.number).where(place))).first() is None:
+                await connection.execute(insert(batch_line).values(row))
+
+    async def counts(self, batch_id: str) -> tuple[int, int]:
+        """See `BatchStore`."""
+        query = select(batch_line.c.is_error, func.count().label("n")).where(
+            batch_line.c.batch_id == batch_id
+        )
+        found = {row.is_error: int(row.n) for row in await self._rows(query.group_by(batch_line.c.is_error))}
+        return found.get(0, 0), found.get(1, 0)
+
+    async def numbers(self, batch_id: str) -> set[int]:
+        """See `BatchStore`."""
+        rows = await self._rows(select(batch_line.c.number).where(batch_line.c.batch_id == batch_id))
+        return {row.number for row in rows}
+
+    async def results(self, batch_id: str) -> list[LineResult]:
+        """See `BatchStore`."""
+        query = select(batch_line).where(batch_line.c.batch_id == batch_id).order_by(batch_line.c.number)
+        return [LineResult(row.number, bool(row.is_error), row.body) for row in await self._rows(query)]
+
+    async def drop_results(self, batch_id: str) -> None:
+        """See `BatchStore`."""
+        async with (await self._store.database()).writing() as connection:
+            await connection.execute(delete(batch_line).where(batch_line.c.batch_id == batch_id))
+
+    async def _rows(self, query: Any) -> list[Row[Any]]:
+        if not self._store.address.may_hold_something:
+            return []
+        async with (await self._store.database()).reading() as connection:
+            return list(await connection.execute(query))
+
+
+def _visible(table: Table, caller: Caller) -> ColumnElement[bool]:
+    """`Caller.sees`, for the database."""
+    return true() if caller.sees_every_run else _of(table, caller.account)
+
+
+def _of(table: Table, account: Account) -> ColumnElement[bool]:
+    if account.team_id:
+        return table.c.team_id == account.team_id
+    return (table.c.key_id == account.key_id) & (table.c.team_id == "")
+
+
+def _file(row: Row[Any]) -> File:
+    account = Account(row.key_id, row.team_id)
+    return File(row.id, account, row.purpose, row.name, row.n_bytes, row.made_us, row.drop_us)
+
+
+def _row(item: Batch) -> dict[str, Any]:
+    return {
+        "id": item.id,
+        "key_id": item.account.key_id,
+        "team_id": item.account.team_id,
+        "status": item.status,
+        "owner": item.owner,
+        "made_us": item.made_us,
+        "drop_us": item.drop_us,
+        "body": orjson.dumps(item).decode(),
+    }
+
+
+def _batch(body: str) -> Batch:
+    fields = orjson.loads(body)
+    return Batch(**fields | {"account": Account(**fields["account"])})

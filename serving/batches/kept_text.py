@@ -1,0 +1,39 @@
+"""What is kept of a file's texts: all but secrets and, where a policy says so, personal data; as of runs' texts
+(`serving/runs/content.py`).
+"""
+
+from typing import Any, cast
+
+import orjson
+
+from serving.accounts.account_policy import Policies
+from serving.batches.lines import json_lines
+from serving.redaction.personal import redact_personal_data
+from serving.redaction.secrets import Redactor, redact_secrets
+
+
+def redactor_of(policies: Policies) -> Redactor:
+    """What takes out of a text what may not be kept of it."""
+    return redact_personal_data if policies.both.redact_personal_data else redact_secrets
+
+
+def kept_lines(content: bytes, redact: Redactor) -> bytes:
+    """JSON lines as they may be kept; lines that need no change as they stand."""
+    kept: list[bytes] = []
+    for text, value in json_lines(content):
+        changed = _redact(value, redact)
+        if changed == value:
+            kept.append(text)
+        else:
+            kept.append(changed.encode() if isinstance(changed, str) else orjson.dumps(changed))
+    return b"".join(line + b"\n" for line in kept)
+
+
+def _redact(value: Any, redact: Redactor) -> Any:
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, list):
+        return [_redact(each, redact) for each in cast(list[Any], value)]
+    if isinstance(value, dict):
+        return {name: _redact(each, redact) for name, each in cast(dict[str, Any], value).items()}
+    return value

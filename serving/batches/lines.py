@@ -1,0 +1,115 @@
+"""The lines of a batch's input, and those of its output and error files, in OpenAI's form.
+
+A file that is no list of requests fails the whole batch before anything is run; what a dialect or a policy has
+against one request is that line's own error.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import orjson
+from pydantic import BaseModel, Field, ValidationError
+
+from serving.batches.model import LineResult
+
+MOST_ERRORS = 20
+"""Faults of one file that are told."""
+STREAM = "stream: the answer of a batch is a file. Leave it out."
+BACKGROUND = "podium.background: a batch is in the background as it is. Leave it out."
+
+
+class _InputLine(BaseModel, extra="ignore"):
+    custom_id: str = Field(min_length=1, max_length=512)
+    method: Literal["POST"]
+    url: str
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A request of a batch.
+
+    Args:
+        number: of the line, from 0; empty ones are not counted.
+        custom_id: the client's own name for it.
+        body: what is sent to the batch's endpoint.
+    """
+
+    number: int
+    custom_id: str
+    body: dict[str, Any]
+
+    @property
+    def fault(self) -> str | None:
+        """What a batch cannot give of what it asks for; None: nothing."""
+        if self.body.get("stream"):
+            return STREAM
+        podium: Any = self.body.get("podium")
+        return BACKGROUND if isinstance(podium, dict) and podium.get("background") else None  # pyright: ignore[reportUnknownMemberType]
+
+
+def parse_lines(content: bytes, endpoint: str, most: int) -> tuple[list[Line], list[dict[str, Any]]]:
+    """The requests in a file, and what is wrong with it; where anything is, none of them may be run."""
+    lines: list[Line] = []
+    errors: list[dict[str, Any]] = []
+    seen = set[str]()
+    for at, text in enumerate(content.splitlines(), 1):
+        if not text.strip() or len(errors) >= MOST_ERRORS:
+            continue
+        if len(lines) >= most:
+            return [], [_error("too_many_lines", f"A batch has {most} lines at most.", at)]
+        try:
+            line = _InputLine.model_validate(orjson.loads(text))
+        except orjson.JSONDecodeError:
+            errors.append(_error("invalid_json_line", "This line is no JSON object.", at))
+            continue
+        except ValidationError as exc:
+            fault = exc.errors()[0]
+            param = ".".join(map(str, fault["loc"])) or None
+            errors.append(_error("invalid_request", f"{param or 'line'}: {fault['msg']}.", at, param))
+            continue
+        if line.url != endpoint:
+            errors.append(_error("mismatched_url", f"url: this batch's endpoint is {endpoint}.", at, "url"))
+        elif line.custom_id in seen:
+            errors.append(_error("duplicate_custom_id", "custom_id: an earlier line has the same.", at, "custom_id"))  # fmt: skip
+        seen.add(line.custom_id)
+        lines.append(Line(len(lines), line.custom_id, line.body))
+    if not lines and not errors:
+        errors.append(_error("empty_file", "The file has no lines. Send one JSON object a line.", None))
+    return ([], errors) if errors else (lines, [])
+
+
+def answered(batch_id: str, line: Line, status: int, run_id: str, body: Any) -> LineResult:
+    """The line of a request that got an HTTP answer."""
+    response = {"status_code": status, "request_id": run_id, "body": body}
+    return _result(batch_id, line, is_error=status >= 400, response=response, error=None)
+
+
+def not_run(batch_id: str, line: Line, code: str, message: str) -> LineResult:
+    """The line of a request that was not sent."""
+    return _result(batch_id, line, is_error=True, response=None, error={"code": code, "message": message})
+
+
+def joined(results: list[LineResult], *, errors: bool) -> bytes:
+    """An output or an error file."""
+    return b"".join(result.body + b"\n" for result in results if result.is_error == errors)
+
+
+def _result(batch_id: str, line: Line, *, is_error: bool, response: Any, error: Any) -> LineResult:
+    id = f"batch_req_{batch_id.removeprefix('batch_')}_{line.number}"
+    body = {"id": id, "custom_id": line.custom_id, "response": response, "error": error}
+    return LineResult(line.number, is_error, orjson.dumps(body))
+
+
+def _error(code: str, message: str, line: int | None, param: str | None = None) -> dict[str, Any]:
+    return {"code": code, "message": message, "line": line, "param": param}
+
+
+def json_lines(content: bytes) -> Iterator[tuple[bytes, Any]]:
+    """Each line as it stands, and what it holds as JSON; its text where it is none."""
+    for text in content.splitlines():
+        try:
+            yield text, orjson.loads(text)
+        except orjson.JSONDecodeError:
+            yield text, text.decode("utf-8", "replace")

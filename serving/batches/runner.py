@@ -1,0 +1,299 @@
+"""Works on batches: one task for each that belongs to this replica, and their lines one by one.
+
+Everything it goes by is in the store, so another replica can go on at any point. A line is claimed as a request
+with an `Idempotency-Key` is: whoever sends it again is given the run that it has. Knows neither HTTP nor dialects.
+"""
+
+import asyncio
+import logging
+import uuid
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import orjson
+
+from conductor.errors import PodiumError, StoreUnavailable
+from conductor.run.record import Account
+from serving.accounts.account_policy import UNLIMITED, Policies
+from serving.accounts.caller import Caller, Scope
+from serving.batches.kept_text import kept_lines, redactor_of
+from serving.batches.lines import Line, answered, joined, not_run, parse_lines
+from serving.batches.model import Batch, File, LineResult, Status
+from serving.batches.store import BatchStore
+from serving.runs.rows import now_us
+from serving.runs.service import Service
+from serving.settings.sections import BatchSettings
+
+logger = logging.getLogger("podium")
+PolicyFinder = Callable[[Account], Awaitable[Policies]]
+Clock = Callable[[], int]
+DAY_US = 86_400_000_000
+POLL_S = 0.2
+"""How often a batch is looked at for its end, and the router for room."""
+SWEEP_S = 5.0
+"""How often batches of replicas that ended are looked for."""
+AGAIN_S = 1.0
+"""Before a line is sent again that was not let in, where nobody says how long."""
+LATER = {"overloaded", "rate_limit_exceeded", "store_unavailable", "interrupted"}
+"""Errors after which nothing was run, or the run can be joined: the line is sent again. Of a retryable failure only."""
+
+
+@dataclass(frozen=True, slots=True)
+class LineAnswer:
+    """What a request got.
+
+    Args:
+        status: of HTTP.
+        run_id: of its run; empty: none was begun.
+        body: JSON.
+        later_s: it can be sent again after so long; None: that is no use.
+    """
+
+    status: int
+    run_id: str
+    body: Any
+    later_s: float | None = None
+
+
+SendLine = Callable[[str, bytes, Caller, str], Awaitable[LineAnswer]]
+"""Sends a body to a path for a caller, under an `Idempotency-Key`, by the same way as a request."""
+
+
+class NotOursError(Exception):
+    """Another replica has taken the batch, believing this one dead."""
+
+
+class Batches:
+    """The files and batches of one router; see `aclose`.
+
+    Args:
+        store: where they are kept.
+        service: of this router.
+        policies: what an account may do now; None: there are no keys.
+        clock: the time of day, in microseconds.
+    """
+
+    def __init__(
+        self, store: BatchStore, service: Service, policies: PolicyFinder | None = None, clock: Clock = now_us
+    ) -> None:
+        self.store, self.now_us = store, clock
+        self.send: SendLine | None = None
+        self._service, self._policies = service, policies
+        self._tasks = dict[str, asyncio.Task[None]]()
+        self._sweeping: asyncio.Task[None] | None = None
+        self._under_way = 0
+
+    @property
+    def settings(self) -> BatchSettings:
+        """Of the moment."""
+        return self._service.pool.settings.batches
+
+    def drop_us(self, policies: Policies) -> int:
+        """Until when a file that comes now is kept."""
+        limits = (self.settings.file_days, self._service.pool.settings.store.content_days, policies.both.content_days)  # fmt: skip
+        return self.now_us() + int(min(days for days in limits if days is not None) * DAY_US)
+
+    def begin(self, id: str) -> None:
+        """Work on a batch of this replica."""
+        if id not in self._tasks:
+            task = asyncio.create_task(self._work_on(id), name=f"batch {id}")
+            self._tasks[id] = task
+            task.add_done_callback(lambda _: self._tasks.pop(id, None))
+
+    def start(self) -> None:
+        """Go on with batches of replicas that have ended."""
+        if self._sweeping is None:
+            self._sweeping = asyncio.create_task(self._sweep_on(), name="sweep of batches")
+
+    async def sweep(self) -> int:
+        """See `start`; gives how many were taken.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        taken = await self.store.take()
+        for batch in taken:
+            self.begin(batch.id)
+        return len(taken)
+
+    async def aclose(self) -> None:
+        """Leave every batch to another replica."""
+        tasks = [*self._tasks.values(), *([self._sweeping] if self._sweeping else [])]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    async def _sweep_on(self) -> None:
+        while True:
+            with suppress(PodiumError):  # the store has logged it
+                await self.sweep()
+            await asyncio.sleep(SWEEP_S)
+
+    async def _work_on(self, id: str) -> None:
+        while True:
+            try:
+                return await self._work(id)
+            except NotOursError:
+                return None
+            except StoreUnavailable:
+                await asyncio.sleep(AGAIN_S)
+            except PodiumError as exc:  # such as: its key is gone
+                logger.warning("batch %s failed: %s", id, exc.message)
+                with suppress(StoreUnavailable, NotOursError):
+                    await self._fail(id, [{"code": "batch_failed", "message": exc.message}])
+                    return None
+
+    async def _work(self, id: str) -> None:
+        batch = await self.store.get(id)
+        if batch is None or not batch.is_open:
+            return None
+        content = await self.store.content(batch.input_file_id)
+        if content is None:
+            message = f"The file {batch.input_file_id} is not kept any more. Send it again."
+            return await self._fail(id, [{"code": "file_gone", "message": message, "param": "input_file_id"}])
+        lines, errors = await asyncio.to_thread(parse_lines, content, batch.endpoint, self.settings.max_lines)
+        if errors:
+            return await self._fail(id, errors)
+        if batch.status == "validating":
+            batch = await self._reach(id, "in_progress", {"validating"}, total=len(lines))
+        policies = await self._policies(batch.account) if self._policies and batch.account.key_id else UNLIMITED  # fmt: skip
+        caller = Caller(batch.account, frozenset({Scope.RUN}), policies)
+        done = await self.store.numbers(id)
+        await _Lines(self, batch, caller).run([line for line in lines if line.number not in done])
+        await self._finish(id, lines, policies)
+        return None
+
+    async def owned(self, id: str) -> Batch:
+        """The batch as it is now.
+
+        Raises:
+            NotOursError: it is not this replica's.
+        """
+        batch = await self.store.get(id)
+        if batch is None or batch.owner != self.store.owner:
+            raise NotOursError
+        return batch
+
+    def enter(self) -> bool:
+        """Take a place for a line, where there is room for one."""
+        settings, service = self.settings, self._service
+        most = max(1, int(service.pool.settings.limits.max_running * settings.room))
+        waits = any(slots.queued for slots in service.pool.limiters.values())
+        if self._under_way >= settings.lines_at_once or service.running >= most or waits:
+            return False
+        self._under_way += 1
+        return True
+
+    def leave(self) -> None:
+        """Give the place back."""
+        self._under_way -= 1
+
+    async def _finish(self, id: str, lines: list[Line], policies: Policies) -> None:
+        batch = await self._reach(id, "finalizing", {"in_progress"})
+        results = await self.store.results(id)
+        ended = {result.number for result in results}
+        left = [line for line in lines if line.number not in ended]
+        end: Status = "cancelled" if batch.status == "cancelling" else "expired" if left else "completed"
+        if end == "expired":
+            for line in left:
+                late = not_run(id, line, "batch_expired", "This line had not begun when the batch expired.")
+                await self.store.put_result(id, late)
+            results = await self.store.results(id)
+        failed = sum(result.is_error for result in results)
+        files = {
+            "output_file_id": await self._write(batch, "output", joined(results, errors=False), policies),
+            "error_file_id": await self._write(batch, "error", joined(results, errors=True), policies),
+        }
+        await self._reach(id, end, {batch.status}, completed=len(results) - failed, failed=failed, **files)
+        await self.store.drop_results(id)
+
+    async def _write(self, batch: Batch, kind: str, content: bytes, policies: Policies) -> str | None:
+        """A file of results. Its id follows from the batch's, so that whoever finishes it again writes no second."""
+        if not content:
+            return None
+        id = f"file-{uuid.uuid5(uuid.NAMESPACE_OID, f'{batch.id}/{kind}').hex}"
+        name = f"{batch.id}_{kind}.jsonl"
+        file = File(id, batch.account, "batch_output", name, len(content), self.now_us(), self.drop_us(policies))  # fmt: skip
+        await self.store.add_file(file, content)
+        return id
+
+    async def _fail(self, id: str, errors: list[dict[str, Any]]) -> None:
+        await self._reach(id, "failed", {"validating", "in_progress", "finalizing", "cancelling"}, errors=errors)  # fmt: skip
+        await self.store.drop_results(id)
+
+    async def _reach(self, id: str, status: Status, before: set[str], **fields: Any) -> Batch:
+        """Change the status where it is one of `before`; gives the batch as it is then."""
+
+        def change(batch: Batch) -> Batch:
+            if batch.owner != self.store.owner:
+                raise NotOursError
+            if batch.status not in before:
+                return batch
+            stamps = batch.stamps | {status: self.now_us()}
+            return replace(batch, status=status, stamps=stamps, **fields)
+
+        return await self.store.change(id, change)
+
+
+class _Lines:
+    """The lines of one batch that this replica runs."""
+
+    def __init__(self, batches: Batches, batch: Batch, caller: Caller) -> None:
+        self._batches, self._batch, self._caller = batches, batch, caller
+        self._redact = redactor_of(caller.policies)
+        self._ends = False
+
+    async def run(self, lines: list[Line]) -> None:
+        """Run them, until all have ended, or no more may begin."""
+        waiting, active = deque(lines), set[asyncio.Task[None]]()
+        try:
+            while waiting or active:
+                batch = await self._batches.owned(self._batch.id)
+                if batch.status != "in_progress" or self._batches.now_us() >= batch.expires_us:
+                    self._ends = True
+                    waiting.clear()
+                while waiting and self._batches.enter():
+                    active.add(asyncio.create_task(self._run(waiting.popleft()), name="line of a batch"))
+                    await asyncio.sleep(0)  # it takes its place in the router before the next one looks
+                if active:
+                    done, active = await asyncio.wait(
+                        active, timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED
+                    )
+                    for task in done:
+                        task.result()
+                elif waiting:
+                    await asyncio.sleep(POLL_S)
+        finally:
+            for task in active:
+                task.cancel()
+            if active:
+                await asyncio.wait(active)
+
+    async def _run(self, line: Line) -> None:
+        try:
+            result = await self._answer(line)
+        finally:
+            self._batches.leave()
+        if result is not None:
+            kept = replace(result, body=kept_lines(result.body, self._redact).rstrip(b"\n"))
+            await self._batches.store.put_result(self._batch.id, kept)
+
+    async def _answer(self, line: Line) -> LineResult | None:
+        """What became of it; None: the batch ended before it was let in."""
+        id, send = self._batch.id, self._batches.send
+        assert send is not None, "the API has said how lines are sent"
+        if line.fault is not None:
+            return not_run(id, line, "invalid_request", line.fault)
+        body = orjson.dumps(line.body)
+        while True:
+            answer = await send(self._batch.endpoint, body, self._caller, f"{id}-{line.number}")
+            if answer.later_s is None:
+                return answered(id, line, answer.status, answer.run_id, answer.body)
+            for _ in range(max(1, int(min(answer.later_s, 60.0) / POLL_S))):
+                if self._ends:
+                    return None
+                await asyncio.sleep(POLL_S)

@@ -1,0 +1,19 @@
+"""The garbage collector of a process that serves.
+
+Knows nothing of what is served. Nearly everything dies by its reference count; the collector only looks for
+circles, and by Python's defaults it looks through every loaded module again each few hundred requests.
+"""
+
+import gc
+
+YOUNG_OBJECTS = 10_000
+"""New containers between two looks at the young ones; Python's own 700 are fewer than one request makes."""
+
+
+def tune_garbage_collection() -> None:
+    """Call once at the end of start-up. What is there by then stays for good and is never looked through again;
+    circles that come later are found as before, in larger lots.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])

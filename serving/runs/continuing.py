@@ -1,0 +1,145 @@
+"""Runs that go on here and began elsewhere: those of replicas that ended, and those that waited for tools."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from typing import Any
+
+from conductor.errors import PodiumError
+from conductor.model.failure import Failure
+from conductor.run.ledger import Ledger
+from conductor.run.lifecycle import resume_run
+from conductor.run.record import Account, RunRecords
+from conductor.run.run import Run
+from conductor.run.team import Team
+from conductor.run.turns import Given
+from serving.accounts.account_policy import UNLIMITED, Policies
+from serving.accounts.permission import narrow_records
+from serving.pool import Pool
+from serving.runs.content import ContentJournal, kept_part
+from serving.runs.kept import KeptRuns
+from serving.runs.store import RecordStore
+
+Opener = Callable[[Ledger | None, str | None], AbstractAsyncContextManager[Run]]
+"""Opens a run, given what it draws on and the trace it belongs to."""
+Recorder = Callable[[str, str, dict[str, str], Account, Opener], AbstractAsyncContextManager[Run]]
+"""Opens a run inside its span, given its id, model, incoming headers and account; keeps its record."""
+PolicyFinder = Callable[[Account], Awaitable[Policies]]
+"""Finds what the runs of an account may reach, as it is now."""
+
+
+class Continuing:
+    """Continues runs from their records; each outlives whoever asks for it.
+
+    Args:
+        store: where they are.
+        kept: drives them.
+        pool: the one that serves now.
+        policies: None: there are none.
+        recorder: see `Recorder`.
+    """
+
+    def __init__(
+        self,
+        store: RecordStore,
+        kept: KeptRuns,
+        pool: Callable[[], Pool],
+        policies: PolicyFinder | None,
+        recorder: Recorder,
+    ) -> None:
+        self._store, self._kept, self._pool = store, kept, pool
+        self._policies, self._recorder = policies, recorder
+        self._tasks = set[asyncio.Task[Any]]()
+
+    async def write_down(self, records: RunRecords) -> None:
+        """See `conductor.run.lifecycle.WriteDown`."""
+        await self._store.suspend(records, self._pool().settings.store.tools_wait_s)
+
+    async def resume(self, id: str, given: Given, headers: dict[str, str]) -> Run | None:
+        """Go on with a run that waits; None where none of that id does, or another replica was first. Who
+        resumes it owns its answer: close that when nobody reads it any more.
+
+        Raises:
+            PodiumError: it cannot go on, such as: a worker of it is gone. It waits on.
+            StoreUnavailable: the store is away.
+        """
+        resuming = asyncio.create_task(self._resume(id, given, headers), name=f"run {id} resumed")
+        try:
+            return await asyncio.shield(resuming)
+        except asyncio.CancelledError:  # the client left: what is taken goes on
+            resuming.add_done_callback(_close_answer)
+            self._tasks.add(resuming)
+            resuming.add_done_callback(self._tasks.discard)
+            raise
+
+    async def _resume(self, id: str, given: Given, headers: dict[str, str]) -> Run | None:
+        records = await self._store.resume(id)
+        if records is None:
+            return None
+        try:
+            return await self._begin(records, headers, given)
+        except PodiumError:
+            await self.write_down(records)
+            raise
+
+    def take_over(self, records: RunRecords) -> None:
+        """Continue a run of a replica that has ended."""
+        task = asyncio.create_task(self._take_over(records), name=f"run {records.record.id} continued")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _take_over(self, records: RunRecords) -> None:
+        if (
+            records.record.status == "waiting"
+        ):  # it was taken to be resumed, and its results are not on record
+            return await self.write_down(
+                replace(records, record=replace(records.record, owner=self._store.owner))
+            )
+        try:
+            run = await self._begin(records, {}, None)
+            run.answer.close()
+        except PodiumError as exc:  # such as: a worker of it, or its key, is gone
+            await self._fail(records, exc)
+
+    async def _begin(self, records: RunRecords, headers: dict[str, str], given: Given | None) -> Run:
+        pool = self._pool()
+        records = await self._narrow(records, pool)
+        record, team = records.record, _team_of(records, pool)
+        journal = ContentJournal(record.task.permit, self._store.note)
+
+        def open_it(ledger: Ledger | None, _: str | None) -> AbstractAsyncContextManager[Run]:
+            return resume_run(
+                team,
+                records,
+                ledger=ledger,
+                owner=self._store.owner,
+                journal=journal.note,
+                given=given,
+                write_down=self.write_down,
+            )
+
+        opened = self._recorder(record.id, record.model, headers, record.account, open_it)
+        return await self._kept.begin(opened, pool.settings.store.keep_s)
+
+    async def _narrow(self, records: RunRecords, pool: Pool) -> RunRecords:
+        """A run that is to be continued, inside the policies that its account has now."""
+        account = records.record.account
+        policies = await self._policies(account) if self._policies and account.key_id else UNLIMITED
+        return narrow_records(records, policies, pool.settings)
+
+    async def _fail(self, records: RunRecords, error: PodiumError) -> None:
+        failed = replace(records.record, status="failed", failure=Failure.of(error), owner=self._store.owner)
+        await self._store.put(kept_part(replace(records, record=failed)))
+
+
+def _close_answer(resuming: "asyncio.Task[Run | None]") -> None:
+    """Nobody reads the answer of the run that goes on."""
+    if not resuming.cancelled() and resuming.exception() is None and (run := resuming.result()) is not None:
+        run.answer.close()
+
+
+def _team_of(records: RunRecords, pool: Pool) -> Team:
+    task = records.record.task
+    is_given = task.plan is not None and task.plan_source != "client"
+    return pool.whole_pool_team if is_given else pool.team_for(task.permit)

@@ -1,0 +1,171 @@
+"""Runs that wait for results of tools, in the store: each exactly as it was, for whoever resumes it.
+
+They are written whole and taken once. A provider checks its own turns byte by byte when they come back, so a
+run that waits is the one thing that is kept without its secrets being taken out; it goes when it is resumed,
+cancelled, or has waited too long.
+"""
+
+import secrets
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+
+from serving.database.writer import Operation, PostgresConnection
+from serving.runs.rows import CLOCK, now_us
+from serving.runs.statements import RunWrite, Written, write_runs, write_runs_sqlite
+from serving.runs.tool_ids import SECRET_BYTES
+
+MOST_SECRETS = 2
+"""The one that signs and the one before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendedRow:
+    """A run that waits. Fields are columns."""
+
+    run_id: str
+    drop_us: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendWrite:
+    """A run that is to wait: its row and events as for every run, and all of it."""
+
+    write: RunWrite
+    row: SuspendedRow
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Who resumes which run."""
+
+    run_id: str
+    owner: str
+
+
+PUT = {
+    "postgresql": """INSERT INTO suspended_run (run_id, drop_us, body) VALUES ($1, $2, $3)
+ON CONFLICT (run_id) DO UPDATE SET drop_us = excluded.drop_us, body = excluded.body""",
+    "sqlite": """INSERT INTO suspended_run (run_id, drop_us, body) VALUES (?, ?, ?)
+ON CONFLICT (run_id) DO UPDATE SET drop_us = excluded.drop_us, body = excluded.body""",
+}
+TAKE = {
+    "postgresql": "DELETE FROM suspended_run WHERE run_id = $1 RETURNING body",
+    "sqlite": "DELETE FROM suspended_run WHERE run_id = ? RETURNING body",
+}
+OWN = {
+    "postgresql": "UPDATE run SET owner = $2, status = 'running', kept = 1, cancel_us = NULL WHERE id = $1",
+    "sqlite": "UPDATE run SET owner = ?2, status = 'running', kept = 1, cancel_us = NULL WHERE id = ?1",
+}
+END = "UPDATE run SET status = '{status}', ended_us = {now} WHERE status = 'waiting' AND id IN ({ids})"
+LATE = "DELETE FROM suspended_run WHERE drop_us < {now} RETURNING run_id"
+DROP = {
+    "postgresql": "DELETE FROM suspended_run WHERE run_id = ANY ($1::text[]) RETURNING run_id",
+    "sqlite": "DELETE FROM suspended_run WHERE run_id = ? RETURNING run_id",
+}
+SECRETS = "SELECT secret FROM signing_secret ORDER BY made_us DESC LIMIT {limit}"
+FIRST_SECRET = {
+    "postgresql": "INSERT INTO signing_secret (name, made_us, secret) VALUES ('first', $1, $2) ON CONFLICT DO NOTHING",
+    "sqlite": "INSERT INTO signing_secret (name, made_us, secret) VALUES ('first', ?, ?) ON CONFLICT DO NOTHING",
+}
+
+
+async def _suspend(connection: PostgresConnection, items: Sequence[SuspendWrite]) -> list[Written]:
+    async with connection.transaction():
+        written = await write_runs(connection, [item.write for item in items])
+        for item, each in zip(items, written, strict=True):
+            if each.is_owner:
+                await connection.execute(PUT["postgresql"], *astuple(item.row))
+    return written
+
+
+def _suspend_sqlite(connection: sqlite3.Connection, items: Sequence[SuspendWrite]) -> list[Written]:
+    written = write_runs_sqlite(connection, [item.write for item in items])
+    rows = [astuple(item.row) for item, each in zip(items, written, strict=True) if each.is_owner]
+    connection.executemany(PUT["sqlite"], rows)
+    return written
+
+
+async def _take(connection: PostgresConnection, items: Sequence[Take]) -> list[bytes | None]:
+    taken: list[bytes | None] = []
+    async with connection.transaction():
+        for each in sorted(items, key=lambda take: take.run_id):
+            rows = await connection.fetch(TAKE["postgresql"], each.run_id)
+            if rows:
+                await connection.execute(OWN["postgresql"], each.run_id, each.owner)
+            taken.append(bytes(rows[0]["body"]) if rows else None)
+    found = dict(zip(sorted(items, key=lambda take: take.run_id), taken, strict=True))
+    return [found[each] for each in items]
+
+
+def _take_sqlite(connection: sqlite3.Connection, items: Sequence[Take]) -> list[bytes | None]:
+    taken: list[bytes | None] = []
+    for each in items:
+        row = connection.execute(TAKE["sqlite"], (each.run_id,)).fetchone()
+        if row is not None:
+            connection.execute(OWN["sqlite"], (each.run_id, each.owner))
+        taken.append(None if row is None else row[0])
+    return taken
+
+
+async def _expire(connection: PostgresConnection, items: Sequence[None]) -> list[int]:
+    async with connection.transaction():
+        ids = [row["run_id"] for row in await connection.fetch(LATE.format(now=CLOCK))]
+        await connection.execute(
+            END.format(status="expired", now=CLOCK, ids="SELECT unnest($1::text[])"), ids
+        )
+    return [len(ids)] * len(items)
+
+
+def _expire_sqlite(connection: sqlite3.Connection, items: Sequence[None]) -> list[int]:
+    ids = connection.execute(LATE.format(now=now_us())).fetchall()
+    connection.executemany(END.format(status="expired", now=now_us(), ids="?"), ids)
+    return [len(ids)] * len(items)
+
+
+async def _drop(connection: PostgresConnection, items: Sequence[str]) -> list[bool]:
+    async with connection.transaction():
+        rows = await connection.fetch(DROP["postgresql"], list(items))
+        ids = [row["run_id"] for row in rows]
+        await connection.execute(
+            END.format(status="cancelled", now=CLOCK, ids="SELECT unnest($1::text[])"), ids
+        )
+    return [id in ids for id in items]
+
+
+def _drop_sqlite(connection: sqlite3.Connection, items: Sequence[str]) -> list[bool]:
+    dropped = [bool(connection.execute(DROP["sqlite"], (id,)).fetchall()) for id in items]
+    ended = [(id,) for id, is_dropped in zip(items, dropped, strict=True) if is_dropped]
+    connection.executemany(END.format(status="cancelled", now=now_us(), ids="?"), ended)
+    return dropped
+
+
+async def _secrets(connection: PostgresConnection, items: Sequence[None]) -> list[list[bytes]]:
+    query = SECRETS.format(limit=MOST_SECRETS)
+    rows = await connection.fetch(query)
+    if not rows:
+        await connection.execute(FIRST_SECRET["postgresql"], now_us(), secrets.token_bytes(SECRET_BYTES))
+        rows = await connection.fetch(query)
+    return [[bytes(row["secret"]) for row in rows]] * len(items)
+
+
+def _secrets_sqlite(connection: sqlite3.Connection, items: Sequence[None]) -> list[list[bytes]]:
+    query = SECRETS.format(limit=MOST_SECRETS)
+    rows = connection.execute(query).fetchall()
+    if not rows:
+        connection.execute(FIRST_SECRET["sqlite"], (now_us(), secrets.token_bytes(SECRET_BYTES)))
+        rows = connection.execute(query).fetchall()
+    return [[row[0] for row in rows]] * len(items)
+
+
+SUSPEND: Operation[SuspendWrite, Written] = Operation("run that waits", _suspend, _suspend_sqlite)
+"""Write a run down that is to wait for results of tools."""
+TAKE_SUSPENDED: Operation[Take, bytes | None] = Operation("resuming of a run", _take, _take_sqlite)
+"""Take a run that waits, and become its owner; None where none of that id waits. One of several wins."""
+EXPIRE: Operation[None, int] = Operation("end of waiting", _expire, _expire_sqlite)
+"""End the runs that have waited too long; gives how many."""
+DROP_SUSPENDED: Operation[str, bool] = Operation("end of a run that waits", _drop, _drop_sqlite)
+"""Cancel a run that waits; False where none of that id does."""
+READ_SECRETS: Operation[None, list[bytes]] = Operation("secret of ids", _secrets, _secrets_sqlite)
+"""The secrets that sign the ids of calls, the newest first; made where there is none."""

@@ -1,0 +1,61 @@
+"""OpenAI's embeddings: the request, and its answer read as one line a vector.
+
+The wire: https://platform.openai.com/docs/api-reference/embeddings. Base64 is asked for; a server that answers
+lists of numbers all the same is read too.
+"""
+
+from typing import Any, cast
+
+from conductor.model.vectors import decode, encode
+from conductor.model.worker import Call, Delta, FinishReason
+from serving.workers.chat_chunks import fields
+from serving.workers.usage import UsageCheck
+
+
+def embedding_request(model: str, call: Call) -> dict[str, Any]:
+    """The body: a text for each message."""
+    body: dict[str, Any] = {
+        "model": model,
+        "input": [message.text for message in call.messages],
+        "encoding_format": "base64",
+    }
+    dimensions = call.sampling.options.dimensions
+    return body if dimensions is None else body | {"dimensions": dimensions}
+
+
+def embedding_delta(answer: object, call: Call, check: UsageCheck) -> Delta:
+    """All of the answer as one piece.
+
+    Raises:
+        ValueError: it does not hold a vector for each message, all of one length.
+    """
+    said = fields(answer)
+    data = said.get("data")
+    rows = [fields(row) for row in cast(list[object], data)] if isinstance(data, list) else []
+    by_index = {row.get("index"): row.get("embedding") for row in rows}
+    vectors = [_vector(by_index.get(index)) for index in range(len(call.messages))]
+    if len({len(vector) for vector in vectors}) > 1:
+        raise ValueError("its vectors are of several lengths")
+    model, usage = said.get("model"), fields(said.get("usage"))
+    read = check.usage(check.count("prompt_tokens", usage.get("prompt_tokens")), 0, None, None)
+    return check.delta(
+        Delta(
+            "\n".join(vectors),
+            finish=FinishReason.STOP,
+            usage=read,
+            cost_usd=check.cost_usd(usage.get("cost")),
+            model=model if isinstance(model, str) and model else None,
+        )
+    )
+
+
+def _vector(said: object) -> str:
+    """A vector as text."""
+    if isinstance(said, str):
+        decode(said)
+        return said
+    values = cast(list[object], said) if isinstance(said, list) else []
+    numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    if numbers and len(numbers) == len(values):
+        return encode(numbers)
+    raise ValueError("a vector is missing")

@@ -1,0 +1,21 @@
+"""Vectors for the fake that ships: made up of a text's checksum, the same for the same text. They mean nothing."""
+
+import hashlib
+import math
+import struct
+
+from conductor.model.vectors import encode
+
+DIMENSIONS = 8
+
+
+def embed(texts: list[str], dimensions: int | None = None) -> str:
+    """A unit vector for each text, as `Operation` says that they are written."""
+    return "\n".join(encode(_vector(text, dimensions or DIMENSIONS)) for text in texts)
+
+
+def _vector(text: str, dimensions: int) -> list[float]:
+    noise = hashlib.shake_256(text.encode("utf-8", "surrogatepass")).digest(2 * dimensions)
+    values = [value / 32_768 for value in struct.unpack(f"<{dimensions}h", noise)]
+    length = math.sqrt(sum(value * value for value in values)) or 1.0
+    return [value / length for value in values]

@@ -1,0 +1,57 @@
+"""A worker for tests that calls every tool it is offered, and then tells what they gave."""
+
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager
+
+from conductor.model.messages import ToolCall
+from conductor.model.usage import Price, Usage
+from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
+
+CALLED = Usage(10, 5)
+
+
+class ToolCaller:
+    """Calls all tools at once, with the same arguments, while none has given anything.
+
+    Args:
+        name: in the pool.
+        price: per token.
+        arguments: of each call.
+    """
+
+    def __init__(self, name: str, price: Price | None, arguments: str = '{"city": "Rome"}') -> None:
+        self.name, self._price, self._arguments = name, price, arguments
+
+    def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
+        """See `conductor.model.worker.Worker.open`."""
+        return open_reply(self.name, "tool-caller", self._deltas(call), self._price)
+
+    async def aclose(self) -> None:
+        """Nothing to close."""
+
+    async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
+        results = [result for message in call.messages for result in message.tool_results]
+        if not call.tools or results:
+            said = ", ".join(f"{'ERROR ' if each.is_error else ''}{each.text}" for each in results)
+            yield Delta(f"They gave: {said or 'nothing'}.")
+            yield Delta(finish=FinishReason.STOP, usage=CALLED)
+            return
+        yield Delta("I look.")
+        calls = tuple(
+            ToolCall(f"native-{tool.name}", tool.name, self._arguments) for tool in call.tools.offered
+        )
+        yield Delta(tool_calls=calls, finish=FinishReason.TOOL_CALLS, usage=CALLED)
+
+
+def calling_team(**options: str) -> dict[str, object]:
+    """Settings: a conductor that plans one step, and the worker of that step, called `a`."""
+    plan = '{"worker": "a", "subtask": "Answer.", "access": []}'
+    factory = "tests.serving.api.calling_team:ToolCaller"
+    return {
+        "conductor": {"worker": "conductor"},
+        "workers": [
+            {"name": "conductor", "kind": "scripted", "replies": [plan], "in_pool": False},
+            {"name": "a", "kind": "python", "factory": factory, "options": options, "sees_images": True},
+        ],
+        "models": {"mini": {}},
+    }

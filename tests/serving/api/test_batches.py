@@ -1,0 +1,235 @@
+"""Files and batches by the official SDK, over a real socket."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from serving.runs.rows import now_us
+from tests.serving.api.keyed import Keyed, keyed
+from tests.serving.api.served import PRICE, Json, Served, scripted, served, team
+from tests.serving.states import until
+
+CHAT = "/v1/chat/completions"
+ENDS = {"completed", "failed", "expired", "cancelled"}
+DAY_US = 86_400_000_000
+
+
+def line(custom_id: str, text: str = "Why?", model: str = "a", url: str = CHAT, **body: Any) -> Json:
+    asked = {"model": model, "messages": [{"role": "user", "content": text}]} | body
+    return {"custom_id": custom_id, "method": "POST", "url": url, "body": asked}
+
+
+def jsonl(*lines: Any) -> bytes:
+    return b"".join(json.dumps(each).encode() + b"\n" for each in lines)
+
+
+async def upload(sdk: openai.AsyncOpenAI, *lines: Any) -> str:
+    return (await sdk.files.create(file=("in.jsonl", jsonl(*lines)), purpose="batch")).id
+
+
+async def begin(sdk: openai.AsyncOpenAI, *lines: Any) -> str:
+    file = await upload(sdk, *lines)
+    made = await sdk.batches.create(input_file_id=file, endpoint=CHAT, completion_window="24h")
+    assert made.status == "validating"
+    return made.id
+
+
+async def end(sdk: openai.AsyncOpenAI, id: str) -> Any:
+    async with asyncio.timeout(30):
+        while (batch := await sdk.batches.retrieve(id)).status not in ENDS:
+            await asyncio.sleep(0.05)
+    return batch
+
+
+async def rows(sdk: openai.AsyncOpenAI, file_id: str | None) -> dict[str, Any]:
+    if file_id is None:
+        return {}
+    text = (await sdk.files.content(file_id)).text
+    return {row["custom_id"]: row for row in map(json.loads, text.splitlines())}
+
+
+@pytest.fixture
+async def api() -> AsyncGenerator[Served]:
+    async with served(team()) as running:
+        yield running
+
+
+async def test_a_file_is_kept_listed_read_and_deleted(api: Served) -> None:
+    sdk = api.sdk
+    sent = jsonl(line("1"))
+    made = await sdk.files.create(file=("in.jsonl", sent), purpose="batch")
+    assert (made.filename, made.bytes, made.purpose, made.status) == ("in.jsonl", len(sent), "batch", "processed")  # fmt: skip
+    other = await upload(sdk, line("2"))
+    assert [each.id async for each in sdk.files.list()] == [other, made.id]
+    assert [each.id async for each in sdk.files.list(limit=1, order="asc")] == [made.id, other]
+    assert (await sdk.files.retrieve(made.id)).id == made.id
+    assert (await sdk.files.content(made.id)).content == sent
+    assert (await sdk.files.delete(made.id)).deleted
+    with pytest.raises(openai.NotFoundError):
+        await sdk.files.retrieve(made.id)
+
+
+async def test_the_lines_of_a_batch_are_runs_and_their_answers_are_a_file(api: Served) -> None:
+    sdk = api.sdk
+    lines = [line("one"), line("two", model="duo"), line("nobody", model="absent"), line("bad", temperature="hot"), line("streams", stream=True)]  # fmt: skip
+    file = await upload(sdk, *lines)
+    made = await sdk.batches.create(input_file_id=file, endpoint=CHAT, completion_window="24h", metadata={"for": "tests"})  # fmt: skip
+    batch = await end(sdk, made.id)
+    assert (batch.status, batch.metadata, batch.errors) == ("completed", {"for": "tests"}, None)
+    assert (batch.request_counts.total, batch.request_counts.completed, batch.request_counts.failed) == (
+        5,
+        2,
+        3,
+    )
+    good, bad = await rows(sdk, batch.output_file_id), await rows(sdk, batch.error_file_id)
+    assert (list(good), list(bad)) == (["one", "two"], ["nobody", "bad", "streams"])
+    answer = good["one"]["response"]
+    assert (answer["status_code"], good["one"]["error"]) == (200, None)
+    assert answer["body"]["choices"][0]["message"]["content"] == "A reason: scattering."
+    assert (await api.record(answer["request_id"]))["status"] == "finished"
+    assert bad["nobody"]["response"]["status_code"] == 404
+    assert bad["bad"]["response"]["body"]["error"]["param"] == "temperature"
+    assert bad["streams"]["error"]["code"] == "invalid_request"
+    assert [each.id async for each in sdk.batches.list()] == [made.id]
+    with pytest.raises(openai.BadRequestError, match="purpose"):
+        await sdk.batches.create(input_file_id=batch.output_file_id, endpoint=CHAT, completion_window="24h")
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (b"{not json\n", "invalid_json_line"),
+        (b"\n", "empty_file"),
+        (jsonl({"method": "POST"}), "invalid_request"),
+        (jsonl(line("1"), line("1")), "duplicate_custom_id"),
+        (jsonl(line("1", url="/v1/embeddings")), "mismatched_url"),
+        (jsonl(*(line(str(n)) for n in range(4))), "too_many_lines"),
+    ],
+)
+async def test_a_file_that_is_no_list_of_requests_fails_its_batch_and_runs_nothing(content: bytes, code: str) -> None:  # fmt: skip
+    async with served(team(batches={"max_lines": 3})) as api:
+        file = await api.sdk.files.create(file=("in.jsonl", content), purpose="batch")
+        made = await api.sdk.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
+        batch = await end(api.sdk, made.id)
+        assert (batch.status, batch.errors.data[0].code) == ("failed", code)
+        assert not api.worker("a").calls
+
+
+async def test_what_cannot_be_taken_is_told_by_the_field(api: Served) -> None:
+    sdk = api.sdk
+    with pytest.raises(openai.BadRequestError, match="purpose"):
+        await sdk.files.create(file=("in.jsonl", b"{}"), purpose="fine-tune")
+    file = await upload(sdk, line("1"))
+    with pytest.raises(openai.BadRequestError, match="endpoint"):
+        await sdk.batches.create(input_file_id=file, endpoint="/v1/images", completion_window="24h")  # type: ignore[arg-type]
+    with pytest.raises(openai.BadRequestError, match="completion_window"):
+        await sdk.batches.create(input_file_id=file, endpoint=CHAT, completion_window="1h")  # type: ignore[arg-type]
+    with pytest.raises(openai.NotFoundError, match="input_file_id"):
+        await sdk.batches.create(input_file_id="file-none", endpoint=CHAT, completion_window="24h")
+    answer = await api.http.post("/v1/files", json={"purpose": "batch"})
+    assert answer.status_code == 415
+    headers = {"content-type": "multipart/form-data; boundary=x"}
+    for form in (b"nonsense", b"--x\r\nnonsense\r\n"):
+        assert (await api.http.post("/v1/files", content=form, headers=headers)).status_code == 400
+
+
+async def test_a_file_may_be_longer_than_a_request_but_not_than_the_settings_say() -> None:
+    settings = team(limits={"max_body_bytes": 1000, "max_text_bytes": 1000}, batches={"max_file_bytes": 5000})
+    async with served(settings) as api:
+        await api.sdk.files.create(file=("in.jsonl", b"x" * 4000), purpose="batch")
+        for n in (6000, 200_000):
+            with pytest.raises(openai.APIStatusError) as caught:
+                await api.sdk.files.create(file=("in.jsonl", b"x" * n), purpose="batch")
+            assert caught.value.status_code == 413
+
+
+async def test_a_cancelled_batch_begins_no_more_lines_and_keeps_what_there_is() -> None:
+    slow = [scripted("a", "Done.", delay_s=0.3, price=PRICE), scripted("b"), scripted("c")]
+    async with served(team(workers=slow, batches={"lines_at_once": 1})) as api:
+        id = await begin(api.sdk, *(line(str(n)) for n in range(50)))
+        await until(lambda: len(api.worker("a").calls) >= 2, "a line has ended")
+        assert (await api.sdk.batches.cancel(id)).status == "cancelling"
+        batch = await end(api.sdk, id)
+        assert batch.status == "cancelled"
+        n = batch.request_counts.completed
+        assert 1 <= n == len(await rows(api.sdk, batch.output_file_id)) == len(api.worker("a").calls) < 50
+        assert (await api.sdk.batches.cancel(id)).status == "cancelled"
+
+
+async def test_lines_that_have_not_begun_in_time_are_in_the_error_file() -> None:
+    late_us = 0
+    slow = [scripted("a", "Done.", delay_s=0.3, price=PRICE), scripted("b"), scripted("c")]
+    settings = team(workers=slow, batches={"lines_at_once": 1})
+    async with served(settings, clock=lambda: now_us() + late_us) as api:
+        id = await begin(api.sdk, *(line(str(n)) for n in range(20)))
+        await until(lambda: len(api.worker("a").calls) >= 2, "a line has ended")
+        late_us = 2 * DAY_US
+        batch = await end(api.sdk, id)
+        assert batch.status == "expired"
+        good, bad = await rows(api.sdk, batch.output_file_id), await rows(api.sdk, batch.error_file_id)
+        assert len(good) + len(bad) == 20
+        assert len(good) == len(api.worker("a").calls)
+        assert {row["error"]["code"] for row in bad.values()} == {"batch_expired"}
+
+
+async def test_secrets_in_a_file_are_not_kept(api: Served) -> None:
+    secret = "sk-proj-" + "a1B2c3D4" * 5
+    file = await upload(api.sdk, line("1", f"My key is {secret}, what is it?"), line("2"))
+    held = (await api.sdk.files.content(file)).text
+    assert secret not in held
+    assert [json.loads(each)["custom_id"] for each in held.splitlines()] == ["1", "2"]
+
+
+def sdk_of(it: Keyed, who: str) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=f"{it.api.url}/v1", api_key=it.secrets[who], max_retries=0)
+
+
+async def limit(it: Keyed, what: str, **fields: Any) -> None:
+    answer = await it.ask("admin", "POST", f"/v1/admin/keys/{it.ids['mine']}/{what}", fields)
+    assert answer.status_code == 200, answer.text
+
+
+async def test_files_and_batches_of_another_team_are_as_if_they_were_not_there(tmp_path: Path) -> None:
+    async with keyed(tmp_path) as it:
+        mine, other = sdk_of(it, "mine"), sdk_of(it, "other team")
+        id = await begin(mine, line("1"))
+        batch = await end(mine, id)
+        assert batch.status == "completed"
+        for ask in (
+            other.batches.retrieve(id),
+            other.batches.cancel(id),
+            other.files.retrieve(batch.input_file_id),
+            other.files.delete(batch.input_file_id),
+            other.batches.create(input_file_id=batch.input_file_id, endpoint=CHAT, completion_window="24h"),
+        ):
+            with pytest.raises(openai.NotFoundError):
+                await ask
+        with pytest.raises(openai.NotFoundError):
+            await other.files.content(batch.output_file_id)
+        assert [each.id async for each in other.files.list()] == []
+        assert [each.id async for each in other.batches.list()] == []
+
+
+async def test_lines_are_paid_by_the_key_and_held_to_its_policy_and_budget(tmp_path: Path) -> None:
+    async with keyed(tmp_path) as it:
+        await limit(it, "policy", exclude_workers=["b"])
+        mine = sdk_of(it, "mine")
+        batch = await end(mine, await begin(mine, line("1"), line("2", model="b")))
+        bad = await rows(mine, batch.error_file_id)
+        assert (batch.request_counts.completed, bad["2"]["response"]["status_code"]) == (1, 403)
+        await limit(it, "budget", day_usd=0)
+        batch = await end(mine, await begin(mine, line("1"), line("2")))
+        bad = await rows(mine, batch.error_file_id)
+        assert [row["response"]["status_code"] for row in bad.values()] == [402, 402]
+
+
+async def test_who_may_not_keep_texts_may_not_upload(tmp_path: Path) -> None:
+    async with keyed(tmp_path) as it:
+        await limit(it, "policy", store_content=False)
+        with pytest.raises(openai.PermissionDeniedError, match="no text is kept"):
+            await upload(sdk_of(it, "mine"), line("1"))

@@ -1,0 +1,178 @@
+"""Several answers to one request: `n`, and lists of prompts."""
+
+from typing import Any
+
+import openai
+import pytest
+
+from tests.serving.api.served import ASK, PRICE, Json, scripted, served, team
+
+TURNS = scripted("a", "first word", "second word", "third word", price=PRICE)
+POOL = team(workers=[TURNS, scripted("b"), scripted("c")])
+
+
+async def test_each_of_n_answers_is_a_run_of_its_own_and_their_usage_is_added() -> None:
+    async with served(POOL) as api, api.sdk as sdk:
+        answer = await sdk.chat.completions.create(model="a", messages=ASK["messages"], n=3)
+        podium: Any = answer.model_extra["podium"]  # type: ignore[index]
+        records = [await api.record(each["workflow_id"]) for each in podium["choices"]]
+    texts = [choice.message.content for choice in answer.choices]
+    assert sorted(filter(None, texts)) == ["first word", "second word", "third word"]
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    assert [record["answer"] for record in records] == texts
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 6
+    assert podium["cost_usd"] == pytest.approx(sum(record["cost_usd"] for record in records))
+
+
+async def test_a_team_answers_n_times_too() -> None:
+    async with served(team()) as api:
+        answer = await api.ok({"n": 2})
+    assert len(answer["choices"]) == len(answer["podium"]["choices"]) == 2
+
+
+async def test_a_stream_of_n_answers_tells_its_pieces_apart_and_ends_once() -> None:
+    async with served(POOL) as api, api.sdk as sdk:
+        texts, finishes, ids, usage = ["", ""], [None, None], set[str](), None
+        stream = await sdk.chat.completions.create(
+            model="a", messages=ASK["messages"], n=2, stream=True, stream_options={"include_usage": True}
+        )
+        async for chunk in stream:
+            ids.add(chunk.id)
+            usage = chunk.usage or usage
+            for choice in chunk.choices:
+                texts[choice.index] += choice.delta.content or ""
+                finishes[choice.index] = choice.finish_reason or finishes[choice.index]  # type: ignore[call-overload]
+        events = await api.events({"model": "a", "n": 2})
+    assert sorted(texts) == ["first word", "second word"]
+    assert finishes == ["stop", "stop"]
+    assert len(ids) == 1
+    assert usage is not None
+    assert usage.completion_tokens == 4
+    assert events.count("[DONE]") == 1
+    assert events[-1] == "[DONE]"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_first_failure_is_the_answer_and_ends_the_others(stream: bool) -> None:
+    slow = {"text": "x y z", "stall_after_tokens": 1}
+    broken = scripted("a", {"error": "refused"}, slow, slow, retry={"attempts": 1})
+    async with served(team(workers=[broken, scripted("b"), scripted("c")])) as api:
+        answer = await api.post({"model": "a", "n": 3, "stream": stream})
+        assert "refused" in answer.text
+        assert answer.status_code == (200 if answer.text.startswith("data") else 502)
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "param"),
+    [
+        ({"n": 0}, {}, "n"),
+        ({"n": 9}, {}, "n"),
+        ({"n": 2, "podium": {"keep": True}}, {}, "n"),
+        ({"n": 2}, {"Idempotency-Key": "k"}, "n"),
+    ],
+)
+async def test_what_n_cannot_be_is_told(body: Json, headers: dict[str, str], param: str) -> None:
+    async with served(POOL) as api:
+        answer = await api.http.post("/v1/chat/completions", json=ASK | body, headers=headers)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+async def test_text_is_completed_by_a_worker_as_it_stands() -> None:
+    pool = team(
+        workers=[scripted("a", "then {question}", system_prompt="Be kind."), scripted("b"), scripted("c")]
+    )
+    async with served(pool) as api, api.sdk as sdk:
+        answer = await sdk.completions.create(model="a", prompt="Once", max_tokens=5, seed=1, logprobs=0)
+        [call] = api.worker("a").calls
+    assert [(message.role, message.text) for message in call.messages] == [("user", "Once")]
+    [choice] = answer.choices
+    assert (answer.object, choice.text, choice.finish_reason) == ("text_completion", "then Once", "stop")
+    assert choice.logprobs is not None
+    assert choice.logprobs.tokens == ["then", " Once"]
+    assert choice.logprobs.text_offset == [0, 4]
+
+
+async def test_each_prompt_of_a_list_has_its_choices_in_order() -> None:
+    pool = team(workers=[scripted("a", "{question}!"), scripted("b"), scripted("c")])
+    async with served(pool) as api, api.sdk as sdk:
+        answer = await sdk.completions.create(model="a", prompt=["one", "two"], n=2)
+        streamed = await sdk.completions.create(model="a", prompt=["one", "two"], stream=True)
+        texts = ["", ""]
+        async for chunk in streamed:
+            assert chunk.object == "text_completion"
+            for choice in chunk.choices:
+                texts[choice.index] += choice.text
+    assert [choice.text for choice in answer.choices] == ["one!", "one!", "two!", "two!"]
+    assert texts == ["one!", "two!"]
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"model": "mini"}, "model"),
+        ({"prompt": ""}, "prompt[0]"),
+        ({"prompt": [1, 2]}, "prompt"),
+        ({"prompt": ["a"] * 129}, "prompt"),
+        ({"echo": True}, "echo"),
+        ({"suffix": "x"}, "suffix"),
+        ({"best_of": 2}, "best_of"),
+        ({"max_tokens": 0}, "max_tokens"),
+    ],
+)
+async def test_completions_of_text_refuse_what_they_cannot_serve(body: Json, param: str) -> None:
+    async with served(POOL) as api:
+        answer = await api.http.post("/v1/completions", json={"model": "a", "prompt": "x"} | body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+
+
+async def test_options_reach_the_worker_and_the_neutral_ones_are_none() -> None:
+    async with served(POOL) as api, api.sdk as sdk:
+        await sdk.chat.completions.create(
+            model="a", messages=ASK["messages"], frequency_penalty=0.5, presence_penalty=-1, logit_bias={"7": 3},
+            verbosity="low", logprobs=True, top_logprobs=2, user="u1", metadata={"a": "b"}, store=True,
+        )  # fmt: skip
+        await api.ok({"model": "a", "frequency_penalty": 0, "logit_bias": {"7": 0}, "verbosity": "medium"})
+        asked, neutral = [call.sampling.options for call in api.worker("a").calls]
+        record = await api.newest()
+    assert (asked.frequency_penalty, asked.presence_penalty, asked.verbosity) == (0.5, -1, "low")
+    assert [(each.token, each.bias) for each in asked.logit_bias or ()] == [("7", 3)]
+    assert asked.top_logprobs == 2
+    assert neutral.asked == ()
+    assert "left_out" not in record
+
+
+async def test_logprobs_come_whole_and_streamed_in_the_sdks_types() -> None:
+    async with served(POOL) as api, api.sdk as sdk:
+        ask: Any = {"model": "a", "messages": ASK["messages"], "logprobs": True}
+        whole = await sdk.chat.completions.create(**ask)
+        pieces = [
+            each.token
+            async for chunk in await sdk.chat.completions.create(**ask, stream=True)
+            for choice in chunk.choices
+            for each in (choice.logprobs.content or [] if choice.logprobs else [])
+        ]
+    assert whole.choices[0].logprobs is not None
+    assert [each.token for each in whole.choices[0].logprobs.content or []] == ["first", " word"]
+    assert pieces == ["second", " word"]
+
+
+async def test_what_changes_no_answer_is_noted_on_the_record_by_name_alone() -> None:
+    async with served(POOL) as api:
+        await api.ok({"model": "a", "user": "person-17", "metadata": {"a": "b"}, "service_tier": "flex"})
+        record = await api.newest()
+    assert [line.split()[0] for line in record["left_out"]] == ["metadata", "service_tier", "user"]
+    assert "person-17" not in str(record)
+
+
+async def test_an_option_that_a_worker_does_not_take_is_refused_by_name_before_anything_is_called() -> None:
+    claude = {"name": "a", "kind": "anthropic", "model": "claude-sonnet-5", "api_key_env": "K"}
+    async with served(team(workers=[claude, scripted("b"), scripted("c")]), environ={"K": "k"}) as api:
+        for field, value in (("frequency_penalty", 1), ("logprobs", True), ("verbosity", "low")):
+            for model in ("a", "mini"):
+                answer = await api.post({field: value, "model": model})
+                error = answer.json()["error"]
+                assert (answer.status_code, error["param"]) == (400, field)
+                assert "'a' does not take it" in error["message"]
+        with pytest.raises(openai.BadRequestError):
+            await api.sdk.completions.create(model="a", prompt="x")

@@ -1,0 +1,386 @@
+"""Anthropic's Messages, as its official SDK sees them over a real socket."""
+
+import json
+from typing import Any
+
+import anthropic
+import pytest
+from anthropic.types import message_create_params
+from anthropic.types.shared import ErrorResponse
+from pydantic import BaseModel
+
+from conductor.errors import PodiumError
+from conductor.model.answer_format import AnswerFormat
+from conductor.model.messages import Message, Text, ToolCall, ToolResult
+from serving import errors
+from serving.api.dialects.messages.dialect import MessagesDialect
+from serving.api.dialects.messages.schema import WITHOUT_EFFECT, MessagesRequest
+from tests.serving.api.served import ASK, Json, Served, plan, scripted, served, step, team
+
+
+class City(BaseModel):
+    """An answer's form."""
+
+    city: str
+    population: int
+
+
+ANSWER = "Blue light scatters most."
+QUESTION: Json = {"model": "mini", "max_tokens": 100, "messages": ASK["messages"]}
+PATH = "/v1/messages"
+DOT = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+PICTURE: Json = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": DOT}}
+
+
+def sdk(api: Served) -> anthropic.AsyncAnthropic:
+    return anthropic.AsyncAnthropic(base_url=api.url, api_key="none", max_retries=0, timeout=20)
+
+
+async def create(api: Served, **fields: Any) -> anthropic.types.Message:
+    async with sdk(api) as client:
+        return await client.messages.create(**(QUESTION | fields))
+
+
+async def test_the_sdk_gets_an_answer() -> None:
+    async with served(team()) as api:
+        answer = await create(api)
+    (block,) = answer.content
+    assert (block.type, block.type == "text" and block.text) == ("text", ANSWER)
+    assert (answer.role, answer.model, answer.stop_reason) == ("assistant", "mini", "end_turn")
+    assert answer.usage.input_tokens > 0
+    assert answer.usage.output_tokens > 0
+    assert answer.model_extra is not None
+    assert answer.model_extra["podium"]["workflow_id"] == "wf_" + answer.id.removeprefix("msg_")
+
+
+async def test_the_sdks_stream_helper_gets_the_same_piece_by_piece() -> None:
+    async with served(team()) as api, sdk(api) as client:
+        whole = await client.messages.create(**QUESTION)
+        async with client.messages.stream(**QUESTION) as stream:
+            pieces = [text async for text in stream.text_stream]
+            final = await stream.get_final_message()
+    assert len(pieces) > 3
+    assert "".join(pieces) == ANSWER
+    assert [block.type for block in final.content] == ["text"]
+    assert (final.stop_reason, final.usage.input_tokens) == ("end_turn", whole.usage.input_tokens)
+    assert final.usage.output_tokens == whole.usage.output_tokens
+
+
+async def test_who_asks_for_thoughts_is_told_of_the_plan_in_signed_ones_and_may_send_them_back() -> None:
+    thinking: Any = {"type": "adaptive", "display": "summarized"}
+    async with served(team()) as api, sdk(api) as client:
+        async with client.messages.stream(**QUESTION, thinking=thinking) as stream:
+            final = await stream.get_final_message()
+        whole = await client.messages.create(**QUESTION, thinking=thinking)
+        turns: Any = [
+            *QUESTION["messages"],
+            {"role": "assistant", "content": final.content},
+            *QUESTION["messages"],
+        ]
+        await client.messages.create(**(QUESTION | {"model": "a", "messages": turns}))
+        shown = api.worker("a").calls[-1].messages
+    for answer in (final, whole):
+        thought, said = answer.content
+        assert thought.type == "thinking"
+        assert "Step 1, a: Find a reason." in thought.thinking
+        assert thought.signature
+        assert said.type == "text"
+        assert said.text == ANSWER
+    assert [message.text for message in shown][1] == ANSWER
+
+
+@pytest.mark.parametrize("thinking", [None, {"type": "disabled"}, {"type": "adaptive", "display": "omitted"}])
+async def test_who_does_not_ask_is_shown_no_thoughts(thinking: Any) -> None:
+    fields = {"thinking": thinking} if thinking else {}
+    async with served(team()) as api:
+        answer = await create(api, **fields)
+    assert [block.type for block in answer.content] == ["text"]
+
+
+async def test_what_the_caller_says_reaches_the_worker() -> None:
+    turns = [
+        {"role": "user", "content": "One?"},
+        {"role": "assistant", "content": [{"type": "text", "text": "Yes."}]},
+        {"role": "system", "content": "Be quick."},
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "Two?", "cache_control": {"type": "ephemeral"}}],
+        },
+    ]
+    fields: Json = {
+        "model": "a", "messages": turns, "system": [{"type": "text", "text": "Be brief."}], "stop_sequences": ["END"],
+        "temperature": 0.3, "metadata": {"user_id": "u"}, "output_config": {"effort": "low"}, "context_management": {"edits": []},
+    }  # fmt: skip
+    async with served(team()) as api:
+        answer = await api.ok(fields | {"max_tokens": 50}, PATH)
+        call = api.worker("a").calls[0]
+    assert answer["type"] == "message"
+    assert [(m.role, m.text) for m in call.messages] == [
+        ("system", "Be brief.\n\nBe quick."), ("user", "One?"), ("assistant", "Yes."), ("user", "Two?"),
+    ]  # fmt: skip
+    sampling = call.sampling
+    assert (sampling.max_output_tokens, sampling.temperature, sampling.stop) == (50, 0.3, ("END",))
+    assert sampling.effort == "low"
+
+
+async def test_a_picture_and_a_document_reach_a_worker_that_can_see() -> None:
+    document = {
+        "type": "document",
+        "title": "Notes",
+        "source": {"type": "text", "media_type": "text/plain", "data": "Sky."},
+    }
+    there = {"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}}
+    content: Any = [document, PICTURE, there, {"type": "text", "text": "What is it?"}]
+    async with served(team(workers=[scripted("seeing", sees_images=True)], workflows={})) as api:
+        await create(api, model="seeing", messages=[{"role": "user", "content": content}])
+        (message,) = api.worker("seeing").calls[0].messages
+    assert message.text == "Notes\nSky.\nWhat is it?"
+    assert [part.url for part in message.parts if hasattr(part, "url")] == [
+        f"data:image/png;base64,{DOT}", "https://example.com/a.png",
+    ]  # fmt: skip
+
+
+async def test_a_picture_that_no_worker_sees_is_refused_by_its_place() -> None:
+    turns = [{"role": "user", "content": "Hi."}, {"role": "user", "content": [PICTURE]}]
+    async with served(team()) as api:
+        answer = await api.http.post(PATH, json=QUESTION | {"system": "Be brief.", "messages": turns})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages[1].content")
+
+
+TOOL: Json = {"name": "clock", "input_schema": {"type": "object"}}
+REFUSED: dict[str, tuple[Json, str]] = {
+    "no limit": ({"max_tokens": None}, "max_tokens"),
+    "a limit of nothing": ({"max_tokens": 0}, "max_tokens"),
+    "no messages": ({"messages": []}, "messages"),
+    "an empty message": ({"messages": [{"role": "user", "content": ""}]}, "messages[0].content"),
+    "a role nobody has": ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
+    "a PDF": (
+        {"messages": [{"role": "user", "content": [
+            {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": DOT}}]}]},
+        "messages[0].content[0].source",
+    ),
+    "a file": (
+        {"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "file", "file_id": "f"}}]}]},
+        "messages[0].content[0].source",
+    ),
+    "a picture that is none": (
+        {"messages": [{"role": "user", "content": [
+            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "?"}}]}]},
+        "messages[0].content[0].source",
+    ),
+    "a block nobody knows": ({"messages": [{"role": "user", "content": [{"type": "smell"}]}]}, "messages[0].content[0]"),
+    "a call of the user": (
+        {"messages": [{"role": "user", "content": [{"type": "tool_use", "id": "a", "name": "b", "input": {}}]}]},
+        "messages[0].content[0]",
+    ),
+    "a tool without a schema": ({"tools": [{"name": "clock"}]}, "tools[0].input_schema"),
+    "a call that only a hosted tool may answer": (
+        {"tools": [{"type": "web_search_20260318", "name": "web_search"}], "tool_choice": {"type": "any"}}, "tools[0]",
+    ),
+    "a tool that is not there": ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "x"}}, "tool_choice"),
+    "top_k": ({"top_k": 5}, "top_k"),
+    "heat": ({"temperature": 1.5}, "temperature"),
+    "an unknown limit": ({"podium": {"max_stepz": 1}}, "podium.max_stepz"),
+}  # fmt: skip
+
+
+async def test_what_cannot_be_served_is_a_400_that_names_the_field() -> None:
+    async with served(team()) as api:
+        for name, (body, param) in REFUSED.items():
+            answer = await api.http.post(PATH, json=QUESTION | body)
+            said = answer.json()
+            assert (answer.status_code, said["error"].get("param")) == (400, param), (name, answer.text)
+            assert (said["type"], said["error"]["type"]) == ("error", "invalid_request_error")
+            assert said["request_id"]
+        assert not api.worker("conductor").calls
+
+
+async def test_what_agents_always_send_is_taken_and_noted() -> None:
+    fields: Json = {
+        "tools": [{"type": "web_search_20260318", "name": "web_search"}, TOOL | {"defer_loading": True}],
+        "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
+        "mcp_servers": [{"type": "url", "name": "m", "url": "https://example.com"}],
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        "service_tier": "auto",
+        "container": None,
+        "something_new": [1],
+    }
+    headers = {"anthropic-beta": "a-2026,b-2026", "anthropic-version": "2023-06-01", "x-api-key": "k"}
+    async with served(team()) as api:
+        answer = await api.http.post(f"{PATH}?beta=true", json=QUESTION | fields, headers=headers)
+        assert answer.status_code == 200, answer.text
+        record = await api.record(answer.json()["podium"]["workflow_id"])
+    assert record["left_out"] == [
+        "tools[0] is not served: a tool of type 'web_search_20260318'.",
+        "mcp_servers[0] is not served: a tool of type 'mcp'.",
+    ]
+
+
+async def test_tokens_are_counted_and_nothing_is_run() -> None:
+    async with served(team()) as api, sdk(api) as client:
+        short = await client.messages.count_tokens(model="mini", messages=QUESTION["messages"])
+        tools: Any = [TOOL]
+        more = await client.messages.count_tokens(
+            model="mini", messages=QUESTION["messages"], system="Be brief. " * 40, tools=tools
+        )
+        with pytest.raises(anthropic.NotFoundError):
+            await client.messages.count_tokens(model="nobody", messages=QUESTION["messages"])
+        with pytest.raises(anthropic.BadRequestError):
+            await client.messages.count_tokens(model="mini", messages=[])
+        assert not api.worker("conductor").calls
+    assert 0 < short.input_tokens < 20
+    assert more.input_tokens > short.input_tokens + 100
+
+
+async def test_an_answer_holds_to_the_schema_that_the_sdk_sends() -> None:
+    workers = [scripted("a", '{"city": "Paris", "population": 2000000}'), scripted("b", "Paris, I think.")]
+    async with served(team(workers=workers, workflows={})) as api, sdk(api) as client:
+        asked = QUESTION | {"model": "a"}
+        answer = await client.messages.parse(**asked, output_format=City)
+        with pytest.raises(anthropic.InternalServerError) as missed:
+            await client.messages.parse(**(QUESTION | {"model": "b"}), output_format=City)
+        bad: Any = {"format": {"type": "json_schema", "schema": {"type": "strange"}}}
+        with pytest.raises(anthropic.BadRequestError, match=r"output_config\.format\.schema"):
+            await create(api, model="a", output_config=bad)
+    assert answer.parsed_output == City(city="Paris", population=2_000_000)
+    assert missed.value.response.headers["x-should-retry"] == "false"
+
+
+async def test_models_are_listed_for_anthropics_sdk_too() -> None:
+    async with served(team()) as api, sdk(api) as client:
+        names = [model.id async for model in client.models.list()]
+        one = await client.models.retrieve("mini")
+    assert names[:2] == ["mini", "ultra"]
+    assert (one.id, one.type) == ("mini", "model")
+
+
+async def test_failures_are_the_sdks_own_errors() -> None:
+    workers = [scripted("a", {"error": "refused"}), scripted("b", {"error": "overflow"})]
+    async with served(team(workers=workers, workflows={})) as api:
+        with pytest.raises(anthropic.NotFoundError) as missing:
+            await create(api, model="nobody")
+        with pytest.raises(anthropic.InternalServerError) as refused:
+            await create(api, model="a")
+        with pytest.raises(anthropic.BadRequestError, match="prompt is too long: "):
+            await create(api, model="b")
+        assert missing.value.type == "not_found_error"
+        assert refused.value.status_code == 502
+        assert refused.value.type == "api_error"
+        assert refused.value.response.headers["x-should-retry"] == "false"
+        assert refused.value.body["request_id"].startswith("wf_")  # type: ignore[index]
+
+
+async def test_a_failure_in_the_middle_of_a_stream_is_an_error_event() -> None:
+    workers = [scripted("a", {"text": "Blue light scatters most of all.", "fail_after_tokens": 3})]
+    asked = QUESTION | {"model": "a"}
+    async with (
+        served(team(workers=workers, workflows={})) as api,
+        sdk(api) as client,
+        client.messages.stream(**asked) as stream,
+    ):
+        with pytest.raises(anthropic.APIStatusError) as caught:
+            await stream.get_final_message()
+    assert caught.value.type == "api_error"
+
+
+async def test_the_silence_is_filled_with_pings() -> None:
+    workers = [scripted("a", "Late.", delay_s=0.4)]
+    limits = {"heartbeat_s": 0.05, "first_byte_s": 0.05}
+    async with served(team(workers=workers, workflows={}, limits=limits)) as api:
+        answer = await api.http.post(PATH, json=QUESTION | {"model": "a", "stream": True})
+    assert answer.text.count("event: ping\n") > 3
+
+
+async def test_progress_may_be_told_beside_pings() -> None:
+    async with served(team(plan(step("a", "Answer.")))) as api:
+        answer = await api.http.post(PATH, json=QUESTION | {"stream": True, "podium": {"progress": "events"}})
+    frames = [frame for frame in answer.text.split("\n\n") if frame.startswith("event: ping")]
+    told = [json.loads(frame.partition("data: ")[2]).get("podium") for frame in frames]
+    assert any(each and each["type"] == "step_planned" for each in told)
+
+
+def claude_codes(*turns: Json) -> Json:
+    """A request as Claude Code sends it, reduced to its shape."""
+    return {
+        "model": "a", "max_tokens": 32000, "stream": True, "messages": list(turns),
+        "system": [{"type": "text", "text": "S", "cache_control": {"type": "ephemeral"}}],
+        "tools": [{"name": "Read", "description": "r", "input_schema": {"$schema": "https://json-schema.org/draft/2020-12/schema", "type": "object"}}],
+        "metadata": {"user_id": "{}"}, "thinking": {"type": "adaptive", "display": "omitted"},
+        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}, "output_config": {"effort": "high"},
+    }  # fmt: skip
+
+
+def test_a_conversation_with_tools_is_read_as_claude_code_sends_it_back() -> None:
+    cached = {"cache_control": {"type": "ephemeral"}}
+    uses = [
+        {"type": "tool_use", "id": id, "name": "Read", "input": {"path": id, "all": False}} for id in "ab"
+    ]
+    request = MessagesDialect().parse(
+        json.dumps(
+            claude_codes(
+                {"role": "user", "content": "Fix it."},
+                {"role": "assistant", "content": [{"type": "thinking", "thinking": "", "signature": ""}, *uses]},
+                {"role": "user", "content": [
+                    {"type": "tool_result", "tool_use_id": "b", "content": "two"},
+                    {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": "one"}], "is_error": True, **cached},
+                    {"type": "tool_result", "tool_use_id": "c", "content": [{"type": "tool_reference", "tool_name": "Edit"}]},
+                    {"type": "text", "text": "Hurry."},
+                ]},
+                {"role": "assistant", "content": [{"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}]},
+                {"role": "system", "content": [{"type": "text", "text": "Be quick."}]},
+            )
+        ).encode()
+    )  # fmt: skip
+    assert request.conversation == (
+        Message.of("system", "S"),
+        Message.of("user", "Fix it."),
+        Message("assistant", tuple(ToolCall(id, "Read", f'{{"path":"{id}","all":false}}') for id in "ab")),
+        Message("tool", (
+            ToolResult("b", (Text("two"),)),
+            ToolResult("a", (Text("one"),), is_error=True),
+            ToolResult("c", (Text("The tool Edit can be called."),)),
+        )),
+        Message.of("user", "Hurry."),
+        Message("assistant", ()),
+        Message.of("system", "Be quick."),
+    )  # fmt: skip
+    assert (request.effort, request.podium.progress) == ("high", "off")
+    assert request.left_out == (
+        "messages[3].content[0] is shown to nobody: a block of type 'server_tool_use'.",
+    )
+
+
+def test_a_schema_for_the_answer_is_taken_in_its_new_and_in_its_old_place() -> None:
+    wanted = {"type": "json_schema", "schema": {"type": "object"}}
+    for fields in ({"output_config": {"format": wanted}}, {"output_format": wanted}):
+        request = MessagesDialect().parse(json.dumps(QUESTION | fields).encode())
+        assert request.answer_format == AnswerFormat({"type": "object"})
+
+
+def test_every_field_that_the_sdk_knows_is_served_refused_or_without_effect() -> None:
+    by_name = {*message_create_params.MessageCreateParamsBase.__annotations__, "stream"}
+    assert by_name - MessagesRequest.model_fields.keys() <= WITHOUT_EFFECT
+
+
+async def test_pictures_may_be_longer_than_text_may() -> None:
+    padded = DOT + "A" * 4096
+    picture = PICTURE | {"source": PICTURE["source"] | {"data": padded.replace("=", "A")}}
+    limits = {"max_text_bytes": 2048}
+    workers = [scripted("seeing", sees_images=True)]
+    async with served(team(workers=workers, workflows={}, limits=limits)) as api:
+        fields = QUESTION | {"model": "seeing"}
+        seen = await api.http.post(PATH, json=fields | {"messages": [{"role": "user", "content": [picture]}]})
+        document = {"type": "document", "source": {"type": "text", "data": "x" * 4096}}
+        read = await api.http.post(
+            PATH, json=fields | {"messages": [{"role": "user", "content": [document]}]}
+        )
+    assert seen.status_code == 200, seen.text
+    assert (read.status_code, read.json()["error"]["type"]) == (413, "invalid_request_error")
+
+
+@pytest.mark.parametrize("kind", errors.TABLE)
+def test_every_error_has_a_type_of_anthropics(kind: type[PodiumError]) -> None:
+    error = kind("It did not work.")
+    body = MessagesDialect().error_body(error, None)
+    assert ErrorResponse.model_validate(body, strict=True).error.type == body["error"]["type"]
+    assert "It did not work." in body["error"]["message"]

@@ -1,0 +1,55 @@
+"""`GET /v1/openapi.json`: every route is in it, and its bodies are those that are read."""
+
+from typing import Any
+
+import jsonschema
+
+from serving.api.app import build_api
+from serving.api.openapi import BODIES, document, plain
+from serving.pool import build_pool
+from serving.runs.service import Service
+from serving.settings.settings import parse
+from tests.serving.api.served import ASK, served, team
+
+
+def routes() -> Any:
+    return build_api(Service(build_pool(parse(team()), {}, engines={}))).routes
+
+
+def test_the_description_has_every_route() -> None:
+    served_routes = {
+        (method, route.path)
+        for route in routes()
+        for method in (getattr(route, "methods", None) or set()) - {"HEAD"}
+        if getattr(route, "include_in_schema", True)
+    }
+    paths = document(routes())["paths"]
+    described = {(method.upper(), path) for path, methods in paths.items() for method in methods}
+    assert described == {(method, path.replace(":path", "")) for method, path in served_routes}
+    for path, methods in paths.items():
+        for method, operation in methods.items():
+            assert operation["description"], (method, path)
+            assert {"default"} <= operation["responses"].keys()
+
+
+def test_every_route_that_fastapi_does_not_describe_has_its_line_in_the_table() -> None:
+    read_by_hand = {
+        f"{method} {route.path}"
+        for route in plain(routes())
+        for method in (route.methods or set()) - {"HEAD"}
+    }
+    assert read_by_hand <= BODIES.keys()
+
+
+async def test_what_it_says_of_a_chat_is_what_is_served() -> None:
+    async with served(team()) as api:
+        described = (await api.http.get("/v1/openapi.json")).json()
+        await api.ok()
+    body = described["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"][
+        "schema"
+    ]
+    schema = body | {"components": described["components"]}
+    jsonschema.validate(ASK, schema)
+    for wrong in (ASK | {"n": 9}, ASK | {"messages": []}, {"messages": ASK["messages"]}, ASK | {"top_p": 2}):
+        assert list(jsonschema.Draft202012Validator(schema).iter_errors(wrong)), wrong
+    jsonschema.Draft202012Validator.check_schema(schema)

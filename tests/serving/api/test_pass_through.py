@@ -1,0 +1,133 @@
+"""A worker of OpenAI's kind asked for text, vectors and options: another Podium is its server."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from conductor.model.messages import Message
+from conductor.model.operation import Likely, TokenLogprob
+from conductor.model.vectors import decode, encode
+from conductor.model.worker import Call, CallSite
+from serving.workers.chat_chunks import decode as read_chunk
+from serving.workers.openai_embeddings import embedding_delta
+from serving.workers.openai_options import logprobs_of
+from serving.workers.usage import UsageCheck
+from tests.serving.api.served import ASK, PRICE, Json, Served, scripted, served, team
+
+BEHIND = team(workers=[
+    scripted("text", "then {question}"), scripted("b"), scripted("vectors", serves=["embeddings"]),
+], workflows={})  # fmt: skip
+
+
+def upstream(name: str, model: str, url: str, *serves: str, **more: Any) -> Json:
+    return {
+        "name": name, "kind": "openai", "model": model, "base_url": f"{url}/v1", "serves": list(serves), "price": PRICE, **more,
+    }  # fmt: skip
+
+
+@asynccontextmanager
+async def chain() -> AsyncGenerator[tuple[Served, Served]]:
+    """A Podium whose workers are those of another one; the nearer one first."""
+    async with served(BEHIND) as behind:
+        workers = [
+            upstream("text", "text", behind.url, "chat", "text_completion"),
+            upstream("vectors", "vectors", behind.url, "embeddings", retry={"attempts": 1}),
+            upstream("gone", "none", behind.url, "embeddings", fallbacks=[], retry={"attempts": 1}),
+            scripted("b"),
+        ]
+        async with served(team(workers=workers, workflows={})) as front:
+            yield front, behind
+
+
+async def test_vectors_come_through_as_they_are_and_are_paid() -> None:
+    async with chain() as (front, behind), front.sdk as near, behind.sdk as far:
+        ask: Any = {"model": "vectors", "input": ["one", "two"], "dimensions": 4}
+        through, direct = await near.embeddings.create(**ask), await far.embeddings.create(**ask)
+    assert [each.embedding for each in through.data] == [each.embedding for each in direct.data]
+    assert len(through.data[0].embedding) == 4
+    podium: Any = through.model_extra["podium"]  # type: ignore[index]
+    assert podium["cost_usd"] == pytest.approx(2e-6)
+
+
+async def test_text_is_completed_through_the_wire_with_its_log_probabilities() -> None:
+    async with chain() as (front, behind), front.sdk as sdk:
+        answer = await sdk.completions.create(model="text", prompt="Once", max_tokens=5, logprobs=1)
+        [call] = behind.worker("text").calls
+    assert [(message.role, message.text) for message in call.messages] == [("user", "Once")]
+    assert call.site.operation == "text_completion"
+    assert answer.choices[0].text == "then Once"
+    assert answer.choices[0].logprobs is not None
+    assert answer.choices[0].logprobs.tokens == ["then", " Once"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_options_of_a_chat_go_through_the_wire(stream: bool) -> None:
+    async with chain() as (front, behind):
+        body: Json = {
+            "model": "text", "frequency_penalty": 1, "presence_penalty": -1, "logit_bias": {"5": 9}, "logprobs": True, "top_logprobs": 2,
+        }  # fmt: skip
+        answer = await front.post(body | {"stream": stream})
+        [call] = behind.worker("text").calls
+    options = call.sampling.options
+    assert (options.frequency_penalty, options.presence_penalty, options.top_logprobs) == (1, -1, 2)
+    assert [(each.token, each.bias) for each in options.logit_bias or ()] == [("5", 9)]
+    assert '"logprob":0.0' in answer.text
+
+
+async def test_an_upstream_that_has_no_such_model_is_an_error_that_says_so() -> None:
+    async with chain() as (front, _):
+        answer = await front.http.post("/v1/embeddings", json={"model": "gone", "input": "x"})
+    assert answer.status_code == 502
+    assert answer.json()["error"]["message"].startswith("gone ")
+
+
+async def test_a_worker_of_vectors_is_not_asked_for_a_chat_by_any_name() -> None:
+    async with chain() as (front, _):
+        for model in ("vectors", "gone"):
+            assert (
+                await front.http.post("/v1/chat/completions", json=ASK | {"model": model})
+            ).status_code == 400
+
+
+CALL = Call((Message.of("user", "a"), Message.of("user", "b")), site=CallSite(operation="embeddings"))
+
+
+def row(index: int, vector: object) -> Json:
+    return {"object": "embedding", "index": index, "embedding": vector}
+
+
+def test_vectors_are_read_in_the_order_of_their_indices_as_numbers_or_base64() -> None:
+    answer = {"data": [row(1, [2.0, 3.0]), row(0, encode([0.5, 1.0]))], "usage": {"prompt_tokens": 2}}
+    delta = embedding_delta(answer, CALL, UsageCheck(CALL, None))
+    assert [decode(line) for line in delta.text.split("\n")] == [[0.5, 1.0], [2.0, 3.0]]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [None, [], {}, {"data": {}}, {"data": [row(0, [1.0])]}, {"data": [row(0, [1.0]), row(1, [1.0, 2.0])]},
+     {"data": [row(0, []), row(1, [])]}, {"data": [row(0, "!"), row(1, "!")]}, {"data": [row(0, [True]), row(1, [1.0])]},
+     {"data": [row(0, [1e300]), row(1, [1.0])]}, {"data": [7, 8]}, {"data": [row(0, "AAA="), row(1, "AAA=")]}],
+)  # fmt: skip
+def test_an_answer_without_a_vector_for_each_text_is_none(answer: object) -> None:
+    with pytest.raises(ValueError, match=r"vector|base64"):
+        embedding_delta(answer, CALL, UsageCheck(CALL, None))
+
+
+@pytest.mark.parametrize(
+    ("said", "read"),
+    [
+        (b'{"content":[{"token":"a","logprob":-1,"bytes":[97],"top_logprobs":[{"token":"b","logprob":-2}]}]}',
+         (TokenLogprob("a", -1.0, (Likely("b", -2.0),)),)),
+        (b'{"tokens":["a"],"token_logprobs":[-1],"top_logprobs":[{"b":-2}],"text_offset":[0]}',
+         (TokenLogprob("a", -1.0, (Likely("b", -2.0),)),)),
+        (b'{"tokens":["a"],"token_logprobs":[null],"top_logprobs":null}', (TokenLogprob("a", -9999.0),)),
+        (b'{"content":[7,{"token":7},{"token":"a","logprob":"x"}]}', (TokenLogprob("a", -9999.0),)),
+        (b'"odd"', ()),
+        (b"null", ()),
+    ],
+)  # fmt: skip
+def test_log_probabilities_are_read_in_both_forms_and_oddities_passed_over(said: bytes, read: object) -> None:
+    chunk = read_chunk(b'{"choices":[{"index":0,"text":"a","logprobs":' + said + b"}]}")
+    assert logprobs_of(chunk) == read

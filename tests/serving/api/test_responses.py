@@ -1,0 +1,273 @@
+"""`POST /v1/responses`, as the official SDK and agents use it."""
+
+from typing import Any
+
+import openai
+import pytest
+from openai.types.responses import response_create_params
+from pydantic import BaseModel
+
+from serving.api.dialects.responses.schema import WITHOUT_EFFECT, ResponsesRequest
+from tests.serving.api.served import Json, Served, scripted, served, team
+from tests.serving.api.tool_caller import tool_caller
+
+ANSWER = "Blue light scatters most."
+PATH = "/v1/responses"
+
+
+async def ask(api: Served, **body: Any) -> Any:
+    return await api.http.post(PATH, json={"model": "mini", "input": "Why is the sky blue?"} | body)
+
+
+async def refused(api: Served, **body: Any) -> Json:
+    answer = await ask(api, **body)
+    assert answer.status_code == 400, answer.text
+    return answer.json()["error"]
+
+
+async def test_the_sdk_gets_an_answer() -> None:
+    async with served(team()) as api, api.sdk as sdk:
+        answer = await sdk.responses.create(model="mini", input="Why is the sky blue?", metadata={"a": "b"})
+    assert (answer.output_text, answer.status, answer.object, answer.model) == (
+        ANSWER,
+        "completed",
+        "response",
+        "mini",
+    )
+    assert (answer.metadata, answer.store, answer.error) == ({"a": "b"}, True, None)
+    assert answer.output[0].to_dict()["phase"] == "final_answer"
+    assert answer.usage is not None
+    assert answer.usage.total_tokens > answer.usage.input_tokens + answer.usage.output_tokens, (
+        "of the whole team"
+    )
+
+
+async def test_the_sdk_gets_a_stream_and_its_helper_a_final_response() -> None:
+    async with served(team()) as api, api.sdk as sdk:
+        stream = await sdk.responses.create(model="mini", input="Why?", stream=True)
+        events: list[Any] = [event async for event in stream]
+        async with sdk.responses.stream(model="mini", input="Why?") as helper:
+            final = await helper.get_final_response()
+    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == ANSWER
+    assert events[-1].response.output_text == final.output_text == ANSWER
+
+
+async def test_plan_and_progress_are_reasoning_where_a_summary_is_asked_for() -> None:
+    async with served(team()) as api, api.sdk as sdk:
+        asked: Json = {"model": "mini", "input": "Why?", "reasoning": {"summary": "auto"}}
+        whole = await sdk.responses.create(**asked)
+        quiet = await sdk.responses.create(model="mini", input="Why?")
+        opaque = await sdk.responses.create(**asked, store=False, include=["reasoning.encrypted_content"])
+        again = await sdk.responses.create(
+            model="mini",
+            input=[*opaque.to_dict()["output"], {"role": "user", "content": "And at dusk?"}],  # type: ignore[misc]
+        )
+        shown = api.worker("b").calls[-1].messages
+    reasoning: Any = whole.output[0]
+    assert reasoning.type == "reasoning"
+    assert "Step 1, a: Find a reason." in reasoning.summary[0].text
+    assert reasoning.encrypted_content is None
+    assert [item.type for item in quiet.output] == ["message"]
+    opaque_item: Any = opaque.output[0]
+    assert opaque_item.encrypted_content
+    assert again.output_text == ANSWER
+    assert "Step 1" not in str(shown), "our own reasoning comes back, and goes no further"
+
+
+async def test_instructions_and_every_sort_of_input_reach_the_worker() -> None:
+    items: list[Json] = [
+        {"role": "developer", "content": "Be short."},
+        {"type": "message", "id": "msg_1", "role": "user", "content": [{"type": "input_text", "text": "Hi."}]},
+        {"type": "reasoning", "summary": [], "encrypted_content": "somebody else's"},
+        {"type": "message", "role": "assistant", "phase": "commentary",
+         "content": [{"type": "output_text", "text": "I look.", "annotations": []}]},
+        {"type": "function_call", "call_id": "x.1|y", "name": "look", "arguments": "{}"},
+        {"type": "custom_tool_call", "call_id": "x2", "name": "patch", "input": "***"},
+        {"type": "custom_tool_call_output", "call_id": "x2", "output": "patched"},
+        {"type": "function_call_output", "call_id": "x.1|y", "output": [{"type": "input_text", "text": "seen"}]},
+        {"type": "web_search_call", "id": "ws_1", "status": "completed"},
+        {"type": "item_reference", "id": "rs_abc"},
+        {"role": "user", "content": "And now?"},
+    ]  # fmt: skip
+    async with served(team(workers=[tool_caller("a")], workflows={})) as api:
+        answer = await ask(api, model="a", instructions="You are Ann.", input=items)
+        assert answer.status_code == 200, answer.text
+        worker: Any = next(wire for wire in api.service.pool.clients if wire.name == "a")
+        shown = worker.seen[-1].messages
+        record = await api.newest()
+    assert [(m.role, m.text) for m in shown[:2]] == [("system", "You are Ann.\n\nBe short."), ("user", "Hi.")]
+    turn, results = shown[2:4]
+    assert (turn.text, [(c.id, c.name, c.kind) for c in turn.tool_calls]) == (
+        "I look.", [("x.1|y", "look", "function"), ("x2", "patch", "custom")],
+    )  # fmt: skip
+    assert {r.id: r.text for r in results.tool_results} == {"x2": "patched", "x.1|y": "seen"}
+    assert shown[-1].text == "And now?"
+    assert record["left_out"] == ["input[8] is not served: an item of type 'web_search_call'."]
+
+
+REFUSED: dict[str, tuple[Json, str]] = {
+    "no model": ({"model": None}, "model"),
+    "no input": ({"input": []}, "input"),
+    "a number": ({"input": 3}, "input"),
+    "an odd item": ({"input": [{"type": "computer_call"}]}, "input[0].type"),
+    "a shell of OpenAI's": ({"input": [{"type": "local_shell_call", "id": "x"}]}, "input[0].type"),
+    "an empty message": ({"input": [{"role": "user", "content": ""}]}, "input[0].content"),
+    "a picture by file": ({"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]}, "input[0].content[0].file_id"),
+    "a picture that is none": ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "file:///x"}]}]}, "input[0].content[0].url"),
+    "a file": ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}]}, "input[0].content[0].type"),
+    "another's compaction": ({"input": [{"type": "compaction", "encrypted_content": "gAAA"}]}, "input[0].encrypted_content"),
+    "an unknown item": ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].id"),
+    "an unknown response": ({"previous_response_id": "resp_1"}, "previous_response_id"),
+    "a conversation": ({"conversation": "conv_1"}, "conversation"),
+    "a prompt": ({"prompt": {"id": "pmpt_1"}}, "prompt"),
+    "logprobs": ({"top_logprobs": 3}, "top_logprobs"),
+    "logprobs by include": ({"include": ["message.output_text.logprobs"]}, "include"),
+    "background without store": ({"background": True, "store": False}, "background"),
+    "a hosted tool that must be called": ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tools[0]"),
+    "a hosted tool by name": ({"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}, "tool_choice.type"),
+    "a tool that is not there": ({"tool_choice": {"type": "function", "name": "x"}}, "tool_choice"),
+    "an odd choice": ({"tool_choice": "maybe"}, "tool_choice"),
+    "a tool without a name": ({"tools": [{"type": "function"}]}, "tools[0].name"),
+    "a limit with a typing error": ({"podium": {"max_step": 3}}, "podium.max_step"),
+    "a format": ({"text": {"format": {"type": "xml"}}}, "text.format.type"),
+}  # fmt: skip
+
+
+async def test_what_would_change_the_answer_and_is_not_served_is_refused_by_name() -> None:
+    async with served(team()) as api:
+        for what, (body, param) in REFUSED.items():
+            error = await refused(api, **body)
+            assert error["param"] == param, (what, error)
+            assert error["type"] == "invalid_request_error"
+        assert not api.worker("conductor").calls
+
+
+async def test_what_agents_always_send_is_taken() -> None:
+    """Codex's fields and tools, and everything that changes nothing."""
+    codex: Json = {
+        "tools": [
+            {"type": "function", "name": "exec_command", "strict": False, "parameters": {"type": "object"}},
+            {"type": "namespace", "name": "multi_agent_v1", "description": "d", "tools": [
+                {"type": "function", "name": "spawn_agent", "strict": False, "parameters": {"type": "object"}}]},
+            {"type": "custom", "name": "apply_patch", "format": {"type": "grammar", "syntax": "lark", "definition": "x"}},
+            {"type": "web_search", "external_web_access": True},
+        ],
+        "tool_choice": "auto", "parallel_tool_calls": True, "reasoning": {"summary": "auto"}, "store": False,
+        "include": ["reasoning.encrypted_content"], "prompt_cache_key": "k", "client_metadata": {"a": "b"},
+    }  # fmt: skip
+    nothing: Json = {
+        "user": "u", "service_tier": "auto", "truncation": "auto", "max_tool_calls": 3, "safety_identifier": "s",
+        "stream_options": {"include_obfuscation": False}, "text": {"format": {"type": "text"}, "verbosity": "low"},
+        "temperature": 0.2, "top_p": 0.9, "max_output_tokens": 1000, "top_logprobs": 0, "conversation": None,
+        "metadata": None, "reasoning": None, "tools": None, "tool_choice": None, "previous_response_id": None,
+    }  # fmt: skip
+    async with served(team(workers=[scripted("a", "Fine.")], workflows={})) as api:
+        answer = await ask(api, model="a", **codex)
+        assert answer.status_code == 200, answer.text
+        record = await api.newest()
+        assert (await ask(api, **nothing)).status_code == 200
+    assert record["left_out"] == ["tools[3] is not served: a tool of type 'web_search'."]
+    assert [tool["type"] for tool in answer.json()["tools"]] == ["function", "namespace", "custom"]
+
+
+class Sky(BaseModel):
+    """What the answer is to be."""
+
+    colour: str
+
+
+async def test_the_sdk_parses_an_answer_that_holds_to_its_schema() -> None:
+    async with (
+        served(team(workers=[scripted("a", '{"colour": "blue"}')], workflows={})) as api,
+        api.sdk as sdk,
+    ):
+        answer = await sdk.responses.parse(model="a", input="Which?", text_format=Sky)
+    assert answer.output_parsed == Sky(colour="blue")
+    assert answer.text is not None
+    assert answer.text.format is not None
+    assert answer.text.format.type == "json_schema"
+
+
+async def test_an_answer_that_was_cut_is_incomplete() -> None:
+    async with (
+        served(team(workers=[scripted("a", "one two three four")], workflows={})) as api,
+        api.sdk as sdk,
+    ):
+        whole = await sdk.responses.create(model="a", input="Count.", max_output_tokens=2)
+        stream = await sdk.responses.create(model="a", input="Count.", max_output_tokens=2, stream=True)
+        last: Any = [event async for event in stream][-1]
+    assert whole.incomplete_details is not None
+    assert (whole.status, whole.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+    assert (last.type, last.response.incomplete_details.reason) == (
+        "response.incomplete",
+        "max_output_tokens",
+    )
+
+
+FAILS = {"text": "one two three", "fail_after_tokens": 2}
+
+
+@pytest.mark.parametrize(
+    ("workers", "fields", "status", "code"),
+    [
+        ([scripted("a", {"error": "unavailable"}, retry={"attempts": 1})], {}, 502, "worker_unavailable"),
+        ([scripted("a", {"error": "refused"})], {}, 400, "worker_refused"),
+        ([scripted("a", {"error": "overflow"})], {}, 400, "context_length_exceeded"),
+        ([scripted("a", "x", price={"input_usd_per_mtok": 1, "output_usd_per_mtok": 2})],
+         {"podium": {"max_cost_usd": 1e-9}}, 429, "insufficient_quota"),
+    ],
+)  # fmt: skip
+async def test_statuses_are_those_after_which_an_agent_does_the_right_thing(
+    workers: list[Json], fields: Json, status: int, code: str
+) -> None:
+    """Codex asks 30 times after a 5xx: one is only for what is worth asking again."""
+    async with served(team(workers=workers, workflows={})) as api:
+        answer = await ask(api, model="a", **fields)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (status, code), answer.text
+    assert answer.headers["x-should-retry"] == ("true" if status >= 500 else "false")
+
+
+async def test_a_run_that_was_paid_for_and_failed_is_not_asked_for_again() -> None:
+    """Also where the same step could be asked again: what was paid for is more than that step."""
+    paid = [scripted("a", "A reason."), scripted("b", {"error": "unavailable"}, retry={"attempts": 1})]
+    settings = team(
+        workers=paid, workflows={"duo": [{"worker": "a", "subtask": "x"}, {"worker": "b", "access": [0]}]}
+    )
+    async with served(settings) as api, api.sdk as sdk:
+        answer = await ask(api, model="duo")
+        assert (answer.status_code, answer.headers["x-should-retry"]) == (400, "false")
+        with pytest.raises(openai.BadRequestError):
+            await sdk.with_options(max_retries=2).responses.create(model="duo", input="x")
+        assert len(api.worker("a").calls) == 2
+
+
+async def test_a_failure_after_the_first_byte_is_a_failed_response_in_one_of_the_codes_there_are() -> None:
+    async with served(team(workers=[scripted("a", FAILS)], workflows={})) as api, api.sdk as sdk:
+        stream = await sdk.responses.create(model="a", input="x", stream=True)
+        events: list[Any] = [event async for event in stream]
+    last = events[-1]
+    assert (last.type, last.response.status) == ("response.failed", "failed")
+    assert last.response.error.code in ("server_error", "invalid_prompt")
+    assert last.response.output[0].content[0].text == "one two", "what was said stands"
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+
+
+async def test_a_heartbeat_is_an_event_that_idle_timers_count() -> None:
+    slow = scripted("a", "x y", delay_s=0.5)
+    settings = team(workers=[slow], workflows={}, limits={"heartbeat_s": 0.1, "first_byte_s": 0.05})
+    async with served(settings) as api, api.sdk as sdk:
+        stream = await sdk.responses.create(model="a", input="x", stream=True)
+        events = [event async for event in stream]
+    assert [event.type for event in events].count("response.in_progress") > 2
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+
+
+def test_every_field_of_the_sdk_s_is_decided_about() -> None:
+    """Served, refused where it would change the answer, or known to have no effect."""
+    base = response_create_params.ResponseCreateParamsBase
+    fields = (
+        base.__annotations__.keys()
+        | response_create_params.ResponseCreateParamsNonStreaming.__annotations__.keys()
+    )
+    assert fields - ResponsesRequest.model_fields.keys() == WITHOUT_EFFECT

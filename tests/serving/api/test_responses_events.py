@@ -1,0 +1,205 @@
+"""The events of Responses, over generated runs: each is what OpenAI's SDK takes it for, in the order it relies on."""
+
+import json
+from typing import Any, cast
+
+import openai.types.responses as types
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from conductor.model.messages import ToolCall
+from conductor.run.event_log import EventLog
+from conductor.run.events import Event
+from conductor.run.fold import after
+from conductor.run.record import RunRecords
+from conductor.run.run import Run
+from serving.api.dialects.responses.dialect import ResponsesDialect
+from serving.api.dialects.responses.resource import echo_of
+from serving.api.dialects.responses.schema import ResponsesRequest
+from serving.api.request import ApiRequest
+from tests.serving.api.runs import call_id, encode, record_of, runs, suspension
+
+Json = dict[str, Any]
+DIALECT = ResponsesDialect()
+LIFE = {"created", "in_progress", "completed", "failed", "incomplete"}
+KINDS: dict[str, type[BaseModel]] = {
+    **{f"response.{kind}": getattr(types, f"Response{kind.title().replace('_', '')}Event") for kind in LIFE},
+    "response.output_item.added": types.ResponseOutputItemAddedEvent,
+    "response.output_item.done": types.ResponseOutputItemDoneEvent,
+    "response.content_part.added": types.ResponseContentPartAddedEvent,
+    "response.content_part.done": types.ResponseContentPartDoneEvent,
+    "response.output_text.delta": types.ResponseTextDeltaEvent,
+    "response.output_text.done": types.ResponseTextDoneEvent,
+    "response.reasoning_summary_part.added": types.ResponseReasoningSummaryPartAddedEvent,
+    "response.reasoning_summary_part.done": types.ResponseReasoningSummaryPartDoneEvent,
+    "response.reasoning_summary_text.delta": types.ResponseReasoningSummaryTextDeltaEvent,
+    "response.reasoning_summary_text.done": types.ResponseReasoningSummaryTextDoneEvent,
+    "response.function_call_arguments.delta": types.ResponseFunctionCallArgumentsDeltaEvent,
+    "response.function_call_arguments.done": types.ResponseFunctionCallArgumentsDoneEvent,
+    "response.custom_tool_call_input.delta": types.ResponseCustomToolCallInputDeltaEvent,
+    "response.custom_tool_call_input.done": types.ResponseCustomToolCallInputDoneEvent,
+}
+"""The SDK's union of events has no discriminator."""
+ITEMS: dict[str, type[BaseModel]] = {
+    "message": types.ResponseOutputMessage,
+    "reasoning": types.ResponseReasoningItem,
+    "function_call": types.ResponseFunctionToolCallItem,
+    "custom_tool_call": types.ResponseCustomToolCallItem,
+}
+PIECES = {
+    "message": ("output_text.delta", "output_text.done", "text"),
+    "reasoning": ("reasoning_summary_text.delta", "reasoning_summary_text.done", "text"),
+    "function_call": ("function_call_arguments.delta", "function_call_arguments.done", "arguments"),
+    "custom_tool_call": ("custom_tool_call_input.delta", "custom_tool_call_input.done", "input"),
+}
+"""Of an item: where it grows, where it is told whole, and under which name."""
+
+
+def asked(**fields: Any) -> ApiRequest:
+    """A request, as the dialect reads it, with what its answers repeat of it."""
+    body = {"model": "mini", "input": "Why?", **fields}
+    request = DIALECT.parse(json.dumps(body).encode())
+    echo = echo_of(ResponsesRequest.model_validate(body), request.podium.progress, 0)
+    return ApiRequest(
+        request.model, request.conversation, request.sampling, request.effort, request.podium, True, True,
+        request.tools, echo=echo,
+    )  # fmt: skip
+
+
+def events_of(stream: bytes) -> list[Json]:
+    """Each event of a stream; its `event:` line says its type."""
+    blocks = [block.split("\n") for block in stream.decode().split("\n\n")[:-1]]
+    events = [cast(Json, json.loads(data.removeprefix("data: "))) for _, data in blocks]
+    assert [name for name, _ in blocks] == [f"event: {event['type']}" for event in events]
+    return events
+
+
+def validate(event: Json) -> None:
+    """Against the SDK's own type, and its item's."""
+    kind = KINDS[event["type"]]
+    kind.model_validate(event)
+    missing = {name for name, field in kind.model_fields.items() if field.is_required()} - event.keys()
+    assert not missing, missing
+    items = [event["item"]] if "item" in event else event.get("response", {}).get("output", [])
+    for item in items:
+        ITEMS[item["type"]].model_validate(item)
+
+
+def encode_with(request: ApiRequest, events: list[Event], beats: set[int]) -> bytes:
+    """As `encode`, with a heartbeat before each event of those numbers."""
+    log = EventLog(record_of())
+    encoder = DIALECT.encoder(Run(log), request, call_id)
+    written = encoder.begin()
+    for n, event in enumerate(events):
+        written += encoder.heartbeat() if n in beats else b""
+        log.record = after(log.record, event)
+        written += encoder.encode(event)
+    return written
+
+
+requests = st.builds(
+    asked,
+    reasoning=st.sampled_from([{}, {"summary": "auto"}]),
+    include=st.sampled_from([[], ["reasoning.encrypted_content"]]),
+    metadata=st.sampled_from([{}, {"a": "b"}]),
+    podium=st.sampled_from([{}, {"progress": "events"}, {"trace": True}]),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(request=requests, events=runs(), beats=st.sets(st.integers(0, 20), max_size=3))
+def test_every_event_of_every_run_is_what_the_sdk_takes_it_for_and_in_order(
+    request: ApiRequest, events: list[Event], beats: set[int]
+) -> None:
+    told = events_of(encode_with(request, events, beats))
+    for event in told:
+        validate(event)
+    assert [event["sequence_number"] for event in told] == list(range(len(told)))
+    assert [event["type"] for event in told[:2]] == ["response.created", "response.in_progress"]
+    assert len({event["response"]["id"] for event in told if "response" in event}) == 1
+    last = told[-1]["response"]
+    assert told[-1]["type"] == f"response.{last['status']}"
+    assert [event["type"] for event in told].count(told[-1]["type"]) == 1
+    items = [
+        item_of([event for event in told if event.get("output_index") == n])
+        for n in range(len(last["output"]))
+    ]
+    assert items == last["output"]
+    check_one_at_a_time(told)
+    shown = [item["encrypted_content"] for item in items if "encrypted_content" in item]
+    assert bool(shown) == (
+        request.echo["shows_encrypted"] and any(item["type"] == "reasoning" for item in items)
+    )
+
+
+def item_of(events: list[Json]) -> Json:
+    """What a client makes of the events of one item: added, its pieces, whole, done."""
+    first, *inside, last = events
+    assert (first["type"], last["type"]) == ("response.output_item.added", "response.output_item.done")
+    item = last["item"]
+    begun = first["item"]
+    assert begun["status"] == "in_progress"
+    assert (begun["id"], begun["type"], begun.get("call_id")) == (
+        item["id"],
+        item["type"],
+        item.get("call_id"),
+    )
+    assert begun.get("content", []) == [] == begun.get("summary", [])
+    assert begun.get("arguments", "") == "" == begun.get("input", "")
+    assert {event["item_id"] for event in inside} == {item["id"]}
+    grows, whole, name = PIECES[item["type"]]
+    pieces = [event["delta"] for event in inside if event["type"] == f"response.{grows}"]
+    told = [event[name] for event in inside if event["type"] == f"response.{whole}"]
+    content = (item.get("content") or item.get("summary") or [item])[0]
+    assert told == ["".join(pieces)] == [content[name]]
+    return item
+
+
+def check_one_at_a_time(told: list[Json]) -> None:
+    """Items are numbered as they come, and each is over before the next begins."""
+    places = [(event["type"], event["output_index"]) for event in told if "item" in event]
+    n_items = len(places) // 2
+    order = [f"response.output_item.{what}" for what in ("added", "done")] * n_items
+    assert places == list(zip(order, [n for n in range(n_items) for _ in "ab"], strict=True))
+
+
+@settings(max_examples=100, deadline=None)
+@given(request=requests, events=runs())
+def test_a_run_told_whole_says_and_calls_what_its_stream_did(
+    request: ApiRequest, events: list[Event]
+) -> None:
+    record = record_of(*events)
+    whole = DIALECT.body(RunRecords(record), request, call_id)
+    types.Response.model_validate(whole)
+    streamed = events_of(encode(DIALECT, request, *events))[-1]["response"]
+    if record.status == "cancelled":
+        return  # a stream cannot say so
+    assert whole["status"] == streamed["status"]
+
+    def calls(response: Json) -> list[Json]:
+        return [{**item, "id": ""} for item in response["output"] if "call_id" in item]
+
+    assert calls(whole) == calls(streamed)
+    assert whole["usage"] == streamed["usage"]
+    assert (whole["error"], whole["incomplete_details"]) == (
+        streamed["error"],
+        streamed["incomplete_details"],
+    )
+    if record.status == "finished":
+        assert texts(whole) == texts(streamed)
+
+
+def texts(response: Json) -> str:
+    return "".join(item["content"][0]["text"] for item in response["output"] if item["type"] == "message")
+
+
+def test_calls_of_custom_tools_and_of_namespaces_are_told_as_such() -> None:
+    calls = ToolCall("", "patch", "*** Begin", "custom"), ToolCall("", "spawn", "{}", namespace="agents")
+    told = events_of(encode(DIALECT, asked(), *suspension(*calls)))
+    for event in told:
+        validate(event)
+    patch, spawn = told[-1]["response"]["output"]
+    assert (patch["type"], patch["input"], patch["call_id"]) == ("custom_tool_call", "*** Begin", "call_0")
+    assert (spawn["type"], spawn["namespace"], spawn["arguments"]) == ("function_call", "agents", "{}")
+    check_one_at_a_time(told)

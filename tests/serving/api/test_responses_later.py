@@ -1,0 +1,283 @@
+"""What a response is asked for later: its end, its input, its events once more, and other responses after it."""
+
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from conductor.errors import BadTask
+from conductor.model.messages import Image, Message, Native, Text, ToolResult
+from serving.api.dialects.responses.compaction import pack, unpack
+from serving.database.address import Address
+from tests.serving.api.keyed import keyed
+from tests.serving.api.served import Json, Served, scripted, served, team
+from tests.serving.api.tool_caller import tool_caller
+from tests.serving.runs.stores import replicas
+from tests.serving.states import until
+
+ANSWER = "Blue light scatters most."
+PATH = "/v1/responses"
+TOOLS: list[Any] = [
+    {"type": "function", "name": "look", "parameters": {"type": "object"}},
+    {"type": "custom", "name": "patch"},
+    {"type": "namespace", "name": "agents", "description": "d",
+     "tools": [{"type": "function", "name": "spawn", "parameters": {"type": "object"}}]},
+]  # fmt: skip
+
+
+def results(response: Any, *gave: str) -> list[Any]:
+    """What a client sends for the calls of a response."""
+    calls = [item for item in response.output if hasattr(item, "call_id")]
+    return [
+        {"type": f"{call.type}_output", "call_id": call.call_id, "output": text}
+        for call, text in zip(calls, gave, strict=True)
+    ]
+
+
+async def test_a_response_is_retrieved_until_it_is_deleted() -> None:
+    async with served(team()) as api, api.sdk as sdk:
+        given = await sdk.responses.create(
+            model="mini", input="Why?", instructions="Be short.", metadata={"a": "b"}
+        )
+        again = await sdk.responses.retrieve(given.id)
+        whole, known = again.to_dict(), given.to_dict()
+        assert {n: v for n, v in whole.items() if n != "podium"} == {
+            n: v for n, v in known.items() if n != "podium"
+        }
+        asked = await sdk.responses.input_items.list(given.id)
+        assert [item.to_dict()["content"] for item in asked.data] == [
+            [{"type": "input_text", "text": "Why?"}]
+        ]
+        await sdk.responses.delete(given.id)
+        for gone in (sdk.responses.retrieve(given.id), sdk.responses.delete(given.id)):
+            with pytest.raises(openai.NotFoundError):
+                await gone
+        record = await api.newest()
+        assert (record["content"], record["answer"]) == (False, "… [25 characters]"), "the run's numbers stay"
+
+
+async def test_what_is_not_to_be_stored_cannot_be_asked_for() -> None:
+    async with served(team()) as api, api.sdk as sdk:
+        given = await sdk.responses.create(model="mini", input="Why?", store=False)
+        with pytest.raises(openai.NotFoundError):
+            await sdk.responses.retrieve(given.id)
+        with pytest.raises(openai.BadRequestError, match="no response"):
+            await sdk.responses.create(model="mini", input="And?", previous_response_id=given.id)
+
+
+async def test_a_response_after_another_has_its_turns_and_not_its_instructions() -> None:
+    async with (
+        served(team(workers=[scripted("a", "One.", "Two.", "Three.")], workflows={})) as api,
+        api.sdk as sdk,
+    ):
+        one = await sdk.responses.create(model="a", input="First?", instructions="Rhyme.")
+        two = await sdk.responses.create(model="a", input="Second?", previous_response_id=one.id)
+        three = await sdk.responses.create(model="a", input="Third?", previous_response_id=two.id)
+        shown = [(m.role, m.text) for m in api.worker("a").calls[-1].messages]
+        asked = await sdk.responses.input_items.list(three.id)
+    assert shown == [("user", "First?"), ("assistant", "One."), ("user", "Second?"), ("assistant", "Two."), ("user", "Third?")]  # fmt: skip
+    assert (three.previous_response_id, three.output_text) == (two.id, "Three.")
+    assert len(asked.data) == 1
+
+
+async def test_items_are_referred_to_by_their_ids() -> None:
+    async with served(team(workers=[scripted("a", "One.", "Two.")], workflows={})) as api, api.sdk as sdk:
+        one = await sdk.responses.create(model="a", input="First?")
+        sent = (await sdk.responses.input_items.list(one.id)).data[0]
+        refer: list[Any] = [
+            {"type": "item_reference", "id": id}
+            for id in (sent.to_dict()["id"], one.output[0].to_dict()["id"])
+        ]
+        await sdk.responses.create(model="a", input=[*refer, {"role": "user", "content": "Second?"}])
+        shown = [m.text for m in api.worker("a").calls[-1].messages]
+    assert shown == ["First?", "One.", "Second?"]
+
+
+@pytest.mark.parametrize("by_history", [False, True])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_run_with_tools_is_a_response_for_each_time_that_it_waits(
+    by_history: bool, stream: bool
+) -> None:
+    worker = tool_caller("a", [["look"], ["patch", "spawn"]], said="I look first.")
+    async with served(team(workers=[worker], workflows={})) as api, api.sdk as sdk:
+        history: list[Any] = [{"role": "user", "content": "Go."}]
+
+        async def create(new: list[Any], before: Any = None) -> Any:
+            history.extend(new)
+            link: Json = {"input": history} if by_history else {"input": new}
+            if before and not by_history:
+                link["previous_response_id"] = before.id
+            answer: Any = await sdk.responses.create(model="a", tools=TOOLS, stream=stream, **link)
+            answer = [event async for event in answer][-1].response if stream else answer
+            history.extend(item.to_dict() for item in answer.output)
+            return answer
+
+        one = await create([] if by_history else history[:1])
+        two = await create(results(one, "seen"), one)
+        three = await create(list(reversed(results(two, "patched", "spawned"))), two)
+        assert [item.type for item in one.output] == ["message", "function_call"]
+        assert one.output[0].phase == "commentary"
+        assert [(c.type, c.name, getattr(c, "namespace", None)) for c in two.output[1:]] == [
+            ("custom_tool_call", "patch", None), ("function_call", "spawn", "agents"),
+        ]  # fmt: skip
+        assert three.output_text == "Done: seen, patched, spawned."
+        runs = (await api.http.get("/v1/workflows")).json()["data"]
+        assert len(runs) == 1, "one run, and three responses"
+        assert len({one.id, two.id, three.id}) == 3
+        for given in (one, two, three):
+            kept = await sdk.responses.retrieve(given.id)
+            assert kept.output == given.output
+            assert (kept.usage, kept.status) == (given.usage, "completed")
+        items = await sdk.responses.input_items.list(two.id)
+        assert next(item.to_dict() for item in items.data)["output"] == "seen"
+        again = await create(results(two, "patched", "spawned"), two) if not by_history else three
+        assert (again.id, again.output_text) == (three.id, three.output_text), (
+            "the same results: the same answer"
+        )
+        four = await create([{"role": "user", "content": "Thanks."}], three)
+        told = [m.role for m in _seen(api)[-1].messages]
+    assert told == ["user", "assistant", "tool", "assistant", "tool", "assistant", "user"]
+    assert four.id[:-2] != three.id[:-2], "another run"
+
+
+def _seen(api: Served) -> list[Any]:
+    worker: Any = next(wire for wire in api.service.pool.clients if wire.name == "a")
+    return worker.seen
+
+
+async def test_a_response_in_the_background_is_awaited_cancelled_and_told_again() -> None:
+    slow = scripted("slow", {"text": "x y", "stall_after_tokens": 1})
+    async with (
+        served(team(workers=[scripted("a", "One two three."), slow], workflows={})) as api,
+        api.sdk as sdk,
+    ):
+        begun = await sdk.responses.create(model="a", input="Go.", background=True)
+        assert begun.status == "in_progress"
+        seen: list[Any] = []
+
+        async def look() -> None:
+            seen.append(await sdk.responses.retrieve(begun.id))
+
+        while not seen or seen[-1].status == "in_progress":
+            await look()
+        assert (seen[-1].status, seen[-1].output_text, seen[-1].background) == (
+            "completed",
+            "One two three.",
+            True,
+        )
+        stalled = await sdk.responses.create(model="slow", input="Go.", background=True)
+        with pytest.raises(openai.BadRequestError, match="Cancel it first"):
+            await sdk.responses.delete(stalled.id)
+        with pytest.raises(openai.BadRequestError, match="still in progress"):
+            await sdk.responses.create(model="a", input="x", previous_response_id=stalled.id)
+        await sdk.responses.cancel(stalled.id)
+        await until(lambda: api.service.running == 0, "it has ended")
+        ended = await sdk.responses.cancel(stalled.id)
+        assert ended.status == "cancelled"
+
+
+async def test_a_stream_in_the_background_is_taken_up_again_after_any_event() -> None:
+    async with served(team()) as api, api.sdk as sdk:
+        stream = await sdk.responses.create(
+            model="mini", input="Go.", background=True, stream=True, reasoning={"summary": "auto"}
+        )
+        live: list[Any] = [event.to_dict() async for event in stream]
+        id = live[0]["response"]["id"]
+        for after in range(len(live)):
+            resumed = await sdk.responses.retrieve(id, stream=True, starting_after=after)
+            again: list[Any] = [event.to_dict() async for event in resumed]
+            assert [(e["type"], e["sequence_number"], e.get("delta")) for e in again] == [
+                (e["type"], e["sequence_number"], e.get("delta")) for e in live[after + 1 :]
+            ]
+
+
+async def test_any_stored_response_is_told_again_as_a_stream() -> None:
+    async with served(team()) as api, api.sdk as sdk:
+        given = await sdk.responses.create(model="mini", input="Go.")
+        events: list[Any] = [event async for event in await sdk.responses.retrieve(given.id, stream=True)]
+        assert events[-1].response.output_text == ANSWER
+        with pytest.raises(openai.BadRequestError, match="starting_after"):
+            await sdk.responses.retrieve(given.id, stream=True, starting_after=3)
+
+
+async def test_input_is_counted_and_compacted_without_a_call() -> None:
+    async with served(team(workers=[scripted("a", "Ann.")], workflows={})) as api, api.sdk as sdk:
+        counted = await sdk.responses.input_tokens.count(model="a", input="Why is the sky blue?")
+        assert 3 <= counted.input_tokens <= 10
+        short = await sdk.responses.compact(model="a", input=[{"role": "user", "content": "I am Ann."}])
+        assert not api.worker("a").calls
+        item: Any = short.output[0].to_dict()
+        await sdk.responses.create(model="a", input=[item, {"role": "user", "content": "Who am I?"}])
+        assert [m.text for m in api.worker("a").calls[-1].messages] == ["I am Ann.", "Who am I?"]
+
+
+def test_a_compaction_of_any_size_is_bounded_when_it_is_read() -> None:
+    said = (Message.of("user", "x" * 1000),)
+    assert unpack(pack(said), "input[0]") == said
+    bomb = pack((Message.of("user", "x" * 20_000_000),))
+    assert len(bomb) < 100_000
+    with pytest.raises(BadTask, match="not made by this server"):
+        unpack(bomb, "input[0]")
+
+
+def test_a_compaction_of_a_client_s_own_making_holds_no_more_than_items_may() -> None:
+    native = Message("assistant", (Text("x"),), Native("claude", "", [{"type": "web_search"}]))
+    assert unpack(pack((native,)), "input[0]") == (Message.of("assistant", "x"),)
+    pictures = [
+        Message("user", (Image("file:///x"),)),
+        Message("tool", (ToolResult("1", (Image("gopher://x"),)),)),
+    ]
+    for message in pictures:
+        with pytest.raises(BadTask, match="encrypted_content"):
+            unpack(pack((message,)), "input[0]")
+
+
+async def test_any_replica_answers_for_any_response(store_address: Address) -> None:
+    worker = tool_caller("a", [["look"]])
+    async with replicas(store_address, team(workers=[worker], workflows={})) as (first, second):
+        one, other = first.api.sdk, second.api.sdk
+        asked: Json = {"model": "a", "input": "Go.", "tools": TOOLS}
+        waits = await one.responses.create(**asked, background=True, stream=True)
+        live: list[Any] = [event.to_dict() async for event in waits]
+        id = live[0]["response"]["id"]
+        assert [item["type"] for item in live[-1]["response"]["output"]] == ["function_call"]
+        again: list[Any] = [
+            event.to_dict() async for event in await other.responses.retrieve(id, stream=True)
+        ]
+        assert [(e["type"], e["sequence_number"]) for e in again] == [
+            (e["type"], e["sequence_number"]) for e in live
+        ]
+        kept = await other.responses.retrieve(id)
+        given = await other.responses.create(
+            model="a", previous_response_id=id, input=results(kept, "seen"), tools=TOOLS
+        )
+        assert given.output_text == "Done: seen."
+        for sdk in (one, other):
+            assert (await sdk.responses.retrieve(given.id)).output_text == "Done: seen."
+            assert [item.type for item in (await sdk.responses.retrieve(id)).output] == ["function_call"]
+        await one.responses.delete(given.id)
+        with pytest.raises(openai.NotFoundError):
+            await other.responses.retrieve(given.id)
+
+
+async def test_a_response_of_another_team_is_as_one_that_never_was(tmp_path: Path) -> None:
+    async with keyed(tmp_path) as it:
+        body = {"model": "mini", "input": "Why?"}
+        mine = (await it.ask("mine", "POST", PATH, body)).json()
+        for who, status in (
+            ("mine", 200),
+            ("only read", 200),
+            ("admin", 200),
+            ("other team", 404),
+            ("only run", 403),
+        ):
+            assert (await it.ask(who, "GET", f"{PATH}/{mine['id']}")).status_code == status, who
+        link = body | {"previous_response_id": mine["id"]}
+        for who, status in (("mine", 200), ("other team", 400), ("only run", 400)):
+            assert (await it.ask(who, "POST", PATH, link)).status_code == status, who
+        refer = body | {"input": [{"type": "item_reference", "id": mine["output"][0]["id"]}]}
+        assert (await it.ask("other team", "POST", PATH, refer)).status_code == 400
+        own = (await it.ask("only run", "POST", PATH, body)).json()
+        link = body | {"previous_response_id": own["id"]}
+        assert (await it.ask("only run", "POST", PATH, link)).status_code == 200

@@ -1,0 +1,146 @@
+"""A client's tools through a run and back, with the official SDKs, in Chat Completions and in Messages."""
+
+import json
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from tests.serving.api.calling_team import calling_team
+from tests.serving.api.served import ASK, Json, Served, served
+from tests.serving.api.test_messages import PATH, PICTURE, QUESTION, sdk
+from tests.serving.states import until
+
+NAMES = ("weather", "clock")
+CHAT_TOOLS: Any = [{"type": "function", "function": {"name": name}} for name in NAMES]
+TOOLS: Any = [{"name": name, "input_schema": {"type": "object"}} for name in NAMES]
+ROME = {"city": "Rome"}
+
+
+@pytest.mark.parametrize("model", ["mini", "a"])
+async def test_openais_sdk_runs_tools_and_gets_the_answer(model: str) -> None:
+    async with served(calling_team()) as api, api.sdk as client:
+        messages: Any = list(ASK["messages"])
+        asked = await client.chat.completions.create(model=model, messages=messages, tools=CHAT_TOOLS)
+        said = asked.choices[0].message
+        assert (said.content, asked.choices[0].finish_reason) == ("I look.", "tool_calls")
+        calls = [call for call in said.tool_calls or () if call.type == "function"]
+        assert [(call.function.name, json.loads(call.function.arguments)) for call in calls] == [
+            (name, ROME) for name in NAMES
+        ]
+        results = [{"role": "tool", "tool_call_id": call.id, "content": call.function.name} for call in calls]
+        messages += [said, *reversed(results)]
+        answer = await client.chat.completions.create(model=model, messages=messages, tools=CHAT_TOOLS)
+    assert answer.choices[0].message.content == "They gave: weather, clock."
+    assert answer.choices[0].finish_reason == "stop"
+
+
+async def test_openais_sdk_reads_calls_from_a_stream() -> None:
+    async with (
+        served(calling_team()) as api,
+        api.sdk as client,
+        client.chat.completions.stream(model="mini", messages=ASK["messages"], tools=CHAT_TOOLS) as stream,
+    ):
+        final = await stream.get_final_completion()
+    message = final.choices[0].message
+    assert (message.content, final.choices[0].finish_reason) == ("I look.", "tool_calls")
+    assert [call.function.name for call in message.tool_calls or ()] == list(NAMES)
+
+
+def results_of(asked: anthropic.types.Message, **more: Any) -> list[Any]:
+    return [
+        {"type": "tool_result", "tool_use_id": block.id, "content": block.name, **more}
+        for block in asked.content
+        if block.type == "tool_use"
+    ]
+
+
+async def run_tools(api: Served, *, stream: bool) -> anthropic.types.Message:
+    """The first turn, which ends with calls of both tools."""
+    async with sdk(api) as client:
+        if not stream:
+            return await client.messages.create(**QUESTION, tools=TOOLS)
+        async with client.messages.stream(**QUESTION, tools=TOOLS) as events:
+            return await events.get_final_message()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_anthropics_sdk_runs_tools_and_gets_the_answer(stream: bool) -> None:
+    async with served(calling_team()) as api, sdk(api) as client:
+        asked = await run_tools(api, stream=stream)
+        assert asked.stop_reason == "tool_use"
+        assert [block.type for block in asked.content] == ["text", "tool_use", "tool_use"]
+        assert [block.input for block in asked.content if block.type == "tool_use"] == [ROME, ROME]
+        assert (asked.usage.input_tokens, asked.usage.output_tokens) == (10, 5)
+        results = results_of(asked)
+        messages: Any = [
+            *QUESTION["messages"],
+            {"role": "assistant", "content": asked.content},
+            {"role": "user", "content": [*reversed(results), {"type": "text", "text": "Go on."}]},
+        ]
+        for _ in range(2):  # agents ask again
+            answer = await client.messages.create(**(QUESTION | {"messages": messages}), tools=TOOLS)
+            (block,) = answer.content
+            assert block.type == "text"
+            assert (block.text, answer.stop_reason) == ("They gave: weather, clock.", "end_turn")
+            assert answer.id == asked.id
+
+
+async def test_a_tools_failure_and_its_pictures_reach_the_step() -> None:
+    async with served(calling_team()) as api, sdk(api) as client:
+        asked = await run_tools(api, stream=False)
+        content = [{"type": "text", "text": "no network"}, PICTURE]
+        results = [each | {"content": content} for each in results_of(asked, is_error=True)]
+        messages: Any = [
+            *QUESTION["messages"],
+            {"role": "assistant", "content": asked.content},
+            {"role": "user", "content": results},
+        ]
+        answer = await client.messages.create(**(QUESTION | {"messages": messages}), tools=TOOLS)
+    (block,) = answer.content
+    assert block.type == "text"
+    assert block.text == "They gave: ERROR no network, ERROR no network."
+
+
+async def test_arguments_that_are_no_object_are_told_as_what_they_are() -> None:
+    async with served(calling_team(arguments="[1")) as api:
+        whole = await api.ok(QUESTION | {"tools": TOOLS}, PATH)
+        streamed = await run_tools(api, stream=True)
+    expected: Json = {"INVALID_JSON": "[1"}
+    assert [block["input"] for block in whole["content"] if block["type"] == "tool_use"] == [expected] * 2
+    assert [block.input for block in streamed.content if block.type == "tool_use"] == [expected] * 2
+
+
+async def test_a_forged_id_is_an_error_in_the_dialects_own_shape() -> None:
+    forged = "call_" + "A" * 40
+    messages: Any = [
+        *QUESTION["messages"],
+        {"role": "assistant", "content": [{"type": "tool_use", "id": forged, "name": "clock", "input": {}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": forged, "content": "noon"}]},
+    ]
+    async with served(calling_team()) as api, sdk(api) as client:
+        with pytest.raises(anthropic.BadRequestError):
+            await client.messages.create(**(QUESTION | {"messages": messages}), tools=TOOLS)
+        turns: Any = [
+            *ASK["messages"],
+            {"role": "assistant", "tool_calls": [{"id": forged, "type": "function", "function": {"name": "clock", "arguments": "{}"}}]},
+            {"role": "tool", "tool_call_id": forged, "content": "noon"},
+        ]  # fmt: skip
+        with pytest.raises(openai.BadRequestError):
+            await api.sdk.chat.completions.create(model="mini", messages=turns, tools=CHAT_TOOLS)
+
+
+async def test_what_tools_gave_is_no_answer_to_an_equal_request() -> None:
+    async with served(calling_team() | {"cache": {"keep_s": 60}}) as api, sdk(api) as client:
+        for _ in range(2):
+            asked = await run_tools(api, stream=False)
+            assert asked.stop_reason == "tool_use"
+            messages: Any = [
+                *QUESTION["messages"],
+                {"role": "assistant", "content": asked.content},
+                {"role": "user", "content": results_of(asked)},
+            ]
+            answer = await client.messages.create(**(QUESTION | {"messages": messages}), tools=TOOLS)
+            assert answer.stop_reason == "end_turn"
+            await until(lambda: not api.service.answers._writing, "every answer is kept")

@@ -1,0 +1,69 @@
+"""A worker for tests that calls the tools it is offered: once after each word of the user, then it answers with what
+they gave.
+"""
+
+import json
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from conductor.model.messages import ToolCall
+from conductor.model.usage import Price, Usage
+from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
+
+Json = dict[str, Any]
+
+
+def tool_caller(name: str, calls: Sequence[Sequence[str]] | None = None, said: str = "") -> Json:
+    """Its settings: in each of its turns it calls the tools of those names; None: every one it is offered, once."""
+    options: Json = {"said": said} | ({} if calls is None else {"calls": [list(turn) for turn in calls]})
+    factory = "tests.serving.api.tool_caller:ToolCaller"
+    return {"name": name, "kind": "python", "factory": factory, "options": options}
+
+
+class ToolCaller:
+    """See `tool_caller`."""
+
+    def __init__(
+        self, name: str, price: Price | None, calls: list[list[str]] | None = None, said: str = ""
+    ) -> None:
+        self.name, self._price, self._calls, self._said = name, price, calls, said
+        self.seen: list[Call] = []
+
+    def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
+        """See `Worker.open`."""
+        return open_reply(self.name, "tool-caller", self._deltas(call), self._price)
+
+    async def aclose(self) -> None:
+        """Nothing to close."""
+
+    async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
+        self.seen.append(call)
+        asked = max((n for n, message in enumerate(call.messages) if message.role == "user"), default=0)
+        turns = [message.tool_results for message in call.messages[asked:] if message.tool_results]
+        offered = {tool.name: tool for tool in call.tools.offered}
+        plan = [list(offered)] if self._calls is None else self._calls
+        names = plan[len(turns)] if offered and len(turns) < len(plan) else []
+        if not names:
+            told = ", ".join(result.text for results in turns for result in results)
+            for word in ("Done: ", told or "nothing", "."):
+                yield Delta(text=word)
+            yield Delta(finish=FinishReason.STOP, usage=Usage(10, 3))
+            return
+        if self._said:
+            yield Delta(text=self._said)
+        calls = tuple(
+            ToolCall(
+                f"own-{n}",
+                name,
+                _arguments(name, offered[name].kind),
+                offered[name].kind,
+                offered[name].namespace,
+            )
+            for n, name in enumerate(names)
+        )
+        yield Delta(tool_calls=calls, finish=FinishReason.TOOL_CALLS, usage=Usage(10, 2))
+
+
+def _arguments(name: str, kind: str) -> str:
+    return f"*** {name}" if kind == "custom" else json.dumps({"of": name})

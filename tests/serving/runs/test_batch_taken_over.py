@@ -1,0 +1,50 @@
+"""A batch whose router is killed is finished by another, and no line of it is run twice."""
+
+import asyncio
+import json
+from collections import Counter
+
+from serving.database.address import Address
+from tests.serving.api.test_batches import begin, end, line, rows
+from tests.serving.runs.stores import replicas
+from tests.serving.runs.test_taking_over import WORDS, let_it_die, router_process, settings
+
+N_DONE, N_HALTED, N_WAITING = 5, 8, 4
+"""Lines that end before the router is killed, that are under way, and that have not begun."""
+
+
+async def test_every_line_of_a_killed_routers_batch_is_one_run(store_address: Address) -> None:
+    lines = [line(f"a{n}") for n in range(N_DONE)]
+    lines += [line(f"b{n}", model="b") for n in range(N_HALTED + N_WAITING)]
+    async with (
+        replicas(store_address, settings(WORDS), n=1) as (other,),
+        router_process(store_address) as (process, url, owner),
+    ):
+        sdk = other.api.sdk
+        id = await begin(sdk.with_options(base_url=f"{url}/v1"), *lines)
+        async with asyncio.timeout(30):
+            while len(await other.rows("SELECT 1 FROM run")) < N_DONE + N_HALTED:
+                await asyncio.sleep(0.05)
+            while (await sdk.batches.retrieve(id)).request_counts.completed < N_DONE:
+                await asyncio.sleep(0.05)
+        assert await other.api.batches.sweep() == 0, "its router lives"
+        process.kill()
+        await let_it_die(other, owner)
+        assert await other.api.batches.sweep() == 1
+        await (
+            other.records.take_over()
+        )  # what the sweep of runs, which begins with the first line here, has left
+        batch = await end(sdk, id)
+        assert (batch.status, batch.request_counts.completed) == ("completed", len(lines))
+        answers = await rows(sdk, batch.output_file_id)
+        assert list(answers) == [each["custom_id"] for each in lines]
+        runs = Counter(row["response"]["request_id"] for row in answers.values())
+        assert set(runs.values()) == {1}
+        assert {row.id for row in await other.rows("SELECT id FROM run")} == set(runs)
+        said = json.dumps(list(answers.values()))
+        assert said.count(WORDS) == N_HALTED + N_WAITING
+        assert (len(other.api.worker("a").calls), len(other.api.worker("b").calls)) == (
+            0,
+            N_HALTED + N_WAITING,
+        )
+        assert not await other.rows("SELECT 1 FROM batch_line")

@@ -1,0 +1,21 @@
+"""What is packed comes back as it was, also what the fast writer of JSON does not take."""
+
+import pytest
+
+from conductor.model.worker import FinishReason
+from conductor.run.events import RunFinished
+from serving.runs.rows import Item, event_row, load_items
+
+ODD = ["half a character: \ud800", "nothing odd: é ☃"]
+
+
+@pytest.mark.parametrize("text", ODD, ids=["half", "whole"])
+def test_a_text_comes_back_as_it_was(text: str) -> None:
+    items = [Item(1, "wf_1", RunFinished(0.5, text, FinishReason.STOP))]
+    assert load_items("wf_1", [event_row("wf_1", items).body]) == items
+
+
+@pytest.mark.parametrize("at_s", [float("inf"), float("-inf"), 1e300, 5e-324])
+def test_a_number_comes_back_as_it_was_where_json_has_no_word_for_it(at_s: float) -> None:
+    items = [Item(2**70, "wf_1", RunFinished(at_s, "", FinishReason.STOP))]
+    assert load_items("wf_1", [event_row("wf_1", items).body]) == items

@@ -1,0 +1,58 @@
+"""A script that calls tools, as its settings write it."""
+
+from dataclasses import replace
+
+import pytest
+
+from conductor.errors import WorkerRefused
+from conductor.model.messages import Message, PendingCall, Text, ToolResult
+from conductor.model.tools import Tool, Toolset
+from conductor.model.worker import Call, CallResult, FinishReason, Worker
+from conductor.run.turns import GivenResult, StepTurn, conversation
+from serving.clients import build_client
+from serving.settings.settings import parse
+
+TOOLS = Toolset((Tool("read"), Tool("write")))
+QUESTION = (Message.of("user", "what is in x?"),)
+READS = {"calls": [{"name": "read", "arguments": {"path": "x"}}, {"name": "unknown"}], "text": "Let me look."}
+
+
+def agent() -> Worker:
+    settings = parse({"workers": [{"name": "a", "kind": "scripted", "replies": [READS, "It is 7."]}]})
+    return build_client(settings.workers[0], settings, {}, {})
+
+
+async def ask(worker: Worker, *messages: Message, tools: Toolset = TOOLS) -> CallResult:
+    async with worker.open(Call((*QUESTION, *messages), tools=tools)) as reply:
+        async for _ in reply:
+            pass
+        return reply.result
+
+
+def answered(result: CallResult, text: str) -> tuple[Message, ...]:
+    """A turn that called tools, and what they gave."""
+    calls = tuple(PendingCall(n, call) for n, call in enumerate(result.tool_calls))
+    given = tuple(GivenResult(n, ToolResult(call.call.id, (Text(text),))) for n, call in enumerate(calls))
+    return conversation([StepTurn(result, calls, given)])
+
+
+async def test_it_calls_the_tools_that_are_offered_and_goes_on_with_what_they_gave() -> None:
+    worker = agent()
+    first = await ask(worker)
+    assert (first.output, first.finish) == ("Let me look.", FinishReason.TOOL_CALLS)
+    assert [(call.name, call.arguments) for call in first.tool_calls] == [("read", '{"path": "x"}')]
+    second = await ask(worker, *answered(first, "seven"))
+    assert (second.output, second.tool_calls, second.finish) == ("It is 7.", (), FinishReason.STOP)
+    assert (await ask(worker)).tool_calls == first.tool_calls, "each conversation begins the script anew"
+
+
+async def test_without_tools_it_says_what_calls_none() -> None:
+    assert (await ask(agent(), tools=Toolset())).output == "It is 7."
+
+
+async def test_it_refuses_a_turn_of_its_own_that_was_changed() -> None:
+    worker = agent()
+    asked, gave = answered(await ask(worker), "seven")
+    other = replace(asked, parts=(replace(asked.tool_calls[0], arguments="{}"),))
+    with pytest.raises(WorkerRefused, match="came back changed"):
+        await ask(worker, other, gave)
