@@ -1,5 +1,6 @@
 """What the three API workers are made from: whom to call, as whom, and how long it may take."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -10,6 +11,7 @@ from serving.egress.reach import SETTINGS, Reach
 from serving.settings.accepts import Accepts
 from serving.settings.access import Access
 from serving.workers.http_errors import ErrorMapper
+from serving.workers.own_turns import Origin
 from serving.workers.stall_timer import StallTimer
 
 NO_KEY = "none"
@@ -55,6 +57,16 @@ class Account:
     def public_name(self) -> str:
         """The model's public name, where `model` is a deployment's."""
         return self.family or self.model
+
+    @property
+    def origin(self) -> Origin:
+        """Whose turns its model takes back as they were written: of the same model, at the same place, for the same
+        key.
+        """
+        access = self.access
+        facts = (self.model, self.base_url, access.service, access.region, access.project, access.profile)
+        told = "\n".join(map(str, (*facts, self.api_key)))
+        return Origin(self.name, hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:16])
 
     @property
     def timeout(self) -> httpx2.Timeout:

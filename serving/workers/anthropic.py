@@ -18,7 +18,7 @@ The wire: https://platform.claude.com/docs/en/api/messages-streaming. What diffe
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
-from itertools import groupby
+from dataclasses import replace
 from typing import Any, cast
 
 import anthropic
@@ -27,12 +27,13 @@ from anthropic.lib.vertex import AsyncAnthropicVertex
 from anthropic.types import RawMessageStreamEvent
 
 from conductor.errors import WorkerError, WorkerUnavailable
-from conductor.model.messages import Image, Message, Part
+from conductor.model.messages import Image, Text
 from conductor.model.usage import Usage
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 from serving.egress.client import guard
 from serving.schemas.anthropic import output_format
 from serving.workers.account import NO_KEY, Account
+from serving.workers.anthropic_tools import TurnCollector, tools_json, turns_json
 from serving.workers.clouds import credential_errors, google_credentials
 from serving.workers.http_errors import ErrorMapper, error_text
 from serving.workers.http_guard import bound_response
@@ -41,6 +42,7 @@ from serving.workers.output_limit import within_limit
 from serving.workers.pictures import check_pictures
 from serving.workers.stall_timer import StallTimer
 from serving.workers.usage import UsageCheck
+from serving.workers.wire_tools import WireTools
 
 DEFAULT_MAX_TOKENS = 4096
 LEAST_BUDGET_TOKENS = 1024
@@ -54,6 +56,7 @@ FINISH = {
     "max_tokens": FinishReason.LENGTH,
     "model_context_window_exceeded": FinishReason.LENGTH,
     "refusal": FinishReason.CONTENT_FILTER,
+    "tool_use": FinishReason.TOOL_CALLS,
 }
 STATUS_OF = {
     "invalid_request_error": 400,
@@ -80,7 +83,7 @@ class AnthropicWorker:
             account: its `base_url` is without `/v1`; None: Anthropic, or what the environment's
                 ANTHROPIC_BASE_URL says.
         """
-        self.name, self._account = account.name, account
+        self.name, self._account, self._origin = account.name, account, account.origin
         self._client = _client(account)
         self._faults = account.faults("Anthropic", "ANTHROPIC_API_KEY", self._client.base_url)
 
@@ -96,7 +99,7 @@ class AnthropicWorker:
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
         host = self._client.base_url.host
         await check_pictures(call, host, self._account.fetches_pictures, self._faults)
-        request = self._request(call)
+        request, turn = self._request(call), TurnCollector()
         check, timer = (
             UsageCheck(call, self._account.price),
             self._account.timer(self._faults, call.sampling.effort),
@@ -107,6 +110,7 @@ class AnthropicWorker:
                 while (event := await timer.next(events)) is not None:
                     with self._map_errors():
                         delta = self._delta(event, last.usage, check)
+                        turn.add(event)
                     is_counted |= event.type == "message_delta" and delta.usage is not None
                     last = Delta(
                         finish=delta.finish or last.finish,
@@ -123,7 +127,25 @@ class AnthropicWorker:
         if last.finish is not None:
             if last.usage is not None and not is_counted:  # the start of the stream counts one token
                 check.reject("its end counts no output tokens")
-            yield check.delta(last)
+            yield check.delta(self._with_calls(last, turn, WireTools(call.tools)))
+
+    def _with_calls(self, last: Delta, turn: TurnCollector, tools: WireTools) -> Delta:
+        """The end of an answer with the calls in it.
+
+        Raises:
+            WorkerRefused: it calls tools, and was offered none.
+        """
+        if last.finish is not FinishReason.TOOL_CALLS:
+            return last
+        calls = turn.calls(tools)
+        if not tools.is_offered or not calls:
+            raise self._faults.refusal(
+                "wants to call a tool, and was offered none.", "Look at its extra_body."
+            )
+        try:
+            return replace(last, tool_calls=calls, native=self._origin.sign(turn.turn()))
+        except ValueError as exc:
+            raise self._faults.garble_error() from exc
 
     async def _events(
         self, request: dict[str, Any], timer: StallTimer
@@ -142,17 +164,21 @@ class AnthropicWorker:
     def _request(self, call: Call) -> dict[str, Any]:
         max_tokens = call.sampling.max_output_tokens or DEFAULT_MAX_TOKENS
         system = "\n\n".join(message.text for message in call.messages if message.role == "system")
-        turns = self._turns(call)
+        thinking, effort = thinking_for(self._account.public_name, call.sampling.effort, max_tokens)
+        if call.tools and call.tools.choice.mode == "required":
+            thinking = None  # no call can be forced while it thinks
+        turns = self._turns(call, thinks=thinking is not None and thinking["type"] != "disabled")
+        tools = WireTools(call.tools, history=_has_calls(turns))
         if not turns:  # the API wants at least one turn
             turns.append({"role": "user", "content": [{"type": "text", "text": system}]})
             system = ""
-        thinking, effort = thinking_for(self._account.public_name, call.sampling.effort, max_tokens)
         output = {"effort": effort, "format": _format(call)}
         extra = {"temperature": call.sampling.temperature, "top_p": call.sampling.top_p}
         optional: dict[str, object] = {
             "system": system,
             "stop_sequences": list(call.sampling.stop),
             "thinking": thinking,
+            **tools_json(tools),
             "output_config": {key: value for key, value in output.items() if value is not None},
             "extra_body": {key: value for key, value in extra.items() if value is not None}
             | dict(self._account.extra_body),
@@ -161,21 +187,13 @@ class AnthropicWorker:
             key: value for key, value in optional.items() if value
         }
 
-    def _turns(self, call: Call) -> list[dict[str, object]]:
-        """The conversation without its system messages; neighbours of one role are one turn, empty words are
-        left out.
+    def _turns(self, call: Call, *, thinks: bool) -> list[dict[str, object]]:
+        """The conversation without its system messages. While it thinks, the API refuses calls without thoughts;
+        without tools, any calls.
         """
-        turns: list[dict[str, object]] = []
-        spoken = [message for message in call.messages if message.role != "system"]
-        for role, messages in groupby(spoken, key=lambda message: message.role):
-            content = [block for message in messages for block in self._blocks(message)]
-            if content:
-                turns.append({"role": role, "content": content})
-        return turns
-
-    def _blocks(self, message: Message) -> list[dict[str, object]]:
+        messages = self._origin.messages(call, keep_foreign=not thinks and bool(call.tools.tools))
         try:
-            return [_block(part) for part in message.parts if isinstance(part, Image) or part.text]
+            return turns_json(messages, _block)
         except ValueError as exc:
             raise self._faults.refusal(f"was not asked: {exc}.") from exc
 
@@ -201,10 +219,6 @@ class AnthropicWorker:
                 return Delta()
 
     def _finish(self, reason: str | None) -> FinishReason | None:
-        if reason == "tool_use":
-            raise self._faults.refusal(
-                "wants to call a tool, and was offered none.", "Look at its extra_body."
-            )
         if reason is not None and reason not in FINISH:
             raise self._faults.unavailable(
                 "stopped before its answer's end. Try again.", f"Its reason: {reason!r}."
@@ -323,7 +337,11 @@ def _usage(reported: object, before: Usage | None, check: UsageCheck) -> Usage |
     )
 
 
-def _block(part: Part) -> dict[str, object]:
+def _has_calls(turns: list[dict[str, object]]) -> bool:
+    return any(block["type"] == "tool_use" for turn in turns for block in cast(list[Any], turn["content"]))
+
+
+def _block(part: Text | Image) -> dict[str, object]:
     if not isinstance(part, Image):
         return {"type": "text", "text": part.text}
     if not part.url.startswith("data:"):

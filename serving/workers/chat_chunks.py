@@ -16,18 +16,19 @@ import msgspec
 
 
 class FunctionPiece(msgspec.Struct):
-    """A piece of a call's function."""
+    """A piece of what is called, and with what."""
 
     name: str | None = None
     arguments: str | None = None
 
 
-class ToolCallPiece(msgspec.Struct):
+class CallPiece(msgspec.Struct):
     """A piece of a call of a tool."""
 
     index: int | None = None
     id: str | None = None
     function: FunctionPiece | None = None
+    extra_content: object = None
 
 
 class ChunkDelta(msgspec.Struct):
@@ -37,7 +38,8 @@ class ChunkDelta(msgspec.Struct):
     refusal: str | None = None
     reasoning_content: object = None
     reasoning: object = None
-    tool_calls: list[ToolCallPiece] | None = None
+    reasoning_details: object = None
+    tool_calls: list[CallPiece] | None = None
 
 
 class Choice(msgspec.Struct):

@@ -20,7 +20,6 @@ from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from itertools import groupby
 from typing import Any, cast
 
 import httpx2
@@ -28,7 +27,7 @@ from google import genai
 from google.genai import errors, types
 
 from conductor.errors import WorkerError, WorkerUnavailable
-from conductor.model.messages import Image, Message, Part
+from conductor.model.messages import Image, Text
 from conductor.model.usage import Usage
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 from serving.egress.client import guard
@@ -36,6 +35,7 @@ from serving.schemas.gemini import answer_schema
 from serving.workers.account import Account
 from serving.workers.clouds import credential_errors, google_credentials, vertex_address
 from serving.workers.gemini_stream import check_usage_counts
+from serving.workers.gemini_tools import PartCollector, contents_json, tools_config
 from serving.workers.http_errors import ErrorMapper
 from serving.workers.http_guard import bound_response
 from serving.workers.images import media_type_of, split_data_url
@@ -43,6 +43,7 @@ from serving.workers.output_limit import within_limit
 from serving.workers.pictures import check_pictures
 from serving.workers.stall_timer import StallTimer
 from serving.workers.usage import UsageCheck
+from serving.workers.wire_tools import WireTools
 
 DEFAULT_BASE_URL = "https://generativelanguage.googleapis.com"
 MAX_CONNECTIONS = 1000
@@ -87,7 +88,7 @@ class GeminiWorker:
         Args:
             account: of the Gemini API or of Vertex AI; its `base_url` is without the API's version.
         """
-        self.name, self._account = account.name, account
+        self.name, self._account, self._origin = account.name, account, account.origin
         address = (account.base_url or vertex_address(account.access) or DEFAULT_BASE_URL).rstrip("/")
         self._host = httpx2.URL(address).host
         self._http = guard(
@@ -125,6 +126,7 @@ class GeminiWorker:
         finish: FinishReason | None = None
         usage: Usage | None = None
         model: str | None = None
+        turn = PartCollector()
         responses: list[httpx2.Response] = []
         check, timer = (
             UsageCheck(call, self._account.price),
@@ -139,9 +141,10 @@ class GeminiWorker:
             while (chunk := await timer.next(arrivals)) is not None:
                 with self._map_errors():
                     delta = _delta(chunk, check)
+                    turn.add(_candidate(chunk))
                     finish = self._finish(chunk) or finish
                 usage, model = delta.usage or usage, delta.model or model
-                if delta.text or delta.reasoning or finish:
+                if delta.text or delta.reasoning or turn.has_calls or finish:
                     timer.hear(is_last=finish is not None)
                 if delta.text or delta.reasoning:
                     yield replace(delta, usage=None) if finish else delta  # the end says the rest
@@ -154,7 +157,24 @@ class GeminiWorker:
             await arrivals.aclose()
             await chunks.aclose()
         if finish is not None:
-            yield check.delta(Delta(finish=finish, usage=usage, model=model))
+            last = Delta(finish=finish, usage=usage, model=model)
+            yield check.delta(self._with_calls(last, turn, WireTools(call.tools)))
+
+    def _with_calls(self, last: Delta, turn: PartCollector, tools: WireTools) -> Delta:
+        """The end of an answer with the calls in it.
+
+        Raises:
+            WorkerRefused: it calls tools, and was offered none.
+        """
+        if last.finish is not FinishReason.STOP or not turn.has_calls:
+            return last
+        if not tools.is_offered:
+            raise self._faults.refusal(
+                "wants to call a tool, and was offered none.", "Look at its extra_body."
+            )
+        calls = turn.calls(tools)
+        native = self._origin.sign(turn.turn(calls))
+        return replace(last, finish=FinishReason.TOOL_CALLS, tool_calls=calls, native=native)
 
     async def _arrivals(
         self,
@@ -182,6 +202,7 @@ class GeminiWorker:
         if not contents:  # the API wants at least one turn
             contents.append({"role": "user", "parts": [{"text": system}]})
             system = ""
+        tools = WireTools(call.tools, history=_has_calls(contents))
         is_json, schema = answer_schema(call.answer_format, call.grammar)
         config = types.GenerateContentConfig(
             system_instruction=system or None,
@@ -193,26 +214,16 @@ class GeminiWorker:
             response_mime_type="application/json" if is_json else None,
             response_json_schema=schema,
             thinking_config=thinking_for(self._account.public_name, call.sampling.effort),
+            **tools_config(tools),
             automatic_function_calling=types.AutomaticFunctionCallingConfig(disable=True),
             automatic_continuation=False,
         )
         return contents, config
 
     def _contents(self, call: Call) -> list[dict[str, object]]:
-        """The conversation without its system messages; neighbours of one role are one turn, empty words are
-        left out.
-        """
-        contents: list[dict[str, object]] = []
-        spoken = [message for message in call.messages if message.role != "system"]
-        for role, messages in groupby(spoken, key=lambda message: message.role):
-            parts = [part for message in messages for part in self._parts(message)]
-            if parts:
-                contents.append({"role": "model" if role == "assistant" else "user", "parts": parts})
-        return contents
-
-    def _parts(self, message: Message) -> list[dict[str, object]]:
+        """The conversation without its system messages."""
         try:
-            return [_part(part) for part in message.parts if isinstance(part, Image) or part.text]
+            return contents_json(self._origin.messages(call), _part)
         except ValueError as exc:
             raise self._faults.refusal(f"was not asked: {exc}.") from exc
 
@@ -329,7 +340,11 @@ def _usage(reported: types.GenerateContentResponseUsageMetadata | None, check: U
     )
 
 
-def _part(part: Part) -> dict[str, object]:
+def _has_calls(contents: list[dict[str, object]]) -> bool:
+    return any("function_call" in part for each in contents for part in cast(list[Any], each["parts"]))
+
+
+def _part(part: Text | Image) -> dict[str, object]:
     if not isinstance(part, Image):
         return {"text": part.text}
     if not part.url.startswith("data:"):

@@ -20,6 +20,7 @@ its typed way to that client takes half a millisecond of CPU (decision 0010).
 
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import httpx2
@@ -27,6 +28,7 @@ import msgspec
 import openai
 
 from conductor.errors import WorkerError, WorkerUnavailable
+from conductor.model.messages import Image, Message, Text
 from conductor.model.operation import CallKind
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 from serving.egress.client import guard
@@ -34,19 +36,19 @@ from serving.schemas.openai import response_format
 from serving.workers.account import Account
 from serving.workers.chat_chunks import ChatChunk, ChunkReader, fields
 from serving.workers.chat_errors import error_code, status_in_stream
+from serving.workers.chat_tools import CallCollector, messages_json, tools_json
 from serving.workers.clouds import azure_client, credential_errors, entra_tokens
 from serving.workers.http_errors import error_text
 from serving.workers.http_guard import bound_response, end_with_connection
+from serving.workers.images import split_data_url
 from serving.workers.openai_embeddings import embedding_delta, embedding_request
-from serving.workers.openai_messages import messages_json
 from serving.workers.openai_options import logprobs_of, options_json
-from serving.workers.openai_tools import tools_json
-from serving.workers.openai_turn import ChatTurn
 from serving.workers.openai_usage import cost_of, usage_of
 from serving.workers.output_limit import within_limit
 from serving.workers.pictures import check_pictures
 from serving.workers.stall_timer import StallTimer
 from serving.workers.usage import UsageCheck
+from serving.workers.wire_tools import WireTools
 
 CONNECTIONS = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
 PATHS: dict[CallKind, str] = {
@@ -61,6 +63,8 @@ FINISH = {
     "end_turn": FinishReason.STOP,
     "length": FinishReason.LENGTH,
     "content_filter": FinishReason.CONTENT_FILTER,
+    "tool_calls": FinishReason.TOOL_CALLS,
+    "function_call": FinishReason.TOOL_CALLS,
 }
 """OpenAI's reasons, and two that compatible servers use for `stop`."""
 
@@ -75,7 +79,7 @@ class OpenAIWorker:
             account: its `base_url` is up to and with `/v1`; None: OpenAI, or what the environment's
                 OPENAI_BASE_URL says.
         """
-        self.name, self._account = account.name, account
+        self.name, self._account, self._origin = account.name, account, account.origin
         self._http: httpx2.AsyncClient = guard(
             openai.DefaultAioHttpClient(
                 timeout=account.timeout,
@@ -96,8 +100,6 @@ class OpenAIWorker:
         )
         self._is_openai = url.host == "api.openai.com" or url.host.endswith(".api.openai.com")
         self._faults = account.faults("OpenAI", "OPENAI_API_KEY", url)
-        self._own = f"{url.host}{url.path}"
-        """Where its turns were written."""
 
     def _sdk(self) -> openai.AsyncOpenAI:
         account = self._account
@@ -122,27 +124,29 @@ class OpenAIWorker:
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
         endpoint = self._endpoints[call.site.operation]
         await check_pictures(call, endpoint.host, self._account.fetches_pictures, self._faults)
-        request = self._request(call)
+        request, tools = self._request(call), WireTools(call.tools)
         check, timer = (
             UsageCheck(call, self._account.price),
             self._account.timer(self._faults, call.sampling.effort),
         )
+        collector, texts = CallCollector(), list[str]()
         wants_logprobs = call.sampling.options.top_logprobs is not None
-        last, turn = Delta(), ChatTurn(call.tools.offered)
+        last = Delta()
         try:
             async with aclosing(self._arrivals(endpoint, request, timer)) as arrivals:
                 while (chunks := await timer.next(arrivals)) is not None:
                     with self._map_errors():
                         for chunk in chunks:
                             last = self._last(chunk, last, check)
-                            turn.feed(chunk)
+                            collector.add(chunk.choice.delta if chunk.choice else None)
                     words = [said for chunk in chunks if any(said := _words(chunk))]
                     likely = (
                         tuple(each for chunk in chunks for each in logprobs_of(chunk))
                         if wants_logprobs
                         else ()
                     )
-                    if last.finish is not None or words:
+                    texts += [text for text, _ in words]
+                    if last.finish is not None or words or collector:
                         timer.hear(is_last=last.finish is not None)
                     so_far = None if last.finish else last.usage  # the end says the rest
                     pieces = len(words) if call.coalesce else 1
@@ -155,16 +159,23 @@ class OpenAIWorker:
             if last.finish is None:  # else the answer is whole, and only the accounts were cut off
                 raise
         if last.finish is not None:
-            end = turn.end(check.delta(last), self.name, self._own)
-            if end.finish is FinishReason.TOOL_CALLS and not end.tool_calls:
-                raise self._no_call(call)
-            yield end
+            yield check.delta(self._with_calls(last, collector, tools, "".join(texts)))
 
-    def _no_call(self, call: Call) -> WorkerError:
-        """Why an answer that ends with calls of tools has none."""
-        if call.tools:
-            return self._faults.garble_error()
-        return self._faults.refusal("wants to call a tool, and was offered none.", "Look at its extra_body.")
+    def _with_calls(self, last: Delta, collector: CallCollector, tools: WireTools, text: str) -> Delta:
+        """The end of an answer with the calls in it. One that was cut has none: its last call is not whole.
+
+        Raises:
+            WorkerRefused: it calls tools, and was offered none.
+        """
+        if last.finish is FinishReason.TOOL_CALLS or (collector and last.finish is FinishReason.STOP):
+            if not tools.is_offered or not collector:
+                raise self._faults.refusal(
+                    "wants to call a tool, and was offered none.", "Look at its extra_body."
+                )
+            calls, turn = collector.calls(tools), collector.turn(text)
+            native = None if turn is None else self._origin.sign(turn)
+            return replace(last, finish=FinishReason.TOOL_CALLS, tool_calls=calls, native=native)
+        return last
 
     async def _embedding(self, call: Call) -> AsyncGenerator[Delta]:
         """All vectors as one piece."""
@@ -225,6 +236,8 @@ class OpenAIWorker:
         )
 
     def _request(self, call: Call) -> dict[str, Any]:
+        messages = self._origin.messages(call, keep_foreign=True)
+        tools = WireTools(call.tools, history=any(message.tool_calls for message in messages))
         usual = "max_completion_tokens" if self._is_openai else "max_tokens"
         longest = self._account.accepts.output_limit_field or usual
         is_text = call.site.operation == "text_completion"
@@ -237,11 +250,11 @@ class OpenAIWorker:
             "reasoning_effort": None if is_text else call.sampling.effort,
             "response_format": _response_format(call),
             **options_json(call),
-            **tools_json(call.tools),
+            **tools_json(tools, takes_strict=self._is_openai),
         }
         request: dict[str, object] = {
             "model": self._account.model,
-            **self._asked(call),
+            **self._asked(call, messages),
             "stream": True,
             "stream_options": {"include_usage": True},
         }
@@ -251,12 +264,18 @@ class OpenAIWorker:
             | dict(self._account.extra_body)
         )
 
-    def _asked(self, call: Call) -> dict[str, object]:
+    def _asked(self, call: Call, messages: list[Message]) -> dict[str, object]:
         """The conversation, or the text to complete."""
         if call.site.operation == "text_completion":
             return {"prompt": "".join(message.text for message in call.messages)}
+        return {"messages": messages_json(messages, self._content)}
+
+    def _content(self, message: Message) -> object:
+        """Words as a plain string, which every server takes; parts only where the user shows a picture."""
+        if not message.has_image or message.role != "user":
+            return message.text
         try:
-            return {"messages": messages_json(call.messages, self.name, self._own)}
+            return [_part(part) for part in message.parts if isinstance(part, Text | Image)]
         except ValueError as exc:
             raise self._faults.refusal(f"was not asked: {exc}.") from exc
 
@@ -286,8 +305,6 @@ class OpenAIWorker:
             return FinishReason.CONTENT_FILTER
         if reason is None:
             return None
-        if reason in ("tool_calls", "function_call"):
-            return FinishReason.TOOL_CALLS
         if reason not in FINISH:
             raise self._faults.unavailable(
                 "stopped before its answer's end. Try again.", f"Its reason: {reason!r}."
@@ -343,6 +360,14 @@ def _words(chunk: ChatChunk) -> tuple[str, str]:
 def _together(words: list[tuple[str, str]]) -> tuple[str, str]:
     """As one piece: where nobody reads along, nobody misses the seams."""
     return "".join(text for text, _ in words), "".join(thought for _, thought in words)
+
+
+def _part(part: Text | Image) -> dict[str, object]:
+    if isinstance(part, Image):
+        if part.url.startswith("data:"):
+            split_data_url(part.url)  # to refuse here what the server would refuse later
+        return {"type": "image_url", "image_url": {"url": part.url, "detail": part.detail}}
+    return {"type": "text", "text": part.text}
 
 
 def _response_format(call: Call) -> dict[str, object] | None:

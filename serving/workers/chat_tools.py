@@ -1,0 +1,168 @@
+"""Tools in the language of OpenAI's chat completions: what goes out of a conversation, and the calls that come back
+in pieces.
+
+OpenAI's: https://platform.openai.com/docs/guides/function-calling. Thoughts that must come back with the calls they
+led to (`reasoning_content`, `reasoning`, `reasoning_details`) and what servers add to a call (`extra_content`) are
+kept as they came.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from conductor.model.messages import Image, Message, Text, ToolCall, ToolResult
+from conductor.model.tools import Tool
+from serving.workers.chat_chunks import CallPiece, ChunkDelta
+from serving.workers.wire_tools import WireTools, arguments_text, description_of, name_of, schema_of, wire_id
+
+Content = Callable[[Message], object]
+"""The `content` of a message without tools."""
+NOTHING = "(no output)"
+"""For a tool that gave nothing: some servers refuse an empty message."""
+
+
+def tools_json(tools: WireTools, *, takes_strict: bool) -> dict[str, object]:
+    """The fields of the body that offer the tools."""
+    if not tools:
+        return {}
+    chosen: dict[str, object] = {"tools": [_tool_json(tool, takes_strict) for tool in tools.tools]}
+    if not tools.is_offered:
+        return chosen | {"tool_choice": "none"}
+    if tools.forced:
+        chosen["tool_choice"] = {"type": "function", "function": {"name": tools.forced}}
+    elif tools.choice.mode == "required":
+        chosen["tool_choice"] = "required"
+    return chosen if tools.parallel else chosen | {"parallel_tool_calls": False}
+
+
+def _tool_json(tool: Tool, takes_strict: bool) -> dict[str, object]:
+    function: dict[str, object] = {
+        "name": name_of(tool.namespace, tool.name),
+        "description": description_of(tool),
+        "parameters": schema_of(tool),
+    }
+    if tool.strict and tool.kind == "function" and takes_strict:
+        function["strict"] = True
+    return {"type": "function", "function": function}
+
+
+def messages_json(messages: Iterable[Message], content: Content) -> list[dict[str, object]]:
+    """The conversation. Pictures that tools gave come after all results of the turn, as the user's: a result is
+    words alone here.
+    """
+    lines: list[dict[str, object]] = []
+    shown: list[Image] = []
+    for message in messages:
+        if message.role != "tool" and shown:
+            lines.append(_pictures(shown, content))
+            shown = []
+        if message.native is not None:
+            lines.append(dict(cast(Mapping[str, object], message.native.payload)))
+            continue
+        lines += [_result_json(result) for result in message.tool_results]
+        shown += [part for result in message.tool_results for part in result.parts if isinstance(part, Image)]
+        if message.role != "tool":
+            lines.append(_said_json(message, content))
+    return [*lines, _pictures(shown, content)] if shown else lines
+
+
+def _said_json(message: Message, content: Content) -> dict[str, object]:
+    calls = [_call_json(call) for call in message.tool_calls]
+    if calls:
+        return {"role": message.role, "content": message.text or None, "tool_calls": calls}
+    return {"role": message.role, "content": content(message)}
+
+
+def _call_json(call: ToolCall) -> dict[str, object]:
+    function = {"name": name_of(call.namespace, call.name), "arguments": arguments_text(call)}
+    return {"id": wire_id(call.id), "type": "function", "function": function}
+
+
+def _result_json(result: ToolResult) -> dict[str, object]:
+    has_picture = any(isinstance(part, Image) for part in result.parts)
+    text = result.text or ("(see the picture below)" if has_picture else NOTHING)
+    return {
+        "role": "tool",
+        "tool_call_id": wire_id(result.id),
+        "content": f"Error: {text}" if result.is_error else text,
+    }
+
+
+def _pictures(shown: list[Image], content: Content) -> dict[str, object]:
+    message = Message("user", (Text("The pictures that the tools gave:"), *shown))
+    return {"role": "user", "content": content(message)}
+
+
+@dataclass(slots=True)
+class _Call:
+    id: str = ""
+    name: str = ""
+    arguments: list[str] = field(default_factory=list[str])
+    extra: object = None
+
+
+class CallCollector:
+    """The calls of an answer, put together from their pieces, and the thoughts that go back with them."""
+
+    def __init__(self) -> None:
+        self._calls: dict[object, _Call] = {}
+        self._last: object = None
+        self._thoughts: dict[str, list[Any]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._calls)
+
+    def add(self, delta: ChunkDelta | None) -> None:
+        """The next piece of the answer."""
+        if delta is None:
+            return
+        for name in ("reasoning_content", "reasoning"):
+            said = getattr(delta, name)
+            if isinstance(said, str) and said:
+                self._thoughts.setdefault(name, []).append(said)
+        if isinstance(delta.reasoning_details, list):
+            details = cast(list[Any], delta.reasoning_details)
+            self._thoughts.setdefault("reasoning_details", []).extend(details)
+        for piece in delta.tool_calls or ():
+            self._add_piece(piece)
+
+    def _add_piece(self, piece: CallPiece) -> None:
+        key = piece.index
+        if key is None:  # some servers send whole calls, and no index
+            key = piece.id or self._last or "first"
+        self._last = key
+        call = self._calls.setdefault(key, _Call())
+        call.id = piece.id or call.id
+        call.extra = piece.extra_content or call.extra
+        if piece.function is not None:
+            call.name = call.name or piece.function.name or ""
+            call.arguments.append(piece.function.arguments or "")
+
+    def calls(self, tools: WireTools) -> tuple[ToolCall, ...]:
+        """All of them, whole."""
+        for call in self._calls.values():
+            call.id = call.id or tools.call("", call.name, "").id
+        return tuple(
+            tools.call(call.id, call.name, "".join(call.arguments)) for call in self._calls.values()
+        )
+
+    def turn(self, text: str) -> dict[str, object] | None:
+        """The turn as it has to come back, once `calls` were read; None where nothing is in it but calls."""
+        if not self._thoughts and not any(call.extra for call in self._calls.values()):
+            return None
+        thoughts = {
+            name: said if name == "reasoning_details" else "".join(said)
+            for name, said in self._thoughts.items()
+        }
+        return {
+            "role": "assistant",
+            "content": text or None,
+            **thoughts,
+            "tool_calls": [_native_call(call) for call in self._calls.values()],
+        }
+
+
+def _native_call(call: _Call) -> dict[str, object]:
+    function = {"name": call.name, "arguments": "".join(call.arguments) or "{}"}
+    whole: dict[str, object] = {"id": call.id, "type": "function", "function": function}
+    return whole | ({"extra_content": call.extra} if call.extra else {})

@@ -1,0 +1,124 @@
+"""Tools as every provider's wire can have them: functions with plain names, whose arguments are a JSON object.
+
+A custom tool, whose input is free text, becomes a function with one text. Knows no provider's JSON.
+"""
+
+import hashlib
+import json
+import re
+import uuid
+from collections.abc import Mapping
+from typing import Any, cast
+
+from conductor.model.messages import ToolCall
+from conductor.model.tools import Tool, Toolset
+
+NAME_CHARS = 64
+"""The longest name of a function that all providers take."""
+ID_CHARS = 40
+"""The longest id of a call that all providers take."""
+INPUT = "input"
+"""The one argument of the function that stands for a custom tool."""
+NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
+
+
+class WireTools:
+    """The tools that go out with a call, by the names that they have there.
+
+    Args:
+        toolset: of the call.
+        history: whether the conversation has calls in the provider's own form. Then its tools go out also where
+            none may be called: a provider that is shown calls wants to know of what, and binds its signatures
+            to the tools.
+    """
+
+    def __init__(self, toolset: Toolset, *, history: bool = False) -> None:
+        self.is_offered = bool(toolset.offered)
+        self.tools = toolset.offered or (toolset.tools if history else ())
+        self.choice = toolset.choice
+        self.parallel = toolset.parallel
+        self._by_name = {name_of(tool.namespace, tool.name): tool for tool in self.tools}
+
+    def __bool__(self) -> bool:
+        return bool(self.tools)
+
+    @property
+    def forced(self) -> str | None:
+        """The name of the one function that has to be called; None: any, or none."""
+        if self.choice.mode != "required" or len(self._by_name) != 1 or not self.choice.names:
+            return None
+        return next(iter(self._by_name))
+
+    def call(self, id: str, name: str, arguments: str) -> ToolCall:
+        """A call that came back, as a call of the client's tool. One without an id is given one; one of a tool that
+        is not known goes on as it is: the client says so to the model.
+        """
+        tool = self._by_name.get(name)
+        id = id or f"call_{uuid.uuid4().hex[:24]}"
+        if tool is None:
+            return ToolCall(id, name, arguments or "{}")
+        if tool.kind == "custom":
+            arguments = _input_of(arguments)
+        return ToolCall(id, tool.name, arguments or ("{}" if tool.kind == "function" else ""), tool.kind, tool.namespace)
+
+
+def name_of(namespace: str, name: str) -> str:
+    """The name of a tool on the wire; another one for each."""
+    whole = f"{namespace}__{name}" if namespace else name
+    plain = re.sub(r"[^A-Za-z0-9_-]", "_", whole)
+    if plain == whole and len(plain) <= NAME_CHARS:
+        return plain
+    digest = hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{plain[: NAME_CHARS - 9]}_{digest}"
+
+
+def wire_id(id: str) -> str:
+    """The id of a call that another provider gave, as all providers take it; the same for the same."""
+    if re.fullmatch(rf"[A-Za-z0-9_-]{{1,{ID_CHARS}}}", id):
+        return id
+    return "call_" + hashlib.sha256(id.encode("utf-8", "surrogatepass")).hexdigest()[:24]
+
+
+def description_of(tool: Tool) -> str:
+    """For the model; of a custom tool with what its input must look like."""
+    if tool.kind == "function" or not tool.format:
+        return tool.description
+    return f"{tool.description}\n\nThe format of `{INPUT}`: {json.dumps(tool.format)}".strip()
+
+
+def schema_of(tool: Tool) -> dict[str, Any]:
+    """JSON Schema of the arguments; always an object's."""
+    if tool.kind == "custom":
+        return {
+            "type": "object",
+            "properties": {INPUT: {"type": "string"}},
+            "required": [INPUT],
+            "additionalProperties": False,
+        }
+    return dict(tool.parameters or NO_ARGUMENTS)
+
+
+def arguments_text(call: ToolCall) -> str:
+    """The arguments as JSON text of an object: a model that wrote something else is shown it in `input`."""
+    if call.kind == "custom":
+        return json.dumps({INPUT: call.arguments})
+    return call.arguments if _object_of(call.arguments) is not None else json.dumps({INPUT: call.arguments})
+
+
+def arguments_of(call: ToolCall) -> dict[str, Any]:
+    """The arguments as an object."""
+    return _object_of(arguments_text(call)) or {}
+
+
+def _object_of(text: str) -> dict[str, Any] | None:
+    try:
+        value: object = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return None
+    return cast(dict[str, Any], value) if isinstance(value, dict) else None
+
+
+def _input_of(arguments: str) -> str:
+    """The free text that the function's arguments hold; all of them where the model did not keep to it."""
+    given = (_object_of(arguments) or {}).get(INPUT)
+    return given if isinstance(given, str) else arguments
