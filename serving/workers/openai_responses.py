@@ -94,7 +94,9 @@ class OpenAIResponsesWorker(OpenAIWorker):
         except ValueError as exc:
             raise self._faults.refusal(f"was not asked: {exc}.") from exc
         format = fields(response_format_of(call))
-        text: dict[str, object] = {"format": {"type": format["type"], **fields(format.get("json_schema"))}} if format else {}
+        text: dict[str, object] = (
+            {"format": {"type": format["type"], **fields(format.get("json_schema"))}} if format else {}
+        )
         if call.sampling.options.verbosity is not None:
             text["verbosity"] = call.sampling.options.verbosity
         optional: dict[str, object] = {
@@ -132,7 +134,9 @@ class OpenAIResponsesWorker(OpenAIWorker):
             return FinishReason.STOP
         reason = fields(response.get("incomplete_details")).get("reason")
         if reason not in INCOMPLETE:
-            raise self._faults.unavailable("stopped before its answer's end. Try again.", f"Its reason: {reason!r}.")
+            raise self._faults.unavailable(
+                "stopped before its answer's end. Try again.", f"Its reason: {reason!r}."
+            )
         return INCOMPLETE[str(reason)]
 
     def _with_items(self, last: Delta, items: ItemCollector, tools: WireTools) -> Delta:

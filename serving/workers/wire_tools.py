@@ -54,7 +54,9 @@ class WireTools:
         is not known goes on as it is: the client says so to the model.
 
         Args:
-            id, name, arguments: as the model wrote them.
+            id: as the provider gave it; empty: none.
+            name: on the wire.
+            arguments: as the model wrote them.
             is_text: the arguments are the input of a custom tool as it stands.
         """
         tool = self._by_name.get(name)
@@ -63,7 +65,9 @@ class WireTools:
             return ToolCall(id, name, arguments or "{}")
         if tool.kind == "custom" and not is_text:
             arguments = _input_of(arguments)
-        return ToolCall(id, tool.name, arguments or ("{}" if tool.kind == "function" else ""), tool.kind, tool.namespace)
+        return ToolCall(
+            id, tool.name, arguments or ("{}" if tool.kind == "function" else ""), tool.kind, tool.namespace
+        )
 
 
 def name_of(namespace: str, name: str) -> str:
