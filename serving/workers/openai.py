@@ -242,7 +242,7 @@ class OpenAIWorker:
             "stop": list(call.sampling.stop) or None,
             "seed": call.sampling.seed,
             "reasoning_effort": None if is_text else call.sampling.effort,
-            "response_format": _response_format(call),
+            "response_format": response_format_of(call),
             **options_json(call),
             **tools_json(tools, takes_strict=self._is_openai),
         }
@@ -337,7 +337,7 @@ def _part(part: Text | Image) -> dict[str, object]:
     return {"type": "text", "text": part.text}
 
 
-def _response_format(call: Call) -> dict[str, object] | None:
+def response_format_of(call: Call) -> dict[str, object] | None:
     if call.answer_format is not None:
         return response_format(call.answer_format)
     if call.grammar is None or call.grammar.json_schema is None:
