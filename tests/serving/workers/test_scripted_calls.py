@@ -14,7 +14,10 @@ from serving.settings.settings import parse
 
 TOOLS = Toolset((Tool("read"), Tool("write")))
 QUESTION = (Message.of("user", "what is in x?"),)
-READS = {"calls": [{"name": "read", "arguments": {"path": "x"}}, {"name": "unknown"}], "text": "Let me look at what it says."}
+READS = {
+    "calls": [{"name": "read", "arguments": {"path": "x"}}, {"name": "unknown"}],
+    "text": "Let me look at what it says.",
+}
 
 
 def agent() -> Worker:
