@@ -142,9 +142,7 @@ class CallCollector:
         """All of them, whole."""
         for call in self._calls.values():
             call.id = call.id or tools.call("", call.name, "").id
-        return tuple(
-            tools.call(call.id, call.name, "".join(call.arguments)) for call in self._calls.values()
-        )
+        return tuple(tools.call(call.id, call.name, "".join(call.arguments)) for call in self._calls.values())
 
     def turn(self, text: str) -> dict[str, object] | None:
         """The turn as it has to come back, once `calls` were read; None where nothing is in it but calls."""

@@ -104,7 +104,9 @@ def _sort_results(content: dict[str, Any], order: Sequence[str]) -> None:
     """Results first, in the order of `order`; what stands beside them after all of them."""
     parts = cast(list[Part], content["parts"])
     if any("_id" in part for part in parts):
-        results = sorted((part for part in parts if "_id" in part), key=lambda part: _place(part["_id"], order))
+        results = sorted(
+            (part for part in parts if "_id" in part), key=lambda part: _place(part["_id"], order)
+        )
         content["parts"] = [*results, *(part for part in parts if "_id" not in part)]
 
 

@@ -65,7 +65,9 @@ def _split_results(message: Message, own_ids: set[str]) -> tuple[Message | None,
     """The results of the provider's own calls, and the rest."""
     own = tuple(each for each in message.tool_results if each.id in own_ids)
     rest = tuple(part for part in message.parts if part not in own)
-    return (replace(message, parts=own) if own else None), (replace(message, parts=rest) if rest or not own else None)
+    return (replace(message, parts=own) if own else None), (
+        replace(message, parts=rest) if rest or not own else None
+    )
 
 
 def _is_paired(messages: Sequence[Message]) -> bool:

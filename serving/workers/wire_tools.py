@@ -59,7 +59,9 @@ class WireTools:
             return ToolCall(id, name, arguments or "{}")
         if tool.kind == "custom":
             arguments = _input_of(arguments)
-        return ToolCall(id, tool.name, arguments or ("{}" if tool.kind == "function" else ""), tool.kind, tool.namespace)
+        return ToolCall(
+            id, tool.name, arguments or ("{}" if tool.kind == "function" else ""), tool.kind, tool.namespace
+        )
 
 
 def name_of(namespace: str, name: str) -> str:
