@@ -73,7 +73,7 @@ SETTINGS: Json = {
     },
     "limits": {"first_byte_s": 0},
 }
-TOOLS = [
+TOOLS: list[Json] = [
     {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
     for name in ("read", "write")
 ]
@@ -156,7 +156,7 @@ async def ask(
     session: aiohttp.ClientSession, router: Router, messages: Sequence[Json], **more: Any
 ) -> tuple[int, Json]:
     """One request, whole; a router that was killed is 0."""
-    body = {"model": "three", "messages": list(messages), "tools": TOOLS} | more
+    body: Json = {"model": "three", "messages": list(messages), "tools": TOOLS} | more
     try:
         async with session.post(f"{router.url}/v1/chat/completions", json=body) as response:
             return response.status, orjson.loads(await response.read())
@@ -179,7 +179,7 @@ async def begin(session: aiohttp.ClientSession, router: Router, client: Client) 
 
 
 async def _read_calls(session: aiohttp.ClientSession, router: Router, messages: Sequence[Json]) -> list[Json]:
-    body = {"model": "three", "messages": list(messages), "tools": TOOLS, "stream": True}
+    body: Json = {"model": "three", "messages": list(messages), "tools": TOOLS, "stream": True}
     calls: list[Json] = []
     async with session.post(f"{router.url}/v1/chat/completions", json=body) as response:
         async for line in response.content:

@@ -51,8 +51,10 @@ def build_client(
             )
         case OpenAISettings():
             from serving.workers.openai import OpenAIWorker
+            from serving.workers.openai_responses import OpenAIResponsesWorker
 
-            return OpenAIWorker(_account(worker, environment))
+            kind = OpenAIResponsesWorker if worker.api == "responses" else OpenAIWorker
+            return kind(_account(worker, environment))
         case AnthropicSettings():
             from serving.workers.anthropic import AnthropicWorker
 

@@ -19,6 +19,7 @@ from serving.layers.limited import Limited
 from serving.settings.known_models import accepts_of
 from serving.settings.sections import ConductorSettings
 from serving.settings.settings import Settings, SettingsError, absent_workers, without_workers
+from serving.settings.tool_use import calls_tools
 from serving.settings.webhooks import SecretError, signers
 from serving.settings.wire_options import serves_of, takes_of
 from serving.settings.workers import API_SETTINGS, VllmSettings, WorkerSettings, places_of
@@ -238,6 +239,7 @@ def _member(worker: WorkerSettings, stack: Stack, settings: Settings) -> PoolMem
         worst_price=_worst([price_of(place) for each in line for place in places_of(each).values()]),
         max_output_tokens=worker.max_output_tokens,
         sees_images=worker.sees_images,
+        calls_tools=calls_tools(worker, settings),
         serves=serves_of(worker, settings),
         takes=takes_of(worker, settings),
         system_prompt=worker.system_prompt,

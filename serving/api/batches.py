@@ -32,7 +32,9 @@ MetaName = Annotated[str, Field(max_length=64)]
 MetaText = Annotated[str, Field(max_length=512)]
 
 
-class _Asked(BaseModel, extra="forbid"):
+class NewBatch(BaseModel, extra="forbid"):
+    """The body of `POST /v1/batches`."""
+
     input_file_id: Annotated[str, Field(max_length=100, pattern=r"^[^\x00]+$")]
     endpoint: str
     completion_window: Literal["24h"]
@@ -125,9 +127,9 @@ async def _find(request: Request, id: str, caller: Caller) -> Batch:
     return found
 
 
-def _parse(body: bytes) -> _Asked:
+def _parse(body: bytes) -> NewBatch:
     try:
-        return _Asked.model_validate_json(body)
+        return NewBatch.model_validate_json(body)
     except ValidationError as exc:
         fault = exc.errors()[0]
         param = ".".join(map(str, fault["loc"])) or "body"

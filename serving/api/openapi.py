@@ -5,18 +5,19 @@ from a CDN.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from pydantic.json_schema import models_json_schema
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from serving.api.admin_schema import Error
 from serving.api.authentication import caller_of
+from serving.api.batches import NewBatch
 from serving.api.dialects.chat_schema import ChatRequest
 from serving.api.dialects.completions import CompletionRequest
 from serving.api.dialects.embeddings import EmbeddingsRequest
@@ -42,6 +43,13 @@ class Body:
     answers: tuple[str, ...] = ("application/json",)
 
 
+class FileForm(BaseModel):
+    """The form of `POST /v1/files`."""
+
+    purpose: Literal["batch"]
+    file: Annotated[bytes, Field(json_schema_extra={"type": "string", "format": "binary"})]
+
+
 STREAMED = ("application/json", "text/event-stream")
 BODIES: Mapping[str, Body] = {
     "POST /v1/chat/completions": Body(ChatRequest, answers=STREAMED),
@@ -53,6 +61,8 @@ BODIES: Mapping[str, Body] = {
     "POST /v1/responses/compact": Body(CompactRequest),
     "POST /v1/messages": Body(MessagesRequest, answers=STREAMED),
     "POST /v1/messages/count_tokens": Body(Prompt),
+    "POST /v1/files": Body(FileForm, "multipart/form-data"),
+    "POST /v1/batches": Body(NewBatch),
 }
 """By method and path: a line for each route that FastAPI does not read the body of."""
 router = APIRouter()
@@ -82,10 +92,7 @@ def document(routes: Sequence[BaseRoute]) -> Json:
             body = BODIES.get(f"{method} {route.path}", Body())
             schema = refs.get((body.model, "validation")) if body.model else None
             read["paths"].setdefault(route.path, {})[method.lower()] = _operation(route, method, body, schema)
-    for (
-        place,
-        body,
-    ) in BODIES.items():  # of routes that FastAPI describes and whose body is read by hand all the same
+    for place, body in BODIES.items():  # FastAPI describes some of them, but not their bodies
         method, _, path = place.partition(" ")
         operation = read["paths"][path][method.lower()]
         if body.model is not None and "requestBody" not in operation:

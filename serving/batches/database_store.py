@@ -13,7 +13,8 @@ from serving.accounts.caller import Caller
 from serving.accounts.replica_store import ReplicaStore
 from serving.batches.model import OPEN, Batch, File, LineResult
 from serving.batches.store import Change
-from serving.database.schema import batch, batch_line, replica, stored_file
+from serving.database.schema import batch as batch_table
+from serving.database.schema import batch_line, replica, stored_file
 from serving.runs.rows import now_us
 
 FILE = (stored_file.c.id, stored_file.c.key_id, stored_file.c.team_id, stored_file.c.purpose, stored_file.c.name, stored_file.c.n_bytes, stored_file.c.made_us, stored_file.c.drop_us)  # fmt: skip
@@ -70,32 +71,34 @@ class DatabaseBatchStore:
         async with (await self._store.database()).writing() as connection:
             await connection.execute(delete(stored_file).where(stored_file.c.id == id))
 
-    async def add(self, batch_: Batch) -> None:
+    async def add(self, batch: Batch) -> None:
         """See `BatchStore`."""
         await self._store.ledger()  # whose lease says that its owner lives
         async with (await self._store.database()).writing() as connection:
-            await connection.execute(insert(batch).values(_row(batch_)))
+            await connection.execute(insert(batch_table).values(_row(batch)))
 
     async def get(self, id: str) -> Batch | None:
         """See `BatchStore`."""
-        rows = await self._rows(select(batch.c.body).where(batch.c.id == id))
+        rows = await self._rows(select(batch_table.c.body).where(batch_table.c.id == id))
         return _batch(rows[0].body) if rows else None
 
     async def batches(self, caller: Caller) -> list[Batch]:
         """See `BatchStore`."""
-        query = select(batch.c.body).where(_visible(batch, caller))
-        query = query.order_by(batch.c.made_us.desc(), batch.c.id.desc())
+        query = select(batch_table.c.body).where(_visible(batch_table, caller))
+        query = query.order_by(batch_table.c.made_us.desc(), batch_table.c.id.desc())
         return [_batch(row.body) for row in await self._rows(query)]
 
     async def change(self, id: str, change: Change) -> Batch:
         """See `BatchStore`."""
         async with (await self._store.database()).writing() as connection:
-            found = await connection.execute(select(batch.c.body).where(batch.c.id == id).with_for_update())
+            found = await connection.execute(
+                select(batch_table.c.body).where(batch_table.c.id == id).with_for_update()
+            )
             row = found.first()
             if row is None:
                 raise KeyError(id)
             changed = change(_batch(row.body))
-            await connection.execute(update(batch).where(batch.c.id == id).values(_row(changed)))
+            await connection.execute(update(batch_table).where(batch_table.c.id == id).values(_row(changed)))
         return changed
 
     async def take(self) -> list[Batch]:
@@ -104,13 +107,21 @@ class DatabaseBatchStore:
             return []
         ledger = await self._store.ledger()
         clock = func.extract("epoch", func.clock_timestamp()) * 1_000_000 if ledger.writer.address.kind == "postgresql" else now_us()  # fmt: skip
-        lives = select(replica.c.id).where(replica.c.id == batch.c.owner, replica.c.lease_until_us >= clock)
-        orphans = select(batch.c.body).where(batch.c.status.in_(OPEN), ~lives.exists()).limit(MOST_AT_ONCE)
+        lives = select(replica.c.id).where(
+            replica.c.id == batch_table.c.owner, replica.c.lease_until_us >= clock
+        )
+        orphans = (
+            select(batch_table.c.body)
+            .where(batch_table.c.status.in_(OPEN), ~lives.exists())
+            .limit(MOST_AT_ONCE)
+        )
         taken: list[Batch] = []
         async with (await self._store.database()).writing() as connection:
             for row in await connection.execute(orphans.with_for_update(skip_locked=True)):
                 mine = replace(_batch(row.body), owner=self.owner)
-                await connection.execute(update(batch).where(batch.c.id == mine.id).values(_row(mine)))
+                await connection.execute(
+                    update(batch_table).where(batch_table.c.id == mine.id).values(_row(mine))
+                )
                 taken.append(mine)
         return taken
 

@@ -131,12 +131,13 @@ def _again(reply: Reply, text: str) -> Reply:
         cost_is_bound=reply.cost_is_bound,
         tool_calls=tuple(reply.tool_calls),
         native=reply.native,
+        logprobs=tuple(reply.logprobs) if text == "".join(reply.texts) else (),
     )
 
     async def deltas() -> AsyncGenerator[Delta]:
         yield whole
 
-    return replace(reply, deltas=deltas(), texts=[], thoughts=[], tool_calls=[])
+    return replace(reply, deltas=deltas(), texts=[], thoughts=[], tool_calls=[], logprobs=[])
 
 
 def _invalid(reply: Reply, fault: str) -> AnswerInvalid:

@@ -20,7 +20,7 @@ family does.
 import re
 
 from serving.settings.accepts import Accepts
-from serving.settings.workers import ApiSettings
+from serving.settings.workers import ApiSettings, OpenAISettings
 
 REASONING = Accepts(
     sampling="never",
@@ -171,4 +171,7 @@ def accepts_by_name(kind: str, model: str) -> Accepts:
 
 def accepts_of(worker: ApiSettings) -> Accepts:
     """What the settings say that the worker's model accepts, over what is known of it."""
-    return accepts_by_name(worker.kind, worker.like or worker.model).overlay(worker.accepts)
+    known = accepts_by_name(worker.kind, worker.like or worker.model)
+    if isinstance(worker, OpenAISettings) and worker.api == "responses":
+        known = known.overlay(Accepts(stop_sequences=0, seed="none"))
+    return known.overlay(worker.accepts)

@@ -44,6 +44,8 @@ def _takes(worker: WorkerSettings) -> frozenset[str]:
             return PENALTIES
         case OpenAISettings():
             accepts = accepts_of(worker)
+            if worker.api == "responses":
+                return frozenset({"dimensions"}) | ({"verbosity"} if accepts.verbosity else set[str]())
             sampled = frozenset[str]() if accepts.sampling != "always" else PENALTIES | {"top_logprobs"}
             return sampled | {"dimensions"} | ({"verbosity"} if accepts.verbosity else set[str]())
         case _:

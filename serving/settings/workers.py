@@ -124,6 +124,9 @@ class _WorkerBase(Frozen):
     """The system prompt of its calls."""
     sees_images: bool = False
     """Whether it accepts pictures."""
+    calls_tools: bool | None = None
+    """Whether it may be offered the client's tools. null: what is known of its kind and model; a model that nobody
+    knows may be."""
     context_tokens: int | None = Field(default=None, ge=1)
     """The longest prompt and answer together, for the conductor to know; a vllm worker's is its engine's
     `max_model_len` where not given."""
@@ -289,6 +292,9 @@ class OpenAISettings(_ApiSettings):
     """OpenAI, or any server that speaks its Chat Completions (`base_url`)."""
 
     kind: Literal["openai"]
+    api: Literal["chat", "responses"] = "chat"
+    """Which of OpenAI's APIs its chats go to: `chat` (`/v1/chat/completions`), which most servers have, or
+    `responses` (`/v1/responses`), where a model's thoughts survive its calls of tools."""
     serves: Serves = ("chat",)
     """What its server can be asked for: `chat`, `text_completion` (`/v1/completions`), `embeddings`
     (`/v1/embeddings`). Without `chat` no plan may use it."""

@@ -100,13 +100,52 @@ def decode(data: bytes) -> ChatChunk:
         return msgspec.convert(value, ChatChunk, strict=False)
 
 
-class ChunkReader:
-    """Bytes as they arrive in, the chunks that became whole with them out."""
+def words_of(chunk: ChatChunk) -> tuple[str, str]:
+    """Of the answer, and of thoughts."""
+    choice = chunk.choice
+    delta = choice.delta if choice else None
+    if delta is None:
+        return (choice.text or "" if choice else ""), ""
+    thought = delta.reasoning_content or delta.reasoning
+    return delta.content or delta.refusal or "", thought if isinstance(thought, str) else ""
+
+
+def together(words: list[tuple[str, str]]) -> tuple[str, str]:
+    """As one piece: where nobody reads along, nobody misses the seams."""
+    return "".join(text for text, _ in words), "".join(thought for _, thought in words)
+
+
+class EventReader:
+    """Bytes as they arrive in, the data of the events that became whole with them out."""
 
     def __init__(self) -> None:
         self._rest = b""
         self._data: list[bytes] = []
         self._done = False
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """The data that `piece` completes; none after `[DONE]`."""
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        events: list[bytes] = []
+        for line in lines:
+            field, _, value = line.rstrip(b"\r").partition(b":")
+            if field == b"data":
+                self._data.append(value.removeprefix(b" "))
+            elif not field and not value:
+                events += self._event()
+        return events
+
+    def _event(self) -> list[bytes]:
+        data, self._data = b"\n".join(self._data), []
+        self._done |= data.startswith(b"[DONE]")
+        return [] if self._done or not data else [data]
+
+
+class ChunkReader:
+    """Bytes as they arrive in, the chunks that became whole with them out."""
+
+    def __init__(self) -> None:
+        self._events = EventReader()
 
     def feed(self, piece: bytes) -> list[ChatChunk]:
         """The chunks that `piece` completes; none after `[DONE]`.
@@ -114,17 +153,4 @@ class ChunkReader:
         Raises:
             msgspec.DecodeError: an event's data is not a chunk.
         """
-        *lines, self._rest = (self._rest + piece).split(b"\n")
-        chunks: list[ChatChunk] = []
-        for line in lines:
-            field, _, value = line.rstrip(b"\r").partition(b":")
-            if field == b"data":
-                self._data.append(value.removeprefix(b" "))
-            elif not field and not value:
-                chunks += self._event()
-        return chunks
-
-    def _event(self) -> list[ChatChunk]:
-        data, self._data = b"\n".join(self._data), []
-        self._done |= data.startswith(b"[DONE]")
-        return [] if self._done or not data else [decode(data)]
+        return [decode(data) for data in self._events.feed(piece)]

@@ -45,6 +45,9 @@ def tools_config(tools: WireTools) -> dict[str, Any]:
 def contents_json(messages: Iterable[Message], show: ShowPart) -> list[dict[str, Any]]:
     """The conversation without its system messages; neighbours of one role are one turn, but for the model's own.
     Empty words are left out. Results stand in the order of their calls, as the API wants them.
+
+    Raises:
+        ValueError: a turn of the model's own is none.
     """
     contents: list[dict[str, Any]] = []
     calls: dict[str, Part] = {}
@@ -55,6 +58,7 @@ def contents_json(messages: Iterable[Message], show: ShowPart) -> list[dict[str,
         role = "model" if message.role == "assistant" else "user"
         if message.native is not None:
             parts, ids = message.native.payload["parts"], message.native.payload["ids"]
+            types.Content.model_validate({"parts": parts})
             called = [part["function_call"] for part in parts if "function_call" in part]
             calls |= dict(zip(ids, called, strict=False))
             contents.append({"role": role, "parts": parts})

@@ -29,12 +29,11 @@ import openai
 
 from conductor.errors import WorkerError, WorkerUnavailable
 from conductor.model.messages import Image, Message, Text
-from conductor.model.operation import CallKind
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 from serving.egress.client import guard
 from serving.schemas.openai import response_format
 from serving.workers.account import Account
-from serving.workers.chat_chunks import ChatChunk, ChunkReader, fields
+from serving.workers.chat_chunks import ChatChunk, ChunkReader, fields, together, words_of
 from serving.workers.chat_errors import error_code, status_in_stream
 from serving.workers.chat_tools import CallCollector, messages_json, tools_json
 from serving.workers.clouds import azure_client, credential_errors, entra_tokens
@@ -42,6 +41,7 @@ from serving.workers.http_errors import error_text
 from serving.workers.http_guard import bound_response, end_with_connection
 from serving.workers.images import split_data_url
 from serving.workers.openai_embeddings import embedding_delta, embedding_request
+from serving.workers.openai_endpoints import address, endpoints
 from serving.workers.openai_options import logprobs_of, options_json
 from serving.workers.openai_usage import cost_of, usage_of
 from serving.workers.output_limit import within_limit
@@ -51,12 +51,6 @@ from serving.workers.usage import UsageCheck
 from serving.workers.wire_tools import WireTools
 
 CONNECTIONS = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
-PATHS: dict[CallKind, str] = {
-    "chat": "/chat/completions",
-    "plan": "/chat/completions",
-    "text_completion": "/completions",
-    "embeddings": "/embeddings",
-}
 FINISH = {
     "stop": FinishReason.STOP,
     "eos": FinishReason.STOP,
@@ -90,8 +84,8 @@ class OpenAIWorker:
         )
         self._tokens = entra_tokens(account)
         sdk = self._sdk()
-        url = _address(account, sdk)
-        self._endpoints: dict[CallKind, httpx2.URL] = {kind: _endpoint(url, PATHS[kind]) for kind in PATHS}
+        url = address(account, sdk)
+        self._endpoints = endpoints(url)
         is_dated_azure = "api-version" in url.params
         key = {"api-key": account.api_key} if is_dated_azure and not self._tokens else sdk.auth_headers
         defaults = {**sdk.default_headers, **key}
@@ -139,7 +133,7 @@ class OpenAIWorker:
                         for chunk in chunks:
                             last = self._last(chunk, last, check)
                             collector.add(chunk.choice.delta if chunk.choice else None)
-                    words = [said for chunk in chunks if any(said := _words(chunk))]
+                    words = [said for chunk in chunks if any(said := words_of(chunk))]
                     likely = (
                         tuple(each for chunk in chunks for each in logprobs_of(chunk))
                         if wants_logprobs
@@ -151,7 +145,7 @@ class OpenAIWorker:
                     so_far = None if last.finish else last.usage  # the end says the rest
                     pieces = len(words) if call.coalesce else 1
                     is_one = (call.coalesce or wants_logprobs) and words
-                    for text, reasoning in [_together(words)] if is_one else words:
+                    for text, reasoning in [together(words)] if is_one else words:
                         yield Delta(
                             text, reasoning, usage=so_far, model=last.model, pieces=pieces, logprobs=likely
                         )
@@ -248,7 +242,7 @@ class OpenAIWorker:
             "stop": list(call.sampling.stop) or None,
             "seed": call.sampling.seed,
             "reasoning_effort": None if is_text else call.sampling.effort,
-            "response_format": _response_format(call),
+            "response_format": response_format_of(call),
             **options_json(call),
             **tools_json(tools, takes_strict=self._is_openai),
         }
@@ -335,33 +329,6 @@ class OpenAIWorker:
         )
 
 
-def _address(account: Account, sdk: openai.AsyncOpenAI) -> httpx2.URL:
-    """Up to and with `/v1`, or what stands for it."""
-    if account.access.service == "azure":
-        return sdk.base_url.copy_with(params={"api-version": account.access.api_version})
-    return httpx2.URL(account.base_url) if account.base_url else sdk.base_url
-
-
-def _endpoint(url: httpx2.URL, path: str) -> httpx2.URL:
-    """`path` below `url`; its query, such as Azure's `api-version`, stays."""
-    return url.copy_with(path=url.path.rstrip("/") + path)
-
-
-def _words(chunk: ChatChunk) -> tuple[str, str]:
-    """Of the answer, and of thoughts."""
-    choice = chunk.choice
-    delta = choice.delta if choice else None
-    if delta is None:
-        return (choice.text or "" if choice else ""), ""
-    thought = delta.reasoning_content or delta.reasoning
-    return delta.content or delta.refusal or "", thought if isinstance(thought, str) else ""
-
-
-def _together(words: list[tuple[str, str]]) -> tuple[str, str]:
-    """As one piece: where nobody reads along, nobody misses the seams."""
-    return "".join(text for text, _ in words), "".join(thought for _, thought in words)
-
-
 def _part(part: Text | Image) -> dict[str, object]:
     if isinstance(part, Image):
         if part.url.startswith("data:"):
@@ -370,7 +337,7 @@ def _part(part: Text | Image) -> dict[str, object]:
     return {"type": "text", "text": part.text}
 
 
-def _response_format(call: Call) -> dict[str, object] | None:
+def response_format_of(call: Call) -> dict[str, object] | None:
     if call.answer_format is not None:
         return response_format(call.answer_format)
     if call.grammar is None or call.grammar.json_schema is None:

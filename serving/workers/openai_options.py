@@ -2,6 +2,7 @@
 what is no number is passed over.
 """
 
+from itertools import zip_longest
 from math import isfinite
 from typing import Any, cast
 
@@ -35,9 +36,9 @@ def logprobs_of(chunk: ChatChunk) -> tuple[TokenLogprob, ...]:
     """Those of the chunk's words, as a chat or a completion of text has them."""
     said = fields(chunk.choice.logprobs if chunk.choice else None)
     if isinstance(content := said.get("content"), list):
-        return tuple(each for each in map(_token, content) if each is not None)
+        return tuple(each for each in map(_token, cast(list[Any], content)) if each is not None)
     tokens, values, top = (_list(said.get(name)) for name in ("tokens", "token_logprobs", "top_logprobs"))
-    found = zip(tokens, values, top or [None] * len(tokens), strict=False)
+    found = zip_longest(tokens, values[: len(tokens)], top[: len(tokens)])
     return tuple(
         TokenLogprob(str(token), _number(value), _likely(fields(more).items()))
         for token, value, more in found
@@ -57,8 +58,8 @@ def _likely(pairs: Any) -> tuple[Likely, ...]:
     return tuple(Likely(token, _number(value)) for token, value in pairs if isinstance(token, str))
 
 
-def _list(value: object) -> list[Any]:
-    return cast(list[Any], value) if isinstance(value, list) else []
+def _list(value: object) -> list[object]:
+    return cast(list[object], value) if isinstance(value, list) else []
 
 
 def _number(value: object) -> float:

@@ -142,8 +142,8 @@ class ScriptedWorker:
             return
         pieces, finish = self._pieces(call, reply)
         started_s = asyncio.get_running_loop().time()
-        for index, piece in enumerate(pieces):
-            await self._before_token(index, started_s, reply)
+        for n, piece in enumerate(pieces):
+            await self._before_token(n, started_s, reply)
             yield piece
         await self._before_token(len(pieces), started_s, reply, is_last=True)
         n_before = len(own_turns(self.name, call.messages)) if reply.calls else 0

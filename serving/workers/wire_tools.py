@@ -49,15 +49,21 @@ class WireTools:
             return None
         return next(iter(self._by_name))
 
-    def call(self, id: str, name: str, arguments: str) -> ToolCall:
+    def call(self, id: str, name: str, arguments: str, *, is_text: bool = False) -> ToolCall:
         """A call that came back, as a call of the client's tool. One without an id is given one; one of a tool that
         is not known goes on as it is: the client says so to the model.
+
+        Args:
+            id: as the provider gave it; empty: none.
+            name: on the wire.
+            arguments: as the model wrote them.
+            is_text: the arguments are the input of a custom tool as it stands.
         """
         tool = self._by_name.get(name)
         id = id or f"call_{uuid.uuid4().hex[:24]}"
         if tool is None:
             return ToolCall(id, name, arguments or "{}")
-        if tool.kind == "custom":
+        if tool.kind == "custom" and not is_text:
             arguments = _input_of(arguments)
         return ToolCall(
             id, tool.name, arguments or ("{}" if tool.kind == "function" else ""), tool.kind, tool.namespace

@@ -41,6 +41,19 @@ def test_every_route_that_fastapi_does_not_describe_has_its_line_in_the_table() 
     assert read_by_hand <= BODIES.keys()
 
 
+WITHOUT_BODY = ("cancel", "reload")
+"""How the paths end to which nothing is sent."""
+
+
+def test_every_route_that_takes_a_body_describes_it() -> None:
+    bare = [
+        path
+        for path, methods in document(routes())["paths"].items()
+        if "post" in methods and "requestBody" not in methods["post"] and not path.endswith(WITHOUT_BODY)
+    ]
+    assert bare == []
+
+
 async def test_what_it_says_of_a_chat_is_what_is_served() -> None:
     async with served(team()) as api:
         described = (await api.http.get("/v1/openapi.json")).json()

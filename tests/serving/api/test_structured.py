@@ -5,6 +5,7 @@ import json
 from enum import Enum
 from typing import Any
 
+import anthropic
 import openai
 import pytest
 from pydantic import BaseModel
@@ -169,3 +170,28 @@ async def test_a_deadline_ends_an_answer_that_is_held():
     async with served(pool(stalled)) as api:
         answer = await api.post(STRICT, deadline_s=0.3)
     assert (answer.status_code, answer.json()["error"]["code"]) == (504, "deadline_exceeded")
+
+
+async def test_every_dialect_holds_to_a_schema_and_refuses_one_that_fetches():
+    written = {"kind": "mie", "share": 0.5, "inner": []}
+    async with served(pool("Blue.", json.dumps(written), "Blue.", '{"n": 4}')) as api:
+        parsed = await api.sdk.responses.parse(model="mini", input="Why?", text_format=Cause)
+        claude = anthropic.AsyncAnthropic(base_url=api.url, api_key="none", max_retries=0)
+        asked: Any = {"model": "mini", "max_tokens": 99, "messages": [{"role": "user", "content": "Why?"}]}
+        said = await claude.messages.create(
+            **asked, output_config={"format": {"type": "json_schema", "schema": SCHEMA}}
+        )
+        bad = {"type": "json_schema", "schema": {"type": "object", "allOf": [{"$ref": "http://a/b"}]}}
+        places = ({"text": {"format": bad | {"name": "it"}}}, {"output_config": {"format": bad}})
+        refused = [
+            await api.http.post(path, json={"model": "mini"} | words | place)
+            for path, words, place in (
+                ("/v1/responses", {"input": "Why?"}, places[0]),
+                ("/v1/messages", asked, places[1]),
+            )
+        ]
+    assert parsed.output_parsed == Cause.model_validate(written)
+    assert [block.text for block in said.content if block.type == "text"] == ['{"n": 4}']
+    assert [each.status_code for each in refused] == [400, 400]
+    assert "text.format.schema.allOf.0.$ref" in refused[0].text
+    assert "output_config.format.schema.allOf.0.$ref" in refused[1].text

@@ -14,7 +14,10 @@ from serving.settings.settings import parse
 
 TOOLS = Toolset((Tool("read"), Tool("write")))
 QUESTION = (Message.of("user", "what is in x?"),)
-READS = {"calls": [{"name": "read", "arguments": {"path": "x"}}, {"name": "unknown"}], "text": "Let me look."}
+READS = {
+    "calls": [{"name": "read", "arguments": {"path": "x"}}, {"name": "unknown"}],
+    "text": "Let me look at what it says.",
+}
 
 
 def agent() -> Worker:
@@ -39,7 +42,7 @@ def answered(result: CallResult, text: str) -> tuple[Message, ...]:
 async def test_it_calls_the_tools_that_are_offered_and_goes_on_with_what_they_gave() -> None:
     worker = agent()
     first = await ask(worker)
-    assert (first.output, first.finish) == ("Let me look.", FinishReason.TOOL_CALLS)
+    assert (first.output, first.finish) == ("Let me look at what it says.", FinishReason.TOOL_CALLS)
     assert [(call.name, call.arguments) for call in first.tool_calls] == [("read", '{"path": "x"}')]
     second = await ask(worker, *answered(first, "seven"))
     assert (second.output, second.tool_calls, second.finish) == ("It is 7.", (), FinishReason.STOP)

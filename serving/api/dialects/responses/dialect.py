@@ -11,6 +11,7 @@ from conductor.model.messages import Message
 from conductor.model.worker import Sampling
 from conductor.run.record import RunRecords
 from conductor.run.run import Run
+from serving.api.answer_format import ANY_OBJECT, read_schema
 from serving.api.dialect import CallId, Dialect, EarlierRuns
 from serving.api.dialects.read_body import read_body
 from serving.api.dialects.responses import errors
@@ -120,8 +121,9 @@ def _answer_format(sent: TextFormat) -> AnswerFormat | None:
         case "text":
             return None
         case "json_object":
-            return AnswerFormat()
+            return ANY_OBJECT
         case "json_schema":
-            return AnswerFormat(
-                sent.schema_ or {}, sent.name, sent.description or "", strict=sent.strict is not False
+            is_strict = sent.strict is not False
+            return read_schema(
+                sent.schema_, sent.name, is_strict, "text.format", description=sent.description
             )

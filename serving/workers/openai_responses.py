@@ -1,0 +1,179 @@
+"""A model behind OpenAI's Responses: the setting `api: responses` of the kind `openai`.
+
+The wire: https://platform.openai.com/docs/api-reference/responses-streaming. Nothing is stored there (`store: false`),
+so thoughts travel encrypted with the turn they belong to. There is no `stop` and no `seed`: `known_models.py` says so.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+import httpx2
+import msgspec
+
+from conductor.errors import WorkerUnavailable
+from conductor.model.usage import Usage
+from conductor.model.worker import Call, Delta, FinishReason
+from serving.workers.account import Account
+from serving.workers.chat_chunks import EventReader, fields
+from serving.workers.chat_errors import error_code, status_in_stream
+from serving.workers.http_errors import error_text
+from serving.workers.openai import OpenAIWorker, response_format_of
+from serving.workers.pictures import check_pictures
+from serving.workers.responses_items import ItemCollector, input_json, tools_json
+from serving.workers.stall_timer import StallTimer
+from serving.workers.usage import UsageCheck
+from serving.workers.wire_tools import WireTools
+
+Event = dict[str, object]
+TEXT = ("response.output_text.delta", "response.refusal.delta")
+THOUGHTS = ("response.reasoning_summary_text.delta", "response.reasoning_text.delta")
+ENDS = ("response.completed", "response.incomplete", "response.failed")
+INCOMPLETE = {
+    "max_output_tokens": FinishReason.LENGTH,
+    "content_filter": FinishReason.CONTENT_FILTER,
+}
+_decode = msgspec.json.Decoder(dict[str, object]).decode
+
+
+class OpenAIResponsesWorker(OpenAIWorker):
+    """A model behind OpenAI's Responses; completions of text and embeddings go where they always go."""
+
+    def __init__(self, account: Account) -> None:
+        """See `OpenAIWorker`."""
+        super().__init__(account)
+        chat = self._endpoints["chat"]
+        self._responses = chat.copy_with(path=chat.path.removesuffix("/chat/completions") + "/responses")
+
+    def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
+        return super()._deltas(call) if call.site.operation == "text_completion" else self._answer(call)
+
+    async def _answer(self, call: Call) -> AsyncGenerator[Delta]:
+        await check_pictures(call, self._responses.host, self._account.fetches_pictures, self._faults)
+        body, check = self._body(call), UsageCheck(call, self._account.price)
+        timer = self._account.timer(self._faults, call.sampling.effort)
+        items, last = ItemCollector(), Delta()
+        is_refused = False
+        try:
+            async with aclosing(self._events(self._responses, body, timer)) as arrivals:
+                while (events := await timer.next(arrivals)) is not None:
+                    for event in events:
+                        items.add(event)
+                        is_refused |= event.get("type") == "response.refusal.delta"
+                        last = self._last_delta(event, last, check)
+                        if delta := _words(event, last.model):
+                            yield delta
+                    if events:
+                        timer.hear(is_last=last.finish is not None)
+        except WorkerUnavailable:
+            if last.finish is None:
+                raise
+        if last.finish is not None:
+            if is_refused:
+                last = replace(last, finish=FinishReason.CONTENT_FILTER)
+            yield check.delta(self._with_items(last, items, WireTools(call.tools)))
+
+    async def _events(
+        self, endpoint: httpx2.URL, body: dict[str, Any], timer: StallTimer
+    ) -> AsyncGenerator[list[Event]]:
+        """The events that came together."""
+        reader = EventReader()
+        with self._map_errors():
+            async with self._response(endpoint, body) as response:
+                timer.begin()
+                async for piece in response.aiter_bytes():
+                    yield [_decode(data) for data in reader.feed(piece)]
+
+    def _body(self, call: Call) -> dict[str, Any]:
+        thinks = self._account.accepts.thinks(call.sampling.effort)
+        messages = self._origin.messages(call, keep_foreign=not thinks)
+        tools = WireTools(call.tools, history=any(message.tool_calls for message in messages))
+        try:
+            items = input_json(messages, takes_custom=self._is_openai)
+        except ValueError as exc:
+            raise self._faults.refusal(f"was not asked: {exc}.") from exc
+        format = fields(response_format_of(call))
+        text: dict[str, object] = (
+            {"format": {"type": format["type"], **fields(format.get("json_schema"))}} if format else {}
+        )
+        if call.sampling.options.verbosity is not None:
+            text["verbosity"] = call.sampling.options.verbosity
+        optional: dict[str, object] = {
+            "max_output_tokens": call.sampling.max_output_tokens,
+            "temperature": call.sampling.temperature,
+            "top_p": call.sampling.top_p,
+            "reasoning": {"effort": call.sampling.effort} if call.sampling.effort else None,
+            "include": ["reasoning.encrypted_content"] if thinks else None,
+            "text": text or None,
+            **tools_json(tools, takes_custom=self._is_openai),
+        }
+        request = {"model": self._account.model, "input": items, "stream": True, "store": False}
+        sent = {name: value for name, value in optional.items() if value is not None}
+        return request | sent | dict(self._account.extra_body)
+
+    def _last_delta(self, event: Event, last: Delta, check: UsageCheck) -> Delta:
+        """What the last delta will say, as far as it is known with this event.
+
+        Raises:
+            WorkerError: it tells of an error.
+        """
+        kind, response = event.get("type"), fields(event.get("response"))
+        error = response.get("error") or (event.get("error") or event if kind == "error" else None)
+        if error:
+            raise self._faults.by_status(status_in_stream(error), error_text(error), {}, error_code(error))
+        model = response.get("model")
+        last = replace(last, model=model if isinstance(model, str) and model else last.model)
+        if kind not in ENDS:
+            return last
+        usage = _usage(response.get("usage"), check)
+        return replace(last, finish=self._finish_of(str(kind), response), usage=usage)
+
+    def _finish_of(self, kind: str, response: dict[str, object]) -> FinishReason:
+        if kind == "response.completed":
+            return FinishReason.STOP
+        reason = fields(response.get("incomplete_details")).get("reason")
+        if reason not in INCOMPLETE:
+            raise self._faults.unavailable(
+                "stopped before its answer's end. Try again.", f"Its reason: {reason!r}."
+            )
+        return INCOMPLETE[str(reason)]
+
+    def _with_items(self, last: Delta, items: ItemCollector, tools: WireTools) -> Delta:
+        """The end of an answer with the calls in it.
+
+        Raises:
+            WorkerRefused: it calls tools, and was offered none.
+        """
+        calls = items.calls(tools) if last.finish is FinishReason.STOP else ()
+        if not calls:
+            return last
+        if not tools.is_offered:
+            raise self._faults.refusal(
+                "wants to call a tool, and was offered none.", "Look at its extra_body."
+            )
+        native = self._origin.sign(items.items)
+        return replace(last, finish=FinishReason.TOOL_CALLS, tool_calls=calls, native=native)
+
+
+def _words(event: Event, model: str | None) -> Delta | None:
+    said, kind = event.get("delta"), event.get("type")
+    if not isinstance(said, str) or not said:
+        return None
+    if kind in TEXT:
+        return Delta(said, model=model)
+    return Delta(reasoning=said, model=model) if kind in THOUGHTS else None
+
+
+def _usage(reported: object, check: UsageCheck) -> Usage | None:
+    usage = fields(reported)
+    if not usage:
+        return None
+    read, written = fields(usage.get("input_tokens_details")), fields(usage.get("output_tokens_details"))
+    return check.usage(
+        check.count("input_tokens", usage.get("input_tokens")),
+        check.count("output_tokens", usage.get("output_tokens")),
+        check.count("cached_tokens", read.get("cached_tokens")),
+        check.count("reasoning_tokens", written.get("reasoning_tokens")),
+        check.count("cache_write_tokens", read.get("cache_write_tokens")),
+    )

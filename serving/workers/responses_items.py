@@ -1,0 +1,136 @@
+"""The items of OpenAI's Responses: what goes out of a conversation, and an answer put together from its events.
+
+https://platform.openai.com/docs/guides/function-calling and .../reasoning#encrypted-reasoning-items. A turn that calls
+tools goes back item by item as it came: a reasoning item stands right before the call it led to, and only the
+organisation that was sent its `encrypted_content` may send it back.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
+
+from conductor.model.messages import Image, Message, Text, ToolCall, ToolResult
+from conductor.model.tools import Tool
+from serving.workers.chat_chunks import fields
+from serving.workers.chat_tools import NOTHING
+from serving.workers.images import split_data_url
+from serving.workers.wire_tools import WireTools, arguments_text, description_of, name_of, schema_of, wire_id
+
+Item = dict[str, Any]
+CUSTOM = "custom_tool_call"
+TakesCustom = Callable[[ToolCall], bool]
+
+
+def tools_json(tools: WireTools, *, takes_custom: bool) -> dict[str, object]:
+    """The fields of the body that offer the tools.
+
+    Args:
+        tools: that are offered.
+        takes_custom: the server has custom tools.
+    """
+    if not tools:
+        return {}
+    listed = [_tool_json(tool, takes_custom) for tool in tools.tools]
+    chosen: dict[str, object] = {"tools": listed, "parallel_tool_calls": tools.parallel}
+    if not tools.is_offered:
+        return chosen | {"tool_choice": "none"}
+    if tools.forced:
+        return chosen | {"tool_choice": {"type": listed[0]["type"], "name": tools.forced}}
+    return chosen | ({"tool_choice": "required"} if tools.choice.mode == "required" else {})
+
+
+def _tool_json(tool: Tool, takes_custom: bool) -> Item:
+    name = name_of(tool.namespace, tool.name)
+    if tool.kind == "custom" and takes_custom:
+        format = {"format": dict(tool.format)} if tool.format else {}
+        return {"type": "custom", "name": name, "description": tool.description, **format}
+    return {
+        "type": "function",
+        "name": name,
+        "description": description_of(tool),
+        "parameters": schema_of(tool),
+        "strict": tool.strict and tool.kind == "function",
+    }
+
+
+def input_json(messages: Iterable[Message], *, takes_custom: bool) -> list[Item]:
+    """The conversation as input items.
+
+    Raises:
+        ValueError: a picture is none.
+    """
+    items: list[Item] = []
+    customs: set[str] = set()
+    for message in messages:
+        if message.native is not None:
+            own = [dict(cast(Mapping[str, Any], item)) for item in message.native.payload]
+            customs |= {str(item.get("call_id")) for item in own if item.get("type") == CUSTOM}
+            items += own
+            continue
+        said = tuple(part for part in message.parts if isinstance(part, Text | Image))
+        if said:
+            items.append({"role": message.role, "content": _content(message, said)})
+        for call in message.tool_calls:
+            customs |= {call.id} if takes_custom and call.kind == "custom" else set()
+            items.append(_call(call, is_custom=call.id in customs))
+        items += [_result(result, is_custom=result.id in customs) for result in message.tool_results]
+    return items
+
+
+def _content(message: Message, said: tuple[Text | Image, ...]) -> object:
+    """Words as a plain string, parts only where the user shows a picture."""
+    return [_part(part) for part in said] if message.role == "user" and message.has_image else message.text
+
+
+def _part(part: Text | Image) -> Item:
+    if isinstance(part, Text):
+        return {"type": "input_text", "text": part.text}
+    if part.url.startswith("data:"):
+        split_data_url(part.url)  # to refuse here what the server would refuse later
+    return {"type": "input_image", "image_url": part.url, "detail": part.detail}
+
+
+def _call(call: ToolCall, *, is_custom: bool) -> Item:
+    name, id = name_of(call.namespace, call.name), wire_id(call.id)
+    if is_custom:
+        return {"type": CUSTOM, "call_id": id, "name": name, "input": call.arguments}
+    return {"type": "function_call", "call_id": id, "name": name, "arguments": arguments_text(call)}
+
+
+def _result(result: ToolResult, *, is_custom: bool) -> Item:
+    parts = (Text("The tool failed."), *result.parts) if result.is_error else result.parts
+    has_picture = any(isinstance(part, Image) for part in parts)
+    words = "\n".join(part.text for part in parts if isinstance(part, Text))
+    return {
+        "type": "custom_tool_call_output" if is_custom else "function_call_output",
+        "call_id": wire_id(result.id),
+        "output": [_part(part) for part in parts] if has_picture else words or NOTHING,
+    }
+
+
+class ItemCollector:
+    """The items of an answer, as they came."""
+
+    def __init__(self) -> None:
+        self._items: dict[int, Item] = {}
+
+    def add(self, event: Mapping[str, object]) -> None:
+        """The next event; only whole items are kept."""
+        index, item = event.get("output_index"), fields(event.get("item"))
+        if event.get("type") == "response.output_item.done" and isinstance(index, int) and item:
+            self._items[index] = item
+
+    @property
+    def items(self) -> list[Item]:
+        """In their order."""
+        return [item for _, item in sorted(self._items.items())]
+
+    def calls(self, tools: WireTools) -> tuple[ToolCall, ...]:
+        """The calls of tools in it."""
+        found: list[ToolCall] = []
+        for item in self.items:
+            id, name = str(item.get("call_id") or ""), str(item.get("name") or "")
+            if item.get("type") == "function_call":
+                found.append(tools.call(id, name, str(item.get("arguments") or "")))
+            elif item.get("type") == CUSTOM:
+                found.append(tools.call(id, name, str(item.get("input") or ""), is_text=True))
+        return tuple(found)
