@@ -256,9 +256,12 @@ class Agents:
         if status == 200:
             client.answer = said["choices"][0]["message"]["content"] or ""
         else:
-            self._found.accepted[
-                f"refused with {status}: {said.get('error', {}).get('message', '')[:80]}"
-            ] += 1
+            self._refusal((status, said))
+
+    def _refusal(self, said: tuple[int, Json]) -> None:
+        """Results that were right, and were not taken."""
+        status, body = said
+        self._found.accepted[f"{status} {body.get('error', {}).get('message', '')[:200]}"] += 1
 
     async def _send_parts(self, client: Client) -> None:
         """One result more with each request, as an agent would that answers calls as they are done."""
@@ -277,7 +280,9 @@ class Agents:
             self._post(client, client.results), self._post(client, client.results)
         )
         if first[0] == 200:
-            client.answer = first[1]["choices"][0]["message"]["content"]
+            client.answer = first[1]["choices"][0]["message"]["content"] or str(first[1])
+        else:
+            self._refusal(first)
         await self._compare(client, second)
 
     async def _compare(self, client: Client, said: tuple[int, Json]) -> None:

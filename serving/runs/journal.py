@@ -256,8 +256,10 @@ class RunJournal:
             self._is_away = True
             self._wake.set()
             return
+        if self._runs.get(packed.id) is not run:  # it was suspended meanwhile, and all of it is written
+            return
         del run.rows[: len(packed.write.events)]
-        if packed.final is not None and run.final is packed.final and self._runs.get(packed.id) is run:
+        if packed.final is not None and run.final is packed.final:
             del self._runs[packed.id]
         self._on_written(packed.id, written)
 

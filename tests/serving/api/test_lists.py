@@ -106,7 +106,10 @@ async def test_models_lists_every_name_and_its_sort():
     assert kinds == {
         "mini": "conductor", "ultra": "conductor", "duo": "workflow", "conductor": "worker", "a": "worker", "b": "worker",
     }  # fmt: skip
-    assert (listed["a"].model_extra or {})["podium"] == {
+    told = (listed["a"].model_extra or {})["podium"]
+    assert set(told.pop("takes")) >= {"frequency_penalty", "logit_bias"}
+    assert told == {
+        "serves": ["chat", "text_completion"],
         "kind": "worker",
         "card": "Finds reasons.",
         "sees_images": False,

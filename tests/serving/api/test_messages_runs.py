@@ -94,6 +94,7 @@ def joined(block: Json, deltas: list[Json]) -> Any:
     """What a client makes of a block."""
     match block["type"]:
         case "text":
+            assert block["citations"] == []  # the AI SDK takes no null
             return "".join(delta["text"] for delta in deltas)
         case "thinking":
             assert deltas[-1]["type"] == "signature_delta"
@@ -167,6 +168,7 @@ def test_every_body_is_as_anthropic_defines_it_and_says_what_the_stream_does(
     written = [block for block in body["content"] if block["type"] != "thinking"]
     said = "".join(block["text"] for block in written if block["type"] == "text")
     assert said == "".join(joined(*each) for each in streamed if each[0]["type"] == "text")
+    assert all(block["citations"] == [] for block in written if block["type"] == "text")
     assert [
         (block["id"], block["name"], block["input"]) for block in written if block["type"] == "tool_use"
     ] == [joined(*each) for each in streamed if each[0]["type"] == "tool_use"]

@@ -13,6 +13,8 @@ from serving.api.dialect import CallId
 from serving.api.record_json import model_name, summary
 
 Json = dict[str, Any]
+NO_CITATIONS: list[Json] = []
+"""The field is required; the AI SDK refuses a null in it."""
 STOP_REASONS = {
     None: "end_turn",
     FinishReason.STOP: "end_turn",
@@ -37,7 +39,7 @@ def message(records: RunRecords, call_id: CallId, thoughts: str, *, trace: bool)
     if thoughts:
         content.append({"type": "thinking", "thinking": thoughts, "signature": signature(record)})
     if said := record.shown:
-        content.append({"type": "text", "text": said, "citations": None})
+        content.append({"type": "text", "text": said, "citations": NO_CITATIONS})
     content += [tool_use(call_id, pending) | {"input": _input(pending.call)} for pending in record.pending]
     reason = "tool_use" if record.pending else STOP_REASONS[record.finish]
     return head(record) | {

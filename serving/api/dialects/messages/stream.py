@@ -20,6 +20,7 @@ from serving.api.dialect import CallId, cancelled, interrupted
 from serving.api.dialects.chat_stream import in_words
 from serving.api.dialects.messages.errors import messages_error_body
 from serving.api.dialects.messages.message import (
+    NO_CITATIONS,
     STOP_REASONS,
     head,
     input_json,
@@ -94,7 +95,7 @@ class MessagesEncoder:
     def _say(self, text: str) -> bytes:
         if not text:
             return b""
-        return self._into("text", {"text": "", "citations": None}) + self._delta(
+        return self._into("text", {"text": "", "citations": NO_CITATIONS}) + self._delta(
             {"type": "text_delta", "text": text}
         )
 
