@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import chain, repeat
 
 from conductor.errors import BadTask, Interrupted, NotAllowed
 from conductor.model.messages import Message, ToolResult
@@ -24,7 +25,8 @@ from serving.runs.following import follow_segment
 from serving.runs.service import Service
 from serving.runs.tool_ids import CallIds
 
-POLL_S = 0.05
+PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8)
+"""Between looks at a run that somebody else has just resumed."""
 SETTLES_S = 10.0
 """How long it takes at most until a run that somebody resumes shows it."""
 
@@ -114,8 +116,8 @@ class _Given:
 async def _settle(
     service: Service, answer: ToolAnswer, caller: Caller, headers: dict[str, str]
 ) -> "Run | _Given | None":
-    while True:
-        records = await service.store.get(answer.run_id)
+    for pause_s in chain(PAUSES_S, repeat(PAUSES_S[-1])):
+        records = await service.find_waiting(answer.run_id) or await service.store.get(answer.run_id)
         if records is None or not records.has_content or records.record.status in ("expired", "cancelled"):
             return _refuse_late(answer)
         record = records.record
@@ -125,7 +127,7 @@ async def _settle(
             )
         given = _new_results(record, answer)
         if given is not None:
-            run = await service.resume(answer.run_id, given, headers)
+            run = await service.resume(answer.run_id, given, headers, caller.policies)
             if run is not None:
                 return run
         elif (found := _segment_of(record, answer)) is not None:
@@ -134,7 +136,8 @@ async def _settle(
                 return None
             _check_same(record, answer, found[1])
             return _Given(records, found[0])
-        await asyncio.sleep(POLL_S)  # somebody else has just resumed it, and has not written that down yet
+        await asyncio.sleep(pause_s)  # somebody else has just resumed it, and has not written that down yet
+    raise AssertionError("it tries until its time is over")
 
 
 def _new_results(record: Record, answer: ToolAnswer) -> Given | None:

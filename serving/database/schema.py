@@ -229,6 +229,7 @@ suspended_run = Table(
     metadata,
     Column("run_id", Text, primary_key=True),
     Column("drop_us", BigInteger, nullable=False, comment="until when it waits"),
+    Column("seq", BigInteger, nullable=False, comment="of the newest item that has happened in it"),
     Column("body", LargeBinary, nullable=False, comment="all of the run, exactly as it was"),
     Index("suspended_run_drop_us", "drop_us"),
     comment="runs that wait for results of tools; gone once they are resumed",

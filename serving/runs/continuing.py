@@ -56,15 +56,15 @@ class Continuing:
         """See `conductor.run.lifecycle.WriteDown`."""
         await self._store.suspend(records, self._pool().settings.store.tools_wait_s)
 
-    async def resume(self, id: str, given: Given, headers: dict[str, str]) -> Run | None:
-        """Go on with a run that waits; None where none of that id does, or another replica was first. Who
-        resumes it owns its answer: close that when nobody reads it any more.
+    async def resume(self, id: str, given: Given, headers: dict[str, str], policies: Policies) -> Run | None:
+        """Go on with a run that waits, inside its caller's policies; None where none of that id does, or another
+        replica was first. Who resumes it owns its answer: close that when nobody reads it any more.
 
         Raises:
             PodiumError: it cannot go on, such as: a worker of it is gone. It waits on.
             StoreUnavailable: the store is away.
         """
-        resuming = asyncio.create_task(self._resume(id, given, headers), name=f"run {id} resumed")
+        resuming = asyncio.create_task(self._resume(id, given, headers, policies), name=f"run {id} resumed")
         try:
             return await asyncio.shield(resuming)
         except asyncio.CancelledError:  # the client left: what is taken goes on
@@ -73,12 +73,12 @@ class Continuing:
             resuming.add_done_callback(self._tasks.discard)
             raise
 
-    async def _resume(self, id: str, given: Given, headers: dict[str, str]) -> Run | None:
+    async def _resume(self, id: str, given: Given, headers: dict[str, str], policies: Policies) -> Run | None:
         records = await self._store.resume(id)
         if records is None:
             return None
         try:
-            return await self._begin(records, headers, given)
+            return await self._begin(records, headers, given, policies)
         except PodiumError:
             await self.write_down(records)
             raise
@@ -97,14 +97,17 @@ class Continuing:
                 replace(records, record=replace(records.record, owner=self._store.owner))
             )
         try:
-            run = await self._begin(records, {}, None)
+            run = await self._begin(records, {}, None, await self._find_policies(records.record.account))
             run.answer.close()
         except PodiumError as exc:  # such as: a worker of it, or its key, is gone
             await self._fail(records, exc)
 
-    async def _begin(self, records: RunRecords, headers: dict[str, str], given: Given | None) -> Run:
+    async def _begin(
+        self, records: RunRecords, headers: dict[str, str], given: Given | None, policies: Policies
+    ) -> Run:
+        """Inside the policies that its account has now."""
         pool = self._pool()
-        records = await self._narrow(records, pool)
+        records = narrow_records(records, policies, pool.settings)
         record, team = records.record, _team_of(records, pool)
         journal = ContentJournal(record.task.permit, self._store.note)
 
@@ -122,11 +125,8 @@ class Continuing:
         opened = self._recorder(record.id, record.model, headers, record.account, open_it)
         return await self._kept.begin(opened, pool.settings.store.keep_s)
 
-    async def _narrow(self, records: RunRecords, pool: Pool) -> RunRecords:
-        """A run that is to be continued, inside the policies that its account has now."""
-        account = records.record.account
-        policies = await self._policies(account) if self._policies and account.key_id else UNLIMITED
-        return narrow_records(records, policies, pool.settings)
+    async def _find_policies(self, account: Account) -> Policies:
+        return await self._policies(account) if self._policies and account.key_id else UNLIMITED
 
     async def _fail(self, records: RunRecords, error: PodiumError) -> None:
         failed = replace(records.record, status="failed", failure=Failure.of(error), owner=self._store.owner)

@@ -22,7 +22,16 @@ from serving.accounts.leases import RENEW_S
 from serving.accounts.money import to_pico
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
-from serving.database.schema import api_key, cached_answer, run, run_event, run_text, run_worker, team
+from serving.database.schema import (
+    api_key,
+    cached_answer,
+    run,
+    run_event,
+    run_text,
+    run_worker,
+    suspended_run,
+    team,
+)
 from serving.runs.cached_answers import KEEP_ANSWER, CachedAnswer
 from serving.runs.claims import CLAIM, FREE_CLAIM, RELEASE_CLAIM, Claim
 from serving.runs.finding import ANY, Wanted
@@ -38,7 +47,6 @@ from serving.runs.suspended import (
     EXPIRE,
     READ_SECRETS,
     TAKE_SUSPENDED,
-    SuspendedRow,
     Take,
 )
 from serving.runs.tool_ids import CallIds
@@ -215,21 +223,26 @@ class DatabaseStore:
 
     async def suspend(self, records: RunRecords, wait_s: float) -> None:
         """See `RecordStore.suspend`."""
-        row = SuspendedRow(
-            records.record.id, now_us() + int(wait_s * 1_000_000), await to_thread(pack_records, records)
-        )
-        await self._journal.suspend(records, row)
+        body = await to_thread(pack_records, records)
+        await self._journal.suspend(records, now_us() + int(wait_s * 1_000_000), body)
+
+    async def find_waiting(self, id: str) -> RunRecords | None:
+        """See `RecordStore.find_waiting`."""
+        table = suspended_run.c
+        query = select(table.body).where(table.run_id == id, table.drop_us >= now_us())
+        row = next(iter(await self._rows(query)), None)
+        return load_records(row.body, has_content=True) if row else None
 
     async def resume(self, id: str) -> RunRecords | None:
         """See `RecordStore.resume`."""
         writer = (await self._store.ledger()).writer
         self._resuming.add(id)
         try:
-            body = await writer.do(TAKE_SUSPENDED, Take(id, self.owner))
-            if body is None:
+            taken = await writer.do(TAKE_SUSPENDED, Take(id, self.owner))
+            if taken is None:
                 return None
-            self.keep(id, await self._newest_seq(id))
-            return load_records(body, has_content=True)
+            self.keep(id, taken.seq)
+            return load_records(taken.body, has_content=True)
         finally:
             self._resuming.discard(id)
 

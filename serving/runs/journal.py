@@ -169,8 +169,13 @@ class RunJournal:
         if self._is_away:
             self._drop_oldest()
 
-    async def suspend(self, records: RunRecords, row: SuspendedRow) -> None:
+    async def suspend(self, records: RunRecords, drop_us: int, body: bytes) -> None:
         """Write a run down that is to wait, with all that has happened in it.
+
+        Args:
+            records: of the run, as they may be kept.
+            drop_us: until when it waits.
+            body: all of it, exactly as it is.
 
         Raises:
             StoreUnavailable: the store is away. Nothing of it is lost here.
@@ -180,6 +185,7 @@ class RunJournal:
         if run.items:
             items, run.items = run.items, []
             run.rows.append(event_row(id, items))
+        row = SuspendedRow(id, drop_us, run.seq, body)
         writer = (await self._store.ledger()).writer
         written = await writer.do(SUSPEND, SuspendWrite(run_write(records, tuple(run.rows), kept=True), row))
         self._runs.pop(id, None)

@@ -165,6 +165,11 @@ class MemoryStore:
         while len(self._suspended) > self._limits().records:
             self._suspended.popitem(last=False)
 
+    async def find_waiting(self, id: str) -> RunRecords | None:
+        """See `RecordStore.find_waiting`."""
+        drop_us, records = self._suspended.get(id, (0, None))
+        return records if drop_us >= now_us() else None
+
     async def resume(self, id: str) -> RunRecords | None:
         """See `RecordStore.resume`."""
         drop_us, records = self._suspended.pop(id, (0, None))

@@ -213,14 +213,24 @@ class Service:
             self.conductor_health.count(run.record)
         report(self.meter, of_run(run.records, pool.providers))
 
-    async def resume(self, id: str, given: Given, headers: dict[str, str]) -> Run | None:
+    async def resume(self, id: str, given: Given, headers: dict[str, str], policies: Policies) -> Run | None:
         """See `Continuing.resume`.
 
         Raises:
             Overloaded: there is no room; the run waits on.
         """
         self._check_room()
-        return await self.continuing.resume(id, given, headers)
+        return await self.continuing.resume(id, given, headers, policies)
+
+    async def find_waiting(self, id: str) -> RunRecords | None:
+        """A run that waits for results of tools, exactly as it is; one that goes on here, as far as it has got. None:
+        neither. For who resumes it, and nobody else: its texts are all there.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        run = self._running.get(id)
+        return run.records if run else await self.store.find_waiting(id)
 
     def _check_room(self) -> None:
         """Whether one more run may begin.

@@ -158,6 +158,14 @@ class RecordStore(Protocol):
         """
         ...
 
+    async def find_waiting(self, id: str) -> RunRecords | None:
+        """A run that waits, exactly as it was suspended; None where none of that id does.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        ...
+
     async def resume(self, id: str) -> RunRecords | None:
         """Take a run that waits, exactly as it was suspended; None where none of that id does. Of several that
         try, one gets it, and owns the run from then on.

@@ -25,6 +25,8 @@ class SuspendedRow:
 
     run_id: str
     drop_us: int
+    seq: int
+    """Of the newest item that has happened in it."""
     body: bytes
 
 
@@ -44,15 +46,23 @@ class Take:
     owner: str
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A run that was taken: its newest item's number, and all of it."""
+
+    seq: int
+    body: bytes
+
+
 PUT = {
-    "postgresql": """INSERT INTO suspended_run (run_id, drop_us, body) VALUES ($1, $2, $3)
-ON CONFLICT (run_id) DO UPDATE SET drop_us = excluded.drop_us, body = excluded.body""",
-    "sqlite": """INSERT INTO suspended_run (run_id, drop_us, body) VALUES (?, ?, ?)
-ON CONFLICT (run_id) DO UPDATE SET drop_us = excluded.drop_us, body = excluded.body""",
+    "postgresql": """INSERT INTO suspended_run (run_id, drop_us, seq, body) VALUES ($1, $2, $3, $4)
+ON CONFLICT (run_id) DO UPDATE SET drop_us = excluded.drop_us, seq = excluded.seq, body = excluded.body""",
+    "sqlite": """INSERT INTO suspended_run (run_id, drop_us, seq, body) VALUES (?, ?, ?, ?)
+ON CONFLICT (run_id) DO UPDATE SET drop_us = excluded.drop_us, seq = excluded.seq, body = excluded.body""",
 }
 TAKE = {
-    "postgresql": "DELETE FROM suspended_run WHERE run_id = $1 RETURNING body",
-    "sqlite": "DELETE FROM suspended_run WHERE run_id = ? RETURNING body",
+    "postgresql": "DELETE FROM suspended_run WHERE run_id = $1 RETURNING seq, body",
+    "sqlite": "DELETE FROM suspended_run WHERE run_id = ? RETURNING seq, body",
 }
 OWN = {
     "postgresql": "UPDATE run SET owner = $2, status = 'running', kept = 1, cancel_us = NULL WHERE id = $1",
@@ -87,25 +97,25 @@ def _suspend_sqlite(connection: sqlite3.Connection, items: Sequence[SuspendWrite
     return written
 
 
-async def _take(connection: PostgresConnection, items: Sequence[Take]) -> list[bytes | None]:
-    taken: list[bytes | None] = []
+async def _take(connection: PostgresConnection, items: Sequence[Take]) -> list[Taken | None]:
+    taken: list[Taken | None] = []
     async with connection.transaction():
         for each in sorted(items, key=lambda take: take.run_id):
             rows = await connection.fetch(TAKE["postgresql"], each.run_id)
             if rows:
                 await connection.execute(OWN["postgresql"], each.run_id, each.owner)
-            taken.append(bytes(rows[0]["body"]) if rows else None)
+            taken.append(Taken(rows[0]["seq"], bytes(rows[0]["body"])) if rows else None)
     found = dict(zip(sorted(items, key=lambda take: take.run_id), taken, strict=True))
     return [found[each] for each in items]
 
 
-def _take_sqlite(connection: sqlite3.Connection, items: Sequence[Take]) -> list[bytes | None]:
-    taken: list[bytes | None] = []
+def _take_sqlite(connection: sqlite3.Connection, items: Sequence[Take]) -> list[Taken | None]:
+    taken: list[Taken | None] = []
     for each in items:
         row = connection.execute(TAKE["sqlite"], (each.run_id,)).fetchone()
         if row is not None:
             connection.execute(OWN["sqlite"], (each.run_id, each.owner))
-        taken.append(None if row is None else row[0])
+        taken.append(None if row is None else Taken(*row))
     return taken
 
 
@@ -161,7 +171,7 @@ def _secrets_sqlite(connection: sqlite3.Connection, items: Sequence[None]) -> li
 
 SUSPEND: Operation[SuspendWrite, Written] = Operation("run that waits", _suspend, _suspend_sqlite)
 """Write a run down that is to wait for results of tools."""
-TAKE_SUSPENDED: Operation[Take, bytes | None] = Operation("resuming of a run", _take, _take_sqlite)
+TAKE_SUSPENDED: Operation[Take, Taken | None] = Operation("resuming of a run", _take, _take_sqlite)
 """Take a run that waits, and become its owner; None where none of that id waits. One of several wins."""
 EXPIRE: Operation[None, int] = Operation("end of waiting", _expire, _expire_sqlite)
 """End the runs that have waited too long; gives how many."""

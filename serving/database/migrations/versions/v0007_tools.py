@@ -13,6 +13,7 @@ def upgrade() -> None:
         "suspended_run",
         sa.Column("run_id", sa.Text, nullable=False),
         sa.Column("drop_us", sa.BigInteger, nullable=False, comment="until when it waits"),
+        sa.Column("seq", sa.BigInteger, nullable=False, comment="of the newest item that has happened in it"),
         sa.Column("body", sa.LargeBinary, nullable=False, comment="all of the run, exactly as it was"),
         sa.PrimaryKeyConstraint("run_id", name="suspended_run_pk"),
         comment="runs that wait for results of tools; gone once they are resumed",
