@@ -14,6 +14,7 @@ from conductor.run.task import Task
 from conductor.run.team import Team
 from conductor.run.turns import Given
 from serving.accounts.account_ledgers import AccountLedgers
+from serving.accounts.account_policy import Policies
 from serving.accounts.caller import Caller
 from serving.accounts.permission import not_kept
 from serving.accounts.rates import Rates
