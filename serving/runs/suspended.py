@@ -98,15 +98,14 @@ def _suspend_sqlite(connection: sqlite3.Connection, items: Sequence[SuspendWrite
 
 
 async def _take(connection: PostgresConnection, items: Sequence[Take]) -> list[Taken | None]:
-    taken: list[Taken | None] = []
+    taken: list[Taken | None] = [None] * len(items)
     async with connection.transaction():
-        for each in sorted(items, key=lambda take: take.run_id):
-            rows = await connection.fetch(TAKE["postgresql"], each.run_id)
-            if rows:
-                await connection.execute(OWN["postgresql"], each.run_id, each.owner)
-            taken.append(Taken(rows[0]["seq"], bytes(rows[0]["body"])) if rows else None)
-    found = dict(zip(sorted(items, key=lambda take: take.run_id), taken, strict=True))
-    return [found[each] for each in items]
+        for place in sorted(range(len(items)), key=lambda n: items[n].run_id):  # no deadlock
+            rows = await connection.fetch(TAKE["postgresql"], items[place].run_id)
+            if rows:  # for the first of several that ask for one run
+                await connection.execute(OWN["postgresql"], items[place].run_id, items[place].owner)
+                taken[place] = Taken(rows[0]["seq"], bytes(rows[0]["body"]))
+    return taken
 
 
 def _take_sqlite(connection: sqlite3.Connection, items: Sequence[Take]) -> list[Taken | None]:
