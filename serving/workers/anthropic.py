@@ -83,7 +83,7 @@ class AnthropicWorker:
             account: its `base_url` is without `/v1`; None: Anthropic, or what the environment's
                 ANTHROPIC_BASE_URL says.
         """
-        self.name, self._account, self._origin = account.name, account, account.origin
+        self.name, self._account, self.origin = account.name, account, account.origin
         self._client = _client(account)
         self._faults = account.faults("Anthropic", "ANTHROPIC_API_KEY", self._client.base_url)
 
@@ -143,7 +143,7 @@ class AnthropicWorker:
                 "wants to call a tool, and was offered none.", "Look at its extra_body."
             )
         try:
-            return replace(last, tool_calls=calls, native=self._origin.sign(turn.turn()))
+            return replace(last, tool_calls=calls, native=self.origin.sign(turn.turn()))
         except ValueError as exc:
             raise self._faults.garble_error() from exc
 
@@ -191,7 +191,7 @@ class AnthropicWorker:
         """The conversation without its system messages. While it thinks, the API refuses calls without thoughts;
         without tools, any calls.
         """
-        messages = self._origin.messages(call, keep_foreign=not thinks and bool(call.tools.tools))
+        messages = self.origin.messages(call, keep_foreign=not thinks and bool(call.tools.tools))
         try:
             return turns_json(messages, _block)
         except ValueError as exc:

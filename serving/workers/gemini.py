@@ -88,7 +88,7 @@ class GeminiWorker:
         Args:
             account: of the Gemini API or of Vertex AI; its `base_url` is without the API's version.
         """
-        self.name, self._account, self._origin = account.name, account, account.origin
+        self.name, self._account, self.origin = account.name, account, account.origin
         address = (account.base_url or vertex_address(account.access) or DEFAULT_BASE_URL).rstrip("/")
         self._host = httpx2.URL(address).host
         self._http = guard(
@@ -173,7 +173,7 @@ class GeminiWorker:
                 "wants to call a tool, and was offered none.", "Look at its extra_body."
             )
         calls = turn.calls(tools)
-        native = self._origin.sign(turn.turn(calls))
+        native = self.origin.sign(turn.turn(calls))
         return replace(last, finish=FinishReason.TOOL_CALLS, tool_calls=calls, native=native)
 
     async def _arrivals(
@@ -223,7 +223,7 @@ class GeminiWorker:
     def _contents(self, call: Call) -> list[dict[str, object]]:
         """The conversation without its system messages."""
         try:
-            return contents_json(self._origin.messages(call), _part)
+            return contents_json(self.origin.messages(call), _part)
         except ValueError as exc:
             raise self._faults.refusal(f"was not asked: {exc}.") from exc
 

@@ -79,7 +79,7 @@ class OpenAIWorker:
             account: its `base_url` is up to and with `/v1`; None: OpenAI, or what the environment's
                 OPENAI_BASE_URL says.
         """
-        self.name, self._account, self._origin = account.name, account, account.origin
+        self.name, self._account, self.origin = account.name, account, account.origin
         self._http: httpx2.AsyncClient = guard(
             openai.DefaultAioHttpClient(
                 timeout=account.timeout,
@@ -173,7 +173,7 @@ class OpenAIWorker:
                     "wants to call a tool, and was offered none.", "Look at its extra_body."
                 )
             calls, turn = collector.calls(tools), collector.turn(text)
-            native = None if turn is None else self._origin.sign(turn)
+            native = None if turn is None else self.origin.sign(turn)
             return replace(last, finish=FinishReason.TOOL_CALLS, tool_calls=calls, native=native)
         return last
 
@@ -236,7 +236,7 @@ class OpenAIWorker:
         )
 
     def _request(self, call: Call) -> dict[str, Any]:
-        messages = self._origin.messages(call, keep_foreign=True)
+        messages = self.origin.messages(call, keep_foreign=True)
         tools = WireTools(call.tools, history=any(message.tool_calls for message in messages))
         usual = "max_completion_tokens" if self._is_openai else "max_tokens"
         longest = self._account.accepts.output_limit_field or usual

@@ -87,7 +87,7 @@ class OpenAIResponsesWorker(OpenAIWorker):
 
     def _body(self, call: Call) -> dict[str, Any]:
         thinks = self._account.accepts.thinks(call.sampling.effort)
-        messages = self._origin.messages(call, keep_foreign=not thinks)
+        messages = self.origin.messages(call, keep_foreign=not thinks)
         tools = WireTools(call.tools, history=any(message.tool_calls for message in messages))
         try:
             items = input_json(messages, takes_custom=self._is_openai)
@@ -152,7 +152,7 @@ class OpenAIResponsesWorker(OpenAIWorker):
             raise self._faults.refusal(
                 "wants to call a tool, and was offered none.", "Look at its extra_body."
             )
-        native = self._origin.sign(items.items)
+        native = self.origin.sign(items.items)
         return replace(last, finish=FinishReason.TOOL_CALLS, tool_calls=calls, native=native)
 
 

@@ -136,7 +136,7 @@ class VllmWorker:
             price,
             adapter,
         )
-        self._origin = Origin(name, model)
+        self.origin = Origin(name, model)
 
     @property
     def name(self) -> str:
@@ -163,7 +163,7 @@ class VllmWorker:
                     if chunk.calls and finish is FinishReason.STOP:
                         calls = tuple(tools.call("", each.name, each.arguments) for each in chunk.calls)
                         turn = _turn("".join(said), "".join(thoughts), calls)
-                        native = self._origin.sign(turn) if any(thoughts) else None
+                        native = self.origin.sign(turn) if any(thoughts) else None
                         delta = replace(
                             delta, finish=FinishReason.TOOL_CALLS, tool_calls=calls, native=native
                         )
@@ -174,7 +174,7 @@ class VllmWorker:
             raise
 
     def _across(self, call: Call) -> EngineCall:
-        messages = self._origin.messages(call, keep_foreign=True)
+        messages = self.origin.messages(call, keep_foreign=True)
         tools = WireTools(call.tools, history=any(message.tool_calls for message in messages))
         offered: dict[str, Any] = tools_json(tools, takes_strict=False)
         return EngineCall(
