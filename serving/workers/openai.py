@@ -32,15 +32,14 @@ from conductor.model.messages import Image, Message, Text
 from conductor.model.operation import CallKind
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 from serving.egress.client import guard
-from serving.schemas.openai import response_format
 from serving.workers.account import Account
-from serving.workers.chat_chunks import ChatChunk, ChunkReader, fields
+from serving.workers.chat_chunks import ChatChunk, ChunkReader, fields, together, words_of
 from serving.workers.chat_errors import error_code, status_in_stream
 from serving.workers.chat_tools import CallCollector, messages_json, tools_json
 from serving.workers.clouds import azure_client, credential_errors, entra_tokens
 from serving.workers.http_errors import error_text
 from serving.workers.http_guard import bound_response, end_with_connection
-from serving.workers.images import split_data_url
+from serving.workers.openai_content import part_json, response_format_of
 from serving.workers.openai_embeddings import embedding_delta, embedding_request
 from serving.workers.openai_options import logprobs_of, options_json
 from serving.workers.openai_usage import cost_of, usage_of
@@ -139,7 +138,7 @@ class OpenAIWorker:
                         for chunk in chunks:
                             last = self._last(chunk, last, check)
                             collector.add(chunk.choice.delta if chunk.choice else None)
-                    words = [said for chunk in chunks if any(said := _words(chunk))]
+                    words = [said for chunk in chunks if any(said := words_of(chunk))]
                     likely = (
                         tuple(each for chunk in chunks for each in logprobs_of(chunk))
                         if wants_logprobs
@@ -151,7 +150,7 @@ class OpenAIWorker:
                     so_far = None if last.finish else last.usage  # the end says the rest
                     pieces = len(words) if call.coalesce else 1
                     is_one = (call.coalesce or wants_logprobs) and words
-                    for text, reasoning in [_together(words)] if is_one else words:
+                    for text, reasoning in [together(words)] if is_one else words:
                         yield Delta(
                             text, reasoning, usage=so_far, model=last.model, pieces=pieces, logprobs=likely
                         )
@@ -275,7 +274,7 @@ class OpenAIWorker:
         if not message.has_image or message.role != "user":
             return message.text
         try:
-            return [_part(part) for part in message.parts if isinstance(part, Text | Image)]
+            return [part_json(part) for part in message.parts if isinstance(part, Text | Image)]
         except ValueError as exc:
             raise self._faults.refusal(f"was not asked: {exc}.") from exc
 
@@ -345,35 +344,3 @@ def _address(account: Account, sdk: openai.AsyncOpenAI) -> httpx2.URL:
 def _endpoint(url: httpx2.URL, path: str) -> httpx2.URL:
     """`path` below `url`; its query, such as Azure's `api-version`, stays."""
     return url.copy_with(path=url.path.rstrip("/") + path)
-
-
-def _words(chunk: ChatChunk) -> tuple[str, str]:
-    """Of the answer, and of thoughts."""
-    choice = chunk.choice
-    delta = choice.delta if choice else None
-    if delta is None:
-        return (choice.text or "" if choice else ""), ""
-    thought = delta.reasoning_content or delta.reasoning
-    return delta.content or delta.refusal or "", thought if isinstance(thought, str) else ""
-
-
-def _together(words: list[tuple[str, str]]) -> tuple[str, str]:
-    """As one piece: where nobody reads along, nobody misses the seams."""
-    return "".join(text for text, _ in words), "".join(thought for _, thought in words)
-
-
-def _part(part: Text | Image) -> dict[str, object]:
-    if isinstance(part, Image):
-        if part.url.startswith("data:"):
-            split_data_url(part.url)  # to refuse here what the server would refuse later
-        return {"type": "image_url", "image_url": {"url": part.url, "detail": part.detail}}
-    return {"type": "text", "text": part.text}
-
-
-def response_format_of(call: Call) -> dict[str, object] | None:
-    if call.answer_format is not None:
-        return response_format(call.answer_format)
-    if call.grammar is None or call.grammar.json_schema is None:
-        return None
-    schema = {"name": call.site.operation, "strict": True, "schema": call.grammar.json_schema}
-    return {"type": "json_schema", "json_schema": schema}

@@ -19,7 +19,8 @@ from serving.workers.account import Account
 from serving.workers.chat_chunks import EventReader, fields
 from serving.workers.chat_errors import error_code, status_in_stream
 from serving.workers.http_errors import error_text
-from serving.workers.openai import OpenAIWorker, response_format_of
+from serving.workers.openai import OpenAIWorker
+from serving.workers.openai_content import response_format_of
 from serving.workers.pictures import check_pictures
 from serving.workers.responses_items import ItemCollector, input_json, tools_json
 from serving.workers.stall_timer import StallTimer
