@@ -32,7 +32,7 @@ from serving.deployments.coalescing import coalesce
 from serving.deployments.engine_load import EngineLoad
 from serving.deployments.loopback import listen_on_loopback
 from serving.deployments.media import inline_pictures
-from serving.deployments.tool_parsing import ToolReader
+from serving.deployments.tool_parsing import ToolReader, check_parser
 from serving.lora.adapters import AdapterError
 from serving.telemetry.spans import find_endpoint, outgoing_headers
 from serving.workers.vllm import Chunk, EngineCall, WrittenCall
@@ -61,6 +61,7 @@ class Engine:
         cpu_start.prepare(arguments)
         template_kwargs = arguments.pop("chat_template_kwargs", {})
         self._tool_parser: str = arguments.pop("tool_call_parser", "")
+        check_parser(self._tool_parser)
         self._chat = ChatParams(chat_template_kwargs={"add_generation_prompt": True, **template_kwargs})
         self._load = EngineLoad()
         loggers: list[Any] = [self._load.for_engine, RayPrometheusStatLogger]

@@ -15,6 +15,19 @@ from vllm.tool_parsers import ToolParserManager
 from serving.workers.vllm import EngineCall, WrittenCall
 
 
+def check_parser(name: str) -> None:
+    """Load the parser before any call wants it.
+
+    Args:
+        name: vLLM's; empty: none is wanted.
+
+    Raises:
+        KeyError: vLLM has no such parser.
+    """
+    if name:
+        ToolParserManager.get_tool_parser(name)
+
+
 @dataclass(frozen=True, slots=True)
 class ToolReader:
     """Reads one answer.

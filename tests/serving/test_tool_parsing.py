@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
-from serving.deployments.tool_parsing import ToolReader
+from serving.deployments.tool_parsing import ToolReader, check_parser
 from serving.workers.vllm import EngineCall, WrittenCall
 
 READ: dict[str, Any] = {
@@ -64,6 +64,8 @@ def test_a_named_tool_gets_the_answer_as_its_arguments(tokenizer: Any):
     assert named.read('{"path": "a"}') == ("", (WrittenCall("read", '{"path": "a"}'),))
 
 
-def test_a_parser_that_vllm_does_not_have_is_an_error(tokenizer: Any):
-    with pytest.raises(KeyError):
-        ToolReader.of("no-such-parser", tokenizer, EngineCall([], tools=[READ]))
+def test_a_parser_that_vllm_does_not_have_is_an_error_before_any_call():
+    check_parser("")
+    check_parser("hermes")
+    with pytest.raises(KeyError, match="no-such-parser"):
+        check_parser("no-such-parser")
