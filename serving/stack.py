@@ -22,6 +22,7 @@ from serving.schemas import anthropic, gemini, openai, vllm
 from serving.schemas.translation import Translate, translate_to_words
 from serving.settings.known_models import accepts_of
 from serving.settings.settings import Settings
+from serving.settings.tool_use import calls_tools
 from serving.settings.workers import (
     API_SETTINGS,
     ApiSettings,
@@ -31,6 +32,7 @@ from serving.settings.workers import (
 )
 from serving.telemetry.spans import PROVIDERS
 from serving.workers.bounded import Bounded
+from serving.workers.own_turns import Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +141,8 @@ def _fail_over(own: WorkerSettings, stacks: Mapping[str, Stack], settings: Setti
         return stacks[own.name].top
     line = [own, *(settings.worker(name) for name in own.fallbacks)]
     blind = [each.name for each in line if not each.sees_images]
-    return FailingOver([stacks[each.name].top for each in line], blind)
+    toolless = [each.name for each in line if calls_tools(each, settings) is False]
+    return FailingOver([stacks[each.name].top for each in line], blind, toolless)
 
 
 def build_stacks(clients: Mapping[str, Worker], settings: Settings, health: Health) -> dict[str, Stack]:
@@ -180,7 +183,9 @@ def _deployments(
         requests, tokens = (
             Rate(most) if most else None for most in (said.requests_per_minute, said.tokens_per_minute)
         )
-        found.append(Deployment(said.name, called, called, known, said.weight, requests, tokens))
+        origin = getattr(clients[place], "origin", None)
+        account = origin.account if isinstance(origin, Origin) else ""
+        found.append(Deployment(said.name, called, called, known, said.weight, requests, tokens, account))
     return found
 
 

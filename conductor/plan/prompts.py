@@ -66,7 +66,9 @@ class Prompts:
             if self.conductor is None
             else self.conductor.replace("{max_steps}", str(max_steps))
         )
-        team = "\n".join(self._line(number, member) for number, member in enumerate(pool))
+        team = "\n".join(
+            self._line(number, member, has_tools=bool(tools)) for number, member in enumerate(pool)
+        )
         system = f"{what}\n{how}\nThe team:\n{team}"
         shown = [part for part in (describe_tools(tools, layout), _question(conversation)) if part]
         return [Message.of("system", system), Message.of("user", "\n\n".join(shown))]
@@ -92,8 +94,8 @@ class Prompts:
         )
         return [*asked, Message.of("assistant", written or "(nothing)"), Message.of("user", verdict)]
 
-    def _line(self, number: int, member: PoolMember) -> str:
-        fills = {"number": str(number), "card": _card(member), "facts": _facts(member)}
+    def _line(self, number: int, member: PoolMember, *, has_tools: bool) -> str:
+        fills = {"number": str(number), "card": _card(member), "facts": _facts(member, has_tools=has_tools)}
         return _FILL.sub(lambda name: fills[name[1]], self.worker)
 
 
@@ -191,14 +193,16 @@ def _card(member: PoolMember) -> str:
     return " ".join(member.card.split()) or FALLBACK_CARD
 
 
-def _facts(member: PoolMember) -> str:
-    """What is known of a worker's price, speed and limits, in a line of its own; empty where nothing is."""
+def _facts(member: PoolMember, *, has_tools: bool) -> str:
+    """What is known of a worker's price, speed and limits, in a line of its own; empty where nothing is. That it calls
+    no tools is said only where there are some: prompts without tools stay as conductors learned them.
+    """
     facts = [
         _price(member.price) if member.price else "",
         f"{member.tokens_per_s:g} tokens/s" if member.tokens_per_s else "",
         f"context of {member.context_tokens:,} tokens" if member.context_tokens else "",
         "sees images" if member.sees_images else "",
-        "cannot call tools" if member.calls_tools is False else "",
+        "cannot call tools" if has_tools and member.calls_tools is False else "",
     ]
     known = "; ".join(fact for fact in facts if fact)
     return f"\n   ({known})" if known else ""

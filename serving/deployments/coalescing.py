@@ -35,4 +35,8 @@ async def coalesce(
 
 def after(held: Chunk, chunk: Chunk) -> Chunk:
     """Both as one; counts are running totals, so the later ones hold."""
-    return chunk._replace(text=held.text + chunk.text, reasoning=held.reasoning + chunk.reasoning)
+    return chunk._replace(
+        text=held.text + chunk.text,
+        reasoning=held.reasoning + chunk.reasoning,
+        calls=held.calls + chunk.calls,
+    )

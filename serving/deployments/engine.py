@@ -10,6 +10,7 @@ import os
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, cast
 
 from vllm.engine.arg_utils import AsyncEngineArgs
@@ -31,9 +32,10 @@ from serving.deployments.coalescing import coalesce
 from serving.deployments.engine_load import EngineLoad
 from serving.deployments.loopback import listen_on_loopback
 from serving.deployments.media import inline_pictures
+from serving.deployments.tool_parsing import ToolReader, check_parser
 from serving.lora.adapters import AdapterError
 from serving.telemetry.spans import find_endpoint, outgoing_headers
-from serving.workers.vllm import Chunk, EngineCall
+from serving.workers.vllm import Chunk, EngineCall, WrittenCall
 
 MOST_CHARS_A_TOKEN = 128
 """The longest tokens of today's vocabularies, which are runs of blanks."""
@@ -47,7 +49,8 @@ class Engine:
 
     Args:
         model: a folder, or a hub's name.
-        engine: vLLM's engine arguments; and `chat_template_kwargs`, such as `{enable_thinking: false}`.
+        engine: vLLM's engine arguments; `chat_template_kwargs`, such as `{enable_thinking: false}`; and
+            `tool_call_parser`, vLLM's name of the parser of the model's calls of tools, such as `hermes`.
         messages_per_s: see `Scale.messages_per_s`.
     """
 
@@ -57,6 +60,8 @@ class Engine:
         arguments: Any = {"model": model, "otlp_traces_endpoint": find_endpoint(os.environ), **engine}
         cpu_start.prepare(arguments)
         template_kwargs = arguments.pop("chat_template_kwargs", {})
+        self._tool_parser: str = arguments.pop("tool_call_parser", "")
+        check_parser(self._tool_parser)
         self._chat = ChatParams(chat_template_kwargs={"add_generation_prompt": True, **template_kwargs})
         self._load = EngineLoad()
         loggers: list[Any] = [self._load.for_engine, RayPrometheusStatLogger]
@@ -154,9 +159,11 @@ class Engine:
         if room < 1:
             raise ContextOverflow(f"The prompt has {n_prompt} tokens; the model reads {self._max_model_len}.")
         adapter = await self._adapters.lora_request(call.adapter) if call.adapter else None
+        reader = self._tool_reader(call)
+        held = ""
         outputs = self._engine.generate(
             prompt,
-            self._sampling(call, room),
+            self._sampling(call, room, reader),
             uuid.uuid4().hex,
             lora_request=adapter,
             trace_headers=outgoing_headers() or None,
@@ -171,7 +178,21 @@ class Engine:
                 n_reasoning += len(completion.token_ids) if reasoning else 0
                 finish = _finish(completion.finish_reason)
                 n_cached = output.num_cached_tokens or 0
-                yield Chunk(text, reasoning, finish, n_prompt, n_cached, n_output, n_reasoning)
+                calls: tuple[WrittenCall, ...] = ()
+                if reader is not None:  # words that may be a call are not shown
+                    held, text = held + text, ""
+                    text, calls = reader.read(held) if finish else (text, calls)
+                yield Chunk(text, reasoning, finish, n_prompt, n_cached, n_output, n_reasoning, calls)
+
+    def _tool_reader(self, call: EngineCall) -> ToolReader | None:
+        """Who reads the calls of tools in the answer; None where none are offered."""
+        if not call.tools or call.tool_choice == "none":
+            return None
+        if not self._tool_parser:
+            raise WorkerRefused(
+                "its engine reads no calls of tools: its settings name no `tool_call_parser`."
+            )
+        return ToolReader.of(self._tool_parser, self._engine.get_tokenizer(), call)
 
     async def _render(self, call: EngineCall) -> EngineInput:
         call = await inline_pictures(call, self._media_hosts)
@@ -185,7 +206,10 @@ class Engine:
         if call.is_text:
             text = "".join(part for message in call.messages for part in _texts(message["content"]))
             return (await self._engine.renderer.render_cmpl_async([{"prompt": text}]))[0]
-        _, prompts = await self._engine.renderer.render_chat_async([cast(Any, call.messages)], self._chat)
+        chat = self._chat
+        if call.tools:
+            chat = replace(chat, chat_template_kwargs={**chat.chat_template_kwargs, "tools": call.tools})
+        _, prompts = await self._engine.renderer.render_chat_async([cast(Any, call.messages)], chat)
         return prompts[0]
 
     def _engine_error(self, error: Exception) -> WorkerError:
@@ -196,7 +220,7 @@ class Engine:
             )
         return WorkerRefused("its engine refused the call as it was asked.", detail=f"vLLM said: {text}")
 
-    def _sampling(self, call: EngineCall, room: int) -> SamplingParams:
+    def _sampling(self, call: EngineCall, room: int, reader: ToolReader | None) -> SamplingParams:
         given = {"temperature": call.temperature, "top_p": call.top_p, "seed": call.seed}
         defaults: dict[str, Any] = self._engine.model_config.get_diff_sampling_param()
         chosen: Any = {
@@ -209,7 +233,8 @@ class Engine:
             **call.penalties,
             max_tokens=min(call.max_tokens or room, room),
             stop=list(call.stop),
-            structured_outputs=_constraint(call),
+            structured_outputs=_constraint(call) or (reader.constraint if reader else None),
+            skip_special_tokens=not (reader and reader.keeps_special_tokens),
             output_kind=RequestOutputKind.DELTA,
         )
 

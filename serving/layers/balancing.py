@@ -30,6 +30,7 @@ class Deployment:
         health: of its newest calls.
         weight: its share.
         requests, tokens: how many it may be sent; None: any number.
+        account: whose turns its model takes back as they were; see `Native.account`.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Deployment:
     weight: float
     requests: Rate | None = None
     tokens: Rate | None = None
+    account: str = ""
 
     @property
     def wait_s(self) -> float:
@@ -66,6 +68,9 @@ class Balancing:
     """`deployments` as the worker `name`. A call goes to one of them, drawn by weight among those that are well
     and have a free slot; then to the others of these, then to full ones, then to those that are left alone.
     One that has reached its rate is not asked.
+
+    A conversation that one of them has begun (with calls of tools) goes on there while it is well: no other can be
+    sent its signed thoughts.
 
     An error before the first token moves on to the next, unless any of them would say the same: the prompt was
     refused, or is too long.
@@ -97,7 +102,7 @@ class Balancing:
 
     async def _open_one(self, opened: AsyncExitStack, call: Call) -> tuple[Deployment, Reply]:
         failed: list[Attempt] = []
-        line = self._line()
+        line = self._line(call)
         for deployment in line:
             began_s = time.monotonic()
             site = replace(call.site, attempt=call.site.attempt + len(failed))
@@ -118,8 +123,9 @@ class Balancing:
                 return deployment, reply
         raise AssertionError("the line is not empty")
 
-    def _line(self) -> list[Deployment]:
-        """Who is asked, in order: drawn by weight without putting back, then by reluctance.
+    def _line(self, call: Call) -> list[Deployment]:
+        """Who is asked, in order: drawn by weight without putting back, then by reluctance; of those that are well,
+        the one that wrote the newest turn first.
 
         Raises:
             WorkerBusy: every one has reached its rate.
@@ -135,7 +141,18 @@ class Balancing:
             )
         # The least of exponential draws is each one's with a chance of its weight over all of them.
         drawn = sorted(free, key=lambda each: random.expovariate(each.weight))
-        return sorted(drawn, key=lambda each: each.reluctance)
+        writer = self._writer(call)
+
+        def reluctance(each: Deployment) -> tuple[float, bool, bool]:
+            rest_s, is_full = each.reluctance
+            return rest_s, not writer or each.account != writer, is_full
+
+        return sorted(drawn, key=reluctance)
+
+    def _writer(self, call: Call) -> str:
+        """The account that wrote the newest native turn of this worker's; empty: none."""
+        turns = (message.native for message in reversed(call.messages) if message.native)
+        return next((native.account for native in turns if native.worker == self._name), "")
 
 
 def _estimate(call: Call) -> int:

@@ -16,15 +16,19 @@ class FailingOver:
     over like an outage.
     """
 
-    def __init__(self, workers: Sequence[Worker], blind: Collection[str] = ()) -> None:
-        """Knows who sees.
+    def __init__(
+        self, workers: Sequence[Worker], blind: Collection[str] = (), toolless: Collection[str] = ()
+    ) -> None:
+        """Knows who sees, and who calls tools.
 
         Args:
             workers: in the order in which they are asked.
             blind: the names of those that see no pictures. After a first one that sees they are not asked
                 about a picture.
+            toolless: the names of those that call no tools. After a first one that does they are not offered
+                any.
         """
-        self._workers, self._blind = workers, frozenset(blind)
+        self._workers, self._blind, self._toolless = workers, frozenset(blind), frozenset(toolless)
 
     @property
     def name(self) -> str:
@@ -57,11 +61,13 @@ class FailingOver:
 
     def _line(self, call: Call) -> Sequence[Worker]:
         """Who is asked, in order: only those whom the call's permit allows; only those who see, where the
-        first one does and the call shows a picture.
+        first one does and the call shows a picture; likewise for tools.
         """
         if call.site.operation == "embeddings":
             return self._workers[:1]  # another model's vectors mean something else
         line = [worker for worker in self._workers if call.permit.allows(worker.name)]
+        if call.tools and self.name not in self._toolless:
+            line = [worker for worker in line if worker.name not in self._toolless]
         if self.name in self._blind or not any(message.has_image for message in call.messages):
             return line or self._workers[:1]  # who says that it may not be asked
         return [worker for worker in line if worker.name not in self._blind] or self._workers[:1]

@@ -22,7 +22,8 @@ UNREAD = Delta(
 async def cut_at(
     stops: Sequence[str], deltas: AsyncIterator[Delta], deadline_at_s: float | None = None
 ) -> AsyncGenerator[Delta]:
-    """`deltas` up to the first of `stops`, finished as `stop`. Thoughts are not searched.
+    """`deltas` up to the first of `stops`, finished as `stop`. Thoughts and calls of tools are not searched; calls
+    after the cut are not made.
 
     Words are shown as they come, but for an end that may become a stop sequence. After the cut the rest is
     read and thrown away: the last delta says what the call cost. A rest that takes long is left, and the
@@ -47,8 +48,10 @@ async def cut_at(
                 else len(held) - _pending_chars(held, stops)
             )
             text, held = held[:shown], held[shown:]
-            yield replace(delta, text=text, finish=None if was_cut else delta.finish)
-            if was_cut:
+            if not was_cut:
+                yield replace(delta, text=text)
+            else:
+                yield replace(delta, text=text, finish=None, tool_calls=(), native=None)
                 async for account in _accounts(deltas, deadline_at_s):
                     yield account
                 break

@@ -161,7 +161,8 @@ class VllmSettings(_WorkerBase):
     """Another vllm worker whose engine answers for this one too; its model, engine and scale are that
     one's."""
     engine: dict[str, Any] = Field(default_factory=dict)
-    """vLLM's own engine arguments, by vLLM's names."""
+    """vLLM's own engine arguments, by vLLM's names; `chat_template_kwargs`; and `tool_call_parser`, vLLM's name of
+    the parser for the model's calls of tools, such as `hermes`: without one its workers call none."""
     adapter: str | None = None
     """A LoRA adapter, put over the model for this worker's calls: a folder, or an address in an object
     store (`s3://`, `gs://`, `abfss://`), that ends in a name such as `conductor@1a2b3c4d`; see

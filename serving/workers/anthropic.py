@@ -34,6 +34,7 @@ from serving.egress.client import guard
 from serving.schemas.anthropic import output_format
 from serving.workers.account import NO_KEY, Account
 from serving.workers.anthropic_tools import TurnCollector, tools_json, turns_json
+from serving.workers.anthropic_usage import usage_of
 from serving.workers.clouds import credential_errors, google_credentials
 from serving.workers.http_errors import ErrorMapper, error_text
 from serving.workers.http_guard import bound_response
@@ -83,7 +84,7 @@ class AnthropicWorker:
             account: its `base_url` is without `/v1`; None: Anthropic, or what the environment's
                 ANTHROPIC_BASE_URL says.
         """
-        self.name, self._account, self._origin = account.name, account, account.origin
+        self.name, self._account, self.origin = account.name, account, account.origin
         self._client = _client(account)
         self._faults = account.faults("Anthropic", "ANTHROPIC_API_KEY", self._client.base_url)
 
@@ -143,7 +144,7 @@ class AnthropicWorker:
                 "wants to call a tool, and was offered none.", "Look at its extra_body."
             )
         try:
-            return replace(last, tool_calls=calls, native=self._origin.sign(turn.turn()))
+            return replace(last, tool_calls=calls, native=self.origin.sign(turn.turn()))
         except ValueError as exc:
             raise self._faults.garble_error() from exc
 
@@ -191,7 +192,7 @@ class AnthropicWorker:
         """The conversation without its system messages. While it thinks, the API refuses calls without thoughts;
         without tools, any calls.
         """
-        messages = self._origin.messages(call, keep_foreign=not thinks and bool(call.tools.tools))
+        messages = self.origin.messages(call, keep_foreign=not thinks and bool(call.tools.tools))
         try:
             return turns_json(messages, _block)
         except ValueError as exc:
@@ -201,7 +202,7 @@ class AnthropicWorker:
         match event.type:
             case "message_start":
                 model: object = getattr(event.message, "model", None)
-                usage = _usage(getattr(event.message, "usage", None), None, check)
+                usage = usage_of(getattr(event.message, "usage", None), None, check)
                 return Delta(usage=usage, model=model if isinstance(model, str) else None)
             case "content_block_start":
                 block = event.content_block
@@ -213,7 +214,7 @@ class AnthropicWorker:
                     Delta(reasoning=event.delta.thinking) if event.delta.type == "thinking_delta" else Delta()
                 )
             case "message_delta":
-                usage = _usage(getattr(event, "usage", None), before, check)
+                usage = usage_of(getattr(event, "usage", None), before, check)
                 return Delta(finish=self._finish(event.delta.stop_reason), usage=usage)
             case _:
                 return Delta()
@@ -306,35 +307,6 @@ def thinking_for(
     if effort in ("none", "minimal"):
         return {"type": "disabled"}, "low"
     return {"type": "adaptive", "display": "summarized"}, effort
-
-
-def _usage(reported: object, before: Usage | None, check: UsageCheck) -> Usage | None:
-    """Ours from theirs, which the SDK does not check. A later message may leave out what it has said
-    already: then what was `before` stays.
-    """
-
-    def count(name: str, of: object = reported) -> int | None:
-        return check.count(name, getattr(of, name, None))
-
-    fresh, read, written = (
-        count(name) for name in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-    )
-    written_1h = count("ephemeral_1h_input_tokens", getattr(reported, "cache_creation", None))
-    thoughts = count("thinking_tokens", getattr(reported, "output_tokens_details", None))
-    said = count("output_tokens")
-    if said is None:
-        return None
-    earlier = before or Usage()
-    cached = earlier.cached_input_tokens if read is None else read
-    written = earlier.cache_write_tokens if written is None else written
-    return check.usage(
-        earlier.input_tokens if fresh is None else fresh + cached + written,
-        said,
-        cached,
-        earlier.reasoning_tokens if thoughts is None else thoughts,
-        written,
-        earlier.cache_write_1h_tokens if written_1h is None else written_1h,
-    )
 
 
 def _has_calls(turns: list[dict[str, object]]) -> bool:

@@ -72,6 +72,21 @@ class ChatChunk(msgspec.Struct):
         return None
 
 
+def words_of(chunk: ChatChunk) -> tuple[str, str]:
+    """The words of the answer in a chunk, and of thoughts."""
+    choice = chunk.choice
+    delta = choice.delta if choice else None
+    if delta is None:
+        return (choice.text or "" if choice else ""), ""
+    thought = delta.reasoning_content or delta.reasoning
+    return delta.content or delta.refusal or "", thought if isinstance(thought, str) else ""
+
+
+def together(words: list[tuple[str, str]]) -> tuple[str, str]:
+    """As one piece: where nobody reads along, nobody misses the seams."""
+    return "".join(text for text, _ in words), "".join(thought for _, thought in words)
+
+
 def fields(value: object) -> dict[str, object]:
     """The fields of a JSON object; none where it is something else."""
     return cast(dict[str, object], value) if isinstance(value, dict) else {}

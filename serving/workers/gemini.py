@@ -36,6 +36,7 @@ from serving.workers.account import Account
 from serving.workers.clouds import credential_errors, google_credentials, vertex_address
 from serving.workers.gemini_stream import check_usage_counts
 from serving.workers.gemini_tools import PartCollector, contents_json, tools_config
+from serving.workers.gemini_usage import usage_of
 from serving.workers.http_errors import ErrorMapper
 from serving.workers.http_guard import bound_response
 from serving.workers.images import media_type_of, split_data_url
@@ -88,7 +89,7 @@ class GeminiWorker:
         Args:
             account: of the Gemini API or of Vertex AI; its `base_url` is without the API's version.
         """
-        self.name, self._account, self._origin = account.name, account, account.origin
+        self.name, self._account, self.origin = account.name, account, account.origin
         address = (account.base_url or vertex_address(account.access) or DEFAULT_BASE_URL).rstrip("/")
         self._host = httpx2.URL(address).host
         self._http = guard(
@@ -173,7 +174,7 @@ class GeminiWorker:
                 "wants to call a tool, and was offered none.", "Look at its extra_body."
             )
         calls = turn.calls(tools)
-        native = self._origin.sign(turn.turn(calls))
+        native = self.origin.sign(turn.turn(calls))
         return replace(last, finish=FinishReason.TOOL_CALLS, tool_calls=calls, native=native)
 
     async def _arrivals(
@@ -223,7 +224,7 @@ class GeminiWorker:
     def _contents(self, call: Call) -> list[dict[str, object]]:
         """The conversation without its system messages."""
         try:
-            return contents_json(self._origin.messages(call), _part)
+            return contents_json(self.origin.messages(call), _part)
         except ValueError as exc:
             raise self._faults.refusal(f"was not asked: {exc}.") from exc
 
@@ -317,26 +318,8 @@ def _delta(chunk: types.GenerateContentResponse, check: UsageCheck) -> Delta:
     return Delta(
         text="".join(part.text or "" for part in parts if not part.thought),
         reasoning="".join(part.text or "" for part in parts if part.thought),
-        usage=_usage(chunk.usage_metadata, check),
+        usage=usage_of(chunk.usage_metadata, check),
         model=chunk.model_version,
-    )
-
-
-def _usage(reported: types.GenerateContentResponseUsageMetadata | None, check: UsageCheck) -> Usage | None:
-    if reported is None:
-        return None
-    read, tools, written, thoughts, cached = (
-        check.count(name, getattr(reported, name))
-        for name in (
-            "prompt_token_count",
-            "tool_use_prompt_token_count",
-            "candidates_token_count",
-            "thoughts_token_count",
-            "cached_content_token_count",
-        )
-    )
-    return check.usage(
-        None if read is None else read + (tools or 0), (written or 0) + (thoughts or 0), cached, thoughts
     )
 
 

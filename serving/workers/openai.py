@@ -31,7 +31,6 @@ from conductor.errors import WorkerError, WorkerUnavailable
 from conductor.model.messages import Image, Message, Text
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 from serving.egress.client import guard
-from serving.schemas.openai import response_format
 from serving.workers.account import Account
 from serving.workers.chat_chunks import ChatChunk, ChunkReader, fields, together, words_of
 from serving.workers.chat_errors import error_code, status_in_stream
@@ -39,7 +38,7 @@ from serving.workers.chat_tools import CallCollector, messages_json, tools_json
 from serving.workers.clouds import azure_client, credential_errors, entra_tokens
 from serving.workers.http_errors import error_text
 from serving.workers.http_guard import bound_response, end_with_connection
-from serving.workers.images import split_data_url
+from serving.workers.openai_content import part_json, response_format_of
 from serving.workers.openai_embeddings import embedding_delta, embedding_request
 from serving.workers.openai_endpoints import address, endpoints
 from serving.workers.openai_options import logprobs_of, options_json
@@ -73,7 +72,7 @@ class OpenAIWorker:
             account: its `base_url` is up to and with `/v1`; None: OpenAI, or what the environment's
                 OPENAI_BASE_URL says.
         """
-        self.name, self._account, self._origin = account.name, account, account.origin
+        self.name, self._account, self.origin = account.name, account, account.origin
         self._http: httpx2.AsyncClient = guard(
             openai.DefaultAioHttpClient(
                 timeout=account.timeout,
@@ -167,7 +166,7 @@ class OpenAIWorker:
                     "wants to call a tool, and was offered none.", "Look at its extra_body."
                 )
             calls, turn = collector.calls(tools), collector.turn(text)
-            native = None if turn is None else self._origin.sign(turn)
+            native = None if turn is None else self.origin.sign(turn)
             return replace(last, finish=FinishReason.TOOL_CALLS, tool_calls=calls, native=native)
         return last
 
@@ -230,7 +229,7 @@ class OpenAIWorker:
         )
 
     def _request(self, call: Call) -> dict[str, Any]:
-        messages = self._origin.messages(call, keep_foreign=True)
+        messages = self.origin.messages(call, keep_foreign=True)
         tools = WireTools(call.tools, history=any(message.tool_calls for message in messages))
         usual = "max_completion_tokens" if self._is_openai else "max_tokens"
         longest = self._account.accepts.output_limit_field or usual
@@ -269,7 +268,7 @@ class OpenAIWorker:
         if not message.has_image or message.role != "user":
             return message.text
         try:
-            return [_part(part) for part in message.parts if isinstance(part, Text | Image)]
+            return [part_json(part) for part in message.parts if isinstance(part, Text | Image)]
         except ValueError as exc:
             raise self._faults.refusal(f"was not asked: {exc}.") from exc
 
@@ -327,20 +326,3 @@ class OpenAIWorker:
         return self._faults.by_status(
             response.status_code, error_text(error), response.headers, error_code(error)
         )
-
-
-def _part(part: Text | Image) -> dict[str, object]:
-    if isinstance(part, Image):
-        if part.url.startswith("data:"):
-            split_data_url(part.url)  # to refuse here what the server would refuse later
-        return {"type": "image_url", "image_url": {"url": part.url, "detail": part.detail}}
-    return {"type": "text", "text": part.text}
-
-
-def response_format_of(call: Call) -> dict[str, object] | None:
-    if call.answer_format is not None:
-        return response_format(call.answer_format)
-    if call.grammar is None or call.grammar.json_schema is None:
-        return None
-    schema = {"name": call.site.operation, "strict": True, "schema": call.grammar.json_schema}
-    return {"type": "json_schema", "json_schema": schema}

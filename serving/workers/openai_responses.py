@@ -19,7 +19,8 @@ from serving.workers.account import Account
 from serving.workers.chat_chunks import EventReader, fields
 from serving.workers.chat_errors import error_code, status_in_stream
 from serving.workers.http_errors import error_text
-from serving.workers.openai import OpenAIWorker, response_format_of
+from serving.workers.openai import OpenAIWorker
+from serving.workers.openai_content import response_format_of
 from serving.workers.pictures import check_pictures
 from serving.workers.responses_items import ItemCollector, input_json, tools_json
 from serving.workers.stall_timer import StallTimer
@@ -87,7 +88,7 @@ class OpenAIResponsesWorker(OpenAIWorker):
 
     def _body(self, call: Call) -> dict[str, Any]:
         thinks = self._account.accepts.thinks(call.sampling.effort)
-        messages = self._origin.messages(call, keep_foreign=not thinks)
+        messages = self.origin.messages(call, keep_foreign=not thinks)
         tools = WireTools(call.tools, history=any(message.tool_calls for message in messages))
         try:
             items = input_json(messages, takes_custom=self._is_openai)
@@ -152,7 +153,7 @@ class OpenAIResponsesWorker(OpenAIWorker):
             raise self._faults.refusal(
                 "wants to call a tool, and was offered none.", "Look at its extra_body."
             )
-        native = self._origin.sign(items.items)
+        native = self.origin.sign(items.items)
         return replace(last, finish=FinishReason.TOOL_CALLS, tool_calls=calls, native=native)
 
 

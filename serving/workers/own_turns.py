@@ -22,16 +22,16 @@ class Origin:
     """
 
     def __init__(self, worker: str, account: str) -> None:
-        self._worker, self._account = worker, account
+        self.worker, self.account = worker, account
 
     def wrote(self, message: Message) -> bool:
         """Whether the turn goes back as it is."""
         native = message.native
-        return native is not None and (native.worker, native.account) == (self._worker, self._account)
+        return native is not None and (native.worker, native.account) == (self.worker, self.account)
 
     def sign(self, payload: object) -> Native:
         """A turn that has to come back."""
-        return Native(self._worker, self._account, payload)
+        return Native(self.worker, self.account, payload)
 
     def messages(self, call: Call, *, keep_foreign: bool = False) -> list[Message]:
         """The conversation of `call`, in which only its own turns are native.

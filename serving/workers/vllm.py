@@ -6,15 +6,18 @@ Knows what crosses the border to an engine's replica; does not know Ray, nor vLL
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 from conductor.errors import WorkerError
 from conductor.model.answer_format import AnswerFormat
-from conductor.model.messages import Image, Message, Text
+from conductor.model.messages import Image, Message, Text, ToolCall
 from conductor.model.operation import WireOptions
 from conductor.model.usage import FREE, Price, Usage
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
+from serving.workers.chat_tools import messages_json, tools_json
+from serving.workers.own_turns import Origin
+from serving.workers.wire_tools import WireTools
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,10 @@ class EngineCall:
     """The least time between two messages of the answer; the first and the last do not wait."""
     is_text: bool = False
     """The words of `messages` are the prompt as they stand: no chat template is laid around them."""
+    tools: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    """The tools that are offered, in OpenAI's form."""
+    tool_choice: str | dict[str, Any] | None = None
+    """OpenAI's; None: the model decides."""
     penalties: dict[str, Any] = field(default_factory=dict[str, Any])
     """`frequency_penalty`, `presence_penalty` and `logit_bias`, as vLLM's sampling parameters take them."""
 
@@ -46,6 +53,13 @@ class EngineCall:
 UNREAD_GAP_S = 0.25
 """Interval between usage updates for unstreamed answers: rare enough to be cheap, frequent enough that an
 aborted call's tokens are known."""
+
+
+class WrittenCall(NamedTuple):
+    """A call of a tool, as the model wrote it."""
+
+    name: str
+    arguments: str
 
 
 class Chunk(NamedTuple):
@@ -58,6 +72,8 @@ class Chunk(NamedTuple):
     cached_tokens: int
     output_tokens: int
     reasoning_tokens: int
+    calls: tuple[WrittenCall, ...] = ()
+    """Calls of tools; with the last piece."""
 
 
 class EngineClient(Protocol):
@@ -120,6 +136,7 @@ class VllmWorker:
             price,
             adapter,
         )
+        self.origin = Origin(name, model)
 
     @property
     def name(self) -> str:
@@ -131,22 +148,37 @@ class VllmWorker:
         return open_reply(self._name, self._model, self._deltas(call), self.price)
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
+        tools = WireTools(call.tools)
+        said, thoughts = list[str](), list[str]()
         try:
             async with aclosing(self._engine.generate(self._across(call), call.on_queued)) as chunks:
                 async for chunk in chunks:
                     usage = Usage(
                         chunk.input_tokens, chunk.output_tokens, chunk.cached_tokens, chunk.reasoning_tokens
                     )
+                    said.append(chunk.text)
+                    thoughts.append(chunk.reasoning)
                     finish = FinishReason(chunk.finish) if chunk.finish else None
-                    yield Delta(chunk.text, chunk.reasoning, finish, usage)
+                    delta = Delta(chunk.text, chunk.reasoning, finish, usage)
+                    if chunk.calls and finish is FinishReason.STOP:
+                        calls = tuple(tools.call("", each.name, each.arguments) for each in chunk.calls)
+                        turn = _turn("".join(said), "".join(thoughts), calls)
+                        native = self.origin.sign(turn) if any(thoughts) else None
+                        delta = replace(
+                            delta, finish=FinishReason.TOOL_CALLS, tool_calls=calls, native=native
+                        )
+                    yield delta
         except WorkerError as exc:
             exc.worker = self._name  # the engine does not know for which of its workers it was asked
             exc.args = (f"{self._name}: {exc.message}",)
             raise
 
     def _across(self, call: Call) -> EngineCall:
+        messages = self.origin.messages(call, keep_foreign=True)
+        tools = WireTools(call.tools, history=any(message.tool_calls for message in messages))
+        offered: dict[str, Any] = tools_json(tools, takes_strict=False)
         return EngineCall(
-            [_openai(message) for message in call.messages],
+            [line | {"content": line["content"] or ""} for line in messages_json(messages, _content)],
             call.sampling.max_output_tokens,
             call.sampling.temperature,
             call.sampling.top_p,
@@ -157,6 +189,8 @@ class VllmWorker:
             self._adapter,
             UNREAD_GAP_S if call.coalesce else 0.0,
             is_text=call.site.operation == "text_completion",
+            tools=offered.get("tools", []),
+            tool_choice=offered.get("tool_choice"),
             penalties=_penalties(call.sampling.options),
         )
 
@@ -171,9 +205,15 @@ def _penalties(options: WireOptions) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _openai(message: Message) -> dict[str, Any]:
+def _turn(text: str, reasoning: str, calls: Sequence[ToolCall]) -> dict[str, Any]:
+    """A turn with the thoughts that led to its calls, for the model's chat template."""
+    turn = Message("assistant", (Text(text), *calls))
+    return messages_json([turn], _content)[0] | {"reasoning": reasoning}
+
+
+def _content(message: Message) -> object:
     if not message.has_image:
-        return {"role": message.role, "content": message.text}
+        return message.text
     parts: list[dict[str, Any]] = []
     for part in message.parts:
         match part:
@@ -183,4 +223,4 @@ def _openai(message: Message) -> dict[str, Any]:
                 parts.append({"type": "image_url", "image_url": {"url": url}})
             case _:
                 pass
-    return {"role": message.role, "content": parts}
+    return parts

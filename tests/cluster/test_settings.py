@@ -18,7 +18,7 @@ from tests.serving.workers.subjects import Behaviour, ScriptedEngine
 
 CLUSTER = Path(__file__).resolve().parents[2] / "cluster"
 FILES = ("local.yaml", "gpu.yaml", "scripted.yaml")
-OURS = {"chat_template_kwargs"}
+OURS = {"chat_template_kwargs", "tool_call_parser"}
 """Keys under `engine` that the deployment takes for itself (serving/deployments/engine.py)."""
 
 

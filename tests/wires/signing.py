@@ -18,9 +18,9 @@ Json = dict[str, Any]
 class Signing(Protocol):
     """How one wire is checked and answered."""
 
-    path: str
-
     def respond(self, request: Request) -> Answer: ...
+
+    def events(self, request: Request, n_turns: int, calls: Any) -> list[bytes]: ...
 
 
 class Changed(Exception):

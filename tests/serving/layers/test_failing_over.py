@@ -1,9 +1,12 @@
 """Another worker instead: in order, only before the first token, and it says so."""
 
+from dataclasses import replace
+
 import pytest
 
 from conductor.errors import ContextOverflow, WorkerRefused, WorkerUnavailable
 from conductor.model.messages import Image, Message, Text
+from conductor.model.tools import Tool, Toolset
 from conductor.model.worker import Call, CallSite, Reply, Worker
 from serving.layers.failing_over import FailingOver
 from serving.layers.retrying import Retrying
@@ -105,3 +108,10 @@ async def test_every_call_of_a_step_has_a_number_of_its_own_whoever_is_asked():
     await ask(FailingOver(line), Call(CALL.messages, site=CallSite("wf_1", 0, 0, attempt=3)))
     made = [(worker.name, call.site.attempt) for worker in (first, second, third) for call in worker.calls]
     assert made == [("a", 3), ("a", 4), ("b", 5), ("c", 6)]
+
+
+async def test_tools_are_offered_to_those_that_call_some():
+    mute, calling = ScriptedWorker("b", ["B."]), ScriptedWorker("c", ["C."])
+    line = FailingOver([down("a"), mute, calling], toolless=["b"])
+    await ask(line, replace(CALL, tools=Toolset((Tool("read"),))))
+    assert [len(w.calls) for w in (mute, calling)] == [0, 1]

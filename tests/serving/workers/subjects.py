@@ -6,6 +6,7 @@ To add one: write an async context manager that takes a `Behaviour` and yields a
 
 import asyncio
 import copy
+import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -19,12 +20,15 @@ from serving.workers.account import Account
 from serving.workers.anthropic import AnthropicWorker
 from serving.workers.gemini import GeminiWorker
 from serving.workers.openai import OpenAIWorker
+from serving.workers.openai_responses import OpenAIResponsesWorker
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
-from serving.workers.vllm import Chunk, EngineCall, VllmWorker
+from serving.workers.scripted_calls import ScriptedCall
+from serving.workers.vllm import Chunk, EngineCall, VllmWorker, WrittenCall
 from tests.wires.anthropic import AnthropicWire
 from tests.wires.gemini import GeminiWire
 from tests.wires.openai import OpenAIWire
-from tests.wires.server import Answer, WireServer, serving, tokens
+from tests.wires.server import Answer, Request, WireServer, serving, tokens
+from tests.wires.signing import Signing, SigningAnthropic, SigningChat, SigningGemini, SigningResponses
 
 SECRET = "sk-podium-test-0123456789"
 MODEL = "the-model"
@@ -38,6 +42,8 @@ class Behaviour:
     text: str = "It is four."
     reasoning: str = ""
     finish: FinishReason = FinishReason.STOP
+    calls: tuple[tuple[str, dict[str, str]], ...] = ()
+    """Of tools, in place of the text."""
     fails: Failure | None = None
     """At once, before a word."""
     breaks_after_words: int | None = None
@@ -86,6 +92,7 @@ async def scripted(behaviour: Behaviour) -> AsyncIterator[Subject]:
         text=behaviour.text, reasoning=behaviour.reasoning, finish=behaviour.finish, usage=USAGE,
         error=behaviour.fails, retry_after_s=RETRY_AFTER_S, fail_after_tokens=behaviour.breaks_after_words,
         stall_after_tokens=behaviour.stalls_after_words,
+        calls=tuple(ScriptedCall(name, json.dumps(given)) for name, given in behaviour.calls),
     )  # fmt: skip
     worker = ScriptedWorker("w", [reply], model=MODEL, price=PRICE)
     yield Subject(worker, lambda: worker.open_calls, lambda: len(worker.calls), PRICE)
@@ -93,9 +100,14 @@ async def scripted(behaviour: Behaviour) -> AsyncIterator[Subject]:
 
 @asynccontextmanager
 async def openai(behaviour: Behaviour) -> AsyncIterator[Subject]:
-    finish = {"stop": "stop", "length": "length", "content_filter": "content_filter"}[behaviour.finish]
+    finish = {
+        "stop": "stop",
+        "length": "length",
+        "content_filter": "content_filter",
+        "tool_calls": "tool_calls",
+    }[behaviour.finish]
     async with serving(OpenAIWire()) as server:
-        _prepare(server, _answer(behaviour, finish, words_start=1))
+        _prepare(server, _answer(behaviour, finish, 1, SigningChat()))
         worker = OpenAIWorker(Account("w", MODEL, SECRET, f"{server.url}/v1", PRICE))
         yield _subject(worker, server)
         await worker.aclose()
@@ -103,9 +115,14 @@ async def openai(behaviour: Behaviour) -> AsyncIterator[Subject]:
 
 @asynccontextmanager
 async def anthropic(behaviour: Behaviour) -> AsyncIterator[Subject]:
-    finish = {"stop": "end_turn", "length": "max_tokens", "content_filter": "refusal"}[behaviour.finish]
+    finish = {
+        "stop": "end_turn",
+        "length": "max_tokens",
+        "content_filter": "refusal",
+        "tool_calls": "tool_use",
+    }[behaviour.finish]
     async with serving(AnthropicWire()) as server:
-        _prepare(server, _answer(behaviour, finish, words_start=3))
+        _prepare(server, _answer(behaviour, finish, 3, SigningAnthropic()))
         worker = AnthropicWorker(Account("w", MODEL, SECRET, server.url, PRICE))
         yield _subject(worker, server)
         await worker.aclose()
@@ -113,10 +130,21 @@ async def anthropic(behaviour: Behaviour) -> AsyncIterator[Subject]:
 
 @asynccontextmanager
 async def gemini(behaviour: Behaviour) -> AsyncIterator[Subject]:
-    finish = {"stop": "STOP", "length": "MAX_TOKENS", "content_filter": "SAFETY"}[behaviour.finish]
+    finish = {"stop": "STOP", "length": "MAX_TOKENS", "content_filter": "SAFETY", "tool_calls": "STOP"}[
+        behaviour.finish
+    ]
     async with serving(GeminiWire()) as server:
-        _prepare(server, _answer(behaviour, finish, words_start=0))
+        _prepare(server, _answer(behaviour, finish, 0, SigningGemini()))
         worker = GeminiWorker(Account("w", MODEL, SECRET, server.url, PRICE))
+        yield _subject(worker, server)
+        await worker.aclose()
+
+
+@asynccontextmanager
+async def responses(behaviour: Behaviour) -> AsyncIterator[Subject]:
+    async with serving(OpenAIWire()) as server:
+        _prepare(server, _answer(behaviour, "", 1, SigningResponses()))
+        worker = OpenAIResponsesWorker(Account("w", MODEL, SECRET, f"{server.url}/v1", PRICE))
         yield _subject(worker, server)
         await worker.aclose()
 
@@ -165,7 +193,9 @@ class ScriptedEngine:
                 if piece is not None:
                     yield Chunk(piece, "", None, *counts)
                 await asyncio.sleep(0)
-            yield Chunk("", "", self._behaviour.finish.value, *counts)
+            calls = tuple(WrittenCall(name, json.dumps(given)) for name, given in self._behaviour.calls)
+            finish = "stop" if calls else self._behaviour.finish.value
+            yield Chunk("", "", finish, *counts, calls)
         finally:
             self.open_calls -= 1
 
@@ -194,6 +224,10 @@ SUBJECTS: dict[str, MakeSubject] = {
 }
 
 
+CALLING: dict[str, MakeSubject] = {**SUBJECTS, "responses": responses}
+"""Those that are tried with tools."""
+
+
 def _subject(worker: Worker, server: WireServer) -> Subject:
     return Subject(worker, lambda: server.open_requests, lambda: len(server.requests), PRICE)
 
@@ -202,13 +236,18 @@ def _prepare(server: WireServer, answer: Answer) -> None:
     server.answers.extend([answer] * 100)
 
 
-def _answer(behaviour: Behaviour, finish: str, words_start: int) -> Answer:
+ANY_REQUEST = Request("", {}, {"model": "", "tools": [], "messages": [], "input": [], "contents": []})
+
+
+def _answer(behaviour: Behaviour, finish: str, words_start: int, signing: Signing) -> Answer:
     """`words_start`: how many events the wire sends before the first word of an answer without thoughts."""
     answer = Answer(
         text=behaviour.text, reasoning=behaviour.reasoning, finish=finish, model=MODEL,
         input_tokens=USAGE.input_tokens, output_tokens=USAGE.output_tokens, cached_tokens=USAGE.cached_input_tokens,
         reasoning_tokens=USAGE.reasoning_tokens,
     )  # fmt: skip
+    if behaviour.calls:
+        answer = replace(answer, instead=tuple(signing.events(ANY_REQUEST, 0, behaviour.calls)))
     if behaviour.breaks_after_words is not None:
         answer = replace(answer, cut_after=words_start + behaviour.breaks_after_words)
     if behaviour.stalls_after_words is not None:

@@ -1,15 +1,19 @@
 """What every worker promises, whatever wire it speaks. See `subjects.py` for who is tested and how to add one."""
 
 import asyncio
+import json
 import pickle
 import time
+from dataclasses import replace
 
 import pytest
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
-from conductor.model.messages import Message
+from conductor.model.messages import Message, Native, Text, ToolCall, ToolResult
+from conductor.model.tools import Tool, Toolset
 from conductor.model.worker import Call, Delta, FinishReason, Reply, Worker
 from tests.serving.workers.subjects import (
+    CALLING,
     MODEL,
     RETRY_AFTER_S,
     SECRET,
@@ -224,3 +228,34 @@ async def test_a_call_leaves_no_task_behind(make: MakeSubject):
             pass
         await subject.nothing_open()
         await until(lambda: not [t for t in asyncio.all_tasks() - before if "WireServer" not in repr(t)])
+
+
+PATHS: tuple[tuple[str, dict[str, str]], ...] = (("read", {"path": "a"}), ("read", {"path": "b"}))
+READ = Tool("read", "Reads a file.", {"type": "object", "properties": {"path": {"type": "string"}}})
+
+
+@pytest.mark.parametrize("make_caller", CALLING.values(), ids=CALLING.keys())
+async def test_calls_of_tools_come_whole_with_ids_of_their_own(make_caller: MakeSubject):
+    async with (
+        make_caller(Behaviour(text="", calls=PATHS)) as subject,
+        subject.worker.open(replace(CALL, tools=Toolset((READ,)))) as reply,
+    ):
+        deltas = await read(reply)
+    calls = reply.result.tool_calls
+    assert [(call.name, json.loads(call.arguments)) for call in calls] == list(PATHS)
+    assert len({call.id for call in calls if call.id}) == 2
+    assert (deltas[-1].finish, reply.finish) == (FinishReason.TOOL_CALLS, FinishReason.TOOL_CALLS)
+
+
+@pytest.mark.parametrize("make_caller", CALLING.values(), ids=CALLING.keys())
+async def test_a_conversation_with_tools_of_someone_else_is_taken(make_caller: MakeSubject):
+    turns = (
+        Message("assistant", (ToolCall("call.1", "read", '{"path": "a"}'),), Native("someone", "", {"x": 1})),
+        Message("tool", (ToolResult("call.1", (Text("empty"),), is_error=True),)),
+    )
+    async with (
+        make_caller(Behaviour(text="", calls=PATHS)) as subject,
+        subject.worker.open(Call((*CALL.messages, *turns), tools=Toolset((READ,)))) as reply,
+    ):
+        await read(reply)
+    assert len(reply.result.tool_calls) == 2

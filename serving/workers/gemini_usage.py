@@ -1,0 +1,24 @@
+"""What Gemini says a call took, in our words: thoughts are counted beside the answer."""
+
+from google.genai import types
+
+from conductor.model.usage import Usage
+from serving.workers.usage import UsageCheck
+
+
+def usage_of(reported: types.GenerateContentResponseUsageMetadata | None, check: UsageCheck) -> Usage | None:
+    if reported is None:
+        return None
+    read, tools, written, thoughts, cached = (
+        check.count(name, getattr(reported, name))
+        for name in (
+            "prompt_token_count",
+            "tool_use_prompt_token_count",
+            "candidates_token_count",
+            "thoughts_token_count",
+            "cached_content_token_count",
+        )
+    )
+    return check.usage(
+        None if read is None else read + (tools or 0), (written or 0) + (thoughts or 0), cached, thoughts
+    )

@@ -1,0 +1,23 @@
+"""What stands in a message of OpenAI's wire, and what its answer must look like."""
+
+from conductor.model.messages import Image, Text
+from conductor.model.worker import Call
+from serving.schemas.openai import response_format
+from serving.workers.images import split_data_url
+
+
+def part_json(part: Text | Image) -> dict[str, object]:
+    if isinstance(part, Image):
+        if part.url.startswith("data:"):
+            split_data_url(part.url)  # to refuse here what the server would refuse later
+        return {"type": "image_url", "image_url": {"url": part.url, "detail": part.detail}}
+    return {"type": "text", "text": part.text}
+
+
+def response_format_of(call: Call) -> dict[str, object] | None:
+    if call.answer_format is not None:
+        return response_format(call.answer_format)
+    if call.grammar is None or call.grammar.json_schema is None:
+        return None
+    schema = {"name": call.site.operation, "strict": True, "schema": call.grammar.json_schema}
+    return {"type": "json_schema", "json_schema": schema}
