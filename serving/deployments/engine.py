@@ -6,10 +6,12 @@ or HTTP.
 """
 
 import asyncio
+import copy
 import os
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, cast
 
 from vllm.engine.arg_utils import AsyncEngineArgs
@@ -19,6 +21,7 @@ from vllm.outputs import RequestOutput
 from vllm.reasoning import ReasoningParserManager
 from vllm.renderers.params import ChatParams
 from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
+from vllm.tool_parsers import ToolParserManager
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 from vllm.v1.metrics.ray_wrappers import RayPrometheusStatLogger
@@ -31,9 +34,10 @@ from serving.deployments.coalescing import coalesce
 from serving.deployments.engine_load import EngineLoad
 from serving.deployments.loopback import listen_on_loopback
 from serving.deployments.media import inline_pictures
+from serving.deployments.tool_parsing import ToolReader, chat_arguments
 from serving.lora.adapters import AdapterError
 from serving.telemetry.spans import find_endpoint, outgoing_headers
-from serving.workers.vllm import Chunk, EngineCall
+from serving.workers.vllm import Chunk, ChunkCall, EngineCall
 
 MOST_CHARS_A_TOKEN = 128
 """The longest tokens of today's vocabularies, which are runs of blanks."""
@@ -47,7 +51,8 @@ class Engine:
 
     Args:
         model: a folder, or a hub's name.
-        engine: vLLM's engine arguments; and `chat_template_kwargs`, such as `{enable_thinking: false}`.
+        engine: vLLM's engine arguments; and `chat_template_kwargs`, such as `{enable_thinking: false}`,
+            and `tool_call_parser`, vLLM's name of the parser that reads the model's calls of tools.
         messages_per_s: see `Scale.messages_per_s`.
     """
 
@@ -57,6 +62,11 @@ class Engine:
         arguments: Any = {"model": model, "otlp_traces_endpoint": find_endpoint(os.environ), **engine}
         cpu_start.prepare(arguments)
         template_kwargs = arguments.pop("chat_template_kwargs", {})
+        self._tool_parser: str = arguments.pop("tool_call_parser", "")
+        if self._tool_parser:
+            ToolParserManager.get_tool_parser(
+                self._tool_parser
+            )  # a wrong name is told before the model is loaded
         self._chat = ChatParams(chat_template_kwargs={"add_generation_prompt": True, **template_kwargs})
         self._load = EngineLoad()
         loggers: list[Any] = [self._load.for_engine, RayPrometheusStatLogger]
@@ -154,9 +164,12 @@ class Engine:
         if room < 1:
             raise ContextOverflow(f"The prompt has {n_prompt} tokens; the model reads {self._max_model_len}.")
         adapter = await self._adapters.lora_request(call.adapter) if call.adapter else None
+        sampling, tools = self._sampling(call, room), self._tool_reader(call)
+        if tools:
+            tools.constrain(sampling)
         outputs = self._engine.generate(
             prompt,
-            self._sampling(call, room),
+            sampling,
             uuid.uuid4().hex,
             lora_request=adapter,
             trace_headers=outgoing_headers() or None,
@@ -170,12 +183,21 @@ class Engine:
                 text, reasoning = split(output)
                 n_reasoning += len(completion.token_ids) if reasoning else 0
                 finish = _finish(completion.finish_reason)
+                calls: tuple[ChunkCall, ...] = ()
+                if tools and not reasoning:
+                    text = tools.feed(text, completion)
+                if tools and finish == "stop":  # a call that was cut is none
+                    rest, calls = tools.end()
+                    text, finish = text + rest, "tool_calls" if calls else finish
                 n_cached = output.num_cached_tokens or 0
-                yield Chunk(text, reasoning, finish, n_prompt, n_cached, n_output, n_reasoning)
+                yield Chunk(text, reasoning, finish, n_prompt, n_cached, n_output, n_reasoning, calls)
 
     async def _render(self, call: EngineCall) -> EngineInput:
         call = await inline_pictures(call, self._media_hosts)
         chars = sum(len(part) for message in call.messages for part in _texts(message["content"]))
+        chars += sum(len(str(message.get("tool_calls", ""))) for message in call.messages) + len(
+            str(call.tools)
+        )
         if (
             chars > self._max_model_len * MOST_CHARS_A_TOKEN
         ):  # tokenizing megabytes to refuse them takes gigabytes
@@ -185,7 +207,9 @@ class Engine:
         if call.is_text:
             text = "".join(part for message in call.messages for part in _texts(message["content"]))
             return (await self._engine.renderer.render_cmpl_async([{"prompt": text}]))[0]
-        _, prompts = await self._engine.renderer.render_chat_async([cast(Any, call.messages)], self._chat)
+        chat = replace(self._chat, chat_template_kwargs=chat_arguments(call, self._chat.chat_template_kwargs))
+        messages = copy.deepcopy(call.messages)  # vLLM parses the calls' arguments in their place
+        _, prompts = await self._engine.renderer.render_chat_async([cast(Any, messages)], chat)
         return prompts[0]
 
     def _engine_error(self, error: Exception) -> WorkerError:
@@ -212,6 +236,11 @@ class Engine:
             structured_outputs=_constraint(call),
             output_kind=RequestOutputKind.DELTA,
         )
+
+    def _tool_reader(self, call: EngineCall) -> ToolReader | None:
+        if not self._tool_parser or not call.reads_calls:
+            return None
+        return ToolReader(self._tool_parser, self._engine.get_tokenizer(), call)
 
     def _splitter(self, call: EngineCall) -> Split:
         """Tells thoughts from answer as vLLM's parser for the model does; plans are text as they stand."""

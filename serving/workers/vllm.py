@@ -4,17 +4,22 @@ Knows what crosses the border to an engine's replica; does not know Ray, nor vLL
 `serving/deployments/engine.py`, what carries it there `serving/deployments/handle.py`.
 """
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 from conductor.errors import WorkerError
 from conductor.model.answer_format import AnswerFormat
-from conductor.model.messages import Image, Message, Text
+from conductor.model.messages import Image, Message, Native, Text
 from conductor.model.operation import WireOptions
+from conductor.model.tools import NO_TOOLS
 from conductor.model.usage import FREE, Price, Usage
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
+from conductor.plan.tool_text import with_tools_as_text
+from serving.workers.chat_tools import messages_json, tools_json
+from serving.workers.own_turns import Origin
+from serving.workers.wire_tools import WireTools
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +46,26 @@ class EngineCall:
     """The words of `messages` are the prompt as they stand: no chat template is laid around them."""
     penalties: dict[str, Any] = field(default_factory=dict[str, Any])
     """`frequency_penalty`, `presence_penalty` and `logit_bias`, as vLLM's sampling parameters take them."""
+    tools: tuple[dict[str, Any], ...] = ()
+    """For the chat template, in OpenAI's form."""
+    reads_calls: bool = False
+    """`tools` may be called: calls are read out of the answer."""
+    must_call: bool = False
+    """At least one of `tools` is called, and nothing else is said."""
+    parallel_calls: bool = True
+    """Several may be called at once."""
 
 
 UNREAD_GAP_S = 0.25
 """Interval between usage updates for unstreamed answers: rare enough to be cheap, frequent enough that an
 aborted call's tokens are known."""
+
+
+class ChunkCall(NamedTuple):
+    """A call of a tool, whole: its name as it was offered, and its arguments as JSON text."""
+
+    name: str
+    arguments: str
 
 
 class Chunk(NamedTuple):
@@ -58,6 +78,8 @@ class Chunk(NamedTuple):
     cached_tokens: int
     output_tokens: int
     reasoning_tokens: int
+    calls: tuple[ChunkCall, ...] = ()
+    """With the last piece only, whose `finish` is then `tool_calls`."""
 
 
 class EngineClient(Protocol):
@@ -103,6 +125,7 @@ class VllmWorker:
         engine: who answers.
         price: of its tokens.
         adapter: where its adapter is.
+        calls_tools: the engine reads calls of tools. Where not, none are offered, and those of others are words.
     """
 
     def __init__(
@@ -112,7 +135,9 @@ class VllmWorker:
         engine: EngineClient,
         price: Price | None = FREE,
         adapter: str | None = None,
+        calls_tools: bool = False,
     ) -> None:
+        self._origin, self._calls_tools = Origin(name, model), calls_tools
         self._name, self._model, self._engine, self.price, self._adapter = (
             name,
             model,
@@ -131,22 +156,41 @@ class VllmWorker:
         return open_reply(self._name, self._model, self._deltas(call), self.price)
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
+        messages = self._messages(call)
+        own = any(message.native or message.tool_calls for message in messages)
+        tools = WireTools(call.tools if self._calls_tools else NO_TOOLS, history=own)
+        text, thoughts = list[str](), list[str]()
         try:
-            async with aclosing(self._engine.generate(self._across(call), call.on_queued)) as chunks:
+            across = self._across(call, messages, tools)
+            async with aclosing(self._engine.generate(across, call.on_queued)) as chunks:
                 async for chunk in chunks:
+                    text.append(chunk.text)
+                    thoughts.append(chunk.reasoning)
                     usage = Usage(
                         chunk.input_tokens, chunk.output_tokens, chunk.cached_tokens, chunk.reasoning_tokens
                     )
                     finish = FinishReason(chunk.finish) if chunk.finish else None
-                    yield Delta(chunk.text, chunk.reasoning, finish, usage)
+                    calls = tuple(tools.call("", each.name, each.arguments) for each in chunk.calls)
+                    turn = Message("assistant", (Text("".join(text)), *calls)) if calls else None
+                    native = self._native(turn, "".join(thoughts)) if turn else None
+                    yield Delta(chunk.text, chunk.reasoning, finish, usage, tool_calls=calls, native=native)
         except WorkerError as exc:
             exc.worker = self._name  # the engine does not know for which of its workers it was asked
             exc.args = (f"{self._name}: {exc.message}",)
             raise
 
-    def _across(self, call: Call) -> EngineCall:
+    def _messages(self, call: Call) -> list[Message]:
+        if not self._calls_tools:
+            return with_tools_as_text(call.messages)
+        return self._origin.messages(call, keep_foreign=True)
+
+    def _native(self, turn: Message, thoughts: str) -> Native | None:
+        """The turn with the thoughts that led to its calls, for the chat template; None where there are none."""
+        return self._origin.sign(_lines([turn])[0] | {"reasoning": thoughts}) if thoughts else None
+
+    def _across(self, call: Call, messages: list[Message], tools: WireTools) -> EngineCall:
         return EngineCall(
-            [_openai(message) for message in call.messages],
+            _lines(messages),
             call.sampling.max_output_tokens,
             call.sampling.temperature,
             call.sampling.top_p,
@@ -158,6 +202,10 @@ class VllmWorker:
             UNREAD_GAP_S if call.coalesce else 0.0,
             is_text=call.site.operation == "text_completion",
             penalties=_penalties(call.sampling.options),
+            tools=tuple(cast(Any, tools_json(tools, takes_strict=False).get("tools", ()))),
+            reads_calls=tools.is_offered,
+            must_call=tools.is_offered and tools.choice.mode == "required",
+            parallel_calls=tools.parallel,
         )
 
 
@@ -171,9 +219,15 @@ def _penalties(options: WireOptions) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _openai(message: Message) -> dict[str, Any]:
+def _lines(messages: Iterable[Message]) -> list[dict[str, Any]]:
+    """The conversation in OpenAI's form. A turn of calls alone has empty words: chat templates lay words out."""
+    lines: list[dict[str, Any]] = messages_json(messages, _content)
+    return [line | {"content": line["content"] or ""} for line in lines]
+
+
+def _content(message: Message) -> str | list[dict[str, Any]]:
     if not message.has_image:
-        return {"role": message.role, "content": message.text}
+        return message.text
     parts: list[dict[str, Any]] = []
     for part in message.parts:
         match part:
@@ -181,6 +235,6 @@ def _openai(message: Message) -> dict[str, Any]:
                 parts.append({"type": "text", "text": text})
             case Image(url=url):
                 parts.append({"type": "image_url", "image_url": {"url": url}})
-            case _:
+            case _:  # calls and results are lines of their own
                 pass
-    return {"role": message.role, "content": parts}
+    return parts
