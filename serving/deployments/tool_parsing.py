@@ -12,7 +12,7 @@ from vllm.outputs import CompletionOutput
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 from vllm.tokenizers import TokenizerLike
 from vllm.tool_parsers import ToolParser, ToolParserManager
-from vllm.tool_parsers.utils import get_json_schema_from_tools
+from vllm.tool_parsers.utils import get_json_schema_from_tools  # pyright: ignore[reportUnknownVariableType]
 
 from serving.workers.vllm import ChunkCall, EngineCall
 
@@ -46,7 +46,7 @@ class ToolReader:
         sampling.skip_special_tokens = self._request.skip_special_tokens
         if not self._call.must_call:
             return
-        schema: Any = get_json_schema_from_tools("required", cast(Any, self._request.tools))
+        schema = cast(dict[str, Any], get_json_schema_from_tools("required", cast(Any, self._request.tools)))
         if not self._call.parallel_calls:
             schema = schema | {"maxItems": 1}
         sampling.skip_special_tokens = True

@@ -156,13 +156,10 @@ class VllmWorker:
         return open_reply(self._name, self._model, self._deltas(call), self.price)
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
-        messages = self._messages(call)
-        own = any(message.native or message.tool_calls for message in messages)
-        tools = WireTools(call.tools if self._calls_tools else NO_TOOLS, history=own)
+        tools = self._tools(call)
         text, thoughts = list[str](), list[str]()
         try:
-            across = self._across(call, messages, tools)
-            async with aclosing(self._engine.generate(across, call.on_queued)) as chunks:
+            async with aclosing(self._engine.generate(self._across(call), call.on_queued)) as chunks:
                 async for chunk in chunks:
                     text.append(chunk.text)
                     thoughts.append(chunk.reasoning)
@@ -179,6 +176,11 @@ class VllmWorker:
             exc.args = (f"{self._name}: {exc.message}",)
             raise
 
+    def _tools(self, call: Call) -> WireTools:
+        """The names of the tools that it may call; of those that were called, too."""
+        called = any(message.tool_calls for message in call.messages)
+        return WireTools(call.tools if self._calls_tools else NO_TOOLS, history=called)
+
     def _messages(self, call: Call) -> list[Message]:
         if not self._calls_tools:
             return with_tools_as_text(call.messages)
@@ -188,9 +190,10 @@ class VllmWorker:
         """The turn with the thoughts that led to its calls, for the chat template; None where there are none."""
         return self._origin.sign(_lines([turn])[0] | {"reasoning": thoughts}) if thoughts else None
 
-    def _across(self, call: Call, messages: list[Message], tools: WireTools) -> EngineCall:
+    def _across(self, call: Call) -> EngineCall:
+        tools = self._tools(call)
         return EngineCall(
-            _lines(messages),
+            _lines(self._messages(call)),
             call.sampling.max_output_tokens,
             call.sampling.temperature,
             call.sampling.top_p,
