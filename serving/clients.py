@@ -13,6 +13,7 @@ from serving.lora.adapters import name_of
 from serving.settings.keys import read_key
 from serving.settings.known_models import accepts_of
 from serving.settings.settings import Settings
+from serving.settings.tool_use import calls_tools
 from serving.settings.workers import (
     AnthropicSettings,
     GeminiSettings,
@@ -47,7 +48,12 @@ def build_client(
         case VllmSettings():
             owner = worker.deployment or worker.name
             return VllmWorker(
-                worker.name, model_name(worker, settings), engines[owner], price, worker.adapter
+                worker.name,
+                model_name(worker, settings),
+                engines[owner],
+                price,
+                worker.adapter,
+                calls_tools=bool(calls_tools(worker, settings)),
             )
         case OpenAISettings():
             from serving.workers.openai import OpenAIWorker

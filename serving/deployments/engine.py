@@ -6,6 +6,7 @@ or HTTP.
 """
 
 import asyncio
+import copy
 import os
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -20,6 +21,7 @@ from vllm.outputs import RequestOutput
 from vllm.reasoning import ReasoningParserManager
 from vllm.renderers.params import ChatParams
 from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
+from vllm.tool_parsers import ToolParserManager
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 from vllm.v1.metrics.ray_wrappers import RayPrometheusStatLogger
@@ -32,10 +34,10 @@ from serving.deployments.coalescing import coalesce
 from serving.deployments.engine_load import EngineLoad
 from serving.deployments.loopback import listen_on_loopback
 from serving.deployments.media import inline_pictures
-from serving.deployments.tool_parsing import ToolReader, check_parser
+from serving.deployments.tool_parsing import ToolReader, chat_arguments
 from serving.lora.adapters import AdapterError
 from serving.telemetry.spans import find_endpoint, outgoing_headers
-from serving.workers.vllm import Chunk, EngineCall, WrittenCall
+from serving.workers.vllm import Chunk, ChunkCall, EngineCall
 
 MOST_CHARS_A_TOKEN = 128
 """The longest tokens of today's vocabularies, which are runs of blanks."""
@@ -49,8 +51,8 @@ class Engine:
 
     Args:
         model: a folder, or a hub's name.
-        engine: vLLM's engine arguments; `chat_template_kwargs`, such as `{enable_thinking: false}`; and
-            `tool_call_parser`, vLLM's name of the parser of the model's calls of tools, such as `hermes`.
+        engine: vLLM's engine arguments; and `chat_template_kwargs`, such as `{enable_thinking: false}`,
+            and `tool_call_parser`, vLLM's name of the parser that reads the model's calls of tools.
         messages_per_s: see `Scale.messages_per_s`.
     """
 
@@ -61,7 +63,10 @@ class Engine:
         cpu_start.prepare(arguments)
         template_kwargs = arguments.pop("chat_template_kwargs", {})
         self._tool_parser: str = arguments.pop("tool_call_parser", "")
-        check_parser(self._tool_parser)
+        if self._tool_parser:
+            ToolParserManager.get_tool_parser(
+                self._tool_parser
+            )  # a wrong name is told before the model is loaded
         self._chat = ChatParams(chat_template_kwargs={"add_generation_prompt": True, **template_kwargs})
         self._load = EngineLoad()
         loggers: list[Any] = [self._load.for_engine, RayPrometheusStatLogger]
@@ -159,11 +164,12 @@ class Engine:
         if room < 1:
             raise ContextOverflow(f"The prompt has {n_prompt} tokens; the model reads {self._max_model_len}.")
         adapter = await self._adapters.lora_request(call.adapter) if call.adapter else None
-        reader = self._tool_reader(call)
-        held = ""
+        sampling, tools = self._sampling(call, room), self._tool_reader(call)
+        if tools:
+            tools.constrain(sampling)
         outputs = self._engine.generate(
             prompt,
-            self._sampling(call, room, reader),
+            sampling,
             uuid.uuid4().hex,
             lora_request=adapter,
             trace_headers=outgoing_headers() or None,
@@ -177,26 +183,21 @@ class Engine:
                 text, reasoning = split(output)
                 n_reasoning += len(completion.token_ids) if reasoning else 0
                 finish = _finish(completion.finish_reason)
+                calls: tuple[ChunkCall, ...] = ()
+                if tools and not reasoning:
+                    text = tools.feed(text, completion)
+                if tools and finish == "stop":  # a call that was cut is none
+                    rest, calls = tools.end()
+                    text, finish = text + rest, "tool_calls" if calls else finish
                 n_cached = output.num_cached_tokens or 0
-                calls: tuple[WrittenCall, ...] = ()
-                if reader is not None:  # words that may be a call are not shown
-                    held, text = held + text, ""
-                    text, calls = reader.read(held) if finish else (text, calls)
                 yield Chunk(text, reasoning, finish, n_prompt, n_cached, n_output, n_reasoning, calls)
-
-    def _tool_reader(self, call: EngineCall) -> ToolReader | None:
-        """Who reads the calls of tools in the answer; None where none are offered."""
-        if not call.tools or call.tool_choice == "none":
-            return None
-        if not self._tool_parser:
-            raise WorkerRefused(
-                "its engine reads no calls of tools: its settings name no `tool_call_parser`."
-            )
-        return ToolReader.of(self._tool_parser, self._engine.get_tokenizer(), call)
 
     async def _render(self, call: EngineCall) -> EngineInput:
         call = await inline_pictures(call, self._media_hosts)
         chars = sum(len(part) for message in call.messages for part in _texts(message["content"]))
+        chars += sum(len(str(message.get("tool_calls", ""))) for message in call.messages) + len(
+            str(call.tools)
+        )
         if (
             chars > self._max_model_len * MOST_CHARS_A_TOKEN
         ):  # tokenizing megabytes to refuse them takes gigabytes
@@ -206,10 +207,9 @@ class Engine:
         if call.is_text:
             text = "".join(part for message in call.messages for part in _texts(message["content"]))
             return (await self._engine.renderer.render_cmpl_async([{"prompt": text}]))[0]
-        chat = self._chat
-        if call.tools:
-            chat = replace(chat, chat_template_kwargs={**chat.chat_template_kwargs, "tools": call.tools})
-        _, prompts = await self._engine.renderer.render_chat_async([cast(Any, call.messages)], chat)
+        chat = replace(self._chat, chat_template_kwargs=chat_arguments(call, self._chat.chat_template_kwargs))
+        messages = copy.deepcopy(call.messages)  # vLLM parses the calls' arguments in their place
+        _, prompts = await self._engine.renderer.render_chat_async([cast(Any, messages)], chat)
         return prompts[0]
 
     def _engine_error(self, error: Exception) -> WorkerError:
@@ -220,7 +220,7 @@ class Engine:
             )
         return WorkerRefused("its engine refused the call as it was asked.", detail=f"vLLM said: {text}")
 
-    def _sampling(self, call: EngineCall, room: int, reader: ToolReader | None) -> SamplingParams:
+    def _sampling(self, call: EngineCall, room: int) -> SamplingParams:
         given = {"temperature": call.temperature, "top_p": call.top_p, "seed": call.seed}
         defaults: dict[str, Any] = self._engine.model_config.get_diff_sampling_param()
         chosen: Any = {
@@ -233,10 +233,14 @@ class Engine:
             **call.penalties,
             max_tokens=min(call.max_tokens or room, room),
             stop=list(call.stop),
-            structured_outputs=_constraint(call) or (reader.constraint if reader else None),
-            skip_special_tokens=not (reader and reader.keeps_special_tokens),
+            structured_outputs=_constraint(call),
             output_kind=RequestOutputKind.DELTA,
         )
+
+    def _tool_reader(self, call: EngineCall) -> ToolReader | None:
+        if not self._tool_parser or not call.reads_calls:
+            return None
+        return ToolReader(self._tool_parser, self._engine.get_tokenizer(), call)
 
     def _splitter(self, call: EngineCall) -> Split:
         """Tells thoughts from answer as vLLM's parser for the model does; plans are text as they stand."""

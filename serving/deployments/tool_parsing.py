@@ -1,98 +1,94 @@
-"""Calls of tools in what a vLLM engine writes, read by vLLM's own parser for the model.
+"""Calls of tools in what a vLLM engine's model writes: vLLM's own parser for the model reads them.
 
-The parser also says how to decode: whether special tokens stay in the text, and what an answer that has to call is held
-to. Knows vLLM's parsers; asks no engine.
+A model that has to call is held to JSON by the schemas of the tools, and that is read as it stands. Knows vLLM's
+parsers; does not know the engine, nor whose tools they are.
 """
 
 import json
-from dataclasses import dataclass
 from typing import Any, cast
 
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-from vllm.sampling_params import StructuredOutputsParams
-from vllm.tool_parsers import ToolParserManager
+from vllm.outputs import CompletionOutput
+from vllm.sampling_params import SamplingParams, StructuredOutputsParams
+from vllm.tokenizers import TokenizerLike
+from vllm.tool_parsers import ToolParser, ToolParserManager
+from vllm.tool_parsers.utils import get_json_schema_from_tools  # pyright: ignore[reportUnknownVariableType]
 
-from serving.workers.vllm import EngineCall, WrittenCall
+from serving.workers.vllm import ChunkCall, EngineCall
 
 
-def check_parser(name: str) -> None:
-    """Load the parser before any call wants it.
+class ToolReader:
+    """Reads one answer. Text outside the calls goes on as it comes, calls are read whole at the end.
 
     Args:
-        name: vLLM's; empty: none is wanted.
+        parser: vLLM's name of the model's parser (`--tool-call-parser`).
+        tokenizer: the model's.
+        call: with tools.
 
     Raises:
         KeyError: vLLM has no such parser.
     """
-    if name:
-        ToolParserManager.get_tool_parser(name)
 
+    def __init__(self, parser: str, tokenizer: TokenizerLike, call: EngineCall) -> None:
+        self._call = call
+        self._request = ChatCompletionRequest.model_validate(
+            {"messages": [{"role": "user", "content": ""}], "tools": list(call.tools), "tool_choice": "auto"}
+        )
+        make = ToolParserManager.get_tool_parser(parser)
+        tools = cast(Any, self._request.tools)
+        self._streaming: ToolParser = make(tokenizer, tools)
+        self._whole: ToolParser = make(tokenizer, tools)
+        self._request = cast(ChatCompletionRequest, self._streaming.adjust_request(self._request))
+        self._text, self._ids, self._given = "", list[int](), ""
 
-@dataclass(frozen=True, slots=True)
-class ToolReader:
-    """Reads one answer.
+    def constrain(self, sampling: SamplingParams) -> None:
+        """Changes `sampling` so that the calls can be read; and so that there is one, where one must be."""
+        sampling.skip_special_tokens = self._request.skip_special_tokens
+        if not self._call.must_call:
+            return
+        schema = cast(dict[str, Any], get_json_schema_from_tools("required", cast(Any, self._request.tools)))
+        if not self._call.parallel_calls:
+            schema = schema | {"maxItems": 1}
+        sampling.skip_special_tokens = True
+        sampling.structured_outputs = StructuredOutputsParams(json=schema)
 
-    Args:
-        parser: of the model's family.
-        request: the call, in vLLM's own form.
-    """
-
-    parser: Any
-    request: Any
-
-    @classmethod
-    def of(cls, name: str, tokenizer: Any, call: EngineCall) -> "ToolReader":
-        """The reader for `call`.
+    def feed(self, text: str, completion: CompletionOutput) -> str:
+        """The text outside the calls that has come with this piece.
 
         Args:
-            name: vLLM's of the parser, such as `hermes`.
-            tokenizer: the model's.
-            call: with the tools that it offers.
-
-        Raises:
-            ValueError: vLLM takes no such tools.
-            KeyError: it has no such parser.
+            text: of the piece, without thoughts.
+            completion: the piece.
         """
-        request = ChatCompletionRequest.model_validate(
-            {
-                "messages": [{"role": "user", "content": ""}],
-                "tools": call.tools,
-                "tool_choice": call.tool_choice or "auto",
-            }
+        before, before_ids = self._text, self._ids
+        self._text, self._ids = before + text, [*before_ids, *completion.token_ids]
+        if self._call.must_call:
+            return ""
+        message = self._streaming.extract_tool_calls_streaming(
+            before, self._text, text, before_ids, self._ids, list(completion.token_ids), self._request
         )
-        parser: Any = ToolParserManager.get_tool_parser(name)(tokenizer, cast(Any, request.tools))
-        return cls(parser, parser.adjust_request(request))
+        said = (message.content or "") if message else ""
+        self._given += said
+        return said
 
-    @property
-    def keeps_special_tokens(self) -> bool:
-        """Whether the parser looks for special tokens in the text."""
-        return not self.request.skip_special_tokens
+    def end(self) -> tuple[str, tuple[ChunkCall, ...]]:
+        """Text that was held back and is no call after all; and the calls."""
+        calls = self._forced() if self._call.must_call else self._parsed()
+        if calls:
+            return "", calls if self._call.parallel_calls else calls[:1]
+        return (self._text[len(self._given) :] if self._text.startswith(self._given) else ""), ()
 
-    @property
-    def constraint(self) -> StructuredOutputsParams | None:
-        """What decoding is held to; None: nothing."""
-        return self.request.structured_outputs
+    def _parsed(self) -> tuple[ChunkCall, ...]:
+        found = self._whole.extract_tool_calls(self._text, self._request)
+        return tuple(ChunkCall(each.function.name, each.function.arguments) for each in found.tool_calls)
 
-    def read(self, text: str) -> tuple[str, tuple[WrittenCall, ...]]:
-        """The words of a whole answer, and its calls."""
-        held_to = cast(Any, self.constraint)
-        if held_to is not None and held_to.json is not None:
-            return "", self._forced(text)
-        found = self.parser.extract_tool_calls(text, self.request)
-        if not found.tools_called:
-            return text, ()
-        calls = tuple(WrittenCall(each.function.name, each.function.arguments) for each in found.tool_calls)
-        return found.content or "", calls
-
-    def _forced(self, text: str) -> tuple[WrittenCall, ...]:
-        """The calls of an answer that was held to be calls and nothing else: a list of them, or the arguments of the
-        one tool that was named.
-        """
+    def _forced(self) -> tuple[ChunkCall, ...]:
         try:
-            written: Any = json.loads(text)
+            found = cast(list[dict[str, Any]], json.loads(self._text))
         except ValueError:
-            return ()  # it was cut
-        if isinstance(written, list):
-            each_call = cast(list[dict[str, Any]], written)
-            return tuple(WrittenCall(each["name"], json.dumps(each["parameters"])) for each in each_call)
-        return (WrittenCall(self.request.tool_choice.function.name, text),)
+            return ()
+        return tuple(ChunkCall(each["name"], json.dumps(each["parameters"])) for each in found)
+
+
+def chat_arguments(call: EngineCall, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The chat template's `arguments`, with the tools that it lays out."""
+    return arguments | ({"tools": list(call.tools)} if call.tools else {})

@@ -24,16 +24,21 @@ CALL_TOOLS = (
 
 def calls_tools(worker: WorkerSettings, settings: Settings) -> bool | None:
     """Whether the worker may be offered tools; None: nobody knows, and it may."""
+    if isinstance(worker, VllmSettings):
+        return worker.calls_tools is not False and _reads_calls(worker, settings)
     if worker.calls_tools is not None:
         return worker.calls_tools
     match worker:
         case ScriptedSettings():
             return True
-        case VllmSettings():
-            owner = settings.worker(worker.deployment) if worker.deployment else worker
-            return isinstance(owner, VllmSettings) and bool(owner.engine.get("tool_call_parser"))
         case _ if isinstance(worker, API_SETTINGS):
             name = (worker.like or worker.model).lower()
             return True if any(re.search(pattern, name) for pattern in CALL_TOOLS) else None
         case _:
             return None
+
+
+def _reads_calls(worker: VllmSettings, settings: Settings) -> bool:
+    """Whether its engine has a parser for calls; without one they would come back as words."""
+    owner = settings.worker(worker.deployment) if worker.deployment else worker
+    return isinstance(owner, VllmSettings) and bool(owner.engine.get("tool_call_parser"))

@@ -126,7 +126,7 @@ class _WorkerBase(Frozen):
     """Whether it accepts pictures."""
     calls_tools: bool | None = None
     """Whether it may be offered the client's tools. null: what is known of its kind and model; a model that nobody
-    knows may be."""
+    knows may be. A vllm worker never without its engine's `tool_call_parser`."""
     context_tokens: int | None = Field(default=None, ge=1)
     """The longest prompt and answer together, for the conductor to know; a vllm worker's is its engine's
     `max_model_len` where not given."""
@@ -161,8 +161,8 @@ class VllmSettings(_WorkerBase):
     """Another vllm worker whose engine answers for this one too; its model, engine and scale are that
     one's."""
     engine: dict[str, Any] = Field(default_factory=dict)
-    """vLLM's own engine arguments, by vLLM's names; `chat_template_kwargs`; and `tool_call_parser`, vLLM's name of
-    the parser for the model's calls of tools, such as `hermes`: without one its workers call none."""
+    """vLLM's own engine arguments, by vLLM's names; and `chat_template_kwargs`, and `tool_call_parser`: the parser
+    that reads the model's calls of tools, such as `hermes`. Without one the worker calls none."""
     adapter: str | None = None
     """A LoRA adapter, put over the model for this worker's calls: a folder, or an address in an object
     store (`s3://`, `gs://`, `abfss://`), that ends in a name such as `conductor@1a2b3c4d`; see

@@ -115,21 +115,6 @@ def decode(data: bytes) -> ChatChunk:
         return msgspec.convert(value, ChatChunk, strict=False)
 
 
-def words_of(chunk: ChatChunk) -> tuple[str, str]:
-    """Of the answer, and of thoughts."""
-    choice = chunk.choice
-    delta = choice.delta if choice else None
-    if delta is None:
-        return (choice.text or "" if choice else ""), ""
-    thought = delta.reasoning_content or delta.reasoning
-    return delta.content or delta.refusal or "", thought if isinstance(thought, str) else ""
-
-
-def together(words: list[tuple[str, str]]) -> tuple[str, str]:
-    """As one piece: where nobody reads along, nobody misses the seams."""
-    return "".join(text for text, _ in words), "".join(thought for _, thought in words)
-
-
 class EventReader:
     """Bytes as they arrive in, the data of the events that became whole with them out."""
 

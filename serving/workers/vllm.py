@@ -4,17 +4,19 @@ Knows what crosses the border to an engine's replica; does not know Ray, nor vLL
 `serving/deployments/engine.py`, what carries it there `serving/deployments/handle.py`.
 """
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, cast
 
 from conductor.errors import WorkerError
 from conductor.model.answer_format import AnswerFormat
-from conductor.model.messages import Image, Message, Text, ToolCall
+from conductor.model.messages import Image, Message, Native, Text
 from conductor.model.operation import WireOptions
+from conductor.model.tools import NO_TOOLS
 from conductor.model.usage import FREE, Price, Usage
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
+from conductor.plan.tool_text import with_tools_as_text
 from serving.workers.chat_tools import messages_json, tools_json
 from serving.workers.own_turns import Origin
 from serving.workers.wire_tools import WireTools
@@ -42,12 +44,16 @@ class EngineCall:
     """The least time between two messages of the answer; the first and the last do not wait."""
     is_text: bool = False
     """The words of `messages` are the prompt as they stand: no chat template is laid around them."""
-    tools: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
-    """The tools that are offered, in OpenAI's form."""
-    tool_choice: str | dict[str, Any] | None = None
-    """OpenAI's; None: the model decides."""
     penalties: dict[str, Any] = field(default_factory=dict[str, Any])
     """`frequency_penalty`, `presence_penalty` and `logit_bias`, as vLLM's sampling parameters take them."""
+    tools: tuple[dict[str, Any], ...] = ()
+    """For the chat template, in OpenAI's form."""
+    reads_calls: bool = False
+    """`tools` may be called: calls are read out of the answer."""
+    must_call: bool = False
+    """At least one of `tools` is called, and nothing else is said."""
+    parallel_calls: bool = True
+    """Several may be called at once."""
 
 
 UNREAD_GAP_S = 0.25
@@ -55,8 +61,8 @@ UNREAD_GAP_S = 0.25
 aborted call's tokens are known."""
 
 
-class WrittenCall(NamedTuple):
-    """A call of a tool, as the model wrote it."""
+class ChunkCall(NamedTuple):
+    """A call of a tool, whole: its name as it was offered, and its arguments as JSON text."""
 
     name: str
     arguments: str
@@ -72,8 +78,8 @@ class Chunk(NamedTuple):
     cached_tokens: int
     output_tokens: int
     reasoning_tokens: int
-    calls: tuple[WrittenCall, ...] = ()
-    """Calls of tools; with the last piece."""
+    calls: tuple[ChunkCall, ...] = ()
+    """With the last piece only, whose `finish` is then `tool_calls`."""
 
 
 class EngineClient(Protocol):
@@ -119,6 +125,7 @@ class VllmWorker:
         engine: who answers.
         price: of its tokens.
         adapter: where its adapter is.
+        calls_tools: the engine reads calls of tools. Where not, none are offered, and those of others are words.
     """
 
     def __init__(
@@ -128,7 +135,9 @@ class VllmWorker:
         engine: EngineClient,
         price: Price | None = FREE,
         adapter: str | None = None,
+        calls_tools: bool = False,
     ) -> None:
+        self._origin, self._calls_tools = Origin(name, model), calls_tools
         self._name, self._model, self._engine, self.price, self._adapter = (
             name,
             model,
@@ -136,7 +145,6 @@ class VllmWorker:
             price,
             adapter,
         )
-        self.origin = Origin(name, model)
 
     @property
     def name(self) -> str:
@@ -148,37 +156,44 @@ class VllmWorker:
         return open_reply(self._name, self._model, self._deltas(call), self.price)
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
-        tools = WireTools(call.tools)
-        said, thoughts = list[str](), list[str]()
+        tools = self._tools(call)
+        text, thoughts = list[str](), list[str]()
         try:
             async with aclosing(self._engine.generate(self._across(call), call.on_queued)) as chunks:
                 async for chunk in chunks:
+                    text.append(chunk.text)
+                    thoughts.append(chunk.reasoning)
                     usage = Usage(
                         chunk.input_tokens, chunk.output_tokens, chunk.cached_tokens, chunk.reasoning_tokens
                     )
-                    said.append(chunk.text)
-                    thoughts.append(chunk.reasoning)
                     finish = FinishReason(chunk.finish) if chunk.finish else None
-                    delta = Delta(chunk.text, chunk.reasoning, finish, usage)
-                    if chunk.calls and finish is FinishReason.STOP:
-                        calls = tuple(tools.call("", each.name, each.arguments) for each in chunk.calls)
-                        turn = _turn("".join(said), "".join(thoughts), calls)
-                        native = self.origin.sign(turn) if any(thoughts) else None
-                        delta = replace(
-                            delta, finish=FinishReason.TOOL_CALLS, tool_calls=calls, native=native
-                        )
-                    yield delta
+                    calls = tuple(tools.call("", each.name, each.arguments) for each in chunk.calls)
+                    turn = Message("assistant", (Text("".join(text)), *calls)) if calls else None
+                    native = self._native(turn, "".join(thoughts)) if turn else None
+                    yield Delta(chunk.text, chunk.reasoning, finish, usage, tool_calls=calls, native=native)
         except WorkerError as exc:
             exc.worker = self._name  # the engine does not know for which of its workers it was asked
             exc.args = (f"{self._name}: {exc.message}",)
             raise
 
+    def _tools(self, call: Call) -> WireTools:
+        """The names of the tools that it may call; of those that were called, too."""
+        called = any(message.tool_calls for message in call.messages)
+        return WireTools(call.tools if self._calls_tools else NO_TOOLS, history=called)
+
+    def _messages(self, call: Call) -> list[Message]:
+        if not self._calls_tools:
+            return with_tools_as_text(call.messages)
+        return self._origin.messages(call, keep_foreign=True)
+
+    def _native(self, turn: Message, thoughts: str) -> Native | None:
+        """The turn with the thoughts that led to its calls, for the chat template; None where there are none."""
+        return self._origin.sign(_lines([turn])[0] | {"reasoning": thoughts}) if thoughts else None
+
     def _across(self, call: Call) -> EngineCall:
-        messages = self.origin.messages(call, keep_foreign=True)
-        tools = WireTools(call.tools, history=any(message.tool_calls for message in messages))
-        offered: dict[str, Any] = tools_json(tools, takes_strict=False)
+        tools = self._tools(call)
         return EngineCall(
-            [line | {"content": line["content"] or ""} for line in messages_json(messages, _content)],
+            _lines(self._messages(call)),
             call.sampling.max_output_tokens,
             call.sampling.temperature,
             call.sampling.top_p,
@@ -189,9 +204,11 @@ class VllmWorker:
             self._adapter,
             UNREAD_GAP_S if call.coalesce else 0.0,
             is_text=call.site.operation == "text_completion",
-            tools=offered.get("tools", []),
-            tool_choice=offered.get("tool_choice"),
             penalties=_penalties(call.sampling.options),
+            tools=tuple(cast(Any, tools_json(tools, takes_strict=False).get("tools", ()))),
+            reads_calls=tools.is_offered,
+            must_call=tools.is_offered and tools.choice.mode == "required",
+            parallel_calls=tools.parallel,
         )
 
 
@@ -205,13 +222,13 @@ def _penalties(options: WireOptions) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _turn(text: str, reasoning: str, calls: Sequence[ToolCall]) -> dict[str, Any]:
-    """A turn with the thoughts that led to its calls, for the model's chat template."""
-    turn = Message("assistant", (Text(text), *calls))
-    return messages_json([turn], _content)[0] | {"reasoning": reasoning}
+def _lines(messages: Iterable[Message]) -> list[dict[str, Any]]:
+    """The conversation in OpenAI's form. A turn of calls alone has empty words: chat templates lay words out."""
+    lines: list[dict[str, Any]] = messages_json(messages, _content)
+    return [line | {"content": line["content"] or ""} for line in lines]
 
 
-def _content(message: Message) -> object:
+def _content(message: Message) -> str | list[dict[str, Any]]:
     if not message.has_image:
         return message.text
     parts: list[dict[str, Any]] = []
@@ -221,6 +238,6 @@ def _content(message: Message) -> object:
                 parts.append({"type": "text", "text": text})
             case Image(url=url):
                 parts.append({"type": "image_url", "image_url": {"url": url}})
-            case _:
+            case _:  # calls and results are lines of their own
                 pass
     return parts

@@ -1,71 +1,126 @@
-"""vLLM's own parsers on what models write, through the reader that the engine uses."""
+"""Calls of tools at the border to vLLM's engines: what goes across, and how vLLM's own parser reads what comes."""
 
 import json
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoTokenizer  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
+from transformers import AutoTokenizer
+from vllm.outputs import CompletionOutput
+from vllm.sampling_params import SamplingParams
 
-from serving.deployments.tool_parsing import ToolReader, check_parser
-from serving.workers.vllm import EngineCall, WrittenCall
+from conductor.model.messages import Message, Native, Text, ToolCall, ToolResult
+from conductor.model.tools import Tool, ToolChoice, Toolset
+from conductor.model.worker import Call, FinishReason
+from serving.deployments.tool_parsing import ToolReader
+from serving.workers.vllm import Chunk, ChunkCall, EngineCall, VllmWorker
 
-READ: dict[str, Any] = {
-    "type": "function",
-    "function": {
-        "name": "read",
-        "description": "Reads a file.",
-        "parameters": {"type": "object", "properties": {"path": {"type": "string"}}},
-    },
-}
-HERMES = (
-    'Let me look.<tool_call>\n{"name": "read", "arguments": {"path": "a"}}\n</tool_call>\n'
-    '<tool_call>\n{"name": "read", "arguments": {"path": "b"}}\n</tool_call>'
-)
+MODEL = Path("models/smollm2-135m")
+WEATHER = Tool("weather", "Of a city.", {"type": "object", "properties": {"city": {"type": "string"}}})
+SQL = Tool("sql", "Runs a query.", kind="custom")
+CALL_TEXT = '<tool_call>\n{"name": "weather", "arguments": {"city": "Łódź"}}\n</tool_call>'
+ASKED = Message.of("user", "How is it?")
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> Any:
-    return AutoTokenizer.from_pretrained(Path("models/smollm2-135m"))  # pyright: ignore[reportUnknownMemberType]
+class Engine:
+    """Gives chunks as told, and keeps what it was asked."""
+
+    def __init__(self, *chunks: Chunk) -> None:
+        self._chunks = chunks
+        self.calls: list[EngineCall] = []
+
+    async def generate(self, call: EngineCall, waiting: object = None) -> AsyncGenerator[Chunk]:
+        self.calls.append(call)
+        for chunk in self._chunks:
+            yield chunk
 
 
-def reader(tokenizer: Any, choice: str | dict[str, Any] | None = None) -> ToolReader:
-    return ToolReader.of("hermes", tokenizer, EngineCall([], tools=[READ], tool_choice=choice))
+async def answer(engine: Any, call: Call, *, calls_tools: bool = True) -> Any:
+    async with VllmWorker("w", "model", engine, calls_tools=calls_tools).open(call) as reply:
+        async for _ in reply:
+            pass
+    return reply.result
 
 
-def test_words_and_calls_are_told_apart(tokenizer: Any):
-    text, calls = reader(tokenizer).read(HERMES)
-    assert text == "Let me look."
-    assert [(call.name, json.loads(call.arguments)) for call in calls] == [
-        ("read", {"path": "a"}),
-        ("read", {"path": "b"}),
+def reader(**options: Any) -> ToolReader:
+    tool = {"name": "weather", "description": "", "parameters": dict(WEATHER.parameters or {})}
+    call = EngineCall([], tools=({"type": "function", "function": tool},), reads_calls=True, **options)
+    return ToolReader("hermes", AutoTokenizer.from_pretrained(MODEL), call)
+
+
+def read(reader: ToolReader, text: str, size: int = 3) -> tuple[str, tuple[ChunkCall, ...]]:
+    said = ""
+    for start in range(0, len(text), size):
+        piece = text[start : start + size]
+        said += reader.feed(piece, CompletionOutput(0, piece, [start], None, None))
+    rest, calls = reader.end()
+    return said + rest, calls
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_vllms_parser_reads_calls_and_leaves_the_words_before_them(size: int):
+    said, calls = read(reader(), "Let me look. " + CALL_TEXT, size)
+    assert said.strip() == "Let me look."
+    assert [(call.name, json.loads(call.arguments)) for call in calls] == [("weather", {"city": "Łódź"})]
+
+
+@pytest.mark.parametrize("text", ["It is 3 < 4.", "Nearly <tool_", "<tool_call>no JSON</tool_call>"])
+def test_what_is_no_call_after_all_is_text(text: str):
+    assert read(reader(), text) == (text, ())
+
+
+def test_only_the_first_of_several_calls_counts_where_one_may_be_made():
+    assert len(read(reader(), CALL_TEXT * 2)[1]) == 2
+    assert len(read(reader(parallel_calls=False), CALL_TEXT * 2)[1]) == 1
+
+
+def test_a_model_that_must_call_is_held_to_the_schemas_of_the_tools():
+    forced, sampling = reader(must_call=True, parallel_calls=False), SamplingParams()
+    forced.constrain(sampling)
+    held: Any = sampling.structured_outputs
+    assert (held.json["minItems"], held.json["maxItems"]) == (1, 1)
+    text = json.dumps([{"name": "weather", "parameters": {"city": "Rome"}}])
+    assert read(forced, text) == ("", (ChunkCall("weather", '{"city": "Rome"}'),))
+
+
+def test_the_parsers_marks_are_not_skipped_as_special_tokens():
+    sampling = SamplingParams()
+    reader().constrain(sampling)
+    assert not sampling.skip_special_tokens
+    assert sampling.structured_outputs is None
+
+
+async def test_calls_come_back_as_the_clients_and_their_thoughts_go_back_with_them():
+    calls = (ChunkCall("weather", '{"city": "Rome"}'), ChunkCall("sql", '{"input": "select 1"}'))
+    engine = Engine(Chunk("", "Hm.", None, 5, 0, 1, 1), Chunk("Look.", "", "tool_calls", 5, 0, 9, 1, calls))
+    tools = Toolset((WEATHER, SQL), ToolChoice("required"), parallel=False)
+    result = await answer(engine, Call((ASKED,), tools=tools))
+    assert result.finish is FinishReason.TOOL_CALLS
+    weather, sql = result.tool_calls
+    assert (weather.name, sql.name, sql.arguments, sql.kind) == ("weather", "sql", "select 1", "custom")
+    sent = engine.calls[0]
+    assert [tool["function"]["name"] for tool in sent.tools] == ["weather", "sql"]
+    assert (sent.reads_calls, sent.must_call, sent.parallel_calls) == (True, True, False)
+
+    turn = Message("assistant", (Text("Look."), weather, sql), result.native)
+    gave = Message("tool", (ToolResult(weather.id, (Text("Sun."),)), ToolResult(sql.id, (Text("1"),))))
+    await answer(engine, Call((ASKED, turn, gave), tools=tools))
+    _, said, *results = engine.calls[1].messages
+    assert (said["reasoning"], said["content"], len(said["tool_calls"])) == ("Hm.", "Look.", 2)
+    assert [(line["role"], line["tool_call_id"]) for line in results] == [
+        ("tool", weather.id),
+        ("tool", sql.id),
     ]
 
 
-def test_an_answer_without_calls_is_words(tokenizer: Any):
-    assert reader(tokenizer).read("It is four.") == ("It is four.", ())
-
-
-def test_special_tokens_stay_where_the_parser_looks_for_them(tokenizer: Any):
-    assert reader(tokenizer).keeps_special_tokens
-
-
-def test_an_answer_that_must_call_is_held_to_a_list_of_calls(tokenizer: Any):
-    required = reader(tokenizer, "required")
-    assert required.constraint is not None
-    assert required.constraint.json is not None
-    written = '[{"name": "read", "parameters": {"path": "a"}}]'
-    assert required.read(written) == ("", (WrittenCall("read", '{"path": "a"}'),))
-    assert required.read(written[:20]) == ("", ())
-
-
-def test_a_named_tool_gets_the_answer_as_its_arguments(tokenizer: Any):
-    named = reader(tokenizer, {"type": "function", "function": {"name": "read"}})
-    assert named.read('{"path": "a"}') == ("", (WrittenCall("read", '{"path": "a"}'),))
-
-
-def test_a_parser_that_vllm_does_not_have_is_an_error_before_any_call():
-    check_parser("")
-    check_parser("hermes")
-    with pytest.raises(KeyError, match="no-such-parser"):
-        check_parser("no-such-parser")
+async def test_a_worker_without_a_parser_gets_tools_as_words():
+    engine = Engine(Chunk("Fine.", "", "stop", 5, 0, 1, 0))
+    turn = Message("assistant", (ToolCall("1", "weather", "{}"),), Native("other", "", {}))
+    gave = Message("tool", (ToolResult("1", (Text("Sun."),)),))
+    await answer(engine, Call((ASKED, turn, gave), tools=Toolset((WEATHER,))), calls_tools=False)
+    sent = engine.calls[0]
+    assert (sent.tools, sent.reads_calls) == ((), False)
+    assert [line["role"] for line in sent.messages] == ["user", "assistant", "user"]
+    assert "weather" in sent.messages[1]["content"]
+    assert "Sun." in sent.messages[2]["content"]
