@@ -9,7 +9,7 @@ refused.
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from conductor.errors import BadTask, Interrupted, NotAllowed
 from conductor.model.messages import Message, ToolResult
@@ -129,8 +129,7 @@ async def _settle(
             if run is not None:
                 return run
         elif (found := _segment_of(record, answer)) is not None:
-            is_new_word = bool(answer.said) and answer.said != found[1].said
-            if is_new_word:
+            if answer.said and not _is_on_record(record, answer.said, found[1].said):  # a new word
                 return None
             _check_same(record, answer, found[1])
             return _Given(records, found[0])
@@ -162,15 +161,23 @@ def _check_same(record: Record, answer: ToolAnswer, given: Given) -> None:
     Raises:
         BadTask: one is another.
     """
-    redact = redactor_of(record.task.permit)
     for each in given.results:
         sent = answer.results.get(each.number)
-        if sent is not None and not _same(map_texts(sent, redact), map_texts(each.result, redact)):
+        if sent is None:
+            continue
+        kept = replace(each.result, id=sent.id)  # the provider's
+        if not _is_on_record(record, sent, kept):
             raise BadTask(
                 f"The tool call {sent.id} has been answered with a different result. Send the same one again, or go on "
                 "from the newest answer.",
                 param="messages",
             )
+
+
+def _is_on_record(record: Record, sent: object, kept: object) -> bool:
+    """Whether `kept` is what became of `sent` once its secrets were taken out, as they are of all that is kept."""
+    redact = redactor_of(record.task.permit)
+    return map_texts(sent, redact) == map_texts(kept, redact)
 
 
 def _same(one: ToolResult, other: ToolResult) -> bool:

@@ -64,7 +64,7 @@ ORPHANS = (
     f"SELECT id FROM run WHERE {OPEN} AND kept = 1 AND takes < {MOST_TAKES} ORDER BY made_us LIMIT {{limit}}"
 )
 TAKE = "UPDATE run SET owner = {owner}, takes = takes + 1 WHERE id IN ({orphans})"
-MINE = "SELECT id FROM run WHERE owner = {owner} AND ended_us IS NULL AND kept = 1"
+MINE = "SELECT id FROM run WHERE owner = {owner} AND ended_us IS NULL AND status <> 'waiting' AND kept = 1"
 PUT_WORKERS = {
     "postgresql": "INSERT INTO run_worker (run_id, worker, made_us) SELECT * FROM unnest($1::text[], $2::text[], $3::bigint[]) ON CONFLICT DO NOTHING",
     "sqlite": "INSERT INTO run_worker (run_id, worker, made_us) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
