@@ -83,6 +83,8 @@ class DatabaseStore:
         self._journal = RunJournal(store, lambda: limits().records, self._on_written)
         self._tasks: list[asyncio.Task[None]] = []
         self._call_ids: CallIds | None = None
+        self._taking = set[str]()
+        """Runs that are being resumed here: nobody has left them."""
         self._following = asyncio.Semaphore(MOST_FOLLOWING)
 
     def note(self, record: Record, seq: int, event: Event) -> None:
@@ -221,10 +223,14 @@ class DatabaseStore:
     async def resume(self, id: str) -> RunRecords | None:
         """See `RecordStore.resume`."""
         writer = (await self._store.ledger()).writer
-        body = await writer.do(TAKE_SUSPENDED, Take(id, self.owner))
-        if body is None:
-            return None
-        self.keep(id, await self._newest_seq(id))
+        self._taking.add(id)
+        try:
+            body = await writer.do(TAKE_SUSPENDED, Take(id, self.owner))
+            if body is None:
+                return None
+            self.keep(id, await self._newest_seq(id))
+        finally:
+            self._taking.discard(id)
         return load_records(body, has_content=True)
 
     async def call_ids(self) -> CallIds:
@@ -266,11 +272,11 @@ class DatabaseStore:
         """
         writer, taken = (await self._store.ledger()).writer, 0
         for id in await writer.do(TAKE_OVER, TakeOver(self.owner, MOST_AT_ONCE)):
-            if self._journal.has(id):
+            if self._journal.has(id) or id in self._taking:
                 continue
             records = await self.get(id)
             newest = await self._newest_seq(id)
-            if records is not None and not self._journal.has(id):
+            if records is not None and not self._journal.has(id) and id not in self._taking:
                 taken += 1
                 self.keep(id, newest)
                 self.on_orphan(records)

@@ -41,6 +41,7 @@ async def test_a_sweep_leaves_a_run_that_waits_as_it_is(store_address: Address) 
         assert (await one.api.ok(answer))["choices"][0]["finish_reason"] == "tool_calls"
         before = await suspended_rows(one)
         assert len(before) == 1
+        assert await one.rows("SELECT kept FROM run") == [(1,)]
         for router in (one, other):
             await router.records.sweep()
             assert await router.records.take_over() == 0
