@@ -69,6 +69,11 @@ class StepRecord:
         return (*(turn.result for turn in self.turns), *((self.result,) if self.result else ()))
 
     @property
+    def is_between_turns(self) -> bool:
+        """Whether its worker has called tools, and was not called again since."""
+        return bool(self.turns) and self.status in ("planned", "waiting")
+
+    @property
     def unmetered_cuts(self) -> list[Attempt]:
         """Calls that ended with their process before anybody said what they took."""
         return [lost for lost in self.cut if lost.outcome == "cut" and lost.usage is None]

@@ -127,6 +127,8 @@ async def test_a_step_that_nobody_reads_does_not_keep_the_run_waiting() -> None:
     records, end = await run(team(a, b, conductor=conductor), ask_for(tools=TOOLS))
     assert isinstance(end, RunFinished)
     assert records.record.plans[0].steps[0].status == "not_needed"
+    assert records.record.usage == Usage(10, 2) + Usage(10, 2) + Usage(10, 1), "each call once"
+    assert records.record.n_unmetered_calls == 0
 
 
 async def test_a_step_may_be_given_no_tools() -> None:
