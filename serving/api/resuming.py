@@ -74,7 +74,7 @@ def find_tool_answer(conversation: Sequence[Message], tools: Toolset, ids: CallI
 
 @asynccontextmanager
 async def resumed(
-    service: Service, answer: ToolAnswer, caller: Caller, headers: dict[str, str]
+    service: Service, answer: ToolAnswer, caller: Caller, headers: dict[str, str], request_id: str
 ) -> AsyncGenerator[Run | None]:
     """The run that goes on with `answer`, one that already does, or what it did; None: it has ended, and the
     user says something new.
@@ -86,7 +86,7 @@ async def resumed(
     """
     try:
         async with asyncio.timeout(SETTLES_S):
-            found = await _settle(service, answer, caller, headers)
+            found = await _settle(service, answer, caller, headers, request_id)
     except TimeoutError:
         message = "The run that called these tools is being resumed. Ask again."
         raise Interrupted(message, retryable=True) from None
@@ -112,7 +112,7 @@ class _Given:
 
 
 async def _settle(
-    service: Service, answer: ToolAnswer, caller: Caller, headers: dict[str, str]
+    service: Service, answer: ToolAnswer, caller: Caller, headers: dict[str, str], request_id: str
 ) -> "Run | _Given | None":
     while True:
         records = await service.store.get(answer.run_id)
@@ -125,7 +125,7 @@ async def _settle(
             )
         given = _new_results(record, answer)
         if given is not None:
-            run = await service.resume(answer.run_id, given, headers)
+            run = await service.resume(answer.run_id, given, headers, request_id)
             if run is not None:
                 return run
         elif (found := _segment_of(record, answer)) is not None:

@@ -213,14 +213,19 @@ class Service:
             self.conductor_health.count(run.record)
         report(self.meter, of_run(run.records, pool.providers))
 
-    async def resume(self, id: str, given: Given, headers: dict[str, str]) -> Run | None:
-        """See `Continuing.resume`.
+    async def resume(self, id: str, given: Given, headers: dict[str, str], request_id: str) -> Run | None:
+        """See `Continuing.resume`. What was taken of the rates for the request of that id is settled with the run.
 
         Raises:
             Overloaded: there is no room; the run waits on.
         """
         self._check_room()
-        return await self.continuing.resume(id, given, headers)
+        run = await self.continuing.resume(id, given, headers)
+        if run is not None:
+            self.rates.pass_on(request_id, id)
+            if not self.is_running(id):
+                await self.rates.settle(id, run.records)
+        return run
 
     def _check_room(self) -> None:
         """Whether one more run may begin.
