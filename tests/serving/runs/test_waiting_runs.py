@@ -18,7 +18,12 @@ SECRET = "sk-proj-" + "a1B2c3D4" * 5
 async def suspend(api: Served, text: str = "Hello", model: str = "mini") -> Json:
     """A run that waits: the request that brings its result."""
     asked: Json = ASK | TOOLS | {"messages": [{"role": "user", "content": text}], "model": model}
-    said = (await api.ok(asked))["choices"][0]["message"]
+    return with_results(asked, await api.ok(asked))
+
+
+def with_results(asked: Json, answer: Json) -> Json:
+    """The request that brings the results of what `answer` calls."""
+    said = answer["choices"][0]["message"]
     results = [
         {"role": "tool", "tool_call_id": call["id"], "content": "noon"} for call in said["tool_calls"]
     ]
@@ -73,3 +78,24 @@ async def test_results_that_are_sent_again_beside_words_with_a_secret_get_the_sa
         first, again = [(await one.api.http.post(PATH, json=answer)) for _ in range(2)]
         assert text_of(first) == text_of(again) == "They gave: noon."
         assert first.json()["id"] == again.json()["id"]
+
+
+async def test_results_of_some_calls_cost_nothing_and_a_turn_that_is_asked_again_tells_its_own_tokens(
+    store_address: Address,
+) -> None:
+    settings: Json = team(workers=[tool_caller("a", [["clock", "clock"], ["clock"]])], workflows={})
+    async with replicas(store_address, settings, n=1) as (one,):
+        both = await suspend(one.api, model="a")
+        some = both | {"messages": both["messages"][:-1]}
+        told: list[tuple[int, int]] = []
+
+        async def tell(request: Json) -> Json:
+            answer = await one.api.ok(request)
+            told.append((answer["usage"]["prompt_tokens"], answer["usage"]["completion_tokens"]))
+            return answer
+
+        await tell(some)
+        then = with_results(both, await tell(both))
+        await tell(then)
+        await tell(both)
+        assert told == [(0, 0), (10, 2), (10, 3), (10, 2)]
