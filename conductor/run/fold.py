@@ -139,6 +139,8 @@ def _step_after(record: Record, step: StepRecord, event: StepEvent) -> StepRecor
             earlier = record.plans[event.from_plan].steps[event.step]
             return replace(earlier, planned_s=step.planned_s, reused_from=event.from_plan)
         case StepAborted():
+            if step.is_between_turns:  # its last call is in its turns
+                step, event = replace(step, started_s=None), replace(event, result=None)
             return replace(
                 step,
                 status=event.outcome.value,
@@ -212,7 +214,7 @@ def _cut_plan(plan: PlanRecord, at_s: float) -> PlanRecord:
 def _cut_step(step: StepRecord, status: StepStatus, at_s: float) -> StepRecord:
     if step.status not in ("planned", "running", "cancelled"):
         return step
-    is_between_turns = step.status == "planned" and bool(step.turns)
+    is_between_turns = step.is_between_turns
     step = replace(step, status=status)
     if step.started_s is None or is_between_turns:
         return step

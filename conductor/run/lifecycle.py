@@ -155,15 +155,16 @@ async def _running(
     deadline_at_s: float | None = None,
     given: Given | None = None,
 ) -> AsyncGenerator[Run]:
-    if given is not None:
-        log.append(ResultsGiven(log.record.wall_s, given, family.owner))
     run = Run(log, None if outer else family.earlier, outer)
     was_given_up = log.record.status == "cancelled" and outer is not None  # it can be wanted again
-    if log.record.status not in ("running", "detached") and not was_given_up:
+    goes_on = given is not None or was_given_up or log.record.status in ("running", "detached")
+    if not goes_on:
         await log.replay()
         yield run
         return
     members = _members(family, run)
+    if given is not None:  # once it can go on: what is on record of it was given for good
+        log.append(ResultsGiven(log.record.wall_s, given, family.owner))
     write_down = None if outer else _writer(family, run)
     loop = RoundLoop(family.team, members, log, family.ledger, family.refusals, deadline_at_s, write_down)
     if is_continued and given is None:

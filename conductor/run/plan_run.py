@@ -113,7 +113,7 @@ class RunContext:
         )
 
 
-async def wait_until_done(tasks: Collection[asyncio.Task[Any]]) -> None:
+async def wait_until_done(tasks: Collection[asyncio.Future[Any]]) -> None:
     """Wait until `tasks` have ended, also while we are cancelled ourselves, as a `TaskGroup` does: they may
     be closing calls.
     """

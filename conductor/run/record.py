@@ -69,6 +69,11 @@ class StepRecord:
         return (*(turn.result for turn in self.turns), *((self.result,) if self.result else ()))
 
     @property
+    def is_between_turns(self) -> bool:
+        """Whether its worker has called tools, and was not called again since."""
+        return bool(self.turns) and self.status in ("planned", "waiting")
+
+    @property
     def unmetered_cuts(self) -> list[Attempt]:
         """Calls that ended with their process before anybody said what they took."""
         return [lost for lost in self.cut if lost.outcome == "cut" and lost.usage is None]
@@ -237,10 +242,25 @@ class Record:
 
     @property
     def answering(self) -> CallResult | None:
-        """The call whose output is the answer."""
+        """The call whose output is the answer; of a run that waits, the one whose words are beside its calls of
+        tools, where it was made since the client last sent results.
+        """
         plan = self.answering_plan
-        results = plan.steps[-1].results if plan else ()
-        return results[-1] if results else None
+        if plan is None or not plan.steps:
+            return None
+        last = plan.steps[-1]
+        if self.status == "waiting":
+            return next((turn.result for turn in self.new_turns if turn in last.turns), None)
+        return last.results[-1] if last.results else None
+
+    @property
+    def new_turns(self) -> tuple[StepTurn, ...]:
+        """The turns whose calls of tools its client was told of for the first time when it was last suspended."""
+        told = {number for segment in self.segments[:-1] for number in segment.calls}
+        new = set(self.segments[-1].calls) - told if self.segments else set[int]()
+        return tuple(
+            turn for step in self.steps for turn in step.turns if any(c.number in new for c in turn.calls)
+        )
 
     @property
     def steps(self) -> list[StepRecord]:
@@ -324,15 +344,17 @@ class Record:
     def segment_usage(self) -> Usage:
         """Tokens since the client last sent results of tools; all of them where it never did."""
         before = [segment.usage for segment in self.segments if segment.given is not None]
-        return self.usage - before[-1] if before else self.usage
+        usage = self.segments[-1].usage if self.status == "waiting" else self.usage
+        return usage - before[-1] if before else usage
 
     @property
     def segment_cost_usd(self) -> Decimal | None:
         """What was spent since then; None: unknown."""
         before = [segment.cost_usd for segment in self.segments if segment.given is not None]
-        if not before or self.cost_usd is None:
-            return self.cost_usd
-        return None if before[-1] is None else self.cost_usd - before[-1]
+        cost_usd = self.segments[-1].cost_usd if self.status == "waiting" else self.cost_usd
+        if not before or cost_usd is None:
+            return cost_usd
+        return None if before[-1] is None else cost_usd - before[-1]
 
     @property
     def orchestration(self) -> Usage:

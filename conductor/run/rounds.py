@@ -28,7 +28,7 @@ from conductor.run.events import (
 )
 from conductor.run.ledger import Ledger
 from conductor.run.moves import ContinuePlan, Fail, Finish, Move, RunPlan, WritePlan, next_move
-from conductor.run.plan_run import PlanRun, RunContext, StepsWait
+from conductor.run.plan_run import PlanRun, RunContext, StepsWait, wait_until_done
 from conductor.run.plan_writer import ConductorModel, PlanStream
 from conductor.run.record import PlanRecord, Record
 from conductor.run.team import Team
@@ -161,7 +161,17 @@ class RoundLoop:
         last = plan.steps[-1]
         text = last.turns[-1].result.output if last.status == "waiting" and self._log.has_answer_begun else ""
         calls = self._record.calls_of_tools(numbers)
-        await self._log.append_durably(RunSuspended(self.now_s(), calls, text), self._write_down)
+        write = self._write_whole if self._write_down else None
+        await self._log.append_durably(RunSuspended(self.now_s(), calls, text), write)
+
+    async def _write_whole(self) -> None:
+        """Write the run down, whoever leaves meanwhile: in the middle of that it neither waits nor has ended."""
+        assert self._write_down is not None, "it was asked"
+        writing = asyncio.ensure_future(self._write_down())
+        try:
+            await wait_until_done([writing])
+        finally:
+            writing.result()
 
     async def _run(self, move: WritePlan | RunPlan | ContinuePlan) -> None:
         match move:

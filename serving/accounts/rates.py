@@ -171,6 +171,11 @@ class Rates:
             del self._admitted[next(iter(self._admitted))]
         return admission
 
+    def pass_on(self, request_id: str, run_id: str) -> None:
+        """What was taken for a request is for the run that it goes on with."""
+        if (admission := self._admitted.pop(request_id, None)) is not None:
+            self._admitted[run_id] = admission
+
     async def settle(self, run_id: str, records: RunRecords | None) -> None:
         """Correct what was taken for a run to what its calls took; all of it is given back where there was none."""
         admission = self._admitted.pop(run_id, None)

@@ -9,7 +9,7 @@ refused.
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, repeat
 
 from conductor.errors import BadTask, Interrupted, NotAllowed
@@ -76,7 +76,7 @@ def find_tool_answer(conversation: Sequence[Message], tools: Toolset, ids: CallI
 
 @asynccontextmanager
 async def resumed(
-    service: Service, answer: ToolAnswer, caller: Caller, headers: dict[str, str]
+    service: Service, answer: ToolAnswer, caller: Caller, headers: dict[str, str], request_id: str
 ) -> AsyncGenerator[Run | None]:
     """The run that goes on with `answer`, one that already does, or what it did; None: it has ended, and the
     user says something new.
@@ -88,7 +88,7 @@ async def resumed(
     """
     try:
         async with asyncio.timeout(SETTLES_S):
-            found = await _settle(service, answer, caller, headers)
+            found = await _settle(service, answer, caller, headers, request_id)
     except TimeoutError:
         message = "The run that called these tools is being resumed. Ask again."
         raise Interrupted(message, retryable=True) from None
@@ -114,7 +114,7 @@ class _Given:
 
 
 async def _settle(
-    service: Service, answer: ToolAnswer, caller: Caller, headers: dict[str, str]
+    service: Service, answer: ToolAnswer, caller: Caller, headers: dict[str, str], request_id: str
 ) -> "Run | _Given | None":
     for pause_s in chain(PAUSES_S, repeat(PAUSES_S[-1])):
         records = await service.find_waiting(answer.run_id) or await service.store.get(answer.run_id)
@@ -127,12 +127,12 @@ async def _settle(
             )
         given = _new_results(record, answer)
         if given is not None:
-            run = await service.resume(answer.run_id, given, headers, caller.policies)
+            policies = caller.policies
+            run = await service.resume(answer.run_id, given, headers, policies, request_id)
             if run is not None:
                 return run
         elif (found := _segment_of(record, answer)) is not None:
-            is_new_word = bool(answer.said) and answer.said != found[1].said
-            if is_new_word:
+            if answer.said and not _is_on_record(record, answer.said, found[1].said):  # a new word
                 return None
             _check_same(record, answer, found[1])
             return _Given(records, found[0])
@@ -165,15 +165,23 @@ def _check_same(record: Record, answer: ToolAnswer, given: Given) -> None:
     Raises:
         BadTask: one is another.
     """
-    redact = redactor_of(record.task.permit)
     for each in given.results:
         sent = answer.results.get(each.number)
-        if sent is not None and not _same(map_texts(sent, redact), map_texts(each.result, redact)):
+        if sent is None:
+            continue
+        kept = replace(each.result, id=sent.id)  # the provider's
+        if not _is_on_record(record, sent, kept):
             raise BadTask(
                 f"The tool call {sent.id} has been answered with a different result. Send the same one again, or go on "
                 "from the newest answer.",
                 param="messages",
             )
+
+
+def _is_on_record(record: Record, sent: object, kept: object) -> bool:
+    """Whether `kept` is what became of `sent` once its secrets were taken out, as they are of all that is kept."""
+    redact = redactor_of(record.task.permit)
+    return map_texts(sent, redact) == map_texts(kept, redact)
 
 
 def _same(one: ToolResult, other: ToolResult) -> bool:

@@ -116,7 +116,7 @@ class RunResponse(Response):
 
     async def _resume(self, answer: ToolAnswer, wire: Wire) -> bool:
         """Answer with the run that `answer` belongs to; False: it is history by now."""
-        async with resumed(self._service, answer, self._caller, self._incoming) as run:
+        async with resumed(self._service, answer, self._caller, self._incoming, self._id) as run:
             if run is None:
                 return False
             await self._show(run, None, wire)

@@ -79,8 +79,8 @@ class Continuing:
             return None
         try:
             return await self._begin(records, headers, given, policies)
-        except PodiumError:
-            await self.write_down(records)
+        except Exception:
+            await self._wait_on(records)
             raise
 
     def take_over(self, records: RunRecords) -> None:
@@ -93,14 +93,16 @@ class Continuing:
         if (
             records.record.status == "waiting"
         ):  # it was taken to be resumed, and its results are not on record
-            return await self.write_down(
-                replace(records, record=replace(records.record, owner=self._store.owner))
-            )
+            return await self._wait_on(records)
         try:
             run = await self._begin(records, {}, None, await self._find_policies(records.record.account))
             run.answer.close()
         except PodiumError as exc:  # such as: a worker of it, or its key, is gone
             await self._fail(records, exc)
+
+    async def _wait_on(self, records: RunRecords) -> None:
+        """Put a run back that was taken and has not gone on; it is this replica's since."""
+        await self.write_down(replace(records, record=replace(records.record, owner=self._store.owner)))
 
     async def _begin(
         self, records: RunRecords, headers: dict[str, str], given: Given | None, policies: Policies

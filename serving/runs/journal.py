@@ -292,8 +292,10 @@ def _pack(id: str, run: Noted) -> Packed | None:
 
 def _current(id: str, run: Noted) -> RunRecords | None:
     """The records of a run under way. One that has just ended is written once it is put: what may be kept of its
-    texts is decided there (`content.py`).
+    texts is decided there (`content.py`). One that is to wait is written by `suspend` alone.
     """
     inner = {each: record for each, record in run.records.items() if each != id}
     record = run.records.get(id)
-    return None if record is None or record.status in ENDED else RunRecords(record, inner)
+    if record is None or record.status in ENDED or record.status == "waiting":
+        return None
+    return RunRecords(record, inner)

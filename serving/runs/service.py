@@ -214,14 +214,21 @@ class Service:
             self.conductor_health.count(run.record)
         report(self.meter, of_run(run.records, pool.providers))
 
-    async def resume(self, id: str, given: Given, headers: dict[str, str], policies: Policies) -> Run | None:
-        """See `Continuing.resume`.
+    async def resume(
+        self, id: str, given: Given, headers: dict[str, str], policies: Policies, request_id: str
+    ) -> Run | None:
+        """See `Continuing.resume`. What was taken of the rates for the request of that id is settled with the run.
 
         Raises:
             Overloaded: there is no room; the run waits on.
         """
         self._check_room()
-        return await self.continuing.resume(id, given, headers, policies)
+        run = await self.continuing.resume(id, given, headers, policies)
+        if run is not None:
+            self.rates.pass_on(request_id, id)
+            if not self.is_running(id):
+                await self.rates.settle(id, run.records)
+        return run
 
     async def find_waiting(self, id: str) -> RunRecords | None:
         """A run that waits for results of tools, exactly as it is; one that goes on here, as far as it has got. None:

@@ -1,10 +1,12 @@
 """Runs whose steps call the client's tools: suspended, written down, continued with the results."""
 
+import asyncio
 import json
 from collections.abc import Sequence
 
 import pytest
 
+from conductor.errors import StoreUnavailable
 from conductor.model.messages import Message, Native, Text, ToolCall, ToolResult
 from conductor.model.tools import Tool, ToolChoice, Toolset
 from conductor.model.usage import Usage
@@ -125,6 +127,8 @@ async def test_a_step_that_nobody_reads_does_not_keep_the_run_waiting() -> None:
     records, end = await run(team(a, b, conductor=conductor), ask_for(tools=TOOLS))
     assert isinstance(end, RunFinished)
     assert records.record.plans[0].steps[0].status == "not_needed"
+    assert records.record.usage == Usage(10, 2) + Usage(10, 2) + Usage(10, 1), "each call once"
+    assert records.record.n_unmetered_calls == 0
 
 
 async def test_a_step_may_be_given_no_tools() -> None:
@@ -198,9 +202,41 @@ async def test_who_cannot_call_tools_is_offered_none(calls_tools: bool | None) -
 async def test_the_clock_stands_while_a_run_waits() -> None:
     a = Player("a", calling("x"), ["done"])
     records, _ = await run(team(a), ask_for(plan=a_plan(("a", ())), tools=TOOLS, deadline_s=0.5))
-    import asyncio
-
     await asyncio.sleep(0.6)
     records, end = await run(team(a), records=records, sent=given((0, "one")))
     assert isinstance(end, RunFinished)
     assert records.record.wall_s < 0.5
+
+
+async def test_a_run_whose_client_leaves_while_it_is_written_down_is_written_down() -> None:
+    begun, may_end, written = asyncio.Event(), asyncio.Event(), list[RunRecords]()
+
+    async def write_down(records: RunRecords) -> None:
+        begun.set()
+        await may_end.wait()
+        written.append(records)
+
+    a = Player("a", calling("x"), ["done"])
+    task = ask_for(plan=a_plan(("a", ())), tools=TOOLS)
+    async with open_run(team(a), task, "wf_1", write_down=write_down) as going:
+        await begun.wait()
+        asyncio.get_running_loop().call_later(0.01, may_end.set)
+    assert written == [going.records]
+    assert going.record.status == "waiting"
+
+
+async def test_a_run_that_cannot_be_written_down_has_failed_whoever_left() -> None:
+    begun, may_end = asyncio.Event(), asyncio.Event()
+
+    async def write_down(records: RunRecords) -> None:
+        begun.set()
+        await may_end.wait()
+        raise StoreUnavailable("The store is away.")
+
+    a = Player("a", calling("x"), ["done"])
+    task = ask_for(plan=a_plan(("a", ())), tools=TOOLS)
+    async with open_run(team(a), task, "wf_1", write_down=write_down) as going:
+        await begun.wait()
+        asyncio.get_running_loop().call_later(0.01, may_end.set)
+    assert going.record.status == "failed"
+    assert going.record.usage == Usage(10, 2), "it is told what was paid"

@@ -11,6 +11,7 @@ import pytest
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import ASK, PRICE, scripted, team
 from tests.serving.api.test_policies import ask, limit
+from tests.serving.api.tool_caller import tool_caller
 from tests.serving.states import until
 
 SETTINGS = team(workers=[scripted("a", "word " * 50, price=PRICE)], workflows={})
@@ -61,3 +62,21 @@ async def test_tokens_of_all_calls_count_once_they_are_known_and_what_did_not_ru
         await until(lambda: not it.api.service.rates._admitted, "the second one is settled")
         left = int((await ask(it, model="a", max_tokens=10)).headers["x-ratelimit-remaining-tokens"])
         assert 1200 - 4 * used < left < 1200 - 2 * used
+
+
+async def test_tokens_of_a_run_that_goes_on_with_its_tools_results_count_too(tmp_path: Path) -> None:
+    settings = team(workers=[tool_caller("a", [["clock"]])], workflows={})
+    async with keyed(tmp_path, settings) as it:
+        await limit(it, "keys", "mine", tokens_per_minute=10_000)
+        tools = [{"type": "function", "function": {"name": "clock"}}]
+        messages: Any = [{"role": "user", "content": "Hello"}]
+
+        asked = await ask(it, model="a", messages=messages, tools=tools)
+        said = asked.json()["choices"][0]["message"]
+        messages += [said, {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "noon"}]
+        answer = await ask(it, model="a", messages=messages, tools=tools)
+        used = sum(each.json()["usage"]["total_tokens"] for each in (asked, answer))
+        await until(lambda: not it.api.service.rates._admitted, "both are settled")
+        later = await ask(it, model="a", messages=[{"role": "user", "content": "Bye"}], max_tokens=1)
+        taken = 10_000 - int(later.headers["x-ratelimit-remaining-tokens"])
+        assert used < taken < used + 20

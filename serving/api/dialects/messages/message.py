@@ -88,8 +88,8 @@ def usage(record: Record) -> Json:
 
 
 def _answering_usage(record: Record) -> Usage:
-    waiting = (step.turns[-1].result for step in reversed(record.steps) if step.status == "waiting")
-    result = next(waiting, None) or record.answering
+    turns = record.new_turns if record.status == "waiting" else ()
+    result = turns[-1].result if turns else record.answering
     return (result.usage if result else None) or Usage()
 
 
