@@ -46,9 +46,8 @@ async def follow(store: RecordStore, claim: Claim) -> AsyncGenerator[Run]:
     if not records.has_content:
         message = "The answer to this Idempotency-Key is not kept any more. Use another key."
         raise BadTask(message, param="Idempotency-Key")
-    log = EventLog(records.record)
-    await log.replay()
-    yield Run(log, records.inner)
+    async with follow_segment(store, records, -1) as run:  # what came of its tools' results is no answer to this
+        yield run
 
 
 async def _begun(store: RecordStore, claim: Claim) -> RunRecords | None:
@@ -74,8 +73,8 @@ async def _begun(store: RecordStore, claim: Claim) -> RunRecords | None:
 
 @asynccontextmanager
 async def follow_segment(store: RecordStore, records: RunRecords, segment: int) -> AsyncGenerator[Run]:
-    """What a run did after its client had answered that segment of it, for one more reader: until it was
-    suspended again, or ended.
+    """What a run did after its client had answered that segment of it (-1: from its beginning), for one more reader:
+    until it was suspended again, or ended.
 
     Raises:
         Interrupted: it was lost.

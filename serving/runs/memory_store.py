@@ -16,7 +16,7 @@ from serving.runs.claims import Claim
 from serving.runs.content import kept_part
 from serving.runs.finding import ANY, Wanted
 from serving.runs.numbers import without_content
-from serving.runs.rows import Item, made_us, now_us
+from serving.runs.rows import Item, fold_items, made_us, now_us
 from serving.runs.said import AnswerSoFar
 from serving.runs.store import EventPage, Place, ignore
 from serving.runs.tool_ids import SECRET_BYTES, CallIds
@@ -127,7 +127,18 @@ class MemoryStore:
 
     async def get(self, id: str) -> RunRecords | None:
         """See `RecordStore.get`."""
-        return self._runs.get(id)
+        records = self._runs.get(id)
+        if records is None:
+            under_way = fold_items(id, self._items.get(id, ()))
+            stores = under_way is not None and under_way.record.task.permit.stores
+            return replace(under_way, has_content=stores) if under_way else None
+        if records.record.status == "waiting" and self._drop_us(id) < now_us():
+            return replace(records, record=replace(records.record, status="expired"))
+        return records
+
+    def _drop_us(self, id: str) -> int:
+        """Until when a run waits; 0: it does not."""
+        return self._suspended[id][0] if id in self._suspended else 0
 
     async def newest(
         self, limit: int, caller: Caller, before: Place | None = None, wanted: Wanted = ANY
@@ -172,9 +183,9 @@ class MemoryStore:
 
     async def resume(self, id: str) -> RunRecords | None:
         """See `RecordStore.resume`."""
-        drop_us, records = self._suspended.pop(id, (0, None))
-        if records is None or drop_us < now_us():
+        if self._drop_us(id) < now_us():
             return None
+        _, records = self._suspended.pop(id)
         self._runs.pop(id, None)
         self._bytes.pop(id, None)
         self.keep(id)

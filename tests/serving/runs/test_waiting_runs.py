@@ -1,12 +1,16 @@
 """Runs that wait for results of tools, in a store that routers share: exact, once, and for no longer than they may."""
 
+import asyncio
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import httpx2
+import pytest
 
+from conductor.model.worker import Call, Delta
 from serving.database.address import Address
-from tests.serving.api.calling_team import calling_team
-from tests.serving.api.served import ASK, Json, Served, scripted, team
+from tests.serving.api.calling_team import ToolCaller, calling_team
+from tests.serving.api.served import ASK, Json, Served, scripted, served, team
 from tests.serving.api.tool_caller import tool_caller
 from tests.serving.runs.stores import Replica, replicas
 
@@ -97,3 +101,61 @@ async def test_results_of_some_calls_cost_nothing_and_a_turn_that_is_asked_again
         await tell(then)
         await tell(both)
         assert told == [(0, 0), (10, 2), (10, 3), (10, 2)]
+
+
+class SlowCaller(ToolCaller):
+    """Takes its time over the answer."""
+
+    async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
+        async for delta in super()._deltas(call):
+            if delta.text.startswith("They"):
+                await asyncio.sleep(0.5)
+            yield delta
+
+
+def slow_team() -> Json:
+    factory = "tests.serving.runs.test_waiting_runs:SlowCaller"
+    return team(workers=[{"name": "a", "kind": "python", "factory": factory}], workflows={})
+
+
+async def check_that_both_get_the_answer(api: Served) -> None:
+    answer = await suspend(api, model="a")
+    with pytest.raises(httpx2.ReadTimeout):
+        await api.http.post(PATH, json=answer, timeout=0.15)
+    again = await asyncio.gather(*(api.http.post(PATH, json=answer) for _ in range(2)))
+    assert [text_of(each) for each in again] == ["They gave: noon."] * 2
+    assert (await api.ok(answer))["choices"][0]["message"]["content"] == "They gave: noon."
+
+
+async def test_results_that_are_sent_again_while_the_run_goes_on_get_its_answer(
+    store_address: Address,
+) -> None:
+    async with replicas(store_address, slow_team(), n=1) as (one,):
+        await check_that_both_get_the_answer(one.api)
+
+
+async def test_results_that_are_sent_again_while_a_run_in_memory_goes_on_get_its_answer() -> None:
+    async with served(slow_team()) as api:
+        await check_that_both_get_the_answer(api)
+
+
+async def test_a_named_request_that_is_sent_again_gets_its_own_answer_not_that_of_its_results(
+    store_address: Address,
+) -> None:
+    async with replicas(store_address, calling_team(), n=1) as (one,):
+        named = {"idempotency-key": "mine-1"}
+        first = await one.api.http.post(PATH, json=ASK | TOOLS, headers=named)
+        answer = with_results(ASK | TOOLS, first.json())
+        assert text_of(await one.api.http.post(PATH, json=answer)) == "They gave: noon."
+        again = await one.api.http.post(PATH, json=ASK | TOOLS, headers=named)
+        assert again.json()["choices"] == first.json()["choices"]
+
+
+async def test_a_run_in_memory_that_has_waited_too_long_says_so_at_once() -> None:
+    async with served(calling_team() | {"store": {"tools_wait_s": 0.1}}) as api:
+        answer = await suspend(api)
+        await asyncio.sleep(0.2)
+        late = await api.http.post(PATH, json=answer, timeout=2)
+        assert late.status_code == 400
+        assert "does not wait any more" in late.json()["error"]["message"]
+
