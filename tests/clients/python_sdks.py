@@ -1,0 +1,199 @@
+"""The official Python SDKs as the table's clients: each does what an ask says, as its users would write it, and
+reports what it saw.
+"""
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import anthropic
+import openai
+
+from tests.serving.api.served import Json
+
+NextUrl = Callable[[], Awaitable[str]]
+"""Called before each request after the first: where the client asks now."""
+Client = Callable[[str, Json, NextUrl, str], Awaitable[Json]]
+CITY: Json = {"type": "object", "properties": {"city": {"type": "string"}}}
+
+
+def result(name: str, arguments: Any) -> str:
+    """What a tool of the table's gives."""
+    return f"{name} of {arguments['city']}"
+
+
+class Seen:
+    """What a client saw, turn by turn."""
+
+    def __init__(self) -> None:
+        self.text, self.turns = "", list[list[str]]()
+
+    def report(self, status: int = 0) -> Json:
+        """As the table has it."""
+        return {"text": self.text, "turns": self.turns, "status": status}
+
+
+async def chat(url: str, ask: Json, next_url: NextUrl, key: str = "none") -> Json:
+    """Chat Completions with `openai`."""
+    seen, content = Seen(), ask["text"]
+    if "image" in ask:
+        picture = {"url": f"data:image/png;base64,{ask['image']}"}
+        content = [{"type": "text", "text": content}, {"type": "image_url", "image_url": picture}]
+    asked: Json = {"model": ask["model"], "messages": [{"role": "user", "content": content}]}
+    if ask["tools"]:
+        asked["tools"] = [
+            {"type": "function", "function": {"name": name, "parameters": CITY}} for name in ask["tools"]
+        ]
+    if "schema" in ask:
+        form = {"name": "it", "strict": True, "schema": ask["schema"]}
+        asked["response_format"] = {"type": "json_schema", "json_schema": form}
+    try:
+        while True:
+            async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0) as client:
+                said = await _chat_turn(client, asked, ask)
+            if isinstance(said, str):
+                seen.text = said
+                return seen.report()
+            if not said.tool_calls:
+                seen.text = said.content or ""
+                return seen.report()
+            seen.turns.append([call.function.name for call in said.tool_calls])
+            asked["messages"].append(said.model_dump(exclude_none=True, exclude={"parsed"}))
+            asked["messages"] += [
+                {
+                    "role": "tool",
+                    "tool_call_id": call.id,
+                    "content": result(call.function.name, json.loads(call.function.arguments)),
+                }
+                for call in reversed(said.tool_calls)
+            ]
+            url = await next_url()
+    except openai.APIStatusError as error:
+        return seen.report(error.status_code)
+
+
+async def _chat_turn(client: openai.AsyncOpenAI, asked: Json, ask: Json) -> Any:
+    if ask.get("leave"):
+        async with await client.chat.completions.create(**asked, stream=True) as chunks:
+            async for chunk in chunks:
+                if chunk.choices and chunk.choices[0].delta.content:
+                    return chunk.choices[0].delta.content.split()[0]
+    if ask["stream"]:
+        async with client.chat.completions.stream(**asked) as stream:
+            message: Any = (await stream.get_final_completion()).choices[0].message
+        for call in message.tool_calls or ():  # the helper parses arguments; a request takes none of that
+            call.function = type(call.function).model_construct(
+                name=call.function.name, arguments=call.function.arguments
+            )
+        return message
+    return (await client.chat.completions.create(**asked)).choices[0].message
+
+
+async def responses(url: str, ask: Json, next_url: NextUrl, key: str = "none") -> Json:
+    """Responses with `openai`, the history sent whole each time."""
+    seen, content = Seen(), ask["text"]
+    if "image" in ask:
+        picture = f"data:image/png;base64,{ask['image']}"
+        content = [{"type": "input_text", "text": content}, {"type": "input_image", "image_url": picture}]
+    history: list[Any] = [{"role": "user", "content": content}]
+    asked: Json = {"model": ask["model"], "input": history, "store": False}
+    if ask["tools"]:
+        asked["tools"] = [{"type": "function", "name": name, "parameters": CITY} for name in ask["tools"]]
+    if "schema" in ask:
+        asked["text"] = {
+            "format": {"type": "json_schema", "name": "it", "strict": True, "schema": ask["schema"]}
+        }
+    try:
+        while True:
+            async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0) as client:
+                said = await _responses_turn(client, asked, ask)
+            if isinstance(said, str):
+                seen.text = said
+                return seen.report()
+            calls = [item for item in said.output if item.type == "function_call"]
+            if not calls:
+                seen.text = said.output_text
+                return seen.report()
+            seen.turns.append([call.name for call in calls])
+            history += [item.model_dump(exclude={"parsed_arguments"}) for item in said.output]
+            history += [
+                {
+                    "type": "function_call_output",
+                    "call_id": call.call_id,
+                    "output": result(call.name, json.loads(call.arguments)),
+                }
+                for call in reversed(calls)
+            ]
+            url = await next_url()
+    except openai.APIStatusError as error:
+        return seen.report(error.status_code)
+
+
+async def _responses_turn(client: openai.AsyncOpenAI, asked: Json, ask: Json) -> Any:
+    if ask.get("leave"):
+        async with await client.responses.create(**asked, stream=True) as events:
+            async for event in events:
+                if event.type == "response.output_text.delta":
+                    return event.delta.split()[0]
+    if ask["stream"]:
+        async with client.responses.stream(**asked) as stream:
+            return await stream.get_final_response()
+    return await client.responses.create(**asked)
+
+
+async def messages(url: str, ask: Json, next_url: NextUrl, key: str = "none") -> Json:
+    """Messages with `anthropic`."""
+    seen, content = Seen(), [{"type": "text", "text": ask["text"]}]
+    if "image" in ask:
+        source = {"type": "base64", "media_type": "image/png", "data": ask["image"]}
+        content.append({"type": "image", "source": source})
+    asked: Json = {
+        "model": ask["model"],
+        "max_tokens": 1000,
+        "messages": [{"role": "user", "content": content}],
+    }
+    if ask["tools"]:
+        asked["tools"] = [{"name": name, "input_schema": CITY} for name in ask["tools"]]
+    if "schema" in ask:
+        asked["output_config"] = {"format": {"type": "json_schema", "schema": ask["schema"]}}
+    try:
+        while True:
+            async with anthropic.AsyncAnthropic(base_url=url, api_key=key, max_retries=0) as client:
+                said = await _messages_turn(client, asked, ask)
+            if isinstance(said, str):
+                seen.text = said
+                return seen.report()
+            calls = [block for block in said.content if block.type == "tool_use"]
+            if not calls:
+                seen.text = "".join(block.text for block in said.content if block.type == "text")
+                return seen.report()
+            seen.turns.append([call.name for call in calls])
+            results = [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": call.id,
+                    "content": result(call.name, call.input),
+                }
+                for call in reversed(calls)
+            ]
+            asked["messages"] += [
+                {"role": "assistant", "content": said.content},
+                {"role": "user", "content": results},
+            ]
+            url = await next_url()
+    except anthropic.APIStatusError as error:
+        return seen.report(error.status_code)
+
+
+async def _messages_turn(client: anthropic.AsyncAnthropic, asked: Json, ask: Json) -> Any:
+    if ask.get("leave"):
+        async with client.messages.stream(**asked) as stream:
+            async for text in stream.text_stream:
+                return text.split()[0]
+    if ask["stream"]:
+        async with client.messages.stream(**asked) as stream:
+            return await stream.get_final_message()
+    return await client.messages.create(**asked)
+
+
+CLIENTS: dict[str, Client] = {"chat": chat, "responses": responses, "messages": messages}

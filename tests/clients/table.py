@@ -1,0 +1,116 @@
+"""The one table of scenarios that every client runs: what the pool is scripted to do, what the client is told to ask,
+and what it must have seen. It knows no SDK; an ask is plain JSON, so that programs in other languages read it too.
+"""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.serving.api.served import Json, plan, scripted, step, team
+
+QUESTION = "Why is the sky blue?"
+PICTURE = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+"""A PNG of one pixel."""
+SCHEMA: Json = {
+    "type": "object",
+    "properties": {"n": {"type": "integer"}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One row.
+
+    Args:
+        name: of the row.
+        settings: of the server.
+        ask: what the client does: `model`, `text`, `stream`, `tools` (names, each with one argument `city`),
+            `schema`, `image`, `leave` (close the stream at its first text).
+        seen: what it must report: `text`, `turns` (the names of the tools called, turn by turn), `status` of an error.
+    """
+
+    name: str
+    settings: Json
+    ask: Json
+    seen: Json = field(default_factory=dict)
+
+
+def caller(name: str, *turns: tuple[str, ...], then: str = "Got: {results}") -> Json:
+    """A worker that calls these tools turn by turn, and then answers."""
+    replies: list[Any] = [
+        {"text": "", "calls": [{"name": tool, "arguments": {"city": "Rome"}} for tool in tools]}
+        for tools in turns
+    ]
+    return scripted(name, *replies, then)
+
+
+def one(worker: Json, **more: Any) -> Json:
+    """A pool in which a plan of one step goes to `worker`."""
+    made = team(plan(step(worker["name"], "Answer.")), workers=[worker | more], workflows={})
+    return made | {"models": {"podium": {}}}
+
+
+def asks(seen: Json, **ask: Any) -> tuple[Json, Json]:
+    return {"model": "podium", "text": QUESTION, "tools": [], "stream": False} | ask, {
+        "text": "",
+        "turns": [],
+        "status": 0,
+    } | seen
+
+
+THREE = team(
+    plan(step("reader", "Read."), step("editor", "Edit.", [0]), step("teller", "Tell.", [0, 1])),
+    workers=[caller("reader", ("look",)), caller("editor", ("clock",)), scripted("teller", "All done.")],
+    workflows={},
+) | {"models": {"podium": {}}}
+TABLE = [
+    Scenario("text", one(scripted("a", "It scatters.")), *asks({"text": "It scatters."})),
+    Scenario("stream", one(scripted("a", "It scatters.")), *asks({"text": "It scatters."}, stream=True)),
+    Scenario(
+        "tools",
+        one(caller("a", ("look",))),
+        *asks({"text": "Got: look of Rome", "turns": [["look"]]}, tools=["look", "clock"]),
+    ),
+    Scenario(
+        "tools in a stream",
+        one(caller("a", ("look",))),
+        *asks({"text": "Got: look of Rome", "turns": [["look"]]}, tools=["look"], stream=True),
+    ),
+    Scenario(
+        "parallel tools",
+        one(caller("a", ("look", "clock"), then="Done.")),
+        *asks({"text": "Done.", "turns": [["look", "clock"]]}, tools=["look", "clock"]),
+    ),
+    Scenario(
+        "many turns of tools",
+        one(caller("a", *[("look",), ("clock",)] * 4, then="Done.")),
+        *asks({"text": "Done.", "turns": [["look"], ["clock"]] * 4}, tools=["look", "clock"]),
+    ),
+    Scenario(
+        "two of three steps use tools",
+        THREE,
+        *asks({"text": "All done.", "turns": [["look"], ["clock"]]}, tools=["look", "clock"], stream=True),
+    ),
+    Scenario(
+        "structured output",
+        one(scripted("a", json.dumps({"n": 4}))),
+        *asks({"text": '{"n": 4}'}, schema=SCHEMA),
+    ),
+    Scenario(
+        "image", one(scripted("a", "A dot."), sees_images=True), *asks({"text": "A dot."}, image=PICTURE)
+    ),
+    Scenario("no such model", one(scripted("a")), *asks({"status": 404}, model="nobody")),
+    Scenario("bad value", one(scripted("a")), *asks({"status": 400}, tools=["no good name"])),
+    Scenario(
+        "cancel",
+        one(scripted("a", {"text": "One two three four.", "stall_after_tokens": 2})),
+        *asks({"text": "One"}, stream=True, leave=True),
+    ),
+]
+KILLED = Scenario(
+    "a router killed between call and result",
+    THREE,
+    *asks({"text": "All done.", "turns": [["look"], ["clock"]]}, tools=["look", "clock"]),
+)

@@ -1,0 +1,42 @@
+"""The official Python SDKs run the shared table against scripted pools, over a real socket."""
+
+from pathlib import Path
+
+import pytest
+
+from prove.routers import make_key, running_router
+from serving.database.address import Address, parse_address
+from tests.clients.python_sdks import CLIENTS, Client
+from tests.clients.table import KILLED, TABLE, Scenario
+from tests.serving.api.served import served
+
+
+@pytest.mark.parametrize("scenario", TABLE, ids=lambda each: each.name)
+@pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS.keys())
+async def test_a_client_sees_what_the_table_says(client: Client, scenario: Scenario) -> None:
+    async with served(scenario.settings) as api:
+
+        async def same() -> str:
+            return api.url
+
+        assert await client(api.url, scenario.ask, same, "none") == scenario.seen
+
+
+@pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS.keys())
+async def test_another_router_goes_on_where_one_was_killed_before_the_results(
+    client: Client, tmp_path: Path
+) -> None:
+    address: Address = parse_address(f"sqlite:///{tmp_path / 'podium.db'}")
+    key = await make_key(address)
+    async with (
+        running_router("client-first", address, KILLED.settings) as first,
+        running_router("client-second", address, KILLED.settings) as second,
+    ):
+
+        async def other() -> str:
+            if first.process.returncode is None:
+                first.kill()
+                await first.process.wait()
+            return second.url
+
+        assert await client(first.url, KILLED.ask, other, key.secret) == KILLED.seen
