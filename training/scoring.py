@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from conductor.errors import BudgetExceeded, WorkerError
 from conductor.model.failure import Failure
 from conductor.plan.formats import Format
-from conductor.run.record import PlanRecord, Record
+from conductor.run.plan_record import PlanRecord
+from conductor.run.record import Record
 from evaluation.graders import grade
 from evaluation.questions import Question
 from training.exact_plan import is_exact_plan

@@ -27,7 +27,8 @@ from conductor.run.events import (
     StepStarted,
     StepWaits,
 )
-from conductor.run.record import PlanRecord, Record, StepRecord, StepStatus
+from conductor.run.plan_record import PlanRecord, StepRecord, StepStatus
+from conductor.run.record import Record
 from conductor.run.turns import Given, Segment, StepTurn
 
 CUT = Failure.of(Interrupted("The process that made this call ended before it was answered."))

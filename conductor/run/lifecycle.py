@@ -20,8 +20,9 @@ from conductor.run.call_bound import call_bound
 from conductor.run.event_log import EventLog, Journal
 from conductor.run.events import ResultsGiven, RunCancelled, RunDetached, RunResumed
 from conductor.run.ledger import BudgetLedger, Ledger
+from conductor.run.plan_record import UnmeteredCall
 from conductor.run.plan_run import wait_until_done
-from conductor.run.record import NOBODY, Account, Record, RunRecords, UnmeteredCall
+from conductor.run.record import NOBODY, Account, Record, RunRecords
 from conductor.run.rounds import RoundLoop
 from conductor.run.run import Run
 from conductor.run.task import Task

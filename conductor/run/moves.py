@@ -13,7 +13,8 @@ from conductor.model.failure import Failure
 from conductor.model.worker import CallResult
 from conductor.plan.plan import Plan, Step
 from conductor.run.events import Source
-from conductor.run.record import PlanRecord, Record
+from conductor.run.plan_record import PlanRecord
+from conductor.run.record import Record
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,28 +8,23 @@ reach are cancelled, or never begin.
 import asyncio
 from collections.abc import AsyncIterable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
 from conductor.errors import PodiumError, internal_error
-from conductor.model.answer_format import AnswerFormat
 from conductor.model.failure import Failure
 from conductor.model.messages import Message, PendingCall
-from conductor.model.operation import CallKind
 from conductor.model.pool_member import PoolMember
-from conductor.model.refusals import Refusals
 from conductor.model.tools import AUTO, NO_TOOLS, Toolset
-from conductor.model.worker import Call, CallResult, CallSite, Reply, Sampling
+from conductor.model.worker import Call, CallResult, Reply
 from conductor.plan.marks import EchoFilter
 from conductor.plan.plan import Plan, Step
 from conductor.plan.prompts import OUTPUT, WorkerPrompt, work
 from conductor.plan.tool_text import with_tools_as_text
 from conductor.run.call import open_call
-from conductor.run.event_log import EventLog
 from conductor.run.events import (
     AnswerDelta,
-    CallQueued,
     StepAborted,
     StepFinished,
     StepFirstToken,
@@ -39,78 +34,13 @@ from conductor.run.events import (
     StepStarted,
     StepWaits,
 )
-from conductor.run.ledger import Ledger
-from conductor.run.record import PlanRecord, Record, StepRecord, StepStatus
-from conductor.run.task import Task
+from conductor.run.plan_record import PlanRecord, StepRecord, StepStatus
+from conductor.run.record import Record
+from conductor.run.run_context import RunContext
 from conductor.run.turns import conversation
 
 BLIND_NOTE = "The user's pictures were left out: this worker's settings say that it sees none (sees_images)."
 ECHO_NOTE = "The answer repeated marks of its prompt; they were removed."
-
-
-@dataclass(frozen=True, slots=True)
-class RunContext:
-    """What the steps of a run share.
-
-    Args:
-        task: what was asked for.
-        pool: the members this request may use, by name, in the order the conductor sees them.
-        ledger: the run's spending.
-        log: the run's events.
-        now_s: seconds since the run began.
-        deadline_at_s: when the caller's time is over, by `time.monotonic`; None: no deadline.
-        refusals: what workers have refused so far.
-    """
-
-    task: Task
-    pool: Mapping[str, PoolMember]
-    ledger: Ledger
-    log: EventLog
-    now_s: Callable[[], float]
-    deadline_at_s: float | None
-    refusals: Refusals
-
-    def site(
-        self,
-        plan: int,
-        step: int | None = None,
-        access: tuple[int, ...] = (),
-        operation: CallKind = "chat",
-    ) -> CallSite:
-        """Which call of this run it is; see `CallSite`."""
-        record = self.log.record
-        made = 0 if step is None else len(record.plans[plan].steps[step].cut)
-        return CallSite(record.id, plan, step, access, attempt=made + 1, operation=operation)
-
-    def call(
-        self,
-        messages: tuple[Message, ...],
-        site: CallSite,
-        sampling: Sampling,
-        *,
-        coalesce: bool = False,
-        tools: Toolset = NO_TOOLS,
-        answer_format: AnswerFormat | None = None,
-    ) -> Call:
-        """A call of this run, which says where it is long in coming."""
-
-        def on_queued(why: str) -> None:
-            self.log.append(CallQueued(self.now_s(), site.plan, site.step, worker, why))
-
-        plan = self.log.record.plans[site.plan]
-        worker = (plan.worker if site.step is None else plan.steps[site.step].worker) or ""
-        return Call(
-            messages,
-            sampling,
-            tools=tools,
-            answer_format=answer_format,
-            coalesce=coalesce,
-            site=site,
-            deadline_at_s=self.deadline_at_s,
-            on_queued=on_queued,
-            refusals=self.refusals,
-            permit=self.task.permit,
-        )
 
 
 async def wait_until_done(tasks: Collection[asyncio.Future[Any]]) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from conductor.model.messages import Message, Part, Text, ToolCall, ToolResult
-from conductor.run.record import StepRecord
+from conductor.run.plan_record import StepRecord
 from conductor.run.turns import StepTurn
 
 Json = dict[str, Any]

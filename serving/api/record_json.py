@@ -12,7 +12,8 @@ from conductor.model.failure import Attempt, Failure
 from conductor.model.usage import Usage
 from conductor.model.worker import CallResult
 from conductor.plan.plan import Step
-from conductor.run.record import Account, PlanRecord, Record, StepRecord
+from conductor.run.plan_record import PlanRecord, StepRecord
+from conductor.run.record import Account, Record
 from serving.api.error_json import attempt_json, error_json, operator_attempt_json, operator_json
 from serving.api.message_json import messages_json, turns_json
 

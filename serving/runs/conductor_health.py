@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from conductor.errors import ContextOverflow, DeadlineExceeded, WorkerError
-from conductor.run.record import PlanRecord, Record
+from conductor.run.plan_record import PlanRecord
+from conductor.run.record import Record
 
 logger = logging.getLogger("podium")
 

@@ -24,7 +24,8 @@ from conductor.run.events import (
     StepStarted,
     StepWaits,
 )
-from conductor.run.record import PlanRecord, Record, RunRecords, StepRecord
+from conductor.run.plan_record import PlanRecord, StepRecord
+from conductor.run.record import Record, RunRecords
 from conductor.run.turns import Given, Segment, StepTurn
 
 

@@ -15,7 +15,8 @@ from conductor.errors import WorkerError
 from conductor.model.failure import Failure
 from conductor.model.usage import Usage
 from conductor.model.worker import CallResult
-from conductor.run.record import PlanRecord, Record, RunRecords, StepRecord
+from conductor.run.plan_record import PlanRecord, StepRecord
+from conductor.run.record import Record, RunRecords
 from serving.health import WorkerHealth
 from serving.telemetry import metrics
 from serving.telemetry.metrics import Instrument

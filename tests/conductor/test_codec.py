@@ -17,7 +17,8 @@ from conductor.model.messages import Native
 from conductor.model.tools import Tool
 from conductor.run.codec import UnreadableRecord, dump, load
 from conductor.run.events import Event
-from conductor.run.record import VERSION, PlanRecord, Record, RunRecords, StepRecord
+from conductor.run.plan_record import PlanRecord, StepRecord
+from conductor.run.record import VERSION, Record, RunRecords
 from conductor.run.task import Task
 
 TEXT = st.text(st.characters(), max_size=12)

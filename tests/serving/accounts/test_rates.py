@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from conductor.model.messages import Message
 from conductor.model.usage import Usage
 from conductor.model.worker import CallResult, FinishReason
-from conductor.run.record import Account, PlanRecord, Record, RunRecords
+from conductor.run.plan_record import PlanRecord
+from conductor.run.record import Account, Record, RunRecords
 from conductor.run.task import Task
 from serving.accounts.account_policy import UNLIMITED, AccountPolicy, Policies
 from serving.accounts.rates import Rates, wait_until

@@ -5,7 +5,8 @@ from dataclasses import replace
 from conductor.model.messages import Message
 from conductor.model.usage import Usage
 from conductor.model.worker import CallResult
-from conductor.run.record import PlanRecord, Record, RunRecords, StepRecord
+from conductor.run.plan_record import PlanRecord, StepRecord
+from conductor.run.record import Record, RunRecords
 from conductor.run.task import Task
 from serving.accounts.caller import ANYBODY
 from serving.runs.memory_store import MemoryStore, weight

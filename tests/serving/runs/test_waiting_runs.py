@@ -158,4 +158,3 @@ async def test_a_run_in_memory_that_has_waited_too_long_says_so_at_once() -> Non
         late = await api.http.post(PATH, json=answer, timeout=2)
         assert late.status_code == 400
         assert "does not wait any more" in late.json()["error"]["message"]
-

@@ -1,0 +1,132 @@
+"""One plan of a run, and its steps, as the record keeps them."""
+
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Literal
+
+from conductor.errors import Reason
+from conductor.model.failure import Attempt, Failure
+from conductor.model.messages import Message
+from conductor.model.worker import CallResult
+from conductor.plan.plan import Step
+from conductor.run.events import Source, reason_of
+from conductor.run.turns import StepTurn
+
+StepStatus = Literal["planned", "running", "waiting", "done", "failed", "not_needed", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One step. Times are seconds since the run began; None where it did not come to that."""
+
+    index: int
+    worker: str
+    subtask: str
+    access: tuple[int, ...]
+    planned_s: float
+    status: StepStatus = "planned"
+    prompt: tuple[Message, ...] = ()
+    result: CallResult | None = None
+    started_s: float | None = None
+    first_token_s: float | None = None
+    served_by: str | None = None
+    """Who answers, from the first token on: `worker`, or the one it failed over to."""
+    ended_s: float | None = None
+    failure: Failure | None = None
+    cut: tuple[Attempt, ...] = ()
+    """Calls of processes before, which gave no answer: those that ended with their process (`outcome` is
+    `cut`), and the attempts that had failed before them."""
+    reused_from: int | None = None
+    """The plan whose equal step gave the result; the call is counted there."""
+    needs: str = ""
+    """What it takes, in the conductor's words; empty where it did not say."""
+    tools: bool = True
+    """Whether it may call the client's tools."""
+    turns: tuple[StepTurn, ...] = ()
+    """Its conversation with tools so far; `result` is the answer after them. `prompt` comes before them."""
+
+    @property
+    def step(self) -> Step:
+        """As its plan has it."""
+        return Step(self.worker, self.subtask, self.access, self.needs, self.tools)
+
+    @property
+    def results(self) -> tuple[CallResult, ...]:
+        """Of every call that its worker answered."""
+        return (*(turn.result for turn in self.turns), *((self.result,) if self.result else ()))
+
+    @property
+    def is_between_turns(self) -> bool:
+        """Whether its worker has called tools, and was not called again since."""
+        return bool(self.turns) and self.status in ("planned", "waiting")
+
+    @property
+    def unmetered_cuts(self) -> list[Attempt]:
+        """Calls that ended with their process before anybody said what they took."""
+        return [lost for lost in self.cut if lost.outcome == "cut" and lost.usage is None]
+
+    @property
+    def is_unmetered(self) -> bool:
+        """Whether its newest call was made and nobody said what it took."""
+        if self.started_s is None:
+            return False
+        return self.result.usage is None if self.result else self.status in ("cancelled", "not_needed")
+
+
+@dataclass(frozen=True, slots=True)
+class UnmeteredCall:
+    """A call that was begun and whose tokens nobody reported.
+
+    Args:
+        worker: who was asked.
+        prompt: what it was shown.
+        cost_usd: what it cost, where that is known all the same.
+        writes_plan: whether it is a conductor's.
+    """
+
+    worker: str
+    prompt: tuple[Message, ...]
+    cost_usd: Decimal | None
+    writes_plan: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRecord:
+    """One plan text and what became of it."""
+
+    index: int
+    round: int
+    source: Source
+    started_s: float
+    worker: str | None = None
+    prompt: tuple[Message, ...] = ()
+    steps: tuple[StepRecord, ...] = ()
+    result: CallResult | None = None
+    """The conductor's call; None where no model wrote the plan."""
+    ended_s: float | None = None
+    accepted: bool = False
+    """The text kept the answer of the round before."""
+    rejection: Failure | None = None
+    failure: Failure | None = None
+    why: str = ""
+    """Why it was rejected, or why it is a fallback."""
+    stopped: bool = False
+    """The run ended while it was written."""
+    cut: bool = False
+    """The process that wrote it ended."""
+
+    @property
+    def reject_reason(self) -> Reason | None:
+        """Why it cannot run; None where it can."""
+        return reason_of(self.rejection)
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the process that wrote it ended before its text did."""
+        return self.stopped or self.cut
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether it ran to its last step's output."""
+        runs = bool(self.steps) and self.rejection is None and self.failure is None
+        return runs and self.ended_s is not None and not self.stopped and self.steps[-1].status == "done"

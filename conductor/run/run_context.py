@@ -1,0 +1,81 @@
+"""What the steps of a run, and the writing of its plans, share."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from conductor.model.answer_format import AnswerFormat
+from conductor.model.messages import Message
+from conductor.model.operation import CallKind
+from conductor.model.pool_member import PoolMember
+from conductor.model.refusals import Refusals
+from conductor.model.tools import NO_TOOLS, Toolset
+from conductor.model.worker import Call, CallSite, Sampling
+from conductor.run.event_log import EventLog
+from conductor.run.events import CallQueued
+from conductor.run.ledger import Ledger
+from conductor.run.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """What the steps of a run share.
+
+    Args:
+        task: what was asked for.
+        pool: the members this request may use, by name, in the order the conductor sees them.
+        ledger: the run's spending.
+        log: the run's events.
+        now_s: seconds since the run began.
+        deadline_at_s: when the caller's time is over, by `time.monotonic`; None: no deadline.
+        refusals: what workers have refused so far.
+    """
+
+    task: Task
+    pool: Mapping[str, PoolMember]
+    ledger: Ledger
+    log: EventLog
+    now_s: Callable[[], float]
+    deadline_at_s: float | None
+    refusals: Refusals
+
+    def site(
+        self,
+        plan: int,
+        step: int | None = None,
+        access: tuple[int, ...] = (),
+        operation: CallKind = "chat",
+    ) -> CallSite:
+        """Which call of this run it is; see `CallSite`."""
+        record = self.log.record
+        made = 0 if step is None else len(record.plans[plan].steps[step].cut)
+        return CallSite(record.id, plan, step, access, attempt=made + 1, operation=operation)
+
+    def call(
+        self,
+        messages: tuple[Message, ...],
+        site: CallSite,
+        sampling: Sampling,
+        *,
+        coalesce: bool = False,
+        tools: Toolset = NO_TOOLS,
+        answer_format: AnswerFormat | None = None,
+    ) -> Call:
+        """A call of this run, which says where it is long in coming."""
+
+        def on_queued(why: str) -> None:
+            self.log.append(CallQueued(self.now_s(), site.plan, site.step, worker, why))
+
+        plan = self.log.record.plans[site.plan]
+        worker = (plan.worker if site.step is None else plan.steps[site.step].worker) or ""
+        return Call(
+            messages,
+            sampling,
+            tools=tools,
+            answer_format=answer_format,
+            coalesce=coalesce,
+            site=site,
+            deadline_at_s=self.deadline_at_s,
+            on_queued=on_queued,
+            refusals=self.refusals,
+            permit=self.task.permit,
+        )
