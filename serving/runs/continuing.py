@@ -90,7 +90,9 @@ class Continuing:
         task.add_done_callback(self._tasks.discard)
 
     async def _take_over(self, records: RunRecords) -> None:
-        if records.record.status == "waiting":  # it was taken to be resumed, and its results are not on record
+        if (
+            records.record.status == "waiting"
+        ):  # it was taken to be resumed, and its results are not on record
             return await self._wait_on(records)
         try:
             run = await self._begin(records, {}, None)

@@ -46,7 +46,9 @@ async def follow(store: RecordStore, claim: Claim) -> AsyncGenerator[Run]:
     if not records.has_content:
         message = "The answer to this Idempotency-Key is not kept any more. Use another key."
         raise BadTask(message, param="Idempotency-Key")
-    async with follow_segment(store, records, -1) as run:  # what came of its tools' results is no answer to this
+    async with follow_segment(
+        store, records, -1
+    ) as run:  # what came of its tools' results is no answer to this
         yield run
 
 

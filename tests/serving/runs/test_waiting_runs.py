@@ -28,9 +28,7 @@ async def suspend(api: Served, text: str = "Hello", model: str = "mini") -> Json
 def with_results(asked: Json, answer: Json) -> Json:
     """The request that brings the results of what `answer` calls."""
     said = answer["choices"][0]["message"]
-    results = [
-        {"role": "tool", "tool_call_id": call["id"], "content": "noon"} for call in said["tool_calls"]
-    ]
+    results = [{"role": "tool", "tool_call_id": call["id"], "content": "noon"} for call in said["tool_calls"]]
     return asked | {"messages": [*asked["messages"], said, *results]}
 
 
@@ -169,4 +167,3 @@ async def test_results_of_some_calls_without_tools_get_the_calls_that_are_left()
         some = {"model": "a", "messages": whole["messages"][:-1]}
         (left,) = (await api.ok(some))["choices"][0]["message"]["tool_calls"]
         assert left["id"] == whole["messages"][-1]["tool_call_id"]
-
