@@ -25,7 +25,7 @@ from conductor.run.events import (
     RunSuspended,
     Terminal,
 )
-from conductor.run.record import RunRecords
+from conductor.run.record import Record, RunRecords
 from conductor.run.run import Run
 from serving.accounts.caller import Caller
 from serving.api.dialect import CallId, Dialect, Encoder, cancelled, interrupted
@@ -124,7 +124,7 @@ class RunResponse(Response):
 
     async def _show(self, run: Run, resolved: ResolvedTask | None, wire: Wire) -> None:
         wire.run, wire.is_cached = run, bool(run.record.cached_from)
-        self._call_ids = await self._service.store.call_ids() if run.record.task.tools else None
+        self._call_ids = await self._service.store.call_ids() if _may_call_tools(run.record) else None
         if self._request.podium.background and not self._request.stream:
             await wire.json(*self._dialect.accepted(run.records, self._request))
         elif self._request.stream and not self.plan_only:
@@ -269,6 +269,11 @@ class RetoldResponse(RunResponse):
             await wire.begin_stream()
             await wire.send(encoder.begin())
             await self._tell(run, encoder, wire)
+
+
+def _may_call_tools(record: Record) -> bool:
+    """Whether calls of tools may be shown: of a run that waited, also once it is offered no tools."""
+    return bool(record.task.tools or record.segments)
 
 
 def _error_of(event: Event) -> PodiumError | None:

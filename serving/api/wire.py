@@ -45,12 +45,15 @@ class Wire:
         return self.run.record.id if self.run else None
 
     async def error(self, error: PodiumError) -> None:
-        """A failure before the first byte; where the dialect says that it is final, SDKs are told so too."""
+        """A failure before the first byte; where models were paid for, or the dialect says that it is final, SDKs are
+        told not to ask again.
+        """
         is_paid = self.run is not None and bool(
             self.run.record.usage.total_tokens or self.run.record.cost_usd
         )
         status, headers = self._dialect.status(error, is_paid=is_paid), errors.headers(error)
-        if status != errors.row(error).status and status == errors.FINAL:
+        is_final = status != errors.row(error).status and status == errors.FINAL
+        if is_final or is_paid:  # asked again, all of it would be paid again, or the same failure be told
             headers["x-should-retry"] = "false"
         await self.json(status, self._dialect.error_body(error, self.workflow_id), headers)
 

@@ -162,3 +162,13 @@ async def test_a_worker_without_a_word_is_an_error_not_an_empty_answer():
     )
     async with served(team(workers=[worker], workflows={})) as api:
         assert (await api.post({"model": "a"})).status_code == 502
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+async def test_sdks_are_told_not_to_ask_again_for_a_run_that_was_paid_for(path: str) -> None:
+    away = {"error": "unavailable"}
+    workers = [scripted("a", "A reason."), scripted("b", away, retry={"attempts": 1})]
+    async with served(team(workers=workers, workflows={})) as api:
+        for model, again in (("mini", "false"), ("b", "true")):
+            answer = await api.http.post(path, json=ASK | {"model": model, "max_tokens": 50})
+            assert (answer.status_code, answer.headers["x-should-retry"]) == (502, again)

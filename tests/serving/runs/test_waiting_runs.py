@@ -158,3 +158,12 @@ async def test_a_run_in_memory_that_has_waited_too_long_says_so_at_once() -> Non
         late = await api.http.post(PATH, json=answer, timeout=2)
         assert late.status_code == 400
         assert "does not wait any more" in late.json()["error"]["message"]
+
+
+async def test_results_of_some_calls_without_tools_get_the_calls_that_are_left() -> None:
+    settings: Json = team(workers=[tool_caller("a", [["clock", "clock"]])], workflows={})
+    async with served(settings) as api:
+        whole = await suspend(api, model="a")
+        some = {"model": "a", "messages": whole["messages"][:-1]}
+        (left,) = (await api.ok(some))["choices"][0]["message"]["tool_calls"]
+        assert left["id"] == whole["messages"][-1]["tool_call_id"]

@@ -23,7 +23,7 @@ from serving.workers.openai import OpenAIWorker
 from serving.workers.openai_responses import OpenAIResponsesWorker
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
 from serving.workers.scripted_calls import ScriptedCall
-from serving.workers.vllm import Chunk, EngineCall, VllmWorker, WrittenCall
+from serving.workers.vllm import Chunk, ChunkCall, EngineCall, VllmWorker
 from tests.wires.anthropic import AnthropicWire
 from tests.wires.gemini import GeminiWire
 from tests.wires.openai import OpenAIWire
@@ -193,8 +193,8 @@ class ScriptedEngine:
                 if piece is not None:
                     yield Chunk(piece, "", None, *counts)
                 await asyncio.sleep(0)
-            calls = tuple(WrittenCall(name, json.dumps(given)) for name, given in self._behaviour.calls)
-            finish = "stop" if calls else self._behaviour.finish.value
+            calls = tuple(ChunkCall(name, json.dumps(given)) for name, given in self._behaviour.calls)
+            finish = "tool_calls" if calls else self._behaviour.finish.value
             yield Chunk("", "", finish, *counts, calls)
         finally:
             self.open_calls -= 1
