@@ -9,7 +9,7 @@ from typing import Any
 from tests.serving.api.served import Json
 
 KEPT = {
-    "call_id", "detail", "display", "effort", "id", "include", "model", "name", "namespace", "phase", "role", "status",
+    "call_id", "detail", "display", "effort", "id", "include", "keep", "model", "name", "namespace", "phase", "role", "status",
     "stop_reason", "summary", "tool_call_id", "tool_choice", "tool_use_id", "type",
 }  # fmt: skip
 """Fields whose words are the protocol's; the words of all others become `x`."""
@@ -26,7 +26,7 @@ def shape(body: Any, field: str = "") -> Any:
         case dict():
             return {key: shape(value, key) for key, value in body.items()}
         case list():
-            return [shape(each, field) for each in body]
+            return [shape(each, field if isinstance(each, str) else "") for each in body]
         case str() if field == "arguments":
             return "{}"
         case str() if field not in KEPT:

@@ -16,7 +16,7 @@ from serving.runs.service import Service
 from serving.settings.settings import parse
 from tests.clients.agents import AGENTS, ANSWER, FILES, TEST, Agent, environment, settings
 from tests.clients.recording import Recorder
-from tests.serving.api.served import listening
+from tests.serving.api.served import Json, listening
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "build" / "clients"
@@ -51,7 +51,9 @@ async def repair(agent: Agent, at: Path) -> tuple[str, Recorder]:
     repository.mkdir()
     for name, text in FILES.items():
         (repository / name).write_text(text)
-    assert subprocess.run(TEST.split(), cwd=repository, capture_output=True).returncode, "it has to fail first"
+    assert subprocess.run(TEST.split(), cwd=repository, capture_output=True).returncode, (
+        "it has to fail first"
+    )
     service = Service(build_pool(parse(settings(agent, repository)), {}, {}))
     recorder = Recorder(build_api(service))
     async with listening(recorder) as url:
@@ -79,6 +81,14 @@ async def repair(agent: Agent, at: Path) -> tuple[str, Recorder]:
     return "", recorder
 
 
+def keep(agent: Agent, shapes: list[Json]) -> None:
+    """Write what is replayed: an exchange a line."""
+    lines = ",\n".join(json.dumps(each) for each in shapes)
+    (RECORDINGS / f"{agent.name}.json").write_text(
+        f'{{"agent": "{agent.name}", "version": "{agent.version}", "exchanges": [\n{lines}\n]}}\n'
+    )
+
+
 def main(words: list[str]) -> int:
     """Run the agents named in `words`, or all."""
     chosen = [each for each in AGENTS if each.name in words] or list(AGENTS)
@@ -90,12 +100,15 @@ def main(words: list[str]) -> int:
                 fault, recorder = asyncio.run(repair(agent, Path(folder)))
         shapes = recorder.shapes() if recorder else []
         tools = sum(len(each["answer"]["calls"]) for each in shapes)
-        print(f"{agent.name} {agent.version}: {fault or 'repaired'}; {len(shapes)} requests, {tools} calls of tools")
+        print(
+            f"{agent.name} {agent.version}: {fault or 'repaired'}; {len(shapes)} requests, {tools} calls of tools"
+        )
         failed += bool(fault)
         if "--record" in words and not fault:
-            told = {"agent": agent.name, "version": agent.version, "exchanges": shapes}
-            (RECORDINGS / f"{agent.name}.json").write_text(json.dumps(told, indent=1) + "\n")
-    print(f"{len(chosen) - failed} of {len(chosen)} agents passed; what they printed is in {BUILD.relative_to(ROOT)}")
+            keep(agent, shapes)
+    print(
+        f"{len(chosen) - failed} of {len(chosen)} agents passed; what they printed is in {BUILD.relative_to(ROOT)}"
+    )
     return min(failed, 1)
 
 
