@@ -44,6 +44,11 @@ def install(name: str, *packages: str) -> str:
     return ""
 
 
+def passes(repository: Path) -> bool:
+    """Whether the test does."""
+    return subprocess.run(TEST.split(), cwd=repository, capture_output=True).returncode == 0
+
+
 async def repair(agent: Agent, at: Path) -> tuple[str, Recorder]:
     """What went wrong, or nothing, and what was exchanged."""
     home, repository = at / "home", at / "repository"
@@ -51,9 +56,7 @@ async def repair(agent: Agent, at: Path) -> tuple[str, Recorder]:
     repository.mkdir()
     for name, text in FILES.items():
         (repository / name).write_text(text)
-    assert subprocess.run(TEST.split(), cwd=repository, capture_output=True).returncode, (
-        "it has to fail first"
-    )
+    assert not passes(repository), "it has to fail first"
     service = Service(build_pool(parse(settings(agent, repository)), {}, {}))
     recorder = Recorder(build_api(service))
     async with listening(recorder) as url:
@@ -74,7 +77,7 @@ async def repair(agent: Agent, at: Path) -> tuple[str, Recorder]:
             process.kill()
             return "it did not end", recorder
     (BUILD / f"{agent.name}.log").write_bytes(out)
-    if subprocess.run(TEST.split(), cwd=repository, capture_output=True).returncode:
+    if not passes(repository):
         return "the test still fails", recorder
     if ANSWER not in out.decode(errors="replace"):
         return "it did not show the answer", recorder
