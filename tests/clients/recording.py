@@ -1,0 +1,117 @@
+"""Exchanges of agents, reduced to their shape: what a request is made of, without anybody's prompts, tool texts,
+paths or outputs; and what an answer called and said. It knows no agent.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from tests.serving.api.served import Json
+
+KEPT = {
+    "call_id", "detail", "display", "effort", "id", "include", "keep", "model", "name", "namespace", "phase", "role", "status",
+    "stop_reason", "summary", "tool_call_id", "tool_choice", "tool_use_id", "type",
+}  # fmt: skip
+"""Fields whose words are the protocol's; the words of all others become `x`."""
+SCHEMAS = {"parameters", "input_schema"}
+
+
+def shape(body: Any, field: str = "") -> Any:
+    """`body` without what it says."""
+    match body:
+        case dict() if field in SCHEMAS:
+            return {"type": "object", "properties": {}}
+        case dict() if field == "input":
+            return {}
+        case dict():
+            return {key: shape(value, key) for key, value in body.items()}
+        case list():
+            return [shape(each, field if isinstance(each, str) else "") for each in body]
+        case str() if field == "arguments":
+            return "{}"
+        case str() if field not in KEPT:
+            return "x"
+        case _:
+            return body
+
+
+def answer_of(text: str) -> Json:
+    """What an answer, streamed or whole, called (id and name, in order) and said."""
+    calls: dict[str, str] = {}
+    said = ""
+    for event in _events(text):
+        for found in _dicts(event):
+            match found:
+                case {"type": "function_call", "call_id": id, "name": name}:
+                    calls[id] = name
+                case {"type": "tool_use", "id": id, "name": name}:
+                    calls[id] = name
+                case {"id": str(id), "function": {"name": name}}:
+                    calls[id] = name
+                case {"type": "response.output_text.delta" | "text_delta", **rest}:
+                    said += rest.get("delta", "") or rest.get("text", "")
+                case {"delta": {"content": str(content)}, "finish_reason": _}:
+                    said += content
+                case _:
+                    pass
+    return {"calls": [[id, name] for id, name in calls.items()], "text": said}
+
+
+def _events(text: str) -> Iterator[Any]:
+    if text.startswith("{"):
+        yield json.loads(text)
+        return
+    for line in text.splitlines():
+        if line.startswith("data: {"):
+            yield json.loads(line.removeprefix("data: "))
+
+
+def _dicts(value: Any) -> Iterator[Json]:
+    if isinstance(value, dict):
+        yield value
+        value = list(value.values())
+    if isinstance(value, list):
+        for each in value:
+            yield from _dicts(each)
+
+
+class Recorder:
+    """An ASGI application that passes everything on, and keeps what was exchanged.
+
+    Attributes:
+        exchanges: path, body and answer of each request that had a body, in the order in which they began.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self.exchanges: list[Json] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """See ASGI."""
+        asked, answered = bytearray(), bytearray()
+        exchange: Json = {"path": scope.get("path"), "status": 0}
+        self.exchanges.append(exchange)
+
+        async def heard() -> Any:
+            message = await receive()
+            asked.extend(message.get("body", b""))
+            return message
+
+        async def told(message: Any) -> None:
+            exchange["status"] = message.get("status", exchange["status"])
+            answered.extend(message.get("body", b""))
+            await send(message)
+
+        try:
+            await self._app(scope, heard, told)
+        finally:
+            exchange["body"] = json.loads(asked) if asked else None
+            exchange["answer"] = answered.decode()
+
+    def shapes(self) -> list[Json]:
+        """All of it, reduced."""
+        return [
+            {"path": each["path"], "body": shape(each["body"]), "answer": answer_of(each["answer"])}
+            for each in self.exchanges
+            if each.get("body") and each["status"] == 200
+        ]

@@ -1,0 +1,119 @@
+"""`make clients`: each coding agent, installed by npm and unchanged, repairs a failing test through a plan of three steps
+of which two use its tools; the workers are scripted, all is on the loopback. `--record` keeps the exchanges' shapes.
+"""
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from serving.api.app import build_api
+from serving.pool import build_pool
+from serving.runs.service import Service
+from serving.settings.settings import parse
+from tests.clients.agents import AGENTS, ANSWER, FILES, TEST, Agent, environment, settings
+from tests.clients.recording import Recorder
+from tests.serving.api.served import Json, listening
+
+ROOT = Path(__file__).parents[2]
+BUILD = ROOT / "build" / "clients"
+RECORDINGS = Path(__file__).parent / "recordings"
+WITHIN_S = 150
+
+
+def install(name: str, *packages: str) -> str:
+    """Have npm packages in a folder of their own; what went wrong, or nothing."""
+    folder = BUILD / name
+    stamp = folder / "installed.txt"
+    if stamp.exists() and stamp.read_text() == " ".join(packages):
+        return ""
+    npm = shutil.which("npm")
+    if npm is None:
+        return "npm is not on the PATH: install Node 20."
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "package.json").write_text('{"private": true, "type": "module"}')
+    done = subprocess.run(
+        [npm, "install", "--no-audit", "--no-fund", *packages], cwd=folder, capture_output=True, text=True
+    )
+    if done.returncode:
+        return f"{', '.join(packages)} could not be had: {done.stderr.strip().splitlines()[-1:]}"
+    stamp.write_text(" ".join(packages))
+    return ""
+
+
+def passes(repository: Path) -> bool:
+    """Whether the test does."""
+    return subprocess.run(TEST.split(), cwd=repository, capture_output=True).returncode == 0
+
+
+async def repair(agent: Agent, at: Path) -> tuple[str, Recorder]:
+    """What went wrong, or nothing, and what was exchanged."""
+    home, repository = at / "home", at / "repository"
+    home.mkdir()
+    repository.mkdir()
+    for name, text in FILES.items():
+        (repository / name).write_text(text)
+    assert not passes(repository), "it has to fail first"
+    service = Service(build_pool(parse(settings(agent, repository)), {}, {}))
+    recorder = Recorder(build_api(service))
+    async with listening(recorder) as url:
+        env = environment(home, agent.configure(home, url))
+        process = await asyncio.create_subprocess_exec(
+            str(agent.program(BUILD / agent.name)),
+            *agent.words,
+            cwd=repository,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                out, _ = await process.communicate()
+        except TimeoutError:
+            process.kill()
+            return "it did not end", recorder
+    (BUILD / f"{agent.name}.log").write_bytes(out)
+    if not passes(repository):
+        return "the test still fails", recorder
+    if ANSWER not in out.decode(errors="replace"):
+        return "it did not show the answer", recorder
+    return "", recorder
+
+
+def keep(agent: Agent, shapes: list[Json]) -> None:
+    """Write what is replayed: an exchange a line."""
+    lines = ",\n".join(json.dumps(each) for each in shapes)
+    (RECORDINGS / f"{agent.name}.json").write_text(
+        f'{{"agent": "{agent.name}", "version": "{agent.version}", "exchanges": [\n{lines}\n]}}\n'
+    )
+
+
+def main(words: list[str]) -> int:
+    """Run the agents named in `words`, or all."""
+    chosen = [each for each in AGENTS if each.name in words] or list(AGENTS)
+    failed = 0
+    for agent in chosen:
+        fault, recorder = install(agent.name, f"{agent.package}@{agent.version}"), None
+        if not fault:
+            with TemporaryDirectory() as folder:
+                fault, recorder = asyncio.run(repair(agent, Path(folder)))
+        shapes = recorder.shapes() if recorder else []
+        tools = sum(len(each["answer"]["calls"]) for each in shapes)
+        print(
+            f"{agent.name} {agent.version}: {fault or 'repaired'}; {len(shapes)} requests, {tools} calls of tools"
+        )
+        failed += bool(fault)
+        if "--record" in words and not fault:
+            keep(agent, shapes)
+    print(
+        f"{len(chosen) - failed} of {len(chosen)} agents passed; what they printed is in {BUILD.relative_to(ROOT)}"
+    )
+    return min(failed, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

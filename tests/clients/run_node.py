@@ -1,0 +1,104 @@
+"""`make clients`: the official Node SDKs and the AI SDK run the shared table; a Node process for each scenario."""
+
+import asyncio
+import json
+import shutil
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from prove.routers import make_key, running_router
+from serving.database.address import parse_address
+from tests.clients.run_agents import BUILD, install
+from tests.clients.table import KILLED, TABLE
+from tests.serving.api.served import Json, served
+
+PACKAGES = (
+    "openai@6.49.0", "@anthropic-ai/sdk@1.12.0", "ai@6.0.326", "@ai-sdk/openai@3.0.141",
+    "@ai-sdk/openai-compatible@2.0.87", "@ai-sdk/anthropic@3.0.138", "zod@4.6.7",
+)  # fmt: skip
+CLIENTS = (
+    "openai chat", "openai responses", "anthropic messages", "ai-sdk chat", "ai-sdk responses", "ai-sdk messages",
+)  # fmt: skip
+
+
+async def ask(client: str, url: str, ask: Json, next_url: Callable[[], Awaitable[str]], key: str) -> Json:
+    """What the Node program saw."""
+    process = await asyncio.create_subprocess_exec(
+        "node", "sdks.mjs", cwd=BUILD / "node", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(json.dumps({"client": client, "url": url, "key": key, "ask": ask}).encode() + b"\n")
+    seen: Json = {}
+    try:
+        async with asyncio.timeout(60):
+            while line := (await process.stdout.readline()).decode().strip():
+                if line == "next":
+                    process.stdin.write((await next_url()).encode() + b"\n")
+                else:
+                    seen = json.loads(line)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+    return seen
+
+
+async def killed(client: str) -> Json:
+    """A router is killed between call and result, another goes on."""
+    with TemporaryDirectory() as folder:
+        address = parse_address(f"sqlite:///{Path(folder) / 'podium.db'}")
+        key = await make_key(address)
+        async with (
+            running_router("client-first", address, KILLED.settings) as first,
+            running_router("client-second", address, KILLED.settings) as second,
+        ):
+
+            async def other() -> str:
+                if first.process.returncode is None:
+                    first.kill()
+                    await first.process.wait()
+                return second.url
+
+            return await ask(client, first.url, KILLED.ask, other, key.secret)
+
+
+async def run() -> int:
+    """How many rows failed, over all clients."""
+    failed = 0
+    for client in CLIENTS:
+        faults: list[str] = []
+        for scenario in (*TABLE, KILLED):
+            try:
+                if scenario is KILLED:
+                    seen = await killed(client)
+                else:
+                    async with served(scenario.settings) as api:
+
+                        async def same(url: str = api.url) -> str:
+                            return url
+
+                        seen = await ask(client, api.url, scenario.ask, same, "none")
+            except (TimeoutError, AssertionError) as error:
+                seen = {"error": repr(error)}
+            if seen != scenario.seen:
+                faults.append(f"  {scenario.name}: saw {seen}")
+        n = len(TABLE) + 1
+        print(f"node {client}: {n - len(faults)} of {n} scenarios", *faults, sep="\n", flush=True)
+        failed += len(faults)
+    return failed
+
+
+def main() -> int:
+    """Install, run, tell."""
+    if fault := install("node", *PACKAGES):
+        print(f"node: {fault}")
+        return 1
+    shutil.copy(Path(__file__).parent / "sdks.mjs", BUILD / "node" / "sdks.mjs")
+    return min(asyncio.run(run()), 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

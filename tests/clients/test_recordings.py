@@ -1,0 +1,37 @@
+"""What each coding agent sent, recorded against this server and reduced to its shape, is served as it was then; `make
+clients CLIENTS="codex --record"` records anew.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.clients.agents import AGENTS, Agent, settings
+from tests.clients.recording import answer_of
+from tests.serving.api.served import served
+
+RECORDINGS = Path(__file__).parent / "recordings"
+
+
+@pytest.mark.parametrize("agent", AGENTS, ids=lambda each: each.name)
+async def test_an_agents_exchanges_are_answered_as_they_were(agent: Agent) -> None:
+    told: Any = json.loads((RECORDINGS / f"{agent.name}.json").read_text())
+    assert told["version"] == agent.version
+    ids: dict[str, str] = {}
+    async with served(settings(agent, Path("repository"))) as api:
+        for exchange in told["exchanges"]:
+            body = json.dumps(exchange["body"])
+            for recorded, given in ids.items():
+                body = body.replace(recorded, given)
+            answer = await api.http.post(exchange["path"], json=json.loads(body))
+            assert answer.status_code == 200, answer.text
+            seen, then = answer_of(answer.text), exchange["answer"]
+            assert [name for _, name in seen["calls"]] == [name for _, name in then["calls"]]
+            assert seen["text"] == then["text"]
+            ids |= {old: new for (old, _), (new, _) in zip(then["calls"], seen["calls"], strict=True)}
+        runs = (await api.http.get("/v1/workflows")).json()["data"]
+    whole = [run for run in runs if len(run["steps"]) == 3]
+    assert [run["status"] for run in whole] == ["finished"]
+    assert len(ids) == 4
