@@ -15,7 +15,7 @@ from conductor.run.run import Run
 from conductor.run.team import Team
 from conductor.run.turns import Given
 from serving.accounts.account_policy import UNLIMITED, Policies
-from serving.accounts.permission import narrow_records
+from serving.accounts.permission import narrow_records, not_kept
 from serving.pool import Pool
 from serving.runs.content import ContentJournal, kept_part
 from serving.runs.kept import KeptRuns
@@ -109,7 +109,15 @@ class Continuing:
     ) -> Run:
         """Inside the policies that its account has now."""
         pool = self._pool()
+<<<<<<< HEAD
         records = narrow_records(records, policies, pool.settings)
+=======
+        records = await self._narrow(records, pool)
+        if (
+            given is not None and not records.record.task.permit.stores
+        ):  # it would be kept when it waits again
+            raise not_kept("tools")
+>>>>>>> attack14
         record, team = records.record, _team_of(records, pool)
         journal = ContentJournal(record.task.permit, self._store.note)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -10,7 +11,9 @@ import pytest
 from conductor.model.worker import Call, Delta
 from serving.database.address import Address
 from tests.serving.api.calling_team import ToolCaller, calling_team
+from tests.serving.api.keyed import keyed
 from tests.serving.api.served import ASK, Json, Served, scripted, served, team
+from tests.serving.api.test_policies import limit
 from tests.serving.api.tool_caller import tool_caller
 from tests.serving.runs.stores import Replica, replicas
 
@@ -167,3 +170,14 @@ async def test_results_of_some_calls_without_tools_get_the_calls_that_are_left()
         some = {"model": "a", "messages": whole["messages"][:-1]}
         (left,) = (await api.ok(some))["choices"][0]["message"]["tool_calls"]
         assert left["id"] == whole["messages"][-1]["tool_call_id"]
+
+
+async def test_a_run_does_not_go_on_whose_texts_may_not_be_kept_any_more(tmp_path: Path) -> None:
+    async with keyed(tmp_path, calling_team()) as it:
+        asked: Json = ASK | TOOLS
+        answer = with_results(asked, (await it.ask("mine", "POST", PATH, asked)).json())
+        await limit(it, "keys", "mine", store_content=False)
+        refused = await it.ask("mine", "POST", PATH, answer)
+        assert refused.status_code == 403, refused.text
+        await limit(it, "keys", "mine", store_content=True)
+        assert text_of(await it.ask("mine", "POST", PATH, answer)) == "They gave: noon."
