@@ -109,15 +109,9 @@ class Continuing:
     ) -> Run:
         """Inside the policies that its account has now."""
         pool = self._pool()
-<<<<<<< HEAD
         records = narrow_records(records, policies, pool.settings)
-=======
-        records = await self._narrow(records, pool)
-        if (
-            given is not None and not records.record.task.permit.stores
-        ):  # it would be kept when it waits again
-            raise not_kept("tools")
->>>>>>> attack14
+        if given is not None and not records.record.task.permit.stores:
+            raise not_kept("tools")  # it would be kept when it waits again
         record, team = records.record, _team_of(records, pool)
         journal = ContentJournal(record.task.permit, self._store.note)
 
