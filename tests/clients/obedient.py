@@ -48,6 +48,8 @@ class Obedient:
 
 def fitting(schema: Any) -> Any:
     """A value that fits a simple schema."""
+    if "const" in schema:
+        return schema["const"]
     if "enum" in schema:
         return schema["enum"][0]
     match schema.get("type"):

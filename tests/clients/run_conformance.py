@@ -6,12 +6,13 @@ import asyncio
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 from tests.clients.run_agents import BUILD, install
 from tests.clients.run_programs import install_python
 from tests.serving.api.served import Json, plan, served, step, team
 
+MODELS = {"open-responses": "gpt-5", "openai-chat": "gpt-5", "anthropic": "claude-sonnet-4-5"}
+"""Names of the server's own model under which llm-comply leaves no test out."""
 FORMATS: dict[str, list[str]] = {
     "open-responses": [],
     "openai-chat": [],
@@ -28,14 +29,27 @@ def settings() -> Json:
         "sees_images": True,
         "options": {},
     }
-    return team(plan(step("a", "Answer.")), workers=[obeys], workflows={}) | {"models": {"podium": {}}}
+    return team(plan(step("a", "Answer.")), workers=[obeys], workflows={}) | {
+        "models": dict.fromkeys(["podium", *MODELS.values()], {})
+    }
 
 
 async def comply(format: str, more: list[str]) -> Json:
     """What llm-comply reports."""
     program = BUILD / "llm-comply" / "venv" / "bin" / "llm-comply"
     async with served(settings()) as api:
-        words = [str(program), "--format", format, "-u", f"{api.url}/v1", "-k", "k", "-m", "podium", "--json"]
+        words = [
+            str(program),
+            "--format",
+            format,
+            "-u",
+            f"{api.url}/v1",
+            "-k",
+            "k",
+            "-m",
+            MODELS[format],
+            "--json",
+        ]
         done = await asyncio.to_thread(subprocess.run, [*words, *more], capture_output=True, text=True)
     (BUILD / f"llm-comply-{format}.json").write_text(done.stdout or done.stderr)
     return json.loads(done.stdout)
