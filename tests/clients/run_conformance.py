@@ -30,7 +30,7 @@ def settings() -> Json:
         "options": {},
     }
     return team(plan(step("a", "Answer.")), workers=[obeys], workflows={}) | {
-        "models": dict.fromkeys(["podium", *MODELS.values()], {})
+        "models": {name: {} for name in ("podium", *MODELS.values())}
     }
 
 
