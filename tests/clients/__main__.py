@@ -4,7 +4,7 @@ import sys
 
 from tests.clients import run_agents, run_conformance, run_node, run_programs
 from tests.clients.agents import AGENTS
-from tests.clients.programs import ELSEWHERE, NODE
+from tests.clients.programs import ELSEWHERE, LUCEBENCH, NODE
 
 
 def main(words: list[str]) -> int:
@@ -14,7 +14,7 @@ def main(words: list[str]) -> int:
         SystemExit: one of them is none.
     """
     agents = {each.name for each in AGENTS}
-    programs = {each.client for each in (*NODE, *ELSEWHERE)}
+    programs = {each.client for each in (*NODE, *ELSEWHERE, LUCEBENCH)}
     known = agents | programs | {"node", "programs", "conformance", "--record"}
     if unknown := [word for word in words if word not in known]:
         sys.exit(f"No client is called {', '.join(unknown)}. There are {', '.join(sorted(known))}.")
