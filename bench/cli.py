@@ -33,6 +33,7 @@ from bench import (
     steps,
     streams,
     tokens,
+    tool_turns,
     two_engines,
     upstream,
     vs_litellm,
@@ -83,6 +84,7 @@ SHARED = (
 ISOLATED = [
     Part("replicas", replicas.ROUNDS * len(replicas.REPLICAS), replicas.measure),
     Part("metering", metering.ROUNDS + metering.RATE_ROUNDS, metering.measure),
+    Part("tool_turns", tool_turns.ROUNDS, tool_turns.measure),
     Part("autoscaling", 150, autoscaling.measure),
     Part("vllm", engine.ROUNDS * len(engine.LINES), engine.measure),
     Part("two_engines", 150, two_engines.measure),

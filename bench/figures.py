@@ -74,6 +74,16 @@ def _metering_figures(store: str) -> dict[str, FigureSpec]:
     }
 
 
+def _tool_figures(router: str, where: str) -> dict[str, FigureSpec]:
+    return {
+        f"tool_turn_p50_ms_{router}": FigureSpec(
+            f"a tool's round trip, our own time: p50, 1 client, runs kept {where}"
+        ),
+        f"tool_turn_p99_ms_{router}": FigureSpec("the same: p99"),
+        f"tool_turn_over_request_{router}": FigureSpec("the same over a request without tools"),
+    }
+
+
 CATALOGUE: dict[str, FigureSpec] = {
     "dag_wall_over_critical_path": at_most(
         1.05, "three parallel steps and one that reads them, by the record"
@@ -132,6 +142,9 @@ CATALOGUE: dict[str, FigureSpec] = {
     **_vllm_figures(32),
     **_metering_figures("sqlite"),
     **_metering_figures("postgresql"),
+    **_tool_figures("plain", "in memory"),
+    **_tool_figures("sqlite", "in SQLite"),
+    **_tool_figures("postgresql", "in PostgreSQL"),
     "metering_plain_rps": FigureSpec("requests/s of that router without any of it, 32 clients, without Ray"),
     **_replica_figures(1),
     **_replica_figures(2),

@@ -65,32 +65,30 @@ def figures(sides: Mapping[str, Side]) -> list[Figure]:
 
 
 @asynccontextmanager
-async def _running(folder: Path) -> AsyncGenerator[dict[str, Client]]:
-    """A client of each router, with a key where one is asked for."""
+async def running_sides(name: str, worker: Json, folder: Path) -> AsyncGenerator[dict[str, Client]]:
+    """A client of each router, with a key where one is asked for; their logs begin with `name`."""
     file = sqlite_address(folder / "podium.db")
     with ExitStack() as databases:
         postgres = await asyncio.to_thread(databases.enter_context, running_postgres())
         addresses = {"sqlite": file, "postgresql": await asyncio.to_thread(postgres.make_database)}
         async with AsyncExitStack() as stack:
             clients: dict[str, Client] = {}
-            settings: Json = {"workers": [INSTANT], "store": {"records": False}}
-            router = running_router("metering-plain", file, settings, has_keys=False)
+            settings: Json = {"workers": [worker], "store": {"records": False}}
+            router = running_router(f"{name}-plain", file, settings, has_keys=False)
             session = await stack.enter_async_context(open_session())
             clients["plain"] = Client(session, (await stack.enter_async_context(router)).url)
-            for name, address in addresses.items():
+            for kind, address in addresses.items():
                 key = await make_key(address, CAP_USD)
-                router = running_router(
-                    f"metering-{name}", address, {"workers": [INSTANT | {"price": PRICE}]}
-                )
+                router = running_router(f"{name}-{kind}", address, {"workers": [worker | {"price": PRICE}]})
                 session = await stack.enter_async_context(open_session(key))
-                clients[name] = Client(session, (await stack.enter_async_context(router)).url)
+                clients[kind] = Client(session, (await stack.enter_async_context(router)).url)
             yield clients
 
 
 async def measure(tick: Callable[[], None]) -> list[Figure]:
     """About two minutes."""
     with TemporaryDirectory() as folder:
-        async with _running(Path(folder)) as clients:
+        async with running_sides("metering", INSTANT, Path(folder)) as clients:
             sides = {name: Side() for name in clients}
             for client in clients.values():
                 await times_ms(lambda client=client: client.post(CHAT, BODY), REQUESTS)

@@ -23,6 +23,7 @@ from bench import (
     steps,
     streams,
     tokens,
+    tool_turns,
     two_engines,
     upstream,
     vs_litellm,
@@ -103,6 +104,12 @@ def everything() -> list[Figure]:
                 "postgresql": metering.Side([[3.0, 3.0, 3.0]], [500.0]),
             }
         ),
+        *tool_turns.figures(
+            {
+                name: tool_turns.Turns([4.0, 6.0], [2.0, 2.0], [4.0, 6.0])
+                for name in ("plain", "sqlite", "postgresql")
+            }
+        ),
         *autoscaling.figures(a_scaled_run()),
         *two_engines.figures([True], 30.0, {1: 6.0, 2: 4.0}),
         *adapters.figures(A_SWITCHED_RUN, [A_TO_B]),
@@ -119,6 +126,11 @@ def test_all_parts_together_give_every_name_of_the_catalogue_once_and_to_json() 
     assert written.keys() == CATALOGUE.keys()
     assert all(isinstance(value, int | float) for value in written.values())
     assert {name for name in PROMISED if CATALOGUE[name].target is not None} == PROMISED
+
+
+def test_a_tools_round_trip_is_told_in_milliseconds_and_in_requests() -> None:
+    found = values(everything())
+    assert (found["tool_turn_p50_ms_sqlite"], found["tool_turn_over_request_sqlite"]) == (5.0, 2.5)
 
 
 def test_metering_is_what_is_added_to_the_same_router_without_it() -> None:
