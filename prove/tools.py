@@ -220,13 +220,13 @@ class Agents:
                 case "twice at once":
                     await self._send_twice(client)
                 case "forged":
-                    await self._refused(client, [self._forge(each) for each in client.results])
+                    await self._expect_refusal(client, [self._forge(each) for each in client.results])
                     await self._send(client, client.results)
                 case "other key":
-                    await self._refused(client, client.results, self._other)
+                    await self._expect_refusal(client, client.results, self._other)
                     await self._send(client, client.results)
                 case _:
-                    await self._send(client, self._shuffled(client.results))
+                    await self._send(client, self._shuffle(client.results))
                     await self._send_after(client)
 
     async def _send_after(self, client: Client) -> None:
@@ -235,9 +235,9 @@ class Agents:
             await self._compare(client, await self._post(client, client.results))
         if client.treatment == "changed":
             changed = [each | {"content": "something else"} for each in client.results]
-            await self._refused(client, changed)
+            await self._expect_refusal(client, changed)
 
-    def _shuffled(self, results: list[Json]) -> list[Json]:
+    def _shuffle(self, results: list[Json]) -> list[Json]:
         return self._random.sample(results, len(results))
 
     def _forge(self, result: Json) -> Json:
@@ -265,7 +265,7 @@ class Agents:
 
     async def _send_parts(self, client: Client) -> None:
         """One result more with each request, as an agent would that answers calls as they are done."""
-        results = self._shuffled(client.results)
+        results = self._shuffle(client.results)
         for n in range(1, len(results) + 1):
             status, said = await self._post(client, results[:n])
             message: Json = said["choices"][0]["message"] if status == 200 else {}
@@ -290,7 +290,7 @@ class Agents:
         is_same = status == 200 and body["choices"][0]["message"]["content"] == client.answer
         self._found.differing += not is_same
 
-    async def _refused(
+    async def _expect_refusal(
         self, client: Client, results: Sequence[Json], session: aiohttp.ClientSession | None = None
     ) -> None:
         status, _ = await self._post(client, results, session)

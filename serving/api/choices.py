@@ -116,11 +116,11 @@ class Merged:
                     self.is_over = True
                     await self._write(out + event + b"\n\n" + DONE, is_last=True)
                     return
-                out += self._numbered(index, chunk)
+                out += self._renumber(index, chunk)
         if out:
             await self._write(out)
 
-    def _numbered(self, index: int, chunk: Json) -> bytes:
+    def _renumber(self, index: int, chunk: Json) -> bytes:
         self._head = self._head or {name: chunk[name] for name in ("id", "object", "created", "model")}
         if not chunk["choices"] and chunk.get("usage"):
             self._usages.append(chunk["usage"])

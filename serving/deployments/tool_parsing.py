@@ -72,16 +72,16 @@ class ToolReader:
 
     def end(self) -> tuple[str, tuple[ChunkCall, ...]]:
         """Text that was held back and is no call after all; and the calls."""
-        calls = self._forced() if self._call.must_call else self._parsed()
+        calls = self._read_forced_calls() if self._call.must_call else self._parse_calls()
         if calls:
             return "", calls if self._call.parallel_calls else calls[:1]
         return (self._text[len(self._given) :] if self._text.startswith(self._given) else ""), ()
 
-    def _parsed(self) -> tuple[ChunkCall, ...]:
+    def _parse_calls(self) -> tuple[ChunkCall, ...]:
         found = self._whole.extract_tool_calls(self._text, self._request)
         return tuple(ChunkCall(each.function.name, each.function.arguments) for each in found.tool_calls)
 
-    def _forced(self) -> tuple[ChunkCall, ...]:
+    def _read_forced_calls(self) -> tuple[ChunkCall, ...]:
         try:
             found = cast(list[dict[str, Any]], json.loads(self._text))
         except ValueError:

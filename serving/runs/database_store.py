@@ -12,14 +12,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
-from sqlalchemy import ColumnElement, Row, false, func, literal, select, true, tuple_
+from sqlalchemy import Row, func, literal, select, tuple_
 
 from conductor.errors import StoreUnavailable
 from conductor.run.events import Event
 from conductor.run.record import Record, RunRecords, RunStatus
 from serving.accounts.caller import Caller
 from serving.accounts.leases import RENEW_S
-from serving.accounts.money import to_pico
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
 from serving.database.schema import (
@@ -27,8 +26,6 @@ from serving.database.schema import (
     cached_answer,
     run,
     run_event,
-    run_text,
-    run_worker,
     suspended_run,
     team,
 )
@@ -38,6 +35,7 @@ from serving.runs.finding import ANY, Wanted
 from serving.runs.journal import BATCH_S, RunJournal
 from serving.runs.memory_store import place
 from serving.runs.numbers import without_content
+from serving.runs.queries import conditions, visible
 from serving.runs.retention import REMOVE, REMOVE_TEXTS, ContentDays, Retention
 from serving.runs.rows import fold_items, load_items, load_records, mark_lost, now_us, pack_records
 from serving.runs.statements import CANCEL_RUN, LOSE_DEAD, TAKE_OVER, WATCH_RUN, TakeOver, Written
@@ -181,7 +179,7 @@ class DatabaseStore:
     ) -> list[RunRecords]:
         """See `RecordStore.newest`."""
         position = tuple_(run.c.made_us, run.c.id)
-        query = select(run.c.status, run.c.numbers).where(_visible(caller), *_conditions(wanted))
+        query = select(run.c.status, run.c.numbers).where(visible(caller), *conditions(wanted))
         if before is not None:
             query = query.where(position < tuple_(literal(before[0]), literal(before[1])))
         rows = await self._rows(query.order_by(run.c.made_us.desc(), run.c.id.desc()).limit(limit))
@@ -358,38 +356,6 @@ class DatabaseStore:
             return []
         async with (await self._store.database()).reading() as connection:
             return list(await connection.execute(query))
-
-
-def _visible(caller: Caller) -> ColumnElement[bool]:
-    """`Caller.sees`, for the database."""
-    account = caller.account
-    if caller.sees_every_run:
-        return true()
-    if account.team_id:
-        return run.c.team_id == account.team_id
-    return (run.c.key_id == account.key_id) & run.c.team_id.is_(None) if account.key_id else false()
-
-
-def _conditions(wanted: Wanted) -> list[ColumnElement[bool]]:
-    """`Wanted.matches`, for the database."""
-    found: list[ColumnElement[bool]] = []
-    if wanted.worker is not None:
-        called = select(run_worker.c.run_id).where(
-            run_worker.c.run_id == run.c.id, run_worker.c.worker == wanted.worker
-        )
-        found.append(called.exists())
-    if wanted.model is not None:
-        found.append(run.c.model == wanted.model)
-    if wanted.status is not None:
-        found.append(run.c.status == wanted.status)
-    if wanted.min_cost_usd is not None:
-        found.append(run.c.cost >= to_pico(wanted.min_cost_usd))
-    if wanted.max_cost_usd is not None:
-        found.append(run.c.cost <= to_pico(wanted.max_cost_usd))
-    if wanted.words is not None:
-        said = run_text.c.text.contains(wanted.words.casefold(), autoescape=True)
-        found.append(select(run_text.c.run_id).where(run_text.c.run_id == run.c.id, said).exists())
-    return found
 
 
 def _with_status(status: str, records: RunRecords) -> RunRecords:

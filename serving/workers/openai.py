@@ -247,7 +247,7 @@ class OpenAIWorker:
         }
         request: dict[str, object] = {
             "model": self._account.model,
-            **self._asked(call, messages),
+            **self._prompt_json(call, messages),
             "stream": True,
             "stream_options": {"include_usage": True},
         }
@@ -257,7 +257,7 @@ class OpenAIWorker:
             | dict(self._account.extra_body)
         )
 
-    def _asked(self, call: Call, messages: list[Message]) -> dict[str, object]:
+    def _prompt_json(self, call: Call, messages: list[Message]) -> dict[str, object]:
         """The conversation, or the text to complete."""
         if call.site.operation == "text_completion":
             return {"prompt": "".join(message.text for message in call.messages)}

@@ -32,12 +32,12 @@ class MessagesDialect(Dialect):
             top_p=request.top_p,
             stop=tuple(request.stop_sequences or ()),
         )
-        asked = _asked(request)
+        asked = _to_request(request)
         return replace(asked, sampling=sampling, podium=request.shown, stream=bool(request.stream))
 
     def parse_prompt(self, body: bytes) -> ApiRequest:
         """A request whose tokens are to be counted; raises as `parse` does."""
-        return _asked(read_prompt(body))
+        return _to_request(read_prompt(body))
 
     def body(self, records: RunRecords, request: ApiRequest, call_id: CallId) -> dict[str, Any]:
         """See `Dialect.body`."""
@@ -53,7 +53,7 @@ class MessagesDialect(Dialect):
         return messages_error_body(error, workflow_id)
 
 
-def _asked(prompt: Prompt) -> ApiRequest:
+def _to_request(prompt: Prompt) -> ApiRequest:
     tools, left_out = prompt.toolset
     turns = conversation(prompt)
     return ApiRequest(

@@ -69,7 +69,7 @@ async def conversation_of(sent: Referred, earlier: EarlierRuns) -> tuple[tuple[M
         transcript.messages += await _turns_before(sent.previous_response_id, earlier)
     n_earlier = len(transcript.messages)
     references = await _find_references(sent.input, earlier)
-    transcript.add(sent.input, lambda item, at: _referred(references, item, at))
+    transcript.add(sent.input, lambda item, at: _find_referenced(references, item, at))
     if not transcript.messages:
         raise BadTask("input: there is nothing in it to answer. Send at least one message.", param="input")
     return tuple(transcript.messages), n_earlier
@@ -140,7 +140,7 @@ def input_items(records: RunRecords, call_id: CallId) -> list[Json]:
     return items
 
 
-def _referred(references: References, id: str, at: str) -> Sequence[Message]:
+def _find_referenced(references: References, id: str, at: str) -> Sequence[Message]:
     """What a reference stands for.
 
     Raises:

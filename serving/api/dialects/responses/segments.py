@@ -38,7 +38,7 @@ def turns_of(record: Record, call_id: CallId) -> tuple[Message, ...]:
     turns = list(own_conversation(record))
     told = set[int]()
     for segment in record.segments:
-        turns += _asked(record, segment, told, call_id)
+        turns += _calls_messages(record, segment, told, call_id)
         told.update(segment.calls)
         turns += given_messages(segment.given, call_id) if segment.given else ()
     if record.status == "finished" and record.answer:
@@ -54,7 +54,7 @@ def given_messages(given: Given, call_id: CallId) -> tuple[Message, ...]:
     return (*((Message("tool", results),) if results else ()), *given.said)
 
 
-def _asked(record: Record, segment: Segment, told: set[int], call_id: CallId) -> list[Message]:
+def _calls_messages(record: Record, segment: Segment, told: set[int], call_id: CallId) -> list[Message]:
     """The turn in which a run called tools; those that it was told of before left out."""
     parts: list[Part] = [Text(segment.text)] if segment.text else []
     for pending in record.calls_of_tools(segment.calls):

@@ -109,10 +109,10 @@ def _choice(given: str | Json | None) -> ToolChoice:
                 f"tool_choice: {quote(given)} is none of auto, none, required.", param="tool_choice"
             )
         case _:
-            return _named(read_part(_Choice, given, "tool_choice"))
+            return _choice_by_name(read_part(_Choice, given, "tool_choice"))
 
 
-def _named(choice: _Choice) -> ToolChoice:
+def _choice_by_name(choice: _Choice) -> ToolChoice:
     if choice.type in ("function", "custom") and choice.name:
         return ToolChoice("required", (choice.name,))
     if choice.type == "allowed_tools":
