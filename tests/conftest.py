@@ -6,6 +6,7 @@ as `make serve` starts one.
 """
 
 import atexit
+import gc
 import os
 import shutil
 import sys
@@ -119,3 +120,14 @@ def store_address(request: pytest.FixtureRequest, tmp_path: Path) -> Address:
     """An empty database of each kind."""
     postgres = request.getfixturevalue("postgres") if request.param == "postgresql" else None
     return make_address(tmp_path, postgres)
+
+
+@pytest.fixture(scope="module")
+def without_collector() -> Iterator[None]:
+    """For modules that parse Python: up to 3.11.7 that fails when the garbage collector logs a traceback in the
+    middle of it (python/cpython#106905)."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

@@ -209,13 +209,25 @@ class _List:
         if not text and not must:
             return False
         try:
-            self.elements.append(ast.literal_eval(text))
+            self.elements.append(_literal(text))
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as exc:
             index = len(self.elements)
             raise InvalidPlan(
                 f"{text[:80]!r} is not a Python literal.", reason=Reason.MALFORMED, step=index
             ) from exc
         return True
+
+
+def _literal(text: str) -> Any:
+    """The value of a Python literal. Raises what `ast.literal_eval` raises.
+
+    Up to Python 3.11.7 parsing fails with a SystemError when something else parses in the middle of it, such as
+    the traceback of a future that the garbage collector finds (python/cpython#106905). Asked again, it is right.
+    """
+    try:
+        return ast.literal_eval(text)
+    except SystemError:
+        return ast.literal_eval(text)
 
 
 LABEL_CHARS = 80

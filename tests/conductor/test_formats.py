@@ -1,3 +1,5 @@
+import ast
+import gc
 import json
 from collections.abc import Sequence
 from typing import get_args
@@ -348,3 +350,22 @@ def test_nothing_is_too_deep_or_too_long_to_be_refused(format: Format, text: str
 def test_escapes_that_are_no_letters_are_no_subtask() -> None:
     for format, text in (("steps", one(subtask="a \ud800")), ("lists", lists(subtasks=r'["a \ud800", "b"]'))):
         assert refusal(format, text).reason is Reason.MALFORMED
+
+
+def test_a_traceback_that_is_logged_while_a_list_is_read_spoils_no_plan() -> None:
+    """The garbage collector's finalizers may format one, which parses Python inside the parser."""
+
+    def parse_once(phase: str, info: dict[str, int]) -> None:
+        if gc.callbacks:
+            gc.callbacks.clear()
+            ast.parse("[1, 2, [3]]")
+
+    kept, thresholds = list(gc.callbacks), gc.get_threshold()
+    try:
+        for skipped in range(30):
+            gc.callbacks[:] = [parse_once]
+            gc.set_threshold(skipped + 1)
+            assert read("lists", ["model_id = [0]\nsubtasks = ['It is so.']\naccess_list = [[]]"])[1]
+    finally:
+        gc.callbacks[:] = kept
+        gc.set_threshold(*thresholds)

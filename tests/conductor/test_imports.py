@@ -8,6 +8,8 @@ import pytest
 
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.usefixtures("without_collector")
+
 MODULES = sorted((ROOT / "conductor").rglob("*.py"))
 
 

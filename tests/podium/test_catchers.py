@@ -5,8 +5,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from podium.cli import OURS
 from tests.conftest import ROOT
+
+pytestmark = pytest.mark.usefixtures("without_collector")
 
 EVERYTHING = {"Exception", "BaseException"}
 

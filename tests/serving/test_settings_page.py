@@ -4,11 +4,14 @@ import re
 from collections.abc import Iterator
 from typing import Any, get_args
 
+import pytest
 from pydantic import BaseModel
 
 from serving.settings.page import SECTIONS, own_fields, page
 from serving.settings.settings import Settings
 from tests.conftest import ROOT
+
+pytestmark = pytest.mark.usefixtures("without_collector")
 
 
 def test_the_page_of_settings_is_what_make_docs_writes() -> None:

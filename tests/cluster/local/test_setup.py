@@ -170,6 +170,7 @@ except SystemExit as ended:
 """
 
 
+@pytest.mark.usefixtures("without_collector")
 def test_an_old_python_gets_a_message_and_imports_nothing_that_it_may_not_understand() -> None:
     ended = subprocess.run([sys.executable, "-c", OLD_PYTHON], cwd=ROOT, capture_output=True, text=True)
     assert "Python 3.6.15 is too old: Podium needs 3.11 or newer" in ended.stderr
