@@ -21,9 +21,10 @@ three Python lists (arXiv 2512.04388, section 3.1 and figure 13); three empty on
 A step may say first what it `needs` ("translation into German"): why its worker was chosen. In both, a
 worker is its number in the order it was shown in, or its name, `"all"` is short for every
 earlier step, and an empty subtask asks the user's own words. In `steps`, `"tools": false` keeps a step from
-the client's tools. Nothing is repaired: what cannot run is an
-`InvalidPlan` with its `Reason`. Each format has its parser in a file of its own; the grammars that make a model write only what is accepted here are in
-`grammars.py`.
+the client's tools. Nothing is repaired: what cannot run is an `InvalidPlan` with its `Reason`.
+
+Each format's parser is in a file of its own. The grammars that make a model write only what is accepted here
+are in `grammars.py`.
 """
 
 from collections.abc import Sequence
