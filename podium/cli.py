@@ -30,6 +30,9 @@ class Verb(NamedTuple):
 VERBS = {
     "serve": Verb("cluster.local.serve", "serve on this machine until Ctrl-C"),
     "stop": Verb("cluster.local.serve:stop", "end what a crashed or forgotten `podium serve` left running"),
+    "doctor": Verb(
+        "podium.doctor.cli", "what is wrong with this machine, settings or a server, and what to do"
+    ),
     "exposure": Verb("cluster.local.ports", "what listens here, at which address, and what it asks for"),
     "demo": Verb("cluster.local.demo", "start a server, ask it one question, show plan, answer and cost"),
     "ask": Verb("podium.ask_cli", "ask a running server one question, and see the plan as it happens"),

@@ -82,15 +82,8 @@ class Client:
     """
 
     def __init__(self, address: str, key: str) -> None:
-        import httpx2
-
         self._address = address
-        self._http = httpx2.Client(
-            base_url=address,
-            headers={"authorization": f"Bearer {key}"} if key else {},
-            timeout=httpx2.Timeout(SILENT_S, connect=10),
-            trust_env=not _is_loopback(address),  # no proxy stands before this machine
-        )
+        self._http = connect(address, key)
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Client:
@@ -159,6 +152,24 @@ class Client:
         except httpx2.TransportError as error:
             message = f"The connection to {self._address} broke: {error}. The run may go on: `podium runs` shows it."
             raise ClientError(message, NOT_REACHED) from None
+
+
+def connect(address: str, key: str, timeout_s: float = SILENT_S) -> httpx2.Client:
+    """Connections to the server at `address`.
+
+    Args:
+        address: such as `http://127.0.0.1:8000`.
+        key: sent with each request; empty: none is.
+        timeout_s: the longest wait for the next byte.
+    """
+    import httpx2
+
+    return httpx2.Client(
+        base_url=address,
+        headers={"authorization": f"Bearer {key}"} if key else {},
+        timeout=httpx2.Timeout(timeout_s, connect=10),
+        trust_env=not _is_loopback(address),  # no proxy stands before this machine
+    )
 
 
 class Stream:
