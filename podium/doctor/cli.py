@@ -63,9 +63,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--json", action="store_true", help="one JSON object a line: check, level, said, remedy"
     )
+    parser.add_argument("--skip", action="append", default=[], choices=[*OF_THE_MACHINE, *OF_THE_SETTINGS], metavar="CHECK", help="leave a check out; may be given again")  # fmt: skip
     parser.add_argument("--quiet", action="store_true", help="only what is to be done")
     options = parser.parse_args(arguments)
-    found = examine_server(options.url) if options.url else examine_machine(options.settings, options.port)
+    if options.url:
+        found = examine_server(options.url)
+    else:
+        found = examine_machine(options.settings, options.port, options.skip)
     show(found, as_json=options.json, quiet=options.quiet)
     return int(any(each.level == "wrong" for each in found.values()))
 
@@ -77,16 +81,24 @@ def examine_server(url: str) -> dict[str, Finding]:
     return check_server(url, os.environ.get("PODIUM_API_KEY", "").strip())
 
 
-def examine_machine(settings: Path, port: int) -> dict[str, Finding]:
-    """What is found about this machine, and about what is to be served on it."""
+def examine_machine(settings: Path, port: int, skip: Sequence[str] = ()) -> dict[str, Finding]:
+    """What is found about this machine, and about what is to be served on it.
+
+    Args:
+        settings: their file.
+        port: that the server is to answer at.
+        skip: checks that are not made.
+    """
     place = Place(settings, port, os.environ)
-    found = {name: make(name, target, place) for name, target in OF_THE_MACHINE.items()}
+    found = {name: make(name, target, place) for name, target in OF_THE_MACHINE.items() if name not in skip}
     try:
         case, found["settings"] = read_case(place)
     except ImportError as error:
         case, found["settings"] = None, _cannot_look(error)
     if case is not None:
-        found |= {name: make(name, target, case) for name, target in OF_THE_SETTINGS.items()}
+        found |= {
+            name: make(name, target, case) for name, target in OF_THE_SETTINGS.items() if name not in skip
+        }
     return found
 
 
