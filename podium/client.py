@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 URL_VARIABLE, KEY_VARIABLE = "PODIUM_URL", "PODIUM_API_KEY"
 DEFAULT_URL = "http://127.0.0.1:8000"
-FAILED, NOT_REACHED, NOT_ALLOWED = 1, 3, 4
+FAILED, WRONG_COMMAND, NOT_REACHED, NOT_ALLOWED = 1, 2, 3, 4
 EXIT_CODES = (
     "Exit code: 0, 1 where the server refuses or the run fails, 2 for a wrong command line, 3 where no server can be "
     "reached, 4 where its key is missing or may not do this, 130 after Ctrl-C."
