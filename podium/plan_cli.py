@@ -63,6 +63,6 @@ def show_plan(client: Client, options: argparse.Namespace, question: str) -> int
         out.print("Steps that are dim are read by nobody, and would not be run.", style="dim")
     most = dollars(answer["worst_case_cost_usd"])
     out.print(
-        f"\nAt most {most} and {answer['worst_case_tokens']} tokens; the plan itself took {dollars(answer['podium']['cost_usd'])}."
+        f"\nAt most {most} and {answer['worst_case_tokens']} tokens. For the plan itself: {dollars(answer['podium']['cost_usd'])}."
     )
     return 0

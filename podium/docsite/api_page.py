@@ -34,7 +34,7 @@ def _operation(title: str, operation: Json) -> Generator[str]:
         yield f"Body (`{kind}`): {_type(content.get('schema', {}))}\n"
     for status, answer in operation["responses"].items():
         types = [_type(each["schema"]) for each in answer.get("content", {}).values() if each.get("schema")]
-        if status != "default" and types:
+        if status.startswith("2") and types:
             yield f"Answer ({status}): {', '.join(types)}\n"
 
 

@@ -27,12 +27,15 @@ def draw_architecture(root: Path) -> str:
     """The SVG."""
     edges = reduce_edges(read_edges(root))
     rows = layers(edges)
+    width = GAP_X + max(len(rooms) for rooms in rows) * (WIDTH + GAP_X)
     places = {
-        room: (GAP_X + column * (WIDTH + GAP_X), GAP_Y / 2 + row * (HEIGHT + GAP_Y))
+        room: (
+            (width - len(rooms) * (WIDTH + GAP_X) + GAP_X) / 2 + column * (WIDTH + GAP_X),
+            GAP_Y / 2 + row * (HEIGHT + GAP_Y),
+        )
         for row, rooms in enumerate(rows)
         for column, room in enumerate(rooms)
     }
-    width = GAP_X + max(len(rooms) for rooms in rows) * (WIDTH + GAP_X)
     height = len(rows) * (HEIGHT + GAP_Y)
     arrows = [_arrow(places[room], places[other]) for room in edges for other in sorted(edges[room])]
     boxes = [_box(room, *place) for room, place in places.items()]

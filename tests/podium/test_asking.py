@@ -190,7 +190,7 @@ async def test_a_plan_is_shown_with_its_worst_cost_and_can_be_run_as_it_is(
     assert ended.code == 0
     assert [line.split()[:2] for line in ended.out.splitlines()[1:3]] == [["1", "a"], ["2", "b"]]
     assert "Find a reason." in ended.out
-    assert re.search(r"At most \$0\.03\d+ and \d+ tokens; the plan itself took free", ended.out)
+    assert re.search(r"At most \$0\.03\d+ and \d+ tokens\. For the plan itself: free", ended.out)
     ended = await podium(capsys, "plan", "Why blue?", "--json", "--url", api.url)
     file = tmp_path / "plan.json"
     file.write_text(json.dumps({"plan": json.loads(ended.out)["plan"][:1]}))
