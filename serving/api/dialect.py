@@ -35,6 +35,16 @@ class EarlierRuns(Protocol):
         """The client's ids of the calls of that run; raises as `find`."""
         ...
 
+    async def items(self, conversation: str) -> list[dict[str, Any]]:
+        """What a conversation holds, the oldest item first.
+
+        Raises:
+            UnknownName: it is not kept, or not for the caller.
+            NotAllowed: nothing may be added to it.
+            StoreUnavailable: the store is away.
+        """
+        ...
+
 
 class Encoder(Protocol):
     """Writes one run as a stream."""

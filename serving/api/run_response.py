@@ -203,6 +203,7 @@ class RunResponse(Response):
         async for event in run.events():
             if (error := _error_of(event)) is not None:
                 raise error
+        await self._service.end_turn(run.records)
         await wire.json(200, self.content(run.records, resolved))
 
     def content(self, records: RunRecords, resolved: ResolvedTask | None) -> Json:
@@ -214,8 +215,11 @@ class RunResponse(Response):
         early = await _first_events(run, limits.first_byte_s)
         encoder = self._dialect.encoder(run, self._request, self._call_id(run.record.id))
         await wire.begin_stream()
+        is_over = bool(early) and isinstance(early[-1], Terminal)
+        if is_over:
+            await self._service.end_turn(run.records)
         await wire.send(encoder.begin() + b"".join(map(encoder.encode, early)))
-        if early and isinstance(early[-1], Terminal):
+        if is_over:
             return await wire.end()
         return await self._tell(run, encoder, wire)
 
@@ -236,8 +240,10 @@ class RunResponse(Response):
             except TimeoutError:
                 await wire.send(encoder.heartbeat())
                 continue
+            if is_over := isinstance(events[-1], Terminal):
+                await self._service.end_turn(run.records)
             await wire.send(b"".join(map(encoder.encode, events)))  # what came together leaves together
-            if isinstance(events[-1], Terminal):
+            if is_over:
                 return await wire.end()
 
 
