@@ -40,7 +40,8 @@ class EarlierRuns(Protocol):
 
         Raises:
             UnknownName: it is not kept, or not for the caller.
-            NotAllowed: nothing may be added to it.
+            NotAllowed: no text may be kept for the caller.
+            TooLarge: it is full.
             StoreUnavailable: the store is away.
         """
         ...

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from conductor.errors import NotAllowed, UnknownName, quote
+from conductor.errors import NotAllowed, TooLarge, UnknownName, quote
 from conductor.run.record import Account, RunRecords
 from serving.accounts.caller import Caller, Scope
 from serving.api.dialect import CallId
@@ -30,7 +30,7 @@ class CallersRuns:
     async def items(self, conversation: str) -> list[dict[str, Any]]:
         """See `EarlierRuns.items`."""
         self.check_keeps()
-        await self.conversation(conversation, "conversation")
+        check_room(await self.conversation(conversation, "conversation"), "conversation")
         return await self._service.conversations.items(conversation)
 
     async def conversation(self, id: str, param: str = "conversation_id") -> Conversation:
@@ -60,3 +60,14 @@ class CallersRuns:
 
     def _may_see(self, account: Account) -> bool:
         return self._caller.may(Scope.READ) or account.key_id == self._caller.account.key_id
+
+
+def check_room(conversation: Conversation, param: str) -> None:
+    """Whether more may be added to a conversation.
+
+    Raises:
+        TooLarge: it is full.
+    """
+    if conversation.is_full:
+        message = f"{param}: {quote(conversation.id)} is full. Begin another one with the items that matter."
+        raise TooLarge(message, param=param)

@@ -13,7 +13,7 @@ from serving.runs.rows import now_us
 
 Json = dict[str, Any]
 MOST_ITEMS = 10_000
-"""Of one conversation, those that were deleted included."""
+"""Of one conversation."""
 MOST_BYTES = 16 * 2**20
 """Of one conversation."""
 MOST_OF_TEAM, MOST_BYTES_OF_TEAM = 10_000, 2**30
@@ -32,6 +32,7 @@ class Conversation:
         made_us: when it was begun, in microseconds since 1970, UTC.
         metadata: the client's own.
         n_bytes: of its items.
+        n_items: that are kept.
     """
 
     id: str
@@ -39,6 +40,12 @@ class Conversation:
     made_us: int
     metadata: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
     n_bytes: int = 0
+    n_items: int = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it takes no more."""
+        return self.n_bytes >= MOST_BYTES or self.n_items >= MOST_ITEMS
 
 
 class ConversationStore(Protocol):
@@ -107,7 +114,8 @@ class MemoryConversations:
 
     async def get(self, id: str) -> Conversation | None:
         """See `ConversationStore`."""
-        return self._kept.get(id)
+        held = self._kept.get(id)
+        return replace(held, n_items=sum(map(bool, self._items[id].values()))) if held else None
 
     async def used(self, account: Account) -> tuple[int, int]:
         """See `ConversationStore`."""

@@ -44,7 +44,9 @@ class DatabaseConversations:
 
     async def get(self, id: str) -> Conversation | None:
         """See `ConversationStore`."""
-        rows = await self._rows(select(conversation_table).where(HELD.id == id))
+        is_kept = (ITEM.conversation_id == HELD.id) & ITEM.body.is_not(None)
+        n_items = select(func.count()).where(is_kept).scalar_subquery().label("n_items")
+        rows = await self._rows(select(conversation_table, n_items).where(HELD.id == id))
         return _conversation(rows[0]) if rows else None
 
     async def used(self, account: Account) -> tuple[int, int]:
@@ -142,4 +144,4 @@ async def _has_turn(connection: AsyncConnection, id: str, turn: str) -> bool:
 
 def _conversation(row: Row[Any]) -> Conversation:
     account = Account(row.key_id, row.team_id)
-    return Conversation(row.id, account, row.made_us, orjson.loads(row.metadata), row.n_bytes)
+    return Conversation(row.id, account, row.made_us, orjson.loads(row.metadata), row.n_bytes, row.n_items)

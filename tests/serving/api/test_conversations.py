@@ -10,6 +10,9 @@ from openai.types.conversations import ConversationItem
 from pydantic import TypeAdapter
 
 from serving.database.address import Address
+from serving.runs.conversations import MOST_BYTES
+from serving.runs.retention import DAY_US
+from serving.runs.rows import now_us
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import Json, scripted, served, team
 from tests.serving.api.test_responses_later import TOOLS, results
@@ -157,6 +160,26 @@ async def test_what_fails_or_is_not_there_adds_nothing() -> None:
         for body, param in REFUSED:
             refused = await api.http.post("/v1/conversations", json=body)
             assert (refused.status_code, refused.json()["error"]["param"]) == (400, param), refused.text
+
+
+async def test_old_turns_go_and_a_conversation_goes_with_its_last(store_address: Address) -> None:
+    async with replicas(store_address, one_worker("One."), n=1) as (one,), one.api.sdk as sdk:
+        made, other = [await sdk.conversations.create(items=[SAID]) for _ in "ab"]  # type: ignore[list-item]
+        old = {"at": now_us() - 31 * DAY_US}
+        await one.change("UPDATE conversation_item SET made_us = :at", **old)
+        await one.change("UPDATE conversation SET made_us = :at, changed_us = :at", **old)
+        await sdk.responses.create(model="a", input="Hi.", conversation=made.id)
+        await one.records.remove_old(now_us())
+        assert await told(sdk, made.id) == ["user: Hi.", "assistant: One."]
+        with pytest.raises(openai.NotFoundError):
+            await sdk.conversations.retrieve(other.id)
+        await one.change("UPDATE conversation SET n_bytes = n_bytes + :much", much=MOST_BYTES)
+        for asked in (
+            sdk.responses.create(model="a", input="x", conversation=made.id),
+            sdk.conversations.items.create(made.id, items=[SAID]),  # type: ignore[list-item]
+        ):
+            with pytest.raises(openai.APIStatusError, match="is full"):
+                await asked
 
 
 REFUSED: list[tuple[Json, str]] = [

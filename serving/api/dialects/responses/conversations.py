@@ -14,10 +14,9 @@ from serving.api.authentication import caller_of
 from serving.api.dialects.read_body import read_body
 from serving.api.dialects.responses.new_items import new_id, new_items
 from serving.api.dialects.responses.schema import Ignoring, remedy
-from serving.api.earlier_runs import CallersRuns
+from serving.api.earlier_runs import CallersRuns, check_room
 from serving.api.respond import success
 from serving.runs.conversations import (
-    MOST_BYTES,
     MOST_BYTES_OF_TEAM,
     MOST_OF_TEAM,
     Conversation,
@@ -100,8 +99,7 @@ async def add_items(request: Request, conversation_id: str) -> Response:
     CallersRuns(request.app.state.service, caller).check_keeps()
     sent = read_body(NewItems, await request.body(), remedy)
     items = new_items(sent.items, caller.policies)
-    if held.n_bytes > MOST_BYTES:
-        raise TooLarge("items: this conversation is full. Begin another one.", param="items")
+    check_room(held, "items")
     await _check_room(store, caller)
     await store.append(conversation_id, items)
     return success(_page(items, has_more=False))
