@@ -32,7 +32,7 @@ from serving.api.dialect import CallId, Dialect, Encoder, cancelled, interrupted
 from serving.api.keeping import Keeping
 from serving.api.request import ApiRequest
 from serving.api.resolve import ResolvedTask, resolve
-from serving.api.resuming import ToolAnswer, find_tool_answer, resumed
+from serving.api.resuming import ToolAnswer, attach, find_tool_answer
 from serving.api.wire import Wire
 from serving.runs.claims import Claim
 from serving.runs.following import follow, follow_segment, retell
@@ -116,7 +116,7 @@ class RunResponse(Response):
 
     async def _resume(self, answer: ToolAnswer, wire: Wire) -> bool:
         """Answer with the run that `answer` belongs to; False: it is history by now."""
-        async with resumed(self._service, answer, self._caller, self._incoming, self._id) as run:
+        async with attach(self._service, answer, self._caller, self._incoming, self._id) as run:
             if run is None:
                 return False
             await self._show(run, None, wire)

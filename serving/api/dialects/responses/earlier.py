@@ -126,11 +126,11 @@ async def _find_item(id: str, earlier: EarlierRuns) -> Sequence[Message]:
 
 def show_again(records: RunRecords, call_id: CallId) -> Json:
     """A response that was given before, from its run's record alone."""
-    asked = asked_before(records)
+    asked = request_of(records)
     return show(records, asked.echo, asked.tools, asked.podium, call_id)
 
 
-def asked_before(records: RunRecords, after: int = -1) -> ApiRequest:
+def request_of(records: RunRecords, after: int = -1) -> ApiRequest:
     """The request that a run answered, as far as its answers repeat it. `after`: see `ResponseWriter`."""
     task = records.record.task
     podium = Podium(progress=task.echo["progress"])
