@@ -117,6 +117,7 @@ class AnthropicWorker:
                         finish=delta.finish or last.finish,
                         usage=delta.usage or last.usage,
                         model=delta.model or last.model,
+                        stop_sequence=delta.stop_sequence or last.stop_sequence,
                     )
                     if delta.text or delta.reasoning or delta.finish:
                         timer.hear(is_last=last.finish is not None)
@@ -215,7 +216,12 @@ class AnthropicWorker:
                 )
             case "message_delta":
                 usage = usage_of(getattr(event, "usage", None), before, check)
-                return Delta(finish=self._finish(event.delta.stop_reason), usage=usage)
+                stop: object = getattr(event.delta, "stop_sequence", None)
+                return Delta(
+                    finish=self._finish(event.delta.stop_reason),
+                    usage=usage,
+                    stop_sequence=stop if isinstance(stop, str) else None,
+                )
             case _:
                 return Delta()
 

@@ -278,12 +278,14 @@ class OpenAIWorker:
             last.finish is FinishReason.CONTENT_FILTER
         )  # a refusal in words ends with "stop" all the same
         cost_usd = check.cost_usd(cost_of(chunk))
+        stop = chunk.choice.stop_reason if chunk.choice else None
         return Delta(
             finish=last.finish if refused else self._finish(chunk) or last.finish,
             usage=usage_of(chunk.usage, check) or last.usage,
             cost_usd=last.cost_usd if cost_usd is None else cost_usd,
             cost_is_bound=last.cost_is_bound or fields(chunk.podium).get("cost_is_bound") is True,
             model=chunk.model if isinstance(chunk.model, str) and chunk.model else last.model,
+            stop_sequence=stop if isinstance(stop, str) else last.stop_sequence,
         )
 
     def _finish(self, chunk: ChatChunk) -> FinishReason | None:

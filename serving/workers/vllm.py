@@ -80,6 +80,8 @@ class Chunk(NamedTuple):
     reasoning_tokens: int
     calls: tuple[ChunkCall, ...] = ()
     """With the last piece only, whose `finish` is then `tool_calls`."""
+    stop_sequence: str | None = None
+    """Which one ended the answer."""
 
 
 class EngineClient(Protocol):
@@ -170,7 +172,16 @@ class VllmWorker:
                     calls = tuple(tools.call("", each.name, each.arguments) for each in chunk.calls)
                     turn = Message("assistant", (Text("".join(text)), *calls)) if calls else None
                     native = self._native(turn, "".join(thoughts)) if turn else None
-                    yield Delta(chunk.text, chunk.reasoning, finish, usage, tool_calls=calls, native=native)
+                    stop = chunk.stop_sequence
+                    yield Delta(
+                        chunk.text,
+                        chunk.reasoning,
+                        finish,
+                        usage,
+                        tool_calls=calls,
+                        native=native,
+                        stop_sequence=stop,
+                    )
         except WorkerError as exc:
             exc.worker = self._name  # the engine does not know for which of its workers it was asked
             exc.args = (f"{self._name}: {exc.message}",)

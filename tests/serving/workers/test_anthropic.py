@@ -9,7 +9,7 @@ import pytest
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
 from conductor.model.messages import Image, Message, Text
 from conductor.model.usage import Usage
-from conductor.model.worker import Call, Delta, Grammar, Sampling
+from conductor.model.worker import Call, Delta, FinishReason, Grammar, Sampling
 from serving.workers.account import Account
 from serving.workers.anthropic import AnthropicWorker, fault, thinking_for
 from serving.workers.http_errors import ErrorMapper
@@ -159,10 +159,13 @@ async def test_a_later_count_replaces_an_earlier_one():
         "cache_creation_input_tokens": 5,
         "output_tokens": 11,
     }
-    end = wire.event("message_delta", delta={"stop_reason": "end_turn", "stop_sequence": None}, usage=usage)
+    end = wire.event(
+        "message_delta", delta={"stop_reason": "stop_sequence", "stop_sequence": "END"}, usage=usage
+    )
     async with serving(wire, Answer(instead=(*events, end, stop))) as server:
         deltas = await ask(server)
     assert deltas[-1].usage == Usage(165, 11, cached_input_tokens=20, cache_write_tokens=5)
+    assert (deltas[-1].finish, deltas[-1].stop_sequence) == (FinishReason.STOP, "END")
 
 
 @pytest.mark.parametrize(

@@ -199,7 +199,7 @@ async def test_what_the_server_says_it_cost_is_read(usage: dict, told: dict, cos
     wire = OpenAIWire()
     *events, done = wire.events(Answer(text="Four."))
     end = {
-        "choices": [],
+        "choices": [{"index": 0, "delta": {}, "finish_reason": "stop", "stop_reason": "END"}],
         "model": "m",
         "usage": {"prompt_tokens": 1, "completion_tokens": 2, **usage},
         **told,
@@ -207,6 +207,7 @@ async def test_what_the_server_says_it_cost_is_read(usage: dict, told: dict, cos
     async with serving(wire, Answer(instead=(*events, sse(end), done))) as server:
         deltas = await ask(server)
     assert deltas[-1].cost_usd == cost
+    assert deltas[-1].stop_sequence == "END", "as vLLM says it"
 
 
 async def test_comments_and_chunks_without_choices_are_passed_over():

@@ -108,9 +108,10 @@ class Transcript:
             self.messages.append(Message.of("user", items))
             return
         for index, item in enumerate(items):
-            self._add_item(item, f"input[{index}]", refer)
+            self.add_item(item, f"input[{index}]", refer)
 
-    def _add_item(self, item: Json, at: str, refer: Refer) -> None:
+    def add_item(self, item: Json, at: str, refer: Refer) -> None:
+        """Add one item, sent at the place `at`; raises as `add`."""
         kind = item.get("type") or ("message" if "role" in item else None)
         match kind:
             case "message":
