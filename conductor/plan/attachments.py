@@ -87,8 +87,8 @@ def describe_attachments(conversation: Iterable[Message], pool: Sequence[PoolMem
 def _who(part: Image | File, pool: Sequence[PoolMember]) -> str:
     able = [str(number) for number, member in enumerate(pool) if reads(member, part)]
     if len(able) == len(pool):
-        return "every worker can read it"
-    return f"only {', '.join(able)} can read it" if able else "no worker can read it"
+        return "every worker can use it"
+    return f"only {', '.join(able)} can use it" if able else "no worker can use it"
 
 
 def _described(part: Image | File) -> str:

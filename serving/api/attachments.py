@@ -4,15 +4,17 @@ A PDF or text in UTF-8 is taken, whatever it says of itself. Nothing is fetched 
 strangers name can be led into its own network. Knows no dialect and no model.
 """
 
+import asyncio
 import base64
 import binascii
 from dataclasses import replace
 from urllib.parse import unquote_to_bytes
 
-from conductor.errors import BadTask, UnknownName, quote
+from conductor.errors import BadTask, TooLarge, quote
 from conductor.model.messages import File, Message, Part, ToolResult
 from serving.accounts.caller import Caller
 from serving.api.request import ApiRequest
+from serving.batches.model import File as KeptFile
 from serving.batches.store import BatchStore
 
 PDF_MARK, MARK_WITHIN = b"%PDF-", 1024
@@ -59,12 +61,12 @@ def kept_file(id: str, name: str | None = None) -> File:
     return File(one_line(name), id=id)
 
 
-async def attach(request: ApiRequest, caller: Caller, store: BatchStore) -> ApiRequest:
+async def attach(request: ApiRequest, caller: Caller, store: BatchStore, max_bytes: int) -> ApiRequest:
     """`request` with the content of each file that it names by its id; itself where it names none.
 
     Raises:
-        BadTask: there are too many, or one can be read by no model.
-        UnknownName: one is not kept here, or not for `caller` to see.
+        BadTask: there are too many; one is not kept here, or not for `caller` to see, or can be read by no model.
+        TooLarge: together they have more than `max_bytes`.
         StoreUnavailable: the store is away.
     """
     ids = {part.id: request.place(index, number) for index, number, part in _named(request)}
@@ -72,20 +74,32 @@ async def attach(request: ApiRequest, caller: Caller, store: BatchStore) -> ApiR
         return request
     if len(ids) > MOST_KEPT:
         raise BadTask(f"A request names {MOST_KEPT} files by their ids at most.", param="file_id")
-    found = {id: await _find(id, place, caller, store) for id, place in ids.items()}
+    files = {id: await _find(id, place, caller, store) for id, place in ids.items()}
+    if sum(file.n_bytes for file in files.values()) > max_bytes:
+        raise TooLarge(f"The files of a request may have {max_bytes} bytes together.", param="file_id")
+    found = {id: await _read(file, ids[id], store) for id, file in files.items()}
     return replace(request, conversation=tuple(_filled(message, found) for message in request.conversation))
 
 
-async def _find(id: str, place: str, caller: Caller, store: BatchStore) -> File:
+async def _find(id: str, place: str, caller: Caller, store: BatchStore) -> KeptFile:
     file = await store.file(id)
-    content = await store.content(id) if file is not None and caller.sees(file.account) else None
-    if file is None or content is None:
-        message = f"{place}: no file {quote(id)} is kept here; GET /v1/files lists yours."
-        raise UnknownName(message, param=place)
+    if file is None or not caller.sees(file.account):
+        raise _not_kept(id, place)
+    return file
+
+
+async def _read(file: KeptFile, place: str, store: BatchStore) -> File:
+    content = await store.content(file.id)
+    if content is None:
+        raise _not_kept(file.id, place)
     try:
-        return file_of(file.name, content)
+        return await asyncio.to_thread(file_of, file.name, content)
     except ValueError as exc:
         raise BadTask(f"{place}: {exc}.", param=place) from exc
+
+
+def _not_kept(id: str, place: str) -> BadTask:
+    return BadTask(f"{place}: no file {quote(id)} is kept here; GET /v1/files lists yours.", param=place)
 
 
 def _named(request: ApiRequest) -> list[tuple[int, int, File]]:

@@ -62,8 +62,9 @@ async def _respond(request: Request, response: type[RunResponse]) -> Response:
     caller.require(Scope.RUN)
     sent = await _parse(request, service, dialect)
     completed = await dialect.complete(sent, CallersRuns(service, caller))
-    parsed = await attach(completed, caller, batches_of(request).store)
-    most = service.pool.settings.limits.max_text_bytes
+    limits = service.pool.settings.limits
+    parsed = await attach(completed, caller, batches_of(request).store, limits.max_body_bytes)
+    most = limits.max_text_bytes
     if (
         parsed is not sent and parsed.text_chars > most
     ):  # earlier turns and files that are kept here are text too

@@ -11,7 +11,7 @@ from serving.edge.policy import Policy
 from serving.edge.waiting import WaitingRoom
 
 RETRY_AFTER_S = 5.0
-PICTURE = re.compile(rb'"data:[a-z]|"(?:data|file_data)"\s*:\s*"')
+PICTURE = re.compile(rb'data(?::[a-z]|"\s*:\s*")')
 """What a picture or a file in JSON begins with, OpenAI's and Anthropic's. It may be as long as the body; text may not:
 what poses as a picture here is counted once the body is parsed."""
 
