@@ -144,6 +144,6 @@ def _content(given: str) -> bytes:
 
 
 def one_line(name: str | None) -> str:
-    """A name in one line, without what is no character."""
-    words = " ".join((name or "").split())
-    return "".join(each for each in words if each.isprintable())[:NAME_CHARS]
+    """A name in one line, without what cannot be seen."""
+    readable = "".join(each if each.isprintable() else " " for each in name or "")
+    return " ".join(readable.split())[:NAME_CHARS].strip()

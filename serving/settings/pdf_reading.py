@@ -6,7 +6,13 @@ https://ai.google.dev/gemini-api/docs/document-processing.
 
 import re
 
-from serving.settings.workers import AnthropicSettings, GeminiSettings, OpenAISettings, WorkerSettings
+from serving.settings.workers import (
+    AnthropicSettings,
+    GeminiSettings,
+    OpenAISettings,
+    VllmSettings,
+    WorkerSettings,
+)
 
 READ_PDFS = {
     "openai": r"^(gpt-4o|gpt-4\.1|gpt-5|gpt-[6-9]|o1$|o1-20|o3|o4)",
@@ -18,6 +24,8 @@ READ_PDFS = {
 
 def reads_pdfs(worker: WorkerSettings) -> bool:
     """Whether the worker may be shown a PDF."""
+    if isinstance(worker, VllmSettings):
+        return False  # an engine has no part for one
     if worker.reads_pdfs is not None:
         return worker.reads_pdfs
     match worker:
