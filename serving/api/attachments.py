@@ -18,7 +18,7 @@ from serving.batches.model import File as KeptFile
 from serving.batches.store import BatchStore
 
 PDF_MARK, MARK_WITHIN = b"%PDF-", 1024
-"""A PDF begins so, within that many bytes (ISO 32000, Annex H of 1.7)."""
+"""A PDF begins so, within that many bytes (ISO 32000, Annex H of 1.7). A text may speak of it, too."""
 NAME_CHARS = 200
 MOST_KEPT = 16
 """Files that one request may name by their ids."""
@@ -42,18 +42,24 @@ def file_of(name: str | None, content: bytes, media_type: str = "") -> File:
     """
     if not content:
         raise ValueError("the file is empty")
-    if PDF_MARK in content[:MARK_WITHIN]:
-        encoded = base64.b64encode(content).decode("ascii")
-        return File(one_line(name) or "document.pdf", f"data:application/pdf;base64,{encoded}")
+    if content[:MARK_WITHIN].lstrip().startswith(PDF_MARK):
+        return _pdf(name, content)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
+        if PDF_MARK in content[:MARK_WITHIN]:
+            return _pdf(name, content)
         text = "\0"
     if "\0" in text or media_type == "application/pdf":
         raise ValueError(
             "a file is a PDF, or text in UTF-8. Send pictures as pictures, and anything else as text"
         )
     return File(one_line(name) or "document.txt", text=text)
+
+
+def _pdf(name: str | None, content: bytes) -> File:
+    encoded = base64.b64encode(content).decode("ascii")
+    return File(one_line(name) or "document.pdf", f"data:application/pdf;base64,{encoded}")
 
 
 def kept_file(id: str, name: str | None = None) -> File:

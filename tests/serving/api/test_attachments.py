@@ -40,6 +40,8 @@ def test_a_pdf_is_its_bytes_and_its_hold_is_bounded(content: bytes) -> None:
 def test_forms_of_a_file() -> None:
     assert to_file(None, "data:,a%20b") == File("document.txt", text="a b")
     assert file_of("notes", b"\xef\xbb\xbfWords") == File("notes", text="Words")
+    assert file_of("notes", b"It begins with %PDF-1.7.").text
+    assert file_of("a", b"\xff\xfe%PDF-1.7").url
     assert file_tokens(File("notes", text="Wörter")) == 7
 
 
