@@ -47,7 +47,7 @@ class Body:
 class FileForm(BaseModel):
     """The form of `POST /v1/files`."""
 
-    purpose: Literal["batch"]
+    purpose: Literal["batch", "user_data"]
     file: Annotated[bytes, Field(json_schema_extra={"type": "string", "format": "binary"})]
 
 

@@ -27,7 +27,7 @@ from anthropic.lib.vertex import AsyncAnthropicVertex
 from anthropic.types import RawMessageStreamEvent
 
 from conductor.errors import WorkerError, WorkerUnavailable
-from conductor.model.messages import Image, Text
+from conductor.model.messages import File, Image, Text
 from conductor.model.usage import Usage
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 from serving.egress.client import guard
@@ -319,13 +319,16 @@ def _has_calls(turns: list[dict[str, object]]) -> bool:
     return any(block["type"] == "tool_use" for turn in turns for block in cast(list[Any], turn["content"]))
 
 
-def _block(part: Text | Image) -> dict[str, object]:
-    if not isinstance(part, Image):
+def _block(part: Text | Image | File) -> dict[str, object]:
+    if isinstance(part, Text):
         return {"type": "text", "text": part.text}
     if not part.url.startswith("data:"):
         return {"type": "image", "source": {"type": "url", "url": part.url}}
     media_type, data = split_data_url(part.url)
-    return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}
+    source = {"type": "base64", "media_type": media_type, "data": data}
+    if isinstance(part, File):
+        return {"type": "document", "title": part.name, "source": source}
+    return {"type": "image", "source": source}
 
 
 def _format(call: Call) -> dict[str, object] | None:

@@ -249,6 +249,6 @@ def _content(message: Message) -> str | list[dict[str, Any]]:
                 parts.append({"type": "text", "text": text})
             case Image(url=url):
                 parts.append({"type": "image_url", "image_url": {"url": url}})
-            case _:  # calls and results are lines of their own
+            case _:  # calls and results are lines of their own; an engine is shown no PDF
                 pass
     return parts

@@ -5,7 +5,7 @@ from decimal import Decimal
 import pytest
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
-from conductor.model.messages import Image, Message, Text
+from conductor.model.messages import File, Image, Message, Text
 from conductor.model.worker import Call, CallSite, Delta, FinishReason, Grammar, Sampling
 from serving.settings.accepts import Accepts
 from serving.workers.account import Account
@@ -15,6 +15,7 @@ from tests.wires.server import Answer, WireServer, serving, sse
 
 USER = Message.of("user", "What is two and two?")
 BARE = Call(messages=(USER,))
+PDF = "data:application/pdf;base64,JVBERi0xLjc="
 PNG = "data:image/png;base64,iVBORw0KGgo="
 
 
@@ -118,14 +119,16 @@ async def test_extra_body_is_laid_over_the_request():
     assert server.body["temperature"] == 1
 
 
-async def test_pictures_go_along_as_they_are():
-    parts = (Text("What is this?"), Image(PNG, "low"), Image("https://pictures.example/cat.jpg"))
+async def test_pictures_and_pdfs_go_along_as_they_are():
+    pictures = (Image(PNG, "low"), Image("https://pictures.example/cat.jpg"))
+    parts = (Text("What is this?"), *pictures, File("a.pdf", PDF))
     async with serving(OpenAIWire()) as server:
         await ask(server, Call(messages=(Message("user", parts),)), fetches_pictures=True)
     assert server.body["messages"][0]["content"] == [
         {"type": "text", "text": "What is this?"},
         {"type": "image_url", "image_url": {"url": PNG, "detail": "low"}},
         {"type": "image_url", "image_url": {"url": "https://pictures.example/cat.jpg", "detail": "auto"}},
+        {"type": "file", "file": {"filename": "a.pdf", "file_data": PDF}},
     ]
 
 

@@ -6,6 +6,7 @@ from conductor.errors import BadTask, quote
 from conductor.model.messages import Message, Text, ToolResult
 from serving.api.dialects.messages.blocks import (
     SERVER_TOOLS,
+    DocumentBlock,
     ImageBlock,
     PassingBlock,
     ToolResultBlock,
@@ -72,5 +73,7 @@ def _check(index: int, message: MessageParam) -> None:
             raise BadTask(f"{place}: only messages of the assistant can call tools.", param=place)
         if isinstance(block, ToolResultBlock) and message.role != "user":
             raise BadTask(f"{place}: only messages of the user can hold results of tools.", param=place)
+        if isinstance(block, DocumentBlock) and message.role != "user":
+            raise BadTask(f"{place}: only messages of the user can hold documents.", param=place)
         if isinstance(block, ImageBlock) and message.role != "user":
             raise BadTask(f"{place}: only messages of the user can show pictures.", param=place)
