@@ -10,7 +10,7 @@ import pytest
 
 from podium.docsite import build
 from podium.docsite.pages import LINK, rewrite
-from podium.docsite.picture import draw_architecture, read_edges, reduce_edges
+from podium.docsite.picture import read_edges, reduce_edges
 from tests.conftest import ROOT
 
 CODE = re.compile(r"^(`{3,}).*?^\1$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
@@ -64,9 +64,9 @@ def test_the_picture_has_an_arrow_for_what_the_design_says_and_none_back(pages: 
         for to in edges[room]
     )
     assert reduce_edges({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == {"a": {"b"}, "b": {"c"}, "c": set()}
-    picture = draw_architecture(ROOT)
+    picture = (pages / "architecture-imports.svg").read_text()
     assert picture.count("<rect") == len(edges)
-    assert (pages / "architecture-imports.svg").read_text() == picture
+    assert picture.count("<path marker-end") == sum(map(len, reduce_edges(edges).values()))
 
 
 def test_links_in_code_stay() -> None:
