@@ -1,5 +1,6 @@
 """The routes that run something: a path for each dialect, and `POST /v1/plans`."""
 
+from dataclasses import replace
 from typing import Never
 
 from fastapi import APIRouter, Request
@@ -26,6 +27,8 @@ from serving.api.run_response import RunResponse
 from serving.edge.body import too_large, too_much_text
 from serving.runs.service import Service
 
+IS_BATCH = "podium.is_batch"
+"""In a scope: nobody waits for the answer."""
 MOST_RUNS = 128
 """Answers of one request."""
 
@@ -60,6 +63,8 @@ async def _respond(request: Request, response: type[RunResponse]) -> Response:
     caller.require(Scope.RUN)
     sent = await _parse(request, service, dialect)
     parsed = await dialect.complete(sent, CallersRuns(service, caller))
+    if request.scope.get(IS_BATCH):
+        parsed = replace(parsed, priority="batch")
     most = service.pool.settings.limits.max_text_bytes
     if parsed is not sent and parsed.text_chars > most:  # earlier turns are text too
         raise too_much_text(most)
