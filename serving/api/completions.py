@@ -1,5 +1,6 @@
 """The routes that run something: a path for each dialect, and `POST /v1/plans`."""
 
+from dataclasses import replace
 from typing import Never
 
 from fastapi import APIRouter, Request
@@ -28,6 +29,8 @@ from serving.api.run_response import RunResponse
 from serving.edge.body import too_large, too_much_text
 from serving.runs.service import Service
 
+IS_BATCH = "podium.is_batch"
+"""In a scope: nobody waits for the answer."""
 MOST_RUNS = 128
 """Answers of one request."""
 
@@ -62,6 +65,8 @@ async def _respond(request: Request, response: type[RunResponse]) -> Response:
     caller.require(Scope.RUN)
     sent = await _parse(request, service, dialect)
     completed = await dialect.complete(sent, CallersRuns(service, caller))
+    if request.scope.get(IS_BATCH):
+        completed = replace(completed, priority="batch")
     limits = service.pool.settings.limits
     parsed = await attach(completed, caller, batches_of(request).store, limits.max_body_bytes)
     most = limits.max_text_bytes
