@@ -64,6 +64,7 @@ class Service:
         self.kept = KeptRuns()
         self.continuing = Continuing(self.store, self.kept, lambda: self.pool, policies, self._recorded)
         self.store.on_orphan = self.continuing.take_over
+        self.store.on_stop_waiting = self._report  # else no log and no metric would know of it
         self._ledgers = ledgers
         self.conductor_health, self.readiness = ConductorHealth(), Readiness()
         self.refused: str | None = None
@@ -209,10 +210,14 @@ class Service:
     async def _close(self, run: Run, pool: Pool) -> None:
         """Keep the record of a run that has ended, and report it."""
         await self.store.put(kept_part(run.records))
-        log(run.records)
         if pool is self.pool:
             self.conductor_health.count(run.record)
-        report(self.meter, of_run(run.records, pool.providers))
+        self._report(run.records, pool)
+
+    def _report(self, records: RunRecords, pool: Pool | None = None) -> None:
+        """Log and count a run that has ended, also one that waited for its client until it expired or was cancelled."""
+        log(records)
+        report(self.meter, of_run(records, (pool or self.pool).providers))
 
     async def resume(
         self, id: str, given: Given, headers: dict[str, str], policies: Policies, request_id: str
