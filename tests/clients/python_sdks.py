@@ -14,7 +14,13 @@ from tests.serving.api.served import Json
 NextUrl = Callable[[], Awaitable[str]]
 """Called before each request after the first: where the client asks now."""
 Client = Callable[[str, Json, NextUrl, str], Awaitable[Json]]
-CITY: Json = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+CITY: Json = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "enum": ["Rome", "Oslo"]}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+"""Bounded, so that a small model whose decoding it constrains comes to an end."""
 
 
 def result(name: str, arguments: Any) -> str:

@@ -12,7 +12,8 @@ globalThis.AI_SDK_LOG_WARNINGS = false;
 const lines = readline.createInterface({ input: process.stdin })[Symbol.asyncIterator]();
 const read = async () => (await lines.next()).value;
 const next = async () => { console.log('next'); return read(); };
-const CITY = { type: 'object', properties: { city: { type: 'string' } }, required: ['city'] };
+const CITY = {
+  type: 'object', properties: { city: { type: 'string', enum: ['Rome', 'Oslo'] } }, required: ['city'], additionalProperties: false };
 const result = (name, args) => `${name} of ${args.city}`;
 // What a request has besides its words: `most` is the name of the bound on the answer, `forced` says "call a tool".
 const options = (ask, turn, most, forced) => (
