@@ -40,6 +40,7 @@ class Continuing:
         pool: the one that serves now.
         policies: None: there are none.
         recorder: see `Recorder`.
+        end_turn: told of a run that is about to wait.
     """
 
     def __init__(
@@ -49,9 +50,10 @@ class Continuing:
         pool: Callable[[], Pool],
         policies: PolicyFinder | None,
         recorder: Recorder,
+        end_turn: Callable[[RunRecords], Awaitable[None]],
     ) -> None:
         self._store, self._kept, self._pool = store, kept, pool
-        self._policies, self._recorder = policies, recorder
+        self._policies, self._recorder, self._end_turn = policies, recorder, end_turn
         self._tasks = set[asyncio.Task[Any]]()
 
     async def write_down(self, records: RunRecords) -> None:
@@ -61,6 +63,7 @@ class Continuing:
         except PodiumError:  # its key is not in force any more: nobody will resume it
             policies = UNLIMITED
         await self._store.suspend(records, _wait_s(self._pool().settings.store, policies))
+        await self._end_turn(records)
 
     async def resume(self, id: str, given: Given, headers: dict[str, str], policies: Policies) -> Run | None:
         """Go on with a run that waits, inside its caller's policies; None where none of that id does, or another
