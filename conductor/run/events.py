@@ -199,20 +199,25 @@ class RunSuspended:
     Args:
         calls: those whose results are not there yet, in the order of their numbers.
         text: that was shown of the answer with them.
+        clock: Unix time; 0: not on record.
     """
 
     at_s: float
     calls: tuple[PendingCall, ...]
     text: str = ""
+    clock: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class ResultsGiven:
-    """The client has sent results of tools: the run goes on, perhaps in another process."""
+    """The client has sent results of tools, `waited_s` after it was told of their calls: the run goes on, perhaps
+    in another process.
+    """
 
     at_s: float
     given: Given
     owner: str = ""
+    waited_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,7 +164,7 @@ class RoundLoop:
         text = last.turns[-1].result.output if last.status == "waiting" and self._log.has_answer_begun else ""
         calls = self._record.calls_of_tools(numbers)
         write = self._write_whole if self._write_down else None
-        await self._log.append_durably(RunSuspended(self.now_s(), calls, text), write)
+        await self._log.append_durably(RunSuspended(self.now_s(), calls, text, time.time()), write)
 
     async def _write_whole(self) -> None:
         """Write the run down, whoever leaves meanwhile: in the middle of that it neither waits nor has ended."""

@@ -8,7 +8,7 @@ import type { ApiRun } from "./record";
 import { statusWord } from "./status";
 
 const PAGE = 50;
-const STATUSES = ["running", "finished", "failed", "cancelled", "lost"];
+const STATUSES = ["running", "waiting", "finished", "failed", "cancelled", "lost"];
 
 interface Page {
   data: ApiRun[];

@@ -157,7 +157,9 @@ class MemoryStore:
     async def events(self, id: str, after: int) -> EventPage:
         """See `RecordStore.events`."""
         items = [item for item in self._items.get(id, []) if item.seq > after]
-        return EventPage(items, is_over=id in self._runs)
+        kept = self._runs.get(id)
+        waits = kept is not None and kept.record.status == "waiting" and self._drop_us(id) >= now_us()
+        return EventPage(items, is_over=kept is not None and not waits)
 
     async def cancel(self, id: str) -> bool:
         """See `RecordStore.cancel`: there is no other replica, but it may wait."""

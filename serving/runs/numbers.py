@@ -118,7 +118,7 @@ def _segment(segment: Segment) -> Segment:
 
 def _turn(turn: StepTurn) -> StepTurn:
     calls = tuple(_pending(each) for each in turn.calls)
-    return StepTurn(_result(turn.result) or turn.result, calls)
+    return replace(turn, result=_result(turn.result) or turn.result, calls=calls, results=(), said=())
 
 
 def _pending(each: PendingCall) -> PendingCall:
