@@ -89,6 +89,15 @@ export interface ApiPlan {
   ended_s: number | null;
 }
 
+/** What somebody said of a run. */
+export interface ApiFeedback {
+  key_id: string | null;
+  score: number | null;
+  labels: string[];
+  comment: string;
+  expected: string;
+}
+
 /** `GET /v1/workflows/{id}`. */
 export interface ApiRun {
   id: string;
@@ -110,4 +119,6 @@ export interface ApiRun {
   plans: ApiPlan[];
   steps: ApiStep[];
   segments?: Wait[];
+  /** Not in lists. */
+  feedback?: ApiFeedback[];
 }

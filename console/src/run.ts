@@ -1,6 +1,6 @@
 /** A run as the page shows it: made of its record, of its events while they come, or replayed from its record. */
 import { type Signal, signal } from "@preact/signals";
-import type { ApiPlan, ApiRun, ApiStep, Attempt, ToolCall, Turn, Usage } from "./record";
+import type { ApiFeedback, ApiPlan, ApiRun, ApiStep, Attempt, ToolCall, Turn, Usage } from "./record";
 import type { Wait } from "./waits";
 
 export interface Step extends Omit<ApiStep, "output"> {
@@ -32,6 +32,7 @@ export interface Run {
   plans: Plan[];
   /** The times that it waited for its client's tools. */
   waits: Wait[];
+  feedback: ApiFeedback[];
   answer: Signal<string>;
   thoughts: Signal<string>;
   /** Seconds since it began, as far as the page has got. */
@@ -58,6 +59,7 @@ export function fromRecord(api: ApiRun): Run {
     question: questionOf(api),
     plans,
     waits: api.segments ?? [],
+    feedback: api.feedback ?? [],
     answer: signal(api.answer),
     thoughts: signal(""),
     now_s: api.wall_s,
@@ -85,6 +87,7 @@ export function begun(api: ApiRun): Run {
     critical_path_s: null,
     plans: [],
     waits: [],
+    feedback: [],
     answer: signal(""),
     thoughts: signal(""),
     now_s: 0,

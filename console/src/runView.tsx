@@ -4,6 +4,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { useClock } from "./clock";
 import { get, post, words } from "./api";
 import { Details } from "./details";
+import { Feedback } from "./feedback";
 import { count, dollars, seconds, when } from "./format";
 import { Graph } from "./graph";
 import type { ApiRun } from "./record";
@@ -83,6 +84,7 @@ export function RunView(props: { id: string }) {
         ))}
         <Timeline plans={shown.plans} waits={shown.waits} now_s={replay.shown.value ? run.value!.now_s : shown.now_s} selected={step ?? null} onSelect={onSelect} />
         <Answer key={replay.shown.value ? "replayed" : "live"} run={shown} />
+        {isOver ? <Feedback id={shown.id} given={run.value!.feedback} keepsTexts={shown.has_content} /> : null}
         <Actions run={shown} isOver={isOver} />
       </div>
       {step ? <Details key={`${step.plan}.${step.step}`} step={step} trace={shown.trace_id} onClose={close} /> : null}

@@ -16,6 +16,7 @@ from serving.accounts.caller import Caller, Scope
 from serving.api import event_json, record_json
 from serving.api.authentication import caller_of
 from serving.api.encode import dumps
+from serving.api.feedback import feedback_json
 from serving.api.respond import success
 from serving.runs.finding import Wanted
 from serving.runs.following import AnswerDiffers, RetoldAnswer
@@ -41,6 +42,7 @@ async def workflows(
     status: Annotated[RunStatus | None, Query(description="The run has it now.")] = None,
     min_cost_usd: Annotated[Decimal | None, Query(ge=0, le=MOST_USD)] = None,
     max_cost_usd: Annotated[Decimal | None, Query(ge=0, le=MOST_USD)] = None,
+    rated: Annotated[bool, Query(description="Only those of which somebody has said something.")] = False,
     words: Annotated[
         str | None,
         Query(
@@ -57,7 +59,7 @@ async def workflows(
     service: Service = request.app.state.service
     caller = caller_of(request)
     caller.require(Scope.READ)
-    wanted = Wanted(worker, min_cost_usd, max_cost_usd, words, model, status)
+    wanted = Wanted(worker, min_cost_usd, max_cost_usd, words, model, status, rated)
     newest = await service.newest(limit + 1, caller, after, wanted)
     shown = [_shown(run, caller) for run in newest[:limit]]
     return success({"object": "list", "data": shown, "has_more": len(newest) > limit})
@@ -68,7 +70,10 @@ async def workflow(request: Request, id: str) -> Response:
     """One run, also while it goes on, here or on another replica. Another team's is as one that is not there."""
     caller = caller_of(request)
     caller.require(Scope.READ)
-    return success(_shown(await _find(request, id, caller), caller))
+    run = await _find(request, id, caller)
+    service: Service = request.app.state.service
+    feedback = [feedback_json(each) for each in await service.store.feedback(id)]
+    return success(_shown(run, caller) | {"feedback": feedback})
 
 
 @router.post("/v1/workflows/{id}/cancel")

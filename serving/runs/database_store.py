@@ -26,11 +26,13 @@ from serving.database.schema import (
     cached_answer,
     run,
     run_event,
+    run_feedback,
     suspended_run,
     team,
 )
 from serving.runs.cached_answers import KEEP_ANSWER, CachedAnswer
 from serving.runs.claims import CLAIM, FREE_CLAIM, RELEASE_CLAIM, Claim
+from serving.runs.feedback import GIVE_FEEDBACK, OF_RUN, Feedback, load_feedback
 from serving.runs.finding import ANY, Wanted
 from serving.runs.journal import BATCH_S, RunJournal
 from serving.runs.memory_store import place
@@ -211,6 +213,14 @@ class DatabaseStore:
             self._journal.watch(id)
         elif self._store.address.may_hold_something:
             await (await self._store.ledger()).writer.do(WATCH_RUN, id)
+
+    async def give_feedback(self, feedback: Feedback) -> None:
+        """See `RecordStore.give_feedback`."""
+        await (await self._store.ledger()).writer.do(GIVE_FEEDBACK, feedback)
+
+    async def feedback(self, id: str) -> list[Feedback]:
+        """See `RecordStore.feedback`."""
+        return [load_feedback(row) for row in await self._rows(OF_RUN.where(run_feedback.c.run_id == id))]
 
     async def cancel(self, id: str) -> bool:
         """See `RecordStore.cancel`."""

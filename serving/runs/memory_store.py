@@ -14,6 +14,7 @@ from serving.accounts.caller import Caller
 from serving.runs.cached_answers import CachedAnswer
 from serving.runs.claims import Claim
 from serving.runs.content import kept_part
+from serving.runs.feedback import Feedback
 from serving.runs.finding import ANY, Wanted
 from serving.runs.numbers import without_content
 from serving.runs.rows import Item, fold_items, made_us, now_us
@@ -39,6 +40,7 @@ class MemoryStore:
         self._items = dict[str, list[Item]]()
         self._kept = set[str]()
         self._said = dict[str, AnswerSoFar]()
+        self._feedback = dict[str, dict[str, Feedback]]()
         self._claims = OrderedDict[tuple[str, str], Claim]()
         self._suspended = OrderedDict[str, tuple[int, RunRecords]]()
         self._call_ids = CallIds([secrets.token_bytes(SECRET_BYTES)])
@@ -117,6 +119,7 @@ class MemoryStore:
             oldest, _ = self._runs.popitem(last=False)
             total_bytes -= self._bytes.pop(oldest)
             self._items.pop(oldest, None)
+            self._feedback.pop(oldest, None)
 
     async def remove_texts(self, id: str) -> None:
         """See `RecordStore.remove_texts`."""
@@ -124,6 +127,8 @@ class MemoryStore:
             self._runs[id] = without_content(self._runs[id])
             self._bytes[id] = weight(self._runs[id])
             self._items.pop(id, None)
+            said = self._feedback.get(id, {})
+            self._feedback[id] = {key: replace(each, comment="", expected="") for key, each in said.items()}
 
     async def get(self, id: str) -> RunRecords | None:
         """See `RecordStore.get`."""
@@ -149,7 +154,8 @@ class MemoryStore:
             for run in self._runs.values()
             if caller.sees(run.record.account)
             and (before is None or place(run.record) < before)
-            and wanted.matches(run)
+            and replace(wanted, rated=False).matches(run)
+            and (not wanted.rated or run.record.id in self._feedback)
         )
         newest = heapq.nlargest(limit, visible, key=lambda run: place(run.record))
         return [without_content(run) for run in newest]
@@ -160,6 +166,14 @@ class MemoryStore:
         kept = self._runs.get(id)
         waits = kept is not None and kept.record.status == "waiting" and self._drop_us(id) >= now_us()
         return EventPage(items, is_over=kept is not None and not waits)
+
+    async def give_feedback(self, feedback: Feedback) -> None:
+        """See `RecordStore.give_feedback`. It goes with the run."""
+        self._feedback.setdefault(feedback.run_id, {})[feedback.key_id] = feedback
+
+    async def feedback(self, id: str) -> list[Feedback]:
+        """See `RecordStore.feedback`."""
+        return sorted(self._feedback.get(id, {}).values(), key=lambda each: each.made_us)
 
     async def cancel(self, id: str) -> bool:
         """See `RecordStore.cancel`: there is no other replica, but it may wait."""

@@ -9,6 +9,7 @@ from conductor.run.record import Record, RunRecords
 from serving.accounts.caller import Caller
 from serving.runs.cached_answers import CachedAnswer
 from serving.runs.claims import Claim
+from serving.runs.feedback import Feedback
 from serving.runs.finding import ANY, Wanted
 from serving.runs.rows import Item
 from serving.runs.tool_ids import CallIds
@@ -135,6 +136,22 @@ class RecordStore(Protocol):
     async def watch(self, id: str) -> None:
         """Somebody follows the run of that id, wherever it is under way: pieces of its answer are among its events
         from now on, within a second on every replica; the first of them has all that was said before.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        ...
+
+    async def give_feedback(self, feedback: Feedback) -> None:
+        """Keep what somebody says of a run, in place of what the same key said before.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        ...
+
+    async def feedback(self, id: str) -> list[Feedback]:
+        """What is said of the run of that id, in the order in which it was given.
 
         Raises:
             StoreUnavailable: the store is away.

@@ -329,3 +329,25 @@ async def test_a_run_that_waits_for_its_clients_tools_shows_calls_and_results_as
         found += await violations(page)
         assert await page.evaluate("window.hacked") is None
         assert (found, seen.faults) == ([], [])
+
+
+async def test_a_thumb_is_kept_with_the_run_and_the_right_answer_too() -> None:
+    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
+        page = seen.page
+        await ask(page, "Why?")
+        await until_finished(page)
+        await page.get_by_role("button", name="Bad answer").click()
+        await expect(page.get_by_role("button", name="Bad answer")).to_have_attribute("aria-pressed", "true")
+        await page.get_by_text("Say more").click()
+        await page.get_by_label("What had been right").fill(EVIL)
+        await page.get_by_role("button", name="Keep what I say").click()
+        await expect(page.locator(".feedback [role=status]")).to_contain_text("Right had been: <img")
+        found = await violations(page)
+        await page.reload()
+        await expect(page.locator(".feedback [role=status]")).to_contain_text("Rated 0 of 100.")
+        [said] = (await api.newest())["feedback"]
+        assert (said["score"], said["expected"]) == (0.0, EVIL)
+        await page.goto(f"{api.url}/console/#/runs")
+        await page.get_by_label("only rated ones").check()
+        await expect(page.locator("tbody tr")).to_have_count(1)
+        assert (found, seen.faults, await page.evaluate("window.hacked")) == ([], [], None)

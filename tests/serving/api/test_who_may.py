@@ -76,6 +76,7 @@ TABLE = (
     Asked("GET", "/v1/workflows/{id}", OF_MY_TEAM),
     Asked("GET", "/v1/workflows/{id}/events", OF_MY_TEAM),
     Asked("POST", "/v1/workflows/{id}/cancel", OF_MY_TEAM_TO_RUN, {}),
+    Asked("POST", "/v1/workflows/{id}/feedback", (401, 401, 404, 200, 403, 200, 403), {"score": 1}),
     Asked("POST", "/v1/files", RUNS),
     Asked("GET", "/v1/files", READS),
     Asked("GET", "/v1/files/{file}", OF_MY_TEAM),
