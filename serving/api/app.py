@@ -29,6 +29,7 @@ from serving.api.console import Console
 from serving.api.dialect import Dialects
 from serving.api.dialects.responses import routes as responses
 from serving.api.dialects.table import DIALECTS
+from serving.api.feed import Feeds
 from serving.api.respond import failure
 from serving.batches.memory_store import MemoryBatchStore
 from serving.batches.runner import Batches
@@ -63,7 +64,7 @@ def build_api(
     serves_when_away = service.pool.settings.store.when_away == "serve"
     authenticator = Authenticator(directory, kept_s=KEPT_AWAY_S if serves_when_away else KEPT_S)
     app.state.service, app.state.dialects = service, dialects
-    app.state.reload = reload
+    app.state.reload, app.state.feeds = reload, Feeds(service)
     app.state.directory, app.state.authenticator = directory, authenticator
     policies = directory.policies if directory else None
     app.state.batches = work or Batches(MemoryBatchStore(), service, policies)

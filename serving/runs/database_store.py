@@ -7,7 +7,7 @@ import json
 import logging
 import random
 from asyncio import to_thread
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
@@ -39,7 +39,7 @@ from serving.runs.memory_store import place
 from serving.runs.numbers import without_content
 from serving.runs.queries import conditions, visible
 from serving.runs.retention import REMOVE, REMOVE_TEXTS, ContentDays, Retention
-from serving.runs.rows import fold_items, load_items, load_records, mark_lost, now_us, pack_records
+from serving.runs.rows import Item, fold_items, load_items, load_records, mark_lost, now_us, pack_records
 from serving.runs.statements import CANCEL_RUN, LOSE_DEAD, TAKE_OVER, WATCH_RUN, TakeOver, Written
 from serving.runs.store import EventPage, Place, ignore
 from serving.runs.suspended import (
@@ -88,7 +88,10 @@ class DatabaseStore:
         self.on_taken: Callable[[str], None] = ignore
         self.on_orphan: Callable[[RunRecords], None] = ignore
         self._store, self._sweep_s, self._settings = store, sweep_s, settings or StoreSettings()
-        self._journal = RunJournal(store, lambda: limits().records, self._on_written)
+        self.on_items: Callable[[str, Sequence[Item]], None] = ignore
+        self._journal = RunJournal(
+            store, lambda: limits().records, self._on_written, lambda of, items: self.on_items(of, items)
+        )
         self._tasks: list[asyncio.Task[None]] = []
         self._call_ids: CallIds | None = None
         self._resuming = set[str]()

@@ -7,6 +7,7 @@ import json
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Row, select
 
@@ -43,10 +44,10 @@ PUT = "INSERT INTO run_feedback ({}) VALUES ({}) ON CONFLICT (run_id, key_id) DO
 OF_RUN = select(run_feedback).order_by(run_feedback.c.made_us)
 
 
-def load_feedback(row: Row[tuple[object, ...]]) -> Feedback:
+def load_feedback(row: Row[Any]) -> Feedback:
     """What a row of the table says."""
-    facts = row._asdict()
-    return Feedback(**(facts | {"labels": tuple(json.loads(facts["labels"]))}))
+    labels = tuple(json.loads(row.labels))
+    return Feedback(row.run_id, row.key_id, row.made_us, row.score, labels, row.comment, row.expected)
 
 
 def _values(said: Feedback) -> tuple[object, ...]:

@@ -4,7 +4,7 @@ import heapq
 import secrets
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from conductor.model.messages import Image, Message, Text, ToolCall, ToolResult
@@ -46,6 +46,7 @@ class MemoryStore:
         self._call_ids = CallIds([secrets.token_bytes(SECRET_BYTES)])
         self._answers = OrderedDict[tuple[str, str], CachedAnswer]()
         self.on_cancel: Callable[[str], None] = ignore
+        self.on_items: Callable[[str, Sequence[Item]], None] = ignore
         self.on_taken: Callable[[str], None] = ignore
         self.on_orphan: Callable[[RunRecords], None] = ignore
 
@@ -94,7 +95,7 @@ class MemoryStore:
             self._said.setdefault(record.id, AnswerSoFar()).add(event)
             return
         items = self._items.setdefault(record.id, [])
-        items.append(Item(len(items) + 1, record.id, event, None if items else record))
+        self._add(record.id, Item(len(items) + 1, record.id, event, None if items else record))
 
     async def watch(self, id: str) -> None:
         """See `RecordStore.watch`."""
@@ -103,7 +104,11 @@ class MemoryStore:
             return
         self._kept.add(id)
         if said is not None and (piece := said.take()) is not None:
-            items.append(Item(len(items) + 1, id, piece))
+            self._add(id, Item(len(items) + 1, id, piece))
+
+    def _add(self, id: str, item: Item) -> None:
+        self._items[id].append(item)
+        self.on_items(id, (item,))
 
     async def put(self, records: RunRecords) -> None:
         """See `RecordStore.put`."""
@@ -120,6 +125,7 @@ class MemoryStore:
             total_bytes -= self._bytes.pop(oldest)
             self._items.pop(oldest, None)
             self._feedback.pop(oldest, None)
+        self.on_items(id, ())  # it is over
 
     async def remove_texts(self, id: str) -> None:
         """See `RecordStore.remove_texts`."""

@@ -1,6 +1,6 @@
 """Where records of runs are kept, and what happens in them. A small port: memory, or a database."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -42,6 +42,10 @@ class RecordStore(Protocol):
     """Told of a run of this replica that another one has taken over, believing this one dead."""
     on_orphan: Callable[[RunRecords], None]
     """Told of a run of a replica that ended, which this one is to continue."""
+
+    on_items: Callable[[str, Sequence[Item]], None]
+    """Told of what has happened in a run of this replica, in order, before it is written, if it is;
+    of nothing, once the run is over."""
 
     def keep(self, id: str, seq: int = 0) -> None:
         """Before a run begins: it outlives its client and its replica, so that pieces of its answer are kept
@@ -205,5 +209,5 @@ class RecordStore(Protocol):
         ...
 
 
-def ignore(_: object) -> None:
+def ignore(*_: object) -> None:
     """Nobody is to be told."""
