@@ -167,6 +167,20 @@ class AnswerDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkDelta:
+    """The next piece of what the conductor or an inner step says; only while somebody watches (`EventLog.is_watched`),
+    the first with all that was said by then. For who looks on: no reader of the run gets it, and no record has it.
+    """
+
+    at_s: float
+    plan: int
+    step: int | None
+    """None: it is the plan's text."""
+    text: str
+    reasoning: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class RunResumed:
     """Another process continues the run. Calls that were open are lost; what had ended stays as it is."""
 
@@ -254,8 +268,9 @@ KeptEvent = (
     | RunFailed
     | RunCancelled
 )
-"""Events that are numbered and kept: all but the pieces of the answer."""
-Event = KeptEvent | AnswerDelta
+"""Events that are numbered and kept: all but pieces of texts."""
+Piece = AnswerDelta | WorkDelta
+Event = KeptEvent | Piece
 Terminal = RunFinished | RunSuspended | RunFailed | RunCancelled | RunDetached
 """Events after which a reader gets no more."""
 

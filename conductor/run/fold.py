@@ -26,6 +26,7 @@ from conductor.run.events import (
     StepReused,
     StepStarted,
     StepWaits,
+    WorkDelta,
 )
 from conductor.run.plan_record import PlanRecord, StepRecord, StepStatus
 from conductor.run.record import Record
@@ -41,6 +42,8 @@ def after(record: Record, event: Event) -> Record:
     """The record once `event` has happened. Pieces of the answer have the number of the event before them."""
     if isinstance(event, AnswerDelta):
         return _show(record, event)
+    if isinstance(event, WorkDelta):
+        return record
     return replace(_fold(record, event), seq=record.seq + 1)
 
 

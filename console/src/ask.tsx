@@ -14,6 +14,8 @@ export interface ModelInfo {
   podium: {
     kind: "conductor" | "workflow" | "worker";
     card?: string;
+    /** Dollars a million tokens; null: not known. */
+    price?: { input_usd_per_mtok: number; output_usd_per_mtok: number } | null;
     sees_images?: boolean;
     in_pool?: boolean;
     model?: string;

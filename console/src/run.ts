@@ -127,12 +127,19 @@ export function after(run: Run, event: RunEvent): Run {
   const at = event.at_s ?? run.now_s;
   const text = typeof event.text === "string" ? event.text : "";
   switch (event.type) {
+    case "work": {
+      const said = event.step === null ? run.plans[event.plan ?? 0]?.words : stepOf(run, event)?.words;
+      if (said) said.value += text;
+      return run;
+    }
     case "answer":
       run.answer.value += text;
+      sayLast(run);
       run.thoughts.value += typeof event.reasoning === "string" ? event.reasoning : "";
       return run;
     case "answer_restarted":
       run.answer.value = text;
+      sayLast(run);
       run.thoughts.value = typeof event.reasoning === "string" ? event.reasoning : "";
       return run;
     case "plan_began":
@@ -159,6 +166,9 @@ export function after(run: Run, event: RunEvent): Run {
       return { ...run, now_s: at, status: "waiting", waits: [...run.waits, { at_s: at, waited_s: null, suspended: (event.suspended as number | null) ?? null }] };
     case "resumed":
       return resumed(run, event, at);
+    case "step_began":
+      speak(stepOf(run, event)?.words, "");
+      return withStep(run, event, at);
     case "step_ended":
       speak(stepOf(run, event)?.words, event.output);
       return withStep(run, event, at);
@@ -184,6 +194,11 @@ function answered(step: Step, given: Map<number, ToolCall>, at: number): Step {
   const isWhole = calls.every((call) => call.result !== null && call.result !== undefined);
   const turn = { ...last, tool_calls: calls, answered_s: isWhole ? at : null };
   return { ...step, turns: [...step.turns.slice(0, -1), turn], status: isWhole ? "planned" : step.status };
+}
+
+/** The words of the last step are the answer's. */
+function sayLast(run: Run): void {
+  speak(run.plans.at(-1)?.steps.at(-1)?.words, run.answer.value);
 }
 
 function speak(words: Signal<string> | undefined, output: unknown): void {

@@ -19,7 +19,7 @@ export function Runs() {
   const runs = useSignal<ApiRun[]>([]);
   const more = useSignal(false);
   const fault = useSignal("");
-  const filter = useSignal({ status: "", model: "", worker: "", words: "", min_cost_usd: "", rated: "" });
+  const filter = useSignal({ status: "", model: "", worker: "", team: "", words: "", min_cost_usd: "", rated: "" });
   const load = async (after: string) => {
     const asked = new URLSearchParams({ limit: String(PAGE) });
     for (const [name, value] of Object.entries(filter.value)) if (value && !(name === "words" && value.length < 3)) asked.set(name, value);
@@ -62,6 +62,10 @@ export function Runs() {
         <label>
           Worker
           <input value={filter.value.worker} onInput={change("worker")} />
+        </label>
+        <label>
+          Team (its id)
+          <input value={filter.value.team} onInput={change("team")} />
         </label>
         <label>
           Words in question or answer

@@ -13,6 +13,7 @@ from serving.accounts.authenticator import KEPT_AWAY_S, KEPT_S, Authenticator
 from serving.accounts.directory import Directory
 from serving.api import (
     admin,
+    admin_ledger,
     batches,
     completions,
     count_tokens,
@@ -21,6 +22,7 @@ from serving.api import (
     health,
     models,
     openapi,
+    workers,
     workflows,
 )
 from serving.api.authentication import CONSOLE, Authentication
@@ -78,7 +80,9 @@ def build_api(
         files.router,
         batches.router,
         health.router,
+        workers.router,
         admin.router,
+        admin_ledger.router,
         openapi.router,
     )
     for router in (completions.build_router(dialects), *fixed):

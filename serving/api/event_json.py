@@ -22,6 +22,7 @@ from conductor.run.events import (
     StepReused,
     StepStarted,
     StepWaits,
+    WorkDelta,
 )
 from serving.api.error_json import error_json
 from serving.api.message_json import call_of_tool, results_json
@@ -85,8 +86,8 @@ def told(event: Event) -> Json | None:
             return shown | (call_json(event.result) if event.result else {})
         case StepWaits():
             return (progress(event) or {}) | _calls(event)
-        case AnswerDelta(text=text, reasoning=reasoning):
-            return {"type": "answer", "text": text, "reasoning": reasoning, "at_s": seconds(event.at_s)}
+        case AnswerDelta() | WorkDelta():
+            return _piece(event)
         case RunResumed():
             shown = {"type": "resumed"}
         case RunDetached():
@@ -102,6 +103,14 @@ def told(event: Event) -> Json | None:
         case _:
             return progress(event)
     return shown | {"at_s": seconds(event.at_s)}
+
+
+def _piece(event: AnswerDelta | WorkDelta) -> Json:
+    """A piece of the answer; a piece of what the conductor (`step` is null) or an inner step says."""
+    said: Json = {"text": event.text, "reasoning": event.reasoning, "at_s": seconds(event.at_s)}
+    if isinstance(event, AnswerDelta):
+        return {"type": "answer", **said}
+    return {"type": "work", "plan": event.plan, "step": event.step, **said}
 
 
 def _calls(event: StepWaits) -> Json:

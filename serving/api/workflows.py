@@ -37,6 +37,9 @@ async def workflows(
     min_cost_usd: Annotated[Decimal | None, Query(ge=0, le=MOST_USD)] = None,
     max_cost_usd: Annotated[Decimal | None, Query(ge=0, le=MOST_USD)] = None,
     rated: Annotated[bool, Query(description="Only those of which somebody has said something.")] = False,
+    team: Annotated[
+        str | None, Query(pattern=NO_NUL, description="Its id: its keys asked for the run.")
+    ] = None,
     words: Annotated[
         str | None,
         Query(
@@ -53,7 +56,7 @@ async def workflows(
     service: Service = request.app.state.service
     caller = caller_of(request)
     caller.require(Scope.READ)
-    wanted = Wanted(worker, min_cost_usd, max_cost_usd, words, model, status, rated)
+    wanted = Wanted(worker, min_cost_usd, max_cost_usd, words, model, status, rated, team)
     newest = await service.newest(limit + 1, caller, after, wanted)
     shown = [_shown(run, caller) for run in newest[:limit]]
     return success({"object": "list", "data": shown, "has_more": len(newest) > limit})

@@ -88,10 +88,12 @@ class DatabaseStore:
         self.on_taken: Callable[[str], None] = ignore
         self.on_orphan: Callable[[RunRecords], None] = ignore
         self._store, self._sweep_s, self._settings = store, sweep_s, settings or StoreSettings()
+        self.on_watched: Callable[[str], None] = ignore
         self.on_items: Callable[[str, Sequence[Item]], None] = ignore
         self._journal = RunJournal(
             store, lambda: limits().records, self._on_written, lambda of, items: self.on_items(of, items)
         )
+        self._journal.on_watched = lambda of: self.on_watched(of)
         self._tasks: list[asyncio.Task[None]] = []
         self._call_ids: CallIds | None = None
         self._resuming = set[str]()

@@ -11,11 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from conductor.errors import StoreUnavailable
-from conductor.run.events import AnswerDelta, Event
+from conductor.run.events import AnswerDelta, Event, WorkDelta
 from conductor.run.record import Record, RunRecords
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
-from serving.runs.rows import ENDED, EventRow, Item, event_row, join_pieces, top_run
+from serving.runs.rows import ENDED, EventRow, Item, event_row, join_pieces, join_work, top_run
 from serving.runs.said import AnswerSoFar
 from serving.runs.statements import WRITE, RunWrite, Written, run_write
 from serving.runs.store import ignore
@@ -98,6 +98,8 @@ class RunJournal:
         on_items: Callable[[str, Sequence[Item]], None] = ignore,
     ) -> None:
         self._on_items = on_items
+        self.on_watched: Callable[[str], None] = ignore
+        """Told of a run that somebody watches."""
         self._store, self._most_waiting, self._on_written = store, most_waiting, on_written
         self._runs = dict[str, Noted]()
         self._wake, self._idle = asyncio.Event(), asyncio.Event()
@@ -150,6 +152,8 @@ class RunJournal:
             if last and last.run_id == top and isinstance(last.event, AnswerDelta):
                 run.items[-1] = replace(last, event=join_pieces(last.event, event))
                 return
+        if isinstance(event, WorkDelta) and join_work(run.items, record.id, event):
+            return
         run.seq += 1
         is_new = record.id not in run.records
         run.records[record.id] = record
@@ -159,7 +163,10 @@ class RunJournal:
     def watch(self, id: str) -> None:
         """See `RecordStore.watch`, for a run of this replica."""
         run = self._runs.get(id)
-        if run is None or run.is_kept or run.is_watched or run.final is not None:
+        if run is None or run.final is not None:
+            return
+        self.on_watched(id)
+        if run.is_kept or run.is_watched:
             return
         run.is_watched = True
         piece = run.said.take()

@@ -46,6 +46,7 @@ class MemoryStore:
         self._call_ids = CallIds([secrets.token_bytes(SECRET_BYTES)])
         self._answers = OrderedDict[tuple[str, str], CachedAnswer]()
         self.on_cancel: Callable[[str], None] = ignore
+        self.on_watched: Callable[[str], None] = ignore
         self.on_items: Callable[[str, Sequence[Item]], None] = ignore
         self.on_taken: Callable[[str], None] = ignore
         self.on_orphan: Callable[[RunRecords], None] = ignore
@@ -102,6 +103,7 @@ class MemoryStore:
         items, said = self._items.get(id), self._said.pop(id, None)
         if items is None or id in self._runs:
             return
+        self.on_watched(id)
         self._kept.add(id)
         if said is not None and (piece := said.take()) is not None:
             self._add(id, Item(len(items) + 1, id, piece))

@@ -60,6 +60,7 @@ class Service:
         self.replicas: ReplicaCount = replicas or _no_replicas
         self.store: RecordStore = store or MemoryStore(lambda: self.pool.settings.limits)
         self.store.on_cancel, self.store.on_taken = self._cancel_here, self._leave
+        self.store.on_watched = self._watch_here
         self.answers = AnswerCache(self.store, lambda: self.pool.settings)
         self.kept = KeptRuns()
         self.continuing = Continuing(self.store, self.kept, lambda: self.pool, policies, self._recorded)
@@ -310,6 +311,10 @@ class Service:
         if (run := self._running.get(id)) is not None:
             run.detach()
             run.cancel()
+
+    def _watch_here(self, id: str) -> None:
+        if (run := self._running.get(id)) is not None:
+            run.watch()
 
     def _cancel_here(self, id: str) -> None:
         if (run := self._running.get(id)) is not None:

@@ -43,6 +43,8 @@ class RecordStore(Protocol):
     on_orphan: Callable[[RunRecords], None]
     """Told of a run of a replica that ended, which this one is to continue."""
 
+    on_watched: Callable[[str], None]
+    """Told of a run of this replica that somebody begins to watch, on whichever replica; perhaps more than once."""
     on_items: Callable[[str, Sequence[Item]], None]
     """Told of what has happened in a run of this replica, in order, before it is written, if it is;
     of nothing, once the run is over."""

@@ -136,7 +136,7 @@ async def test_every_page_passes_axe_and_fits_its_width(tmp_path: Path, scheme: 
         await node(page, 3).click()
         found += await violations(page)
         id = page.url.rpartition("/")[2]
-        for path, shows in (("ask", "Effort"), ("runs", "finished"), ("pool", "Models"), ("keys", "search"), (f"again/{id}", "Add a step"), (f"compare/{id}/{id}", "finished")):  # fmt: skip
+        for path, shows in (("ask", "Effort"), ("runs", "finished"), ("pool", "How they are doing"), ("keys", "Ledger"), (f"again/{id}", "Add a step"), (f"compare/{id}/{id}", "finished")):  # fmt: skip
             await page.goto(f"{it.api.url}/console/#/{path}")
             await expect(page.locator("main")).to_contain_text(shows)
             found += await violations(page)

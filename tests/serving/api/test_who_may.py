@@ -87,6 +87,8 @@ TABLE = (
     Asked("POST", "/v1/batches/{batch}/cancel", OF_MY_TEAM_TO_RUN, {}),
     Asked("DELETE", "/v1/files/{file}", (401, 401, 404, 200, 403, 404, 404)),  # the first that may deletes it
     Asked("GET", "/v1/replicas", ADMINS),
+    Asked("GET", "/v1/workers", ADMINS),
+    Asked("GET", "/v1/admin/ledger", ADMINS),
     Asked("GET", "/v1/admin/teams", ADMINS),
     Asked("POST", "/v1/admin/teams", CREATES, {"name": "new"}),
     Asked("POST", "/v1/admin/teams/{team}", ADMINS, {"enabled": True}),
