@@ -18,6 +18,7 @@ from conductor.errors import BadTask, UnknownName, quote
 from conductor.run.record import Account
 from serving.accounts.account_policy import AccountPolicy, Policies
 from serving.accounts.account_rows import KEYS, read_key, read_team
+from serving.accounts.authenticator import check_in_force
 from serving.accounts.budgets import Spending, read_spending, set_budget
 from serving.accounts.caller import DEFAULT_SCOPES, Scope
 from serving.accounts.key_info import LAST_US, US, KeyInfo, TeamInfo
@@ -170,8 +171,11 @@ class Directory:
 
         Raises:
             UnknownName: there is no such key.
+            Unauthenticated: it is not in force any more.
         """
-        return (await self.key(account.key_id)).policies
+        key = await self.key(account.key_id)
+        check_in_force(key, self._now_us)
+        return key.policies
 
     async def _set_policy(self, table: Table, id: str, policy: AccountPolicy) -> None:
         change = update(table).where(table.c.id == id).values(policy=json.dumps(policy.stated()))
