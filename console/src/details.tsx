@@ -24,7 +24,7 @@ export function Details(props: { step: Step; trace: string | null; onClose: () =
         <Fact name="Reads" value={step.access.map((read) => `step ${read + 1}`).join(", ")} />
         <Fact name="Model" value={step.model ?? ""} />
         <Fact name="Tokens" value={usage ? `${count(usage.input_tokens)} in, ${count(usage.output_tokens)} out` : ""} />
-        <Fact name="Cost" value={step.ended_s === null ? "" : dollars(step.cost_usd)} />
+        <Fact name="Cost" value={step.ended_s === null || step.status === "waiting" ? "" : dollars(step.cost_usd)} />
         <Fact name="First word" value={step.first_token_s !== null && step.started_s !== null ? seconds(step.first_token_s - step.started_s) : ""} />
         <Fact name="Trace" value={props.trace ?? ""} />
       </dl>
