@@ -7,6 +7,7 @@ percentile of one is above `--limit-ms`.
 
 import argparse
 import asyncio
+import functools
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -148,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 address = sqlite_address(folder / "runs.db")
             else:
                 address = stack.enter_context(running_postgres(is_durable=False)).make_database()
-            asyncio.run(prove(address, options.runs, options.times, lambda *said, of=kind: show(of, *said)))
+            asyncio.run(prove(address, options.runs, options.times, functools.partial(show, kind)))
     wide_console().print(table)
     for each in slow:
         print(f"Too slow: {each}", file=sys.stderr)

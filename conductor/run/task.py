@@ -70,6 +70,11 @@ class Task:
         return any(message.has_image for message in self.conversation)
 
     @property
+    def shows_pdfs(self) -> bool:
+        """Whether the user shows files that not every worker can read."""
+        return any(message.has_pdf for message in self.conversation)
+
+    @property
     def n_rounds(self) -> int:
         """How many rounds there may be: a given plan, and one that is not run, is never revised."""
         return 1 if self.plan is not None or self.plan_only else self.rounds

@@ -20,10 +20,10 @@ export function Feedback(props: { id: string; given: ApiFeedback[]; keepsTexts: 
   return (
     <div class="feedback" role="group" aria-label="Is this a good answer?">
       <button type="button" aria-pressed={score === 1} onClick={() => send(1)}>
-        <span aria-hidden="true">👍</span> Good answer
+        Good answer
       </button>
       <button type="button" aria-pressed={score === 0} onClick={() => send(0)}>
-        <span aria-hidden="true">👎</span> Bad answer
+        Bad answer
       </button>
       {props.keepsTexts ? (
         <details>

@@ -15,10 +15,12 @@ from conductor.run.record import Record, RunRecords
 from conductor.run.team_worker import TEAM, TeamWorker
 from serving.accounts.caller import Scope
 from serving.api import record_json
+from serving.api.attachments import attach
 from serving.api.authentication import caller_of
 from serving.api.choices import ChoicesResponse
 from serving.api.dialect import Dialect, Dialects
 from serving.api.earlier_runs import CallersRuns
+from serving.api.files import batches_of
 from serving.api.keeping import Keeping, keeping_of
 from serving.api.request import ApiRequest
 from serving.api.resolve import ResolvedTask
@@ -59,9 +61,13 @@ async def _respond(request: Request, response: type[RunResponse]) -> Response:
     dialect, caller = dialects.of(request.scope["path"]), caller_of(request)
     caller.require(Scope.RUN)
     sent = await _parse(request, service, dialect)
-    parsed = await dialect.complete(sent, CallersRuns(service, caller))
-    most = service.pool.settings.limits.max_text_bytes
-    if parsed is not sent and parsed.text_chars > most:  # earlier turns are text too
+    completed = await dialect.complete(sent, CallersRuns(service, caller))
+    limits = service.pool.settings.limits
+    parsed = await attach(completed, caller, batches_of(request).store, limits.max_body_bytes)
+    most = limits.max_text_bytes
+    if (
+        parsed is not sent and parsed.text_chars > most
+    ):  # earlier turns and files that are kept here are text too
         raise too_much_text(most)
     keeping = await keeping_of(request, caller, parsed.podium)
     headers = dict(request.headers)

@@ -1,6 +1,6 @@
 """A request, whatever the dialect it was written in: what is asked, and `podium`'s limits for it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Annotated, Any, Literal
@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
 from conductor.model.answer_format import AnswerFormat
-from conductor.model.messages import Image, Message, Part, Text, ToolCall, ToolResult
+from conductor.model.messages import File, Image, Message, Part, Text, ToolCall
 from conductor.model.operation import Operation
 from conductor.model.tools import NO_TOOLS, Tool, Toolset
 from conductor.model.worker import Sampling
+from conductor.run.call_bound import file_tokens
 from serving.api.encode import dumps
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -146,29 +147,26 @@ class ApiRequest:
     @property
     def input_token_estimate(self) -> int:
         """About how many tokens a model reads that is shown all of it."""
-        pictures = sum(isinstance(part, Image) for message in self.conversation for part in _flat(message))
-        return max(1, self.text_chars // CHARS_PER_TOKEN + pictures * PICTURE_TOKENS)
+        parts = [part for message in self.conversation for part in message.all_parts]
+        pictures = sum(isinstance(part, Image) for part in parts)
+        pdfs = sum(file_tokens(part) for part in parts if isinstance(part, File) and part.text is None)
+        return max(1, self.text_chars // CHARS_PER_TOKEN + pictures * PICTURE_TOKENS + pdfs)
 
     @property
     def text_chars(self) -> int:
         """How much text its messages, its tools and its plan hold."""
         asked = (self.conversation, *self.more)
-        parts = (part for conversation in asked for message in conversation for part in message.parts)
+        parts = (part for conversation in asked for message in conversation for part in message.all_parts)
         plan = sum(len(step.subtask) + len(step.needs) for step in self.podium.plan or ())
         return plan + sum(map(_chars, parts)) + sum(map(_tool_chars, self.tools.tools))
 
 
-def _flat(message: Message) -> Iterator[Part]:
-    for part in message.parts:
-        yield part
-        if isinstance(part, ToolResult):
-            yield from part.parts
-
-
 def _chars(part: Part) -> int:
     match part:
-        case Text() | ToolResult():
+        case Text():
             return len(part.text)
+        case File():
+            return len(part.text or "")
         case ToolCall():
             return len(part.name) + len(part.arguments)
         case _:

@@ -176,7 +176,7 @@ class Batches:
         policies = await self._policies(account) if self._policies and account.key_id else UNLIMITED
         return Caller(account, frozenset({Scope.RUN}), policies)
 
-    async def owned(self, id: str) -> Batch:
+    async def find_own(self, id: str) -> Batch:
         """The batch as it is now.
 
         Raises:
@@ -272,7 +272,7 @@ class _Lines:
         waiting, active = deque(lines), set[asyncio.Task[None]]()
         try:
             while waiting or active:
-                batch = await self._batches.owned(self._batch.id)
+                batch = await self._batches.find_own(self._batch.id)
                 if batch.status != "in_progress" or self._batches.now_us() >= batch.expires_us:
                     self._ends = True
                     waiting.clear()

@@ -190,7 +190,8 @@ class Engine:
                     rest, calls = tools.end()
                     text, finish = text + rest, "tool_calls" if calls else finish
                 n_cached = output.num_cached_tokens or 0
-                yield Chunk(text, reasoning, finish, n_prompt, n_cached, n_output, n_reasoning, calls)
+                stop = completion.stop_reason if isinstance(completion.stop_reason, str) else None
+                yield Chunk(text, reasoning, finish, n_prompt, n_cached, n_output, n_reasoning, calls, stop)
 
     async def _render(self, call: EngineCall) -> EngineInput:
         call = await inline_pictures(call, self._media_hosts)

@@ -38,10 +38,10 @@ async def cut_at(
     try:
         async for delta in deltas:
             held += delta.text
-            found = [at for stop in stops if (at := held.find(stop)) >= 0]
+            found = [(at, stop) for stop in stops if (at := held.find(stop)) >= 0]
             was_cut = bool(found)
             shown = (
-                min(found)
+                min(found)[0]
                 if found
                 else len(held)
                 if delta.finish
@@ -51,7 +51,8 @@ async def cut_at(
             if not was_cut:
                 yield replace(delta, text=text)
             else:
-                yield replace(delta, text=text, finish=None, tool_calls=(), native=None)
+                cut_by = min(found)[1]
+                yield replace(delta, text=text, finish=None, tool_calls=(), native=None, stop_sequence=cut_by)
                 async for account in _accounts(deltas, deadline_at_s):
                     yield account
                 break
@@ -82,7 +83,9 @@ async def _accounts(deltas: AsyncIterator[Delta], deadline_at_s: float | None) -
         if delta is None:
             return
         if delta.finish or delta.usage or delta.cost_usd is not None or delta.notes:
-            yield replace(delta, text="", reasoning="", finish=None, tool_calls=(), native=None)
+            yield replace(
+                delta, text="", reasoning="", finish=None, tool_calls=(), native=None, stop_sequence=None
+            )
 
 
 def _pending_chars(text: str, stops: Sequence[str]) -> int:

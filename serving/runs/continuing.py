@@ -38,6 +38,7 @@ class Continuing:
         pool: the one that serves now.
         policies: None: there are none.
         recorder: see `Recorder`.
+        end_turn: told of a run that is about to wait.
     """
 
     def __init__(
@@ -47,14 +48,16 @@ class Continuing:
         pool: Callable[[], Pool],
         policies: PolicyFinder | None,
         recorder: Recorder,
+        end_turn: Callable[[RunRecords], Awaitable[None]],
     ) -> None:
         self._store, self._kept, self._pool = store, kept, pool
-        self._policies, self._recorder = policies, recorder
+        self._policies, self._recorder, self._end_turn = policies, recorder, end_turn
         self._tasks = set[asyncio.Task[Any]]()
 
     async def write_down(self, records: RunRecords) -> None:
         """See `conductor.run.lifecycle.WriteDown`."""
         await self._store.suspend(records, self._pool().settings.store.tools_wait_s)
+        await self._end_turn(records)
 
     async def resume(self, id: str, given: Given, headers: dict[str, str], policies: Policies) -> Run | None:
         """Go on with a run that waits, inside its caller's policies; None where none of that id does, or another

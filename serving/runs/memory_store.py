@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from conductor.model.messages import Image, Message, Text, ToolCall, ToolResult
+from conductor.model.messages import File, Image, Message, Text, ToolCall, ToolResult
 from conductor.run.events import AnswerDelta, Event
 from conductor.run.record import Record, RunRecords
 from serving.accounts.caller import Caller
@@ -255,7 +255,7 @@ def _texts(record: Record) -> Iterator[str]:
 
 def _of(messages: tuple[Message, ...]) -> Iterator[str]:
     for message in messages:
-        for part in message.parts:
+        for part in message.all_parts:
             match part:
                 case Text(text=text):
                     yield text
@@ -263,5 +263,8 @@ def _of(messages: tuple[Message, ...]) -> Iterator[str]:
                     yield url
                 case ToolCall(arguments=arguments):
                     yield arguments
+                case File(url=url, text=text):
+                    yield url
+                    yield text or ""
                 case ToolResult():
-                    yield part.text
+                    pass  # its parts come by themselves

@@ -80,6 +80,8 @@ class Chunk(NamedTuple):
     reasoning_tokens: int
     calls: tuple[ChunkCall, ...] = ()
     """With the last piece only, whose `finish` is then `tool_calls`."""
+    stop_sequence: str | None = None
+    """Which one ended the answer."""
 
 
 class EngineClient(Protocol):
@@ -170,7 +172,16 @@ class VllmWorker:
                     calls = tuple(tools.call("", each.name, each.arguments) for each in chunk.calls)
                     turn = Message("assistant", (Text("".join(text)), *calls)) if calls else None
                     native = self._native(turn, "".join(thoughts)) if turn else None
-                    yield Delta(chunk.text, chunk.reasoning, finish, usage, tool_calls=calls, native=native)
+                    stop = chunk.stop_sequence
+                    yield Delta(
+                        chunk.text,
+                        chunk.reasoning,
+                        finish,
+                        usage,
+                        tool_calls=calls,
+                        native=native,
+                        stop_sequence=stop,
+                    )
         except WorkerError as exc:
             exc.worker = self._name  # the engine does not know for which of its workers it was asked
             exc.args = (f"{self._name}: {exc.message}",)
@@ -238,6 +249,6 @@ def _content(message: Message) -> str | list[dict[str, Any]]:
                 parts.append({"type": "text", "text": text})
             case Image(url=url):
                 parts.append({"type": "image_url", "image_url": {"url": url}})
-            case _:  # calls and results are lines of their own
+            case _:  # calls and results are lines of their own; an engine is shown no PDF
                 pass
     return parts

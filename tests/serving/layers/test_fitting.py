@@ -225,6 +225,8 @@ async def test_an_answer_ends_before_the_first_stop_sequence_however_it_arrives(
     cut = min([at for stop in stops if (at := whole.find(stop)) >= 0], default=None)
     deltas = [delta async for delta in cut_at(stops, pieces(texts))]
     assert "".join(delta.text for delta in deltas) == whole[:cut]
+    told = [delta.stop_sequence for delta in deltas if delta.stop_sequence]
+    assert [whole.find(stop) for stop in told] == ([] if cut is None else [cut])
     assert [delta.finish for delta in deltas if delta.finish] == [
         FinishReason.LENGTH if cut is None else FinishReason.STOP
     ]

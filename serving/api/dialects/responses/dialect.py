@@ -73,7 +73,10 @@ class ResponsesDialect(Dialect):
         conversation, n_earlier = await conversation_of(sent, earlier)
         conversation = (*_instructions(sent), *conversation)
         return replace(
-            request, conversation=conversation, echo=echo_of(sent, request.podium.progress, n_earlier)
+            request,
+            conversation=conversation,
+            places=("input",) * len(conversation),
+            echo=echo_of(sent, request.podium.progress, n_earlier),
         )
 
     def body(self, records: RunRecords, request: ApiRequest, call_id: CallId) -> dict[str, Any]:

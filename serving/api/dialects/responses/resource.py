@@ -45,6 +45,7 @@ def echo_of(request: ResponsesRequest, progress: str, n_earlier: int) -> Json:
             "max_output_tokens": request.max_output_tokens,
             "parallel_tool_calls": request.parallel_tool_calls is not False,
             "previous_response_id": request.previous_response_id,
+            "conversation": {"id": request.conversation} if request.conversation else None,
             "reasoning": {"effort": request.reasoning.effort, "summary": request.reasoning.summary},
             "store": request.stores,
             "temperature": 1.0 if request.temperature is None else request.temperature,
