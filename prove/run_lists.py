@@ -36,7 +36,7 @@ from serving.settings.sections import LimitSettings
 PAGE = 50
 MADE_US = 1_700_000_000_000_000
 COLUMNS = "id, team_id, key_id, model, status, owner, made_us, ended_us, cost, input_tokens, output_tokens, kept, body_bytes, numbers"
-VALUES = """'wf_' || {n}, 'team_' || {n} % 100, 'key_' || {n} % 500, 'm' || {n} % 7,
+VALUES = """'wf_' || {n}, 'team_' || ({n} % 100), 'key_' || ({n} % 500), 'm' || ({n} % 7),
     CASE WHEN {n} % 50 = 0 THEN 'failed' ELSE 'finished' END, 'r', {made} + {n} * 1000, {made} + {n} * 1000 + 5, ({n} % 1000) * 1000000000,
     100, 50, 0, 0, {numbers}"""
 SERIES = {
@@ -45,7 +45,7 @@ SERIES = {
 }
 FILL = (
     "{series} INSERT INTO run ({columns}) SELECT {values} FROM s",
-    "{series} INSERT INTO run_worker (run_id, worker, made_us) SELECT 'wf_' || n, 'w' || n % 5, {made} + n * 1000 FROM s",
+    "{series} INSERT INTO run_worker (run_id, worker, made_us) SELECT 'wf_' || n, 'w' || (n % 5), {made} + n * 1000 FROM s",
     "{series} INSERT INTO run_text (run_id, text) SELECT 'wf_' || n, 'question number ' || n || ' about the sky' FROM s",
 )
 
