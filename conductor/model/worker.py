@@ -17,6 +17,7 @@ from conductor.model.failure import Attempt
 from conductor.model.messages import Message, Native, ToolCall
 from conductor.model.operation import NO_OPTIONS, CallKind, TokenLogprob, WireOptions
 from conductor.model.permit import ANYTHING, Permit
+from conductor.model.priority import Priority
 from conductor.model.refusals import Refusals
 from conductor.model.tools import NO_TOOLS, Toolset
 from conductor.model.usage import FREE, Price, Usage, cost_of, dearer
@@ -101,6 +102,10 @@ class Call:
     """Entered while the call waits for its turn: whoever leaves then pays nothing for it."""
     permit: Permit = field(default=ANYTHING, compare=False)
     """Who may be asked, and what may become of the texts; never sent."""
+    priority: Priority = field(default="interactive", compare=False)
+    """Whether it goes before or after others where there is no room for all."""
+    payer: str = field(default="", compare=False)
+    """The key that pays for it: those who wait take turns by key. Never sent."""
 
 
 class FinishReason(StrEnum):

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt
 from conductor.model.answer_format import AnswerFormat
 from conductor.model.messages import File, Image, Message, Part, Text, ToolCall
 from conductor.model.operation import Operation
+from conductor.model.priority import Priority
 from conductor.model.tools import NO_TOOLS, Tool, Toolset
 from conductor.model.worker import Sampling
 from conductor.run.call_bound import file_tokens
@@ -103,6 +104,7 @@ class ApiRequest:
         answer_format: what the answer must be; None: any text.
         echo: what the answer repeats of the request, as its dialect writes it.
         operation: what is asked of the worker that `model` names; anything but a chat has no plan.
+        priority: whether somebody waits for the answer.
         n: so many answers, each by a run of its own.
         more: further texts to complete, beside the conversation.
         as_base64: vectors are wanted as base64, not as numbers.
@@ -120,6 +122,7 @@ class ApiRequest:
     tools: Toolset = NO_TOOLS
     answer_format: AnswerFormat | None = None
     operation: Operation = "chat"
+    priority: Priority = "interactive"
     n: int = 1
     more: tuple[tuple[Message, ...], ...] = ()
     as_base64: bool = False

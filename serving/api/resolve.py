@@ -189,6 +189,7 @@ def _task(request: ApiRequest, model: ModelSettings, default_deadline_s: float, 
         tools=request.tools,
         answer_format=request.answer_format,
         operation=request.operation,
+        priority=request.priority,
         left_out=request.left_out,
         echo=request.echo,
     )

@@ -191,8 +191,7 @@ class Batches:
         """Take a place for a line, where there is room for one."""
         settings, service = self.settings, self._service
         most = max(1, int(service.pool.settings.limits.max_running * settings.room))
-        waits = any(slots.queued for slots in service.pool.limiters.values())
-        if self._under_way >= settings.lines_at_once or service.running >= most or waits:
+        if self._under_way >= settings.lines_at_once or service.running >= most:
             return False
         self._under_way += 1
         return True

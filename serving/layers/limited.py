@@ -1,19 +1,19 @@
 """Slots: no more calls at once than the one behind it can take."""
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, nullcontext
 
 from conductor.model.worker import Call, Reply, Worker
+from serving.layers.turns import Turns
 
 
 class Limited:
     """`worker` with `slots` places. A call waits for one before it is opened, and holds it until it is
-    closed.
+    closed; who is next is told by `turns.py`.
     """
 
     def __init__(self, worker: Worker, slots: int) -> None:
-        self._worker, self._slots = worker, asyncio.Semaphore(slots)
+        self._worker, self._turns = worker, Turns(slots)
         self.n_slots = slots
         """Calls at once, at most."""
         self.queued = 0
@@ -42,7 +42,7 @@ class Limited:
         self.queued += 1
         try:
             with call.on_wait() if call.on_wait else nullcontext():
-                await self._slots.acquire()
+                await self._turns.take(call.priority, call.payer)
         finally:
             self.queued -= 1
         self.open_calls += 1
@@ -50,4 +50,4 @@ class Limited:
             yield
         finally:
             self.open_calls -= 1
-            self._slots.release()
+            self._turns.give_back()

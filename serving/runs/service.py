@@ -81,6 +81,7 @@ class Service:
             self.store, self.kept, lambda: self.pool, policies, self._recorded, self.end_turn
         )
         self.store.on_orphan = self.continuing.take_over
+        self.store.on_stop_waiting = self._report  # else no log and no metric would know of it
         self._ledgers = ledgers
         self.conductor_health, self.readiness = ConductorHealth(), Readiness()
         self.refused: str | None = None
@@ -227,10 +228,14 @@ class Service:
         """Keep the record of a run that has ended, and report it."""
         await self.end_turn(run.records)
         await self.store.put(kept_part(run.records))
-        log(run.records)
         if pool is self.pool:
             self.conductor_health.count(run.record)
-        report(self.meter, of_run(run.records, pool.providers))
+        self._report(run.records, pool)
+
+    def _report(self, records: RunRecords, pool: Pool | None = None) -> None:
+        """Log and count a run that has ended, also one that waited for its client until it expired or was cancelled."""
+        log(records)
+        report(self.meter, of_run(records, (pool or self.pool).providers))
 
     async def end_turn(self, records: RunRecords) -> None:
         """A run has ended or waits: see `TurnKeeper`. An answer that was paid for is given all the same where the store

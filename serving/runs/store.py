@@ -42,6 +42,8 @@ class RecordStore(Protocol):
     """Told of a run of this replica that another one has taken over, believing this one dead."""
     on_orphan: Callable[[RunRecords], None]
     """Told of a run of a replica that ended, which this one is to continue."""
+    on_stop_waiting: Callable[[RunRecords], None]
+    """Told of a run that waited for results of tools, and expired or was cancelled."""
 
     on_watched: Callable[[str], None]
     """Told of a run of this replica that somebody begins to watch, on whichever replica; perhaps more than once."""

@@ -13,6 +13,7 @@ from conductor.errors import WorkerError
 from conductor.model.answer_format import AnswerFormat
 from conductor.model.messages import Image, Message, Native, Text
 from conductor.model.operation import WireOptions
+from conductor.model.priority import Priority
 from conductor.model.tools import NO_TOOLS
 from conductor.model.usage import FREE, Price, Usage
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
@@ -54,8 +55,11 @@ class EngineCall:
     """At least one of `tools` is called, and nothing else is said."""
     parallel_calls: bool = True
     """Several may be called at once."""
+    priority: int = 0
+    """As vLLM counts: a lower number goes first."""
 
 
+PRIORITIES: dict[Priority, int] = {"interactive": 0, "batch": 1}
 UNREAD_GAP_S = 0.25
 """Interval between usage updates for unstreamed answers: rare enough to be cheap, frequent enough that an
 aborted call's tokens are known."""
@@ -220,6 +224,7 @@ class VllmWorker:
             reads_calls=tools.is_offered,
             must_call=tools.is_offered and tools.choice.mode == "required",
             parallel_calls=tools.parallel,
+            priority=PRIORITIES[call.priority],
         )
 
 

@@ -19,7 +19,7 @@ from pydantic import (
 from conductor.model.messages import File
 from serving.api.attachments import kept_file, to_file
 from serving.api.dialects.chat_format import ResponseFormat
-from serving.api.dialects.chat_options import MOST_CHOICES, ChatOptionFields, NotedFields
+from serving.api.dialects.chat_options import MOST_CHOICES, ChatOptionFields, NotedFields, TierFields
 from serving.api.dialects.chat_tools import MessageTools, ToolFields
 from serving.api.dialects.chat_unserved import (
     LEGACY_ROLE,
@@ -162,7 +162,7 @@ StopSequences = (
 )
 
 
-class ChatRequest(ToolFields, ChatOptionFields, NotedFields, UnservedFields):
+class ChatRequest(ToolFields, ChatOptionFields, TierFields, NotedFields, UnservedFields):
     """The body of `POST /v1/chat/completions` and `POST /v1/plans`."""
 
     model: str

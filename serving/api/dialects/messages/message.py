@@ -91,7 +91,7 @@ def usage(record: Record) -> Json:
         },
         "output_tokens_details": {"thinking_tokens": said.reasoning_tokens},
         "server_tool_use": None,
-        "service_tier": "standard",
+        "service_tier": "batch" if record.task.priority == "batch" else "standard",
         "inference_geo": None,
     }
 

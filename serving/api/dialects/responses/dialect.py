@@ -27,6 +27,7 @@ from serving.api.dialects.responses.schema import (
 from serving.api.dialects.responses.stream import ResponsesEncoder, show
 from serving.api.dialects.responses.tools import read_tools
 from serving.api.request import ApiRequest, Podium
+from serving.api.service_tier import priority_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class ResponsesDialect(Dialect):
             include_usage=True,
             tools=tools,
             answer_format=_answer_format(sent.text.format),
+            priority=priority_of(sent.service_tier),
             left_out=(*left_out, *transcript.left_out),
             sent=sent,
         )
