@@ -41,6 +41,7 @@ VERBS = {
     ),
     "runs": Verb("podium.runs_cli:runs", "the newest runs of a server"),
     "show": Verb("podium.runs_cli:show", "one run as a tree of plans and steps, with times and costs"),
+    "feedback": Verb("podium.feedback_cli", "say how good a run's answer is; export questions to train on"),
     "models": Verb("podium.runs_cli:models", "every name that a server may be asked by"),
     "keys": Verb("podium.accounts_cli:keys", "API keys: create, list, revoke, rotate"),
     "teams": Verb("podium.accounts_cli:teams", "teams of people, whose keys see each other's runs"),
