@@ -17,7 +17,8 @@ from conductor.model.failure import Failure
 from conductor.model.messages import Message, PendingCall
 from conductor.model.pool_member import PoolMember
 from conductor.model.tools import AUTO, NO_TOOLS, Toolset
-from conductor.model.worker import Call, CallResult, Reply
+from conductor.model.worker import Call, CallResult, Delta, Reply
+from conductor.plan.attachments import fit, left_out
 from conductor.plan.marks import EchoFilter
 from conductor.plan.plan import Plan, Step
 from conductor.plan.prompts import OUTPUT, WorkerPrompt, work
@@ -33,13 +34,13 @@ from conductor.run.events import (
     StepReused,
     StepStarted,
     StepWaits,
+    WorkDelta,
 )
 from conductor.run.plan_record import PlanRecord, StepRecord, StepStatus
 from conductor.run.record import Record
 from conductor.run.run_context import RunContext
 from conductor.run.turns import conversation
 
-BLIND_NOTE = "The user's pictures were left out: this worker's settings say that it sees none (sees_images)."
 ECHO_NOTE = "The answer repeated marks of its prompt; they were removed."
 
 
@@ -87,6 +88,8 @@ class PlanRun:
         self._waiting: dict[int, list[AnswerDelta]] = {}
         self._replies: dict[int, Reply] = {}
         self._showing = asyncio.Lock()
+        self._told = set[int]()
+        """Steps whose words who looks on has had so far."""
 
     async def run(self, steps: AsyncIterable[Step], end_plan: Callable[[], Plan | None]) -> CallResult | None:
         """Run `steps` as they come. Those that the record knows as done or failed are not run again.
@@ -207,11 +210,11 @@ class PlanRun:
         member = self._context.pool[step.worker]
         prompt = self._prompt(member, step, outputs)
         shown = recorded.prompt if recorded.turns else prompt.messages
-        call = await self._call(index, step, (*shown, *conversation(recorded.turns)))
+        call = await self._call(index, step, (*shown, *fit(conversation(recorded.turns), member)))
         self._context.log.append(StepStarted(self._context.now_s(), self._index, index, shown))
         async with open_call(member, call, self._context.ledger) as reply:
             self._replies[index] = reply
-            reply.notes += self._notes(step)
+            reply.notes += left_out(self._context.task.conversation, member)
             is_free = call.answer_format is None  # else it holds to a schema as it is
             echo = EchoFilter(OUTPUT, prompt.mark_key) if prompt.mark_key and is_free else None
             if echo:
@@ -234,9 +237,23 @@ class PlanRun:
     async def _read(self, index: int, reply: Reply) -> None:
         async with aclosing(aiter(reply)) as deltas:
             async for delta in deltas:
+                if self._context.log.is_watched:
+                    self._tell(index, reply, delta)
                 if self._live and (delta.text or delta.reasoning):
                     now_s = self._context.now_s()
                     await self._show(index, AnswerDelta(now_s, delta.text, delta.reasoning, delta.logprobs))
+
+    def _tell(self, index: int, reply: Reply, delta: Delta) -> None:
+        """Tell who looks on what an inner step says: at first all of it. The last step's words are the answer's."""
+        if self._live and index == self._last:
+            return
+        is_first = index not in self._told
+        self._told.add(index)
+        text = "".join(reply.texts) if is_first else delta.text
+        reasoning = "".join(reply.thoughts) if is_first else delta.reasoning
+        if text or reasoning:
+            now_s = self._context.now_s()
+            self._context.log.note_work(WorkDelta(now_s, self._index, index, text, reasoning))
 
     def _end(self, index: int, result: CallResult) -> CallResult:
         """A worker has answered, or called tools.
@@ -307,12 +324,6 @@ class PlanRun:
         recorded = self._record_of(index)
         is_due = index == self._last and not (recorded and recorded.turns)
         return tools if is_due else replace(tools, choice=AUTO)
-
-    def _notes(self, step: Step) -> tuple[str, ...]:
-        """What the record says of the prompt, beside the prompt itself."""
-        if self._context.pool[step.worker].sees_images:
-            return ()
-        return (BLIND_NOTE,) if self._context.task.shows_pictures else ()
 
     def _may_show(self, index: int) -> bool:
         """Whether this step's words may go to the client: the last step's do, and a step before another is

@@ -103,15 +103,8 @@ class Authenticator:
         found = await self._find(key.hash)
         if found is None:
             raise unauthenticated("The key is not known here: it is another server's, or has been replaced.")
-        match found.state(int(self._now_s() * US)):
-            case "active":
-                return found.caller
-            case "expired":
-                raise unauthenticated(f"The key expired at {iso(found.expires_us)}.")
-            case "revoked":
-                raise unauthenticated("The key has been revoked.")
-            case "team off":
-                raise unauthenticated("The team of the key is switched off.")
+        check_in_force(found, int(self._now_s() * US))
+        return found.caller
 
     def forget(self) -> None:
         """Look everything up again: something has changed, and this replica knows it."""
@@ -173,6 +166,23 @@ def _unavailable(detail: str) -> StoreUnavailable:
 
 
 HOW = "Send one as `Authorization: Bearer pk_…` or as `x-api-key: pk_…`."
+
+
+def check_in_force(key: KeyInfo, now_us: int) -> None:
+    """Refuse a key that lets nobody in at that time.
+
+    Raises:
+        Unauthenticated: it says why.
+    """
+    match key.state(now_us):
+        case "active":
+            return
+        case "expired":
+            raise unauthenticated(f"The key expired at {iso(key.expires_us)}.")
+        case "revoked":
+            raise unauthenticated("The key has been revoked.")
+        case "team off":
+            raise unauthenticated("The team of the key is switched off.")
 
 
 def unauthenticated(why: str) -> Unauthenticated:

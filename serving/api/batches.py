@@ -12,7 +12,7 @@ from conductor.errors import BadTask, UnknownName, quote
 from serving.accounts.caller import Caller, Scope
 from serving.api.authentication import caller_of
 from serving.api.dialect import Dialects
-from serving.api.files import PURPOSE, SECOND_US, batches_of, check_keeps, find_file, page
+from serving.api.files import BATCH, SECOND_US, batches_of, check_keeps, find_file, page
 from serving.api.record_json import Json
 from serving.api.respond import success
 from serving.batches.model import Batch
@@ -53,8 +53,8 @@ async def create(request: Request) -> Response:
         served = ", ".join(dialects.by_path)
         raise BadTask(f"endpoint: {quote(asked.endpoint)} takes no batch; there are {served}.", param="endpoint")  # fmt: skip
     file = await find_file(request, asked.input_file_id, caller, "input_file_id")
-    if file.purpose != PURPOSE:
-        raise BadTask(f"input_file_id: the purpose of this file is not {PURPOSE!r}.", param="input_file_id")
+    if file.purpose != BATCH:
+        raise BadTask(f"input_file_id: the purpose of this file is not {BATCH!r}.", param="input_file_id")
     batches = batches_of(request)
     at_us = batches.now_us()
     batch = Batch(
@@ -75,7 +75,7 @@ async def create(request: Request) -> Response:
 
 
 @router.get("/v1/batches")
-async def listed(
+async def list_batches(
     request: Request,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
     after: Annotated[str | None, Query(description="The id of a batch: those before it in time.")] = None,
@@ -92,7 +92,7 @@ async def batch(request: Request, id: str) -> Response:
     """One batch, and how far it is. Another team's is as one that is not there."""
     caller = caller_of(request)
     caller.require(Scope.READ)
-    return success(await _shown(request, await _find(request, id, caller)))
+    return success(await _show(request, await _find(request, id, caller)))
 
 
 @router.post("/v1/batches/{id}/cancel")
@@ -110,10 +110,10 @@ async def cancel(request: Request, id: str) -> Response:
             return found
         return replace(found, status="cancelling", stamps=found.stamps | {"cancelling": batches.now_us()})
 
-    return success(await _shown(request, await batches.store.change(id, change)))
+    return success(await _show(request, await batches.store.change(id, change)))
 
 
-async def _shown(request: Request, found: Batch) -> Json:
+async def _show(request: Request, found: Batch) -> Json:
     counts = found.completed, found.failed
     return batch_json(found, await batches_of(request).store.counts(found.id) if found.is_open else counts)
 

@@ -80,18 +80,18 @@ def parse_lines(content: bytes, endpoint: str, most: int) -> tuple[list[Line], l
     return ([], errors) if errors else (lines, [])
 
 
-def answered(batch_id: str, line: Line, status: int, run_id: str, body: Any) -> LineResult:
+def line_of_answer(batch_id: str, line: Line, status: int, run_id: str, body: Any) -> LineResult:
     """The line of a request that got an HTTP answer."""
     response = {"status_code": status, "request_id": run_id, "body": body}
     return _result(batch_id, line, is_error=status >= 400, response=response, error=None)
 
 
-def not_run(batch_id: str, line: Line, code: str, message: str) -> LineResult:
+def line_of_refusal(batch_id: str, line: Line, code: str, message: str) -> LineResult:
     """The line of a request that was not sent."""
     return _result(batch_id, line, is_error=True, response=None, error={"code": code, "message": message})
 
 
-def joined(results: list[LineResult], *, errors: bool) -> bytes:
+def join_results(results: list[LineResult], *, errors: bool) -> bytes:
     """An output or an error file."""
     return b"".join(result.body + b"\n" for result in results if result.is_error == errors)
 

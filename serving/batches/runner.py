@@ -20,9 +20,10 @@ from conductor.run.record import Account
 from serving.accounts.account_policy import UNLIMITED, Policies
 from serving.accounts.caller import Caller, Scope
 from serving.batches.kept_text import kept_lines, redactor_of
-from serving.batches.lines import Line, answered, joined, not_run, parse_lines
+from serving.batches.lines import Line, join_results, line_of_answer, line_of_refusal, parse_lines
 from serving.batches.model import Batch, File, LineResult, Status
 from serving.batches.store import BatchStore
+from serving.errors import row
 from serving.runs.rows import now_us
 from serving.runs.service import Service
 from serving.settings.sections import BatchSettings
@@ -141,7 +142,7 @@ class Batches:
                 return None
             except StoreUnavailable:
                 await asyncio.sleep(AGAIN_S)
-            except PodiumError as exc:  # such as: its key is gone
+            except PodiumError as exc:
                 logger.warning("batch %s failed: %s", id, exc.message)
                 with suppress(StoreUnavailable, NotOursError):
                     await self._fail(id, [{"code": "batch_failed", "message": exc.message}])
@@ -160,14 +161,22 @@ class Batches:
             return await self._fail(id, errors)
         if batch.status == "validating":
             batch = await self._reach(id, "in_progress", {"validating"}, total=len(lines))
-        policies = await self._policies(batch.account) if self._policies and batch.account.key_id else UNLIMITED  # fmt: skip
-        caller = Caller(batch.account, frozenset({Scope.RUN}), policies)
         done = await self.store.numbers(id)
-        await _Lines(self, batch, caller).run([line for line in lines if line.number not in done])
-        await self._finish(id, lines, policies)
+        await _Lines(self, batch).run([line for line in lines if line.number not in done])
+        await self._finish(id, lines)
         return None
 
-    async def owned(self, id: str) -> Batch:
+    async def find_caller(self, account: Account) -> Caller:
+        """Who a line is sent for, with what it may do now.
+
+        Raises:
+            PodiumError: its key is not in force any more.
+            StoreUnavailable: nobody can say.
+        """
+        policies = await self._policies(account) if self._policies and account.key_id else UNLIMITED
+        return Caller(account, frozenset({Scope.RUN}), policies)
+
+    async def find_own(self, id: str) -> Batch:
         """The batch as it is now.
 
         Raises:
@@ -182,8 +191,7 @@ class Batches:
         """Take a place for a line, where there is room for one."""
         settings, service = self.settings, self._service
         most = max(1, int(service.pool.settings.limits.max_running * settings.room))
-        waits = any(slots.queued for slots in service.pool.limiters.values())
-        if self._under_way >= settings.lines_at_once or service.running >= most or waits:
+        if self._under_way >= settings.lines_at_once or service.running >= most:
             return False
         self._under_way += 1
         return True
@@ -192,7 +200,7 @@ class Batches:
         """Give the place back."""
         self._under_way -= 1
 
-    async def _finish(self, id: str, lines: list[Line], policies: Policies) -> None:
+    async def _finish(self, id: str, lines: list[Line]) -> None:
         batch = await self._reach(id, "finalizing", {"in_progress"})
         results = await self.store.results(id)
         ended = {result.number for result in results}
@@ -200,26 +208,38 @@ class Batches:
         end: Status = "cancelled" if batch.status == "cancelling" else "expired" if left else "completed"
         if end == "expired":
             for line in left:
-                late = not_run(id, line, "batch_expired", "This line had not begun when the batch expired.")
+                late = line_of_refusal(
+                    id, line, "batch_expired", "This line had not begun when the batch expired."
+                )
                 await self.store.put_result(id, late)
             results = await self.store.results(id)
         failed = sum(result.is_error for result in results)
         files = {
-            "output_file_id": await self._write(batch, "output", joined(results, errors=False), policies),
-            "error_file_id": await self._write(batch, "error", joined(results, errors=True), policies),
+            "output_file_id": await self._write(batch, "output", join_results(results, errors=False)),
+            "error_file_id": await self._write(batch, "error", join_results(results, errors=True)),
         }
         await self._reach(id, end, {batch.status}, completed=len(results) - failed, failed=failed, **files)
         await self.store.drop_results(id)
 
-    async def _write(self, batch: Batch, kind: str, content: bytes, policies: Policies) -> str | None:
+    async def _write(self, batch: Batch, kind: str, content: bytes) -> str | None:
         """A file of results. Its id follows from the batch's, so that whoever finishes it again writes no second."""
         if not content:
             return None
         id = f"file-{uuid.uuid5(uuid.NAMESPACE_OID, f'{batch.id}/{kind}').hex}"
         name = f"{batch.id}_{kind}.jsonl"
-        file = File(id, batch.account, "batch_output", name, len(content), self.now_us(), self.drop_us(policies))  # fmt: skip
+        drop_us = await self._drop_us(batch)
+        file = File(id, batch.account, "batch_output", name, len(content), self.now_us(), drop_us)
         await self.store.add_file(file, content)
         return id
+
+    async def _drop_us(self, batch: Batch) -> int:
+        """Until when its results are kept: by the policy of now, or of when it began where its key is gone."""
+        try:
+            return self.drop_us((await self.find_caller(batch.account)).policies)
+        except StoreUnavailable:
+            raise
+        except PodiumError:
+            return batch.drop_us
 
     async def _fail(self, id: str, errors: list[dict[str, Any]]) -> None:
         await self._reach(id, "failed", {"validating", "in_progress", "finalizing", "cancelling"}, errors=errors)  # fmt: skip
@@ -242,9 +262,8 @@ class Batches:
 class _Lines:
     """The lines of one batch that this replica runs."""
 
-    def __init__(self, batches: Batches, batch: Batch, caller: Caller) -> None:
-        self._batches, self._batch, self._caller = batches, batch, caller
-        self._redact = redactor_of(caller.policies)
+    def __init__(self, batches: Batches, batch: Batch) -> None:
+        self._batches, self._batch = batches, batch
         self._ends = False
 
     async def run(self, lines: list[Line]) -> None:
@@ -252,7 +271,7 @@ class _Lines:
         waiting, active = deque(lines), set[asyncio.Task[None]]()
         try:
             while waiting or active:
-                batch = await self._batches.owned(self._batch.id)
+                batch = await self._batches.find_own(self._batch.id)
                 if batch.status != "in_progress" or self._batches.now_us() >= batch.expires_us:
                     self._ends = True
                     waiting.clear()
@@ -279,20 +298,27 @@ class _Lines:
         finally:
             self._batches.leave()
         if result is not None:
-            kept = replace(result, body=kept_lines(result.body, self._redact).rstrip(b"\n"))
-            await self._batches.store.put_result(self._batch.id, kept)
+            await self._batches.store.put_result(self._batch.id, result)
 
     async def _answer(self, line: Line) -> LineResult | None:
         """What became of it; None: the batch ended before it was let in."""
         id, send = self._batch.id, self._batches.send
         assert send is not None, "the API has said how lines are sent"
         if line.fault is not None:
-            return not_run(id, line, "invalid_request", line.fault)
+            return line_of_refusal(id, line, "invalid_request", line.fault)
         body = orjson.dumps(line.body)
         while True:
-            answer = await send(self._batch.endpoint, body, self._caller, f"{id}-{line.number}")
+            try:
+                caller = await self._batches.find_caller(self._batch.account)
+            except StoreUnavailable:
+                raise
+            except PodiumError as exc:  # its key was revoked, or has expired
+                return line_of_refusal(id, line, row(exc).code, exc.message)
+            answer = await send(self._batch.endpoint, body, caller, f"{id}-{line.number}")
             if answer.later_s is None:
-                return answered(id, line, answer.status, answer.run_id, answer.body)
+                result = line_of_answer(id, line, answer.status, answer.run_id, answer.body)
+                text = kept_lines(result.body, redactor_of(caller.policies))
+                return replace(result, body=text.rstrip(b"\n"))
             for _ in range(max(1, int(min(answer.later_s, 60.0) / POLL_S))):
                 if self._ends:
                     return None

@@ -9,6 +9,7 @@ from sqlalchemy import (
     BigInteger,
     CheckConstraint,
     Column,
+    Float,
     ForeignKey,
     Identity,
     Index,
@@ -202,6 +203,19 @@ run_text = Table(
     Column("text", Text, nullable=False, comment="question and answer, in small letters"),
     comment="the words by which a run is found; goes with its texts",
 )
+run_feedback = Table(
+    "run_feedback",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("key_id", Text, primary_key=True, comment="whose; empty: no key was asked for"),
+    Column("made_us", BigInteger, nullable=False, comment="when it was given last"),
+    Column("score", Float, comment="from 0 to 1; null: none"),
+    Column("labels", Text, nullable=False, comment="a JSON list"),
+    Column("comment", Text, nullable=False),
+    Column("expected", Text, nullable=False, comment="what had been the right answer"),
+    Index("run_feedback_made_us", "made_us"),
+    comment="what people say of runs; its texts go with the run's texts, the rest with the run",
+)
 idempotency = Table(
     "idempotency",
     metadata,
@@ -281,6 +295,34 @@ batch_line = Table(
     Column("is_error", Integer, nullable=False),
     Column("body", LargeBinary, nullable=False, comment="its line in the output or the error file"),
     comment="lines that have ended, of batches that have not",
+)
+conversation = Table(
+    "conversation",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("key_id", Text, nullable=False),
+    Column("team_id", Text, nullable=False, comment="empty: the key has none"),
+    Column("made_us", BigInteger, nullable=False),
+    Column("changed_us", BigInteger, nullable=False),
+    Column("n_bytes", BigInteger, nullable=False, comment="of its items"),
+    Column("metadata", Text, nullable=False, comment="JSON: the client's own"),
+    Index("conversation_account", "team_id", "key_id"),
+    Index("conversation_changed_us", "changed_us"),
+    comment="conversations that clients go on with by id",
+)
+conversation_item = Table(
+    "conversation_item",
+    metadata,
+    Column("conversation_id", Text, primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False, comment="its place"),
+    Column("id", Text, nullable=False),
+    Column("turn", Text, nullable=False, comment="the response that it is of; empty: none"),
+    Column("made_us", BigInteger, nullable=False),
+    Column("n_bytes", BigInteger, nullable=False),
+    Column("body", LargeBinary, comment="JSON; null: it was deleted"),
+    Index("conversation_item_id", "conversation_id", "id", unique=True),
+    Index("conversation_item_made_us", "made_us"),
+    comment="what was said in conversations",
 )
 budget_alert = Table(
     "budget_alert",

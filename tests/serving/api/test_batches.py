@@ -228,6 +228,21 @@ async def test_lines_are_paid_by_the_key_and_held_to_its_policy_and_budget(tmp_p
         assert [row["response"]["status_code"] for row in bad.values()] == [402, 402]
 
 
+async def test_a_key_that_is_revoked_ends_lines_that_have_not_begun_and_what_was_paid_is_kept(tmp_path: Path) -> None:  # fmt: skip
+    slow = [scripted("a", "Done.", delay_s=0.2, price=PRICE), scripted("b"), scripted("c")]
+    async with keyed(tmp_path, team(workers=slow, batches={"lines_at_once": 1})) as it:
+        id = await begin(sdk_of(it, "mine"), *(line(str(n)) for n in range(20)))
+        await until(lambda: len(it.api.worker("a").calls) >= 2, "a line has ended")
+        revoked = await it.ask("admin", "DELETE", f"/v1/admin/keys/{it.ids['mine']}")
+        assert revoked.status_code == 200, revoked.text
+        reader = sdk_of(it, "only read")
+        batch = await end(reader, id)
+        good, bad = await rows(reader, batch.output_file_id), await rows(reader, batch.error_file_id)
+        assert (batch.status, len(good) + len(bad)) == ("completed", 20)
+        assert len(good) == len(it.api.worker("a").calls) < 20
+        assert {row["error"]["code"] for row in bad.values()} == {"invalid_api_key"}
+
+
 async def test_who_may_not_keep_texts_may_not_upload(tmp_path: Path) -> None:
     async with keyed(tmp_path) as it:
         await limit(it, "policy", store_content=False)
