@@ -97,6 +97,10 @@ class PoolConfig(Frozen):
     """A name in its `models`; its limits hold."""
     workers_per_question: int | None = Field(default=None, ge=1)
     """Workers drawn for each question (the paper's k of n); None: all, in a new order."""
+    shuffle: bool = True
+    """False: all of a question's team in the order of the file, for a policy from nothing that learns numbers
+    by heart. It could lead no other team.
+    """
     teams: dict[str, Annotated[tuple[str, ...], Field(min_length=1)]] = Field(default_factory=dict)
     """By a question's source (`Question.source`), the workers that may be used for it; else all of them."""
     cards: dict[str, str] = Field(default_factory=dict)

@@ -124,6 +124,8 @@ def _team(
         raise SettingsError(
             f"pool.teams.{question.source} has {min(unknown)!r}; the pool has: {', '.join(pool)}."
         )
+    if not config.pool.shuffle:
+        return tuple(team)
     return tuple(rng.sample(list(team), min(most or len(team), len(team))))
 
 

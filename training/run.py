@@ -153,7 +153,7 @@ class TrainingRun:
             self._learn("expected", model, tokenizer, self.examples("expected"))
         before = self._measure("before", model, tokenizer, held_out)
         if config.grpo.steps:
-            self._train(model, tokenizer, prompts, callbacks).save_model(str(self.run_dir.final))
+            self.train_by_grpo(model, tokenizer, prompts, callbacks).save_model(str(self.run_dir.final))
         elif self.run_dir.is_main:
             model.save_pretrained(str(self.run_dir.final))
             tokenizer.save_pretrained(str(self.run_dir.final))
@@ -233,7 +233,7 @@ class TrainingRun:
         """Callbacks that write curves."""
         return [tensorboard(events), CurveLog(curves)] if self.run_dir.is_main else []
 
-    def _train(
+    def train_by_grpo(
         self,
         model: Any,
         tokenizer: Any,
