@@ -62,6 +62,7 @@ def _model(service: Service, name: str, kind: str) -> dict[str, object]:
             "takes": sorted(FIELDS[option] for option in pool.members[name].takes),
             "model": pool.models[name],
             "provenance": pool.provenance.get(name),
+            "circuit": pool.health[name].circuit,
         }
     if kind == "conductor" and (conductor := service.pool.settings.conductor):
         podium["conductor"] = {"worker": conductor.worker, "model": service.pool.models[conductor.worker]}
