@@ -122,7 +122,7 @@ class Attempt:
     detail: str = ""
     """For operators only; see `PodiumError.detail`."""
     outcome: Literal["failed", "cut", "lost_race", "left_alone"] = "failed"
-    """`cut`: the process that made the call ended; `lost_race`: another call for the same answer was
+    """`cut`: the process that made the call ended, or the answer broke off and its step began again; `lost_race`: another call for the same answer was
     faster; `left_alone`: it was not made, because the worker's newest ones failed."""
     took_s: float | None = None
     """From its start to its failure. Attempts follow one another, so this and `waited_s` place them in

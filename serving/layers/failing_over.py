@@ -68,7 +68,7 @@ class FailingOver:
     async def open(self, call: Call) -> AsyncGenerator[Reply]:
         """See `Worker.open`; `worker` of the reply says who answers, `attempts` why it is not the first."""
         async with AsyncExitStack() as opened:
-            line, failed = self._last_those_that_rest(self._line(call))
+            line, failed = self._last_those_that_rest(self._line(call), call.broken)
             first = call.site.attempt - len(failed)
             for number, worker in enumerate(line):
                 began_s = time.monotonic()
@@ -92,12 +92,14 @@ class FailingOver:
             reply.attempts = (*failed, *reply.attempts)
             yield reply
 
-    def _last_those_that_rest(self, line: Sequence[Worker]) -> tuple[Sequence[Worker], list[Attempt]]:
+    def _last_those_that_rest(
+        self, line: Sequence[Worker], broken: str
+    ) -> tuple[Sequence[Worker], list[Attempt]]:
         """The line with those at its end that are better left alone, and what is said of that."""
         rests_s = {
             worker.name: state.health.rest_s
             for worker in line
-            if (state := self._states.get(worker.name)) and state.health.rest_s
+            if (state := self._states.get(worker.name)) and (state.health.rest_s or worker.name == broken)
         }
         ready = [worker for worker in line if worker.name not in rests_s]
         if not ready or not rests_s:
@@ -130,6 +132,6 @@ class FailingOver:
 
 def _left_alone(worker: str, rest_s: float) -> Attempt:
     message = (
-        f"{worker} was not asked: its newest calls failed, or it asked for a rest, of {rest_s:.1f} s more."
+        f"{worker} was left alone for {rest_s:.1f} s more: its newest calls failed, or it asked for a rest."
     )
     return Attempt(worker, "WorkerUnavailable", message, took_s=0.0, outcome="left_alone")
