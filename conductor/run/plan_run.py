@@ -10,7 +10,6 @@ from collections.abc import AsyncIterable, Callable, Collection, Mapping, Sequen
 from contextlib import aclosing
 from dataclasses import replace
 from itertools import takewhile
-from typing import Any
 
 from conductor.errors import PodiumError, WorkerUnavailable, internal_error
 from conductor.model.failure import Failure
@@ -39,23 +38,10 @@ from conductor.run.plan_record import PlanRecord, StepRecord, StepStatus
 from conductor.run.record import Record
 from conductor.run.run_context import RunContext
 from conductor.run.turns import conversation
+from conductor.run.waiting import wait_until_done
 
 BLIND_NOTE = "The user's pictures were left out: this worker's settings say that it sees none (sees_images)."
 ECHO_NOTE = "The answer repeated marks of its prompt; they were removed."
-
-
-async def wait_until_done(tasks: Collection[asyncio.Future[Any]]) -> None:
-    """Wait until `tasks` have ended, also while we are cancelled ourselves, as a `TaskGroup` does: they may
-    be closing calls.
-    """
-    cancelled: asyncio.CancelledError | None = None
-    while left := [task for task in tasks if not task.done()]:
-        try:
-            await asyncio.wait(left)
-        except asyncio.CancelledError as exc:
-            cancelled = exc
-    if cancelled:
-        raise cancelled
 
 
 def plans_before_restart(record: Record, index: int) -> list[PlanRecord]:

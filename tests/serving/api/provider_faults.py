@@ -75,6 +75,10 @@ class Case:
         return shown | ({whole} if self.is_mended else {error})
 
 
+def _status(status: int, code: str = "worker_unavailable", **more: Any) -> Case:
+    return Case((Answer(status=status, **more),), code)
+
+
 REFUSED, BUSY = "worker_refused", "worker_busy"
 SOON, LATE = {"retry-after": "0"}, {"retry-after": "60"}
 STATUSES = {
