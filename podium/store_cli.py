@@ -25,12 +25,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "(store.url_env of the settings); where it is not set, the store is a SQLite file.",
         epilog="Exit code: 0 where the store has this version's schema, 1 where not.",
     )
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="{migrate,check}")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="{migrate,check,rotate-secret}")
     migrate = verbs.add_parser(
         "migrate", help="make the tables, or bring them to this version; back up first"
     )
     check = verbs.add_parser("check", help="is it there, and of this version? changes nothing")
-    for verb in (migrate, check):
+    rotate = verbs.add_parser(
+        "rotate-secret",
+        help="a new secret for the ids of tool calls; those that the last one signed stay valid until the next rotation",
+    )
+    for verb in (migrate, check, rotate):
         add_settings(verb)
     options = parser.parse_args(arguments)
 
@@ -40,12 +44,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         address = address_of(options.settings)
+        if options.verb == "rotate-secret":
+            return _rotate(address)
         work = migrate_to_newest(address) if options.verb == "migrate" else check_version(address)
         version = asyncio.run(work)
     except PodiumError as error:
         print(f"podium store: {error.message} {error.detail}".rstrip(), file=sys.stderr)
         return 1
     print(f"The store {address.name} has schema {version}, which this Podium uses.")
+    return 0
+
+
+def _rotate(address: Address) -> int:
+    from serving.runs.secret_rotation import rotate_secret
+    from serving.runs.suspended import ROTATE_S
+
+    asyncio.run(rotate_secret(address))
+    print(
+        f"The ids of tool calls get a new signature in {ROTATE_S:g} s. Runs that wait can still be answered;"
+    )
+    print("rotating again ends that: wait for store.tools_wait_s first, unless a secret has leaked.")
     return 0
 
 

@@ -17,6 +17,7 @@ from serving.clients import Engines, build_client, model_name, price_of, provena
 from serving.health import Health, WorkerHealth
 from serving.layers.limited import Limited
 from serving.settings.known_models import accepts_of
+from serving.settings.pdf_reading import reads_pdfs
 from serving.settings.sections import ConductorSettings
 from serving.settings.settings import Settings, SettingsError, absent_workers, without_workers
 from serving.settings.tool_use import calls_tools
@@ -239,6 +240,7 @@ def _member(worker: WorkerSettings, stack: Stack, settings: Settings) -> PoolMem
         worst_price=_worst([price_of(place) for each in line for place in places_of(each).values()]),
         max_output_tokens=worker.max_output_tokens,
         sees_images=worker.sees_images,
+        reads_pdfs=reads_pdfs(worker),
         calls_tools=calls_tools(worker, settings),
         serves=serves_of(worker, settings),
         takes=takes_of(worker, settings),

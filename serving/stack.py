@@ -23,6 +23,7 @@ from serving.layers.watched import Watched
 from serving.schemas import anthropic, gemini, openai, vllm
 from serving.schemas.translation import Translate, translate_to_words
 from serving.settings.known_models import accepts_of
+from serving.settings.pdf_reading import reads_pdfs
 from serving.settings.settings import Settings
 from serving.settings.tool_use import calls_tools
 from serving.settings.workers import (
@@ -150,8 +151,10 @@ def _fail_over(own: WorkerSettings, stacks: Mapping[str, Stack], settings: Setti
     line = [own, *(settings.worker(name) for name in own.fallbacks)]
     blind = [each.name for each in line if not each.sees_images]
     toolless = [each.name for each in line if calls_tools(each, settings) is False]
+    pdfless = [each.name for each in line if not reads_pdfs(each)]
     telling = [each.name for each in line if each.on_content_filter == "tell"]
-    return FailingOver([stacks[each.name].top for each in line], blind, toolless, telling, stacks)
+    tops = [stacks[each.name].top for each in line]
+    return FailingOver(tops, blind, toolless, pdfless, telling, stacks)
 
 
 def build_stacks(clients: Mapping[str, Worker], settings: Settings, health: Health) -> dict[str, Stack]:

@@ -1,5 +1,6 @@
-"""A conversation: messages of words and pictures, of calls of tools and of what the tools gave."""
+"""A conversation: messages of words, pictures and files, of calls of tools and of what the tools gave."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -22,6 +23,30 @@ class Image:
 
     url: str
     detail: Literal["auto", "low", "high"] = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file in a message: a PDF, or text.
+
+    Args:
+        name: as the user calls it, in one line.
+        url: a PDF, as a `data:` address in base64. Empty for text.
+        text: what a text file says; every model can read it. None for a PDF.
+        id: of a file that is kept here, until its content is put in its place; then empty.
+    """
+
+    name: str
+    url: str = ""
+    text: str | None = None
+    id: str = ""
+
+    @property
+    def n_bytes(self) -> int:
+        """How large it is; 0 while it is only an id."""
+        if self.text is not None:
+            return len(self.text.encode("utf-8", "surrogatepass"))
+        return len(self.url.partition(",")[2].rstrip("=")) * 3 // 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +87,17 @@ class ToolResult:
 
     Args:
         id: of the call.
-        parts: the words and pictures that it gave.
+        parts: the words, pictures and files that it gave.
         is_error: the client says that the call failed.
     """
 
     id: str
-    parts: tuple[Text | Image, ...] = ()
+    parts: tuple[Text | Image | File, ...] = ()
     is_error: bool = False
 
     @property
     def text(self) -> str:
-        """The words, pictures left out."""
+        """The words, pictures and files left out."""
         return "\n".join(part.text for part in self.parts if isinstance(part, Text))
 
 
@@ -93,7 +118,7 @@ class Native:
     payload: Any = field(hash=False)
 
 
-Part = Text | Image | ToolCall | ToolResult
+Part = Text | Image | File | ToolCall | ToolResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +137,7 @@ class Message:
 
     @property
     def text(self) -> str:
-        """The words, pictures and tools left out."""
+        """The words, all else left out."""
         return "\n".join(part.text for part in self.parts if isinstance(part, Text))
 
     @property
@@ -127,5 +152,18 @@ class Message:
 
     @property
     def has_image(self) -> bool:
-        """Whether a picture is in it."""
-        return any(isinstance(part, Image) for part in self.parts)
+        """Whether a picture is in it, or in what a tool gave."""
+        return any(isinstance(part, Image) for part in self.all_parts)
+
+    @property
+    def has_pdf(self) -> bool:
+        """Whether a file is in it, or in what a tool gave, that not every model can read."""
+        return any(isinstance(part, File) and part.text is None for part in self.all_parts)
+
+    @property
+    def all_parts(self) -> Iterator[Part]:
+        """Its parts, and after each result of a tool what that holds."""
+        for part in self.parts:
+            yield part
+            if isinstance(part, ToolResult):
+                yield from part.parts

@@ -24,6 +24,7 @@ class PoolMember:
     bills_inner_calls: bool = False
     """Its calls are paid one by one inside it, from the same ledger, so asking it reserves nothing."""
     sees_images: bool = False
+    reads_pdfs: bool = False
     calls_tools: bool | None = None
     """Whether it calls tools; None: not known, and it may be offered some."""
     context_tokens: int | None = None

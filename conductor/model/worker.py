@@ -17,6 +17,7 @@ from conductor.model.failure import Attempt
 from conductor.model.messages import Message, Native, ToolCall
 from conductor.model.operation import NO_OPTIONS, CallKind, TokenLogprob, WireOptions
 from conductor.model.permit import ANYTHING, Permit
+from conductor.model.priority import Priority
 from conductor.model.refusals import Refusals
 from conductor.model.tools import NO_TOOLS, Toolset
 from conductor.model.usage import FREE, Price, Usage, cost_of, dearer
@@ -107,6 +108,10 @@ class Call:
     """How long its first token may take, where this is known; never sent."""
     permit: Permit = field(default=ANYTHING, compare=False)
     """Who may be asked, and what may become of the texts; never sent."""
+    priority: Priority = field(default="interactive", compare=False)
+    """Whether it goes before or after others where there is no room for all."""
+    payer: str = field(default="", compare=False)
+    """The key that pays for it: those who wait take turns by key. Never sent."""
 
 
 class FinishReason(StrEnum):
@@ -151,6 +156,8 @@ class Delta:
     """The whole turn as the provider wrote it; with the last piece, where it has to go back unchanged."""
     logprobs: tuple[TokenLogprob, ...] = ()
     """Of the tokens in `text`, where they were asked for."""
+    stop_sequence: str | None = None
+    """Which of the call's stop sequences ended the answer, where the server says so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +190,8 @@ class CallResult:
     """The turn as the provider wrote it; see `Native`."""
     logprobs: tuple[TokenLogprob, ...] = ()
     """Of the tokens of `output`, where they were asked for."""
+    stop_sequence: str | None = None
+    """See `Delta.stop_sequence`."""
 
 
 @dataclass(slots=True)
@@ -225,6 +234,8 @@ class Reply:
     tool_calls: list[ToolCall] = field(default_factory=list[ToolCall])
     native: Native | None = None
     logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
+    stop_sequence: str | None = None
+    """See `Delta.stop_sequence`."""
 
     async def __aiter__(self) -> AsyncGenerator[Delta]:
         async with aclosing(self.deltas) as deltas:
@@ -251,6 +262,7 @@ class Reply:
         self.model = (delta.model or self.model)[:MODEL_CHARS]
         self.finish = delta.finish or self.finish
         self.inner_run = delta.inner_run or self.inner_run
+        self.stop_sequence = delta.stop_sequence or self.stop_sequence
         self.notes += delta.notes
         if delta.usage is not None or delta.cost_usd is not None or delta.billed_at_bound:
             self._count(delta)
@@ -314,6 +326,7 @@ class Reply:
             tool_calls=tuple(self.tool_calls),
             native=self.native,
             logprobs=tuple(self.logprobs),
+            stop_sequence=self.stop_sequence,
         )
 
 

@@ -10,10 +10,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from conductor.model.messages import Image, Message, Part, Text
+from conductor.model.messages import Message, Text
 from conductor.model.pool_member import PoolMember
 from conductor.model.tools import NO_TOOLS, Toolset
 from conductor.model.usage import Price
+from conductor.plan.attachments import describe_attachments, fit, with_names
 from conductor.plan.instructions import Layout, how_to_accept, instructions, role
 from conductor.plan.marks import enclose, mark_key, read_marked
 from conductor.plan.plan import Step
@@ -27,7 +28,6 @@ ANSWER = "Answer the question."
 """The task of a step that has none, where another step's output is beside it."""
 OUTPUT = "output"
 """The name of the marks around an output that a worker is shown."""
-NO_IMAGE = "[A picture is here that this model cannot see.]"
 _FILL = re.compile(r"\{(number|card|facts)\}")
 
 
@@ -70,7 +70,12 @@ class Prompts:
             self._line(number, member, has_tools=bool(tools)) for number, member in enumerate(pool)
         )
         system = f"{what}\n{how}\nThe team:\n{team}"
-        shown = [part for part in (describe_tools(tools, layout), _question(conversation)) if part]
+        told = (
+            describe_tools(tools, layout),
+            describe_attachments(conversation, pool),
+            _question(conversation),
+        )
+        shown = [part for part in told if part]
         return [Message.of("system", system), Message.of("user", "\n\n".join(shown))]
 
     def repair(self, asked: Sequence[Message], written: str, fault: str) -> list[Message]:
@@ -127,6 +132,7 @@ def work(
         plan: the steps so far, for the subtasks of what is read.
         outputs: of the steps in `step.access`.
     """
+    conversation = fit(conversation, member)
     messages = [message for message in conversation if message.role != "system"]
     system = "\n\n".join(
         text for text in [member.system_prompt, *(m.text for m in conversation if m.role == "system")] if text
@@ -138,8 +144,6 @@ def work(
         key = mark_key(*texts, *(outputs[read] for read in step.access))
     if step.subtask or step.access:
         messages = _with_last_user(messages, _assignment(step, plan, outputs, key))
-    if not member.sees_images:
-        messages = [_without_images(message) for message in messages]
     return WorkerPrompt((*([Message.of("system", system)] if system else []), *messages), key)
 
 
@@ -167,20 +171,11 @@ def _with_last_user(messages: Sequence[Message], text: str) -> list[Message]:
     return [*messages, Message.of("user", text)]
 
 
-def _without_images(message: Message) -> Message:
-    if not message.has_image:
-        return message
-    parts: tuple[Part, ...] = tuple(
-        Text(NO_IMAGE) if isinstance(part, Image) else part for part in message.parts
-    )
-    return replace(message, parts=parts)
-
-
 def _question(conversation: Sequence[Message]) -> str:
-    """The conversation as the conductor reads it: one text, pictures named, turns marked where there is more
+    """The conversation as the conductor reads it: one text, pictures and files named, turns marked where there is more
     than one.
     """
-    plain = [_without_images(message) for message in conversation]
+    plain = with_names(conversation)
     if len(plain) == 1:
         return f"The user's question:\n{plain[0].text}"
     key = mark_key(*(message.text for message in plain))

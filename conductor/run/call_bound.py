@@ -3,7 +3,7 @@
 import json
 
 from conductor.model.answer_format import AnswerFormat
-from conductor.model.messages import Image, Message, Part, Text, ToolCall, ToolResult
+from conductor.model.messages import File, Image, Message, Part, Text, ToolCall, ToolResult
 from conductor.model.pool_member import PoolMember
 from conductor.model.tools import Tool
 from conductor.model.usage import Usage
@@ -11,6 +11,9 @@ from conductor.model.worker import Call
 
 TOKENS_PER_IMAGE = 2_048
 """What is held for a picture. Some models count more: what passes the hold is billed all the same."""
+PDF_TOKENS, BYTES_PER_PDF_TOKEN, MOST_PDF_TOKENS = 4_096, 16, 300_000
+"""Of a PDF: so many, and one more for so many bytes of it, but not more than the last, which is what providers take
+at most. An estimate, as a picture's."""
 TOKENS_PER_MESSAGE = 16
 """Upper bound of a chat template's marks around a message, a call or a tool."""
 TOKENS_PER_FORMAT = 3_072
@@ -42,10 +45,19 @@ def _part_bound(part: Part) -> int:
             return _size(text)
         case Image():
             return TOKENS_PER_IMAGE
+        case File():
+            return TOKENS_PER_MESSAGE + _size(part.name) + file_tokens(part)
         case ToolCall():
             return TOKENS_PER_MESSAGE + _size(part.name) + _size(part.arguments)
         case ToolResult():
             return TOKENS_PER_MESSAGE + sum(_part_bound(each) for each in part.parts)
+
+
+def file_tokens(file: File) -> int:
+    """About the most tokens that a file is read as."""
+    if file.text is not None:
+        return file.n_bytes
+    return min(PDF_TOKENS + file.n_bytes // BYTES_PER_PDF_TOKEN, MOST_PDF_TOKENS)
 
 
 def _tool_bound(tool: Tool) -> int:

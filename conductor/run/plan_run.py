@@ -17,6 +17,7 @@ from conductor.model.messages import Message, PendingCall
 from conductor.model.pool_member import PoolMember
 from conductor.model.tools import AUTO, NO_TOOLS, Toolset
 from conductor.model.worker import Call, CallResult, Reply
+from conductor.plan.attachments import fit, left_out
 from conductor.plan.marks import EchoFilter
 from conductor.plan.plan import Plan, Step
 from conductor.plan.prompts import OUTPUT, WorkerPrompt, work
@@ -40,7 +41,6 @@ from conductor.run.run_context import RunContext
 from conductor.run.turns import conversation
 from conductor.run.waiting import wait_until_done
 
-BLIND_NOTE = "The user's pictures were left out: this worker's settings say that it sees none (sees_images)."
 ECHO_NOTE = "The answer repeated marks of its prompt; they were removed."
 
 
@@ -200,7 +200,7 @@ class PlanRun:
         shown = recorded.prompt if recorded.turns else prompt.messages
         broken = ""
         for left in reversed(range(RESTARTS + 1)):
-            call = await self._call(index, step, (*shown, *conversation(recorded.turns)))
+            call = await self._call(index, step, (*shown, *fit(conversation(recorded.turns), member)))
             self._context.log.append(StepStarted(self._context.now_s(), self._index, index, shown))
             try:
                 return await self._answer(index, step, prompt, replace(call, broken=broken))
@@ -232,7 +232,7 @@ class PlanRun:
         member = self._context.pool[step.worker]
         async with open_call(member, call, self._context.ledger) as reply:
             self._replies[index] = reply
-            reply.notes += self._notes(step)
+            reply.notes += left_out(self._context.task.conversation, member)
             is_free = call.answer_format is None  # else it holds to a schema as it is
             echo = EchoFilter(OUTPUT, prompt.mark_key) if prompt.mark_key and is_free else None
             if echo:
@@ -328,12 +328,6 @@ class PlanRun:
         recorded = self._record_of(index)
         is_due = index == self._last and not (recorded and recorded.turns)
         return tools if is_due else replace(tools, choice=AUTO)
-
-    def _notes(self, step: Step) -> tuple[str, ...]:
-        """What the record says of the prompt, beside the prompt itself."""
-        if self._context.pool[step.worker].sees_images:
-            return ()
-        return (BLIND_NOTE,) if self._context.task.shows_pictures else ()
 
     def _may_show(self, index: int) -> bool:
         """Whether this step's words may go to the client: the last step's do, and a step before another is

@@ -78,4 +78,6 @@ class RunContext:
             on_queued=on_queued,
             refusals=self.refusals,
             permit=self.task.permit,
+            priority=self.task.priority,
+            payer=self.log.record.account.key_id,
         )

@@ -8,6 +8,7 @@ from conductor.model.answer_format import AnswerFormat
 from conductor.model.messages import Message
 from conductor.model.operation import Operation
 from conductor.model.permit import ANYTHING, Permit
+from conductor.model.priority import Priority
 from conductor.model.tools import NO_TOOLS, Toolset
 from conductor.model.worker import Sampling
 from conductor.plan.plan import Plan
@@ -37,6 +38,7 @@ class Task:
         tools: what its steps may call; the client runs them.
         answer_format: what the answer must be; None: any text.
         operation: what is asked of its one worker; anything but a chat is a pass-through.
+        priority: whether its calls go before or after those of others where there is no room for all.
         left_out: what the client sent, is not served and does not change the answer: a line for each.
         echo: what answers in its client's dialect repeat of the request, as JSON; nobody else reads it.
         permit: what it may reach, whatever the other fields, the conductor or a worker say.
@@ -60,6 +62,7 @@ class Task:
     tools: Toolset = NO_TOOLS
     answer_format: AnswerFormat | None = None
     operation: Operation = "chat"
+    priority: Priority = "interactive"
     left_out: tuple[str, ...] = ()
     echo: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
     permit: Permit = ANYTHING
@@ -68,6 +71,11 @@ class Task:
     def shows_pictures(self) -> bool:
         """Whether the user shows any."""
         return any(message.has_image for message in self.conversation)
+
+    @property
+    def shows_pdfs(self) -> bool:
+        """Whether the user shows files that not every worker can read."""
+        return any(message.has_pdf for message in self.conversation)
 
     @property
     def n_rounds(self) -> int:

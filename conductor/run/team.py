@@ -67,9 +67,12 @@ class Team:
 
     def fallbacks(self, task: Task) -> list[str]:
         """Who may answer alone, in order: the settings' choice first; only those who see, where the user
-        shows a picture.
+        shows a picture, and only those who read PDFs, where there is one.
         """
         members = self.members_for(task)
         names = sorted(members, key=lambda name: name != self.fallback)
-        seeing = [name for name in names if members[name].sees_images]
-        return seeing if task.shows_pictures and seeing else names
+        seeing = [name for name in names if members[name].sees_images] if task.shows_pictures else names
+        reading = (
+            [name for name in seeing or names if members[name].reads_pdfs] if task.shows_pdfs else seeing
+        )
+        return reading or seeing or names

@@ -65,7 +65,7 @@ class TeamWorker:
 def team_member(model: str, open_inner: OpenInner) -> PoolMember:
     """The whole team as one more worker of the pool."""
     worker = TeamWorker(model, open_inner)
-    return PoolMember(TEAM, worker, TEAM_CARD, bills_inner_calls=True, sees_images=True)
+    return PoolMember(TEAM, worker, TEAM_CARD, bills_inner_calls=True, sees_images=True, reads_pdfs=True)
 
 
 def _waits(record: Record, calls: tuple[PendingCall, ...]) -> Delta:

@@ -26,7 +26,9 @@ from serving.api.authentication import CONSOLE, Authentication
 from serving.api.batch_line import line_sender
 from serving.api.console import Console
 from serving.api.dialect import Dialects
+from serving.api.dialects.responses import conversations
 from serving.api.dialects.responses import routes as responses
+from serving.api.dialects.responses.conversation_turns import turn_keeper
 from serving.api.dialects.table import DIALECTS
 from serving.api.respond import failure
 from serving.batches.memory_store import MemoryBatchStore
@@ -64,12 +66,14 @@ def build_api(
     app.state.service, app.state.dialects = service, dialects
     app.state.reload = reload
     app.state.directory, app.state.authenticator = directory, authenticator
+    service.on_turn = turn_keeper(service)
     policies = directory.policies if directory else None
     app.state.batches = work or Batches(MemoryBatchStore(), service, policies)
     app.state.batches.send = line_sender(app)
     fixed = (
         count_tokens.router,
         responses.router,
+        conversations.router,
         models.router,
         workflows.router,
         files.router,

@@ -12,6 +12,7 @@ from starlette.types import Message
 
 from serving.accounts.caller import Caller
 from serving.api.authentication import CALLER
+from serving.api.completions import IS_BATCH
 from serving.api.keeping import HEADER
 from serving.api.wire import WORKFLOW_HEADER
 from serving.batches.runner import AGAIN_S, LATER, LineAnswer, SendLine
@@ -38,6 +39,7 @@ def line_sender(app: FastAPI) -> SendLine:
             "app": app,
             "state": {},
             CALLER: caller,
+            IS_BATCH: True,
         }
         exchange = _Exchange(body)
         routes = ExceptionMiddleware(app.router, cast(Any, app.exception_handlers))

@@ -12,7 +12,7 @@ from conductor.errors import BadTask, UnknownName, quote
 from serving.accounts.caller import Caller, Scope
 from serving.api.authentication import caller_of
 from serving.api.dialect import Dialects
-from serving.api.files import PURPOSE, SECOND_US, batches_of, check_keeps, find_file, page
+from serving.api.files import BATCH, SECOND_US, batches_of, check_keeps, find_file, page
 from serving.api.record_json import Json
 from serving.api.respond import success
 from serving.batches.model import Batch
@@ -53,8 +53,8 @@ async def create(request: Request) -> Response:
         served = ", ".join(dialects.by_path)
         raise BadTask(f"endpoint: {quote(asked.endpoint)} takes no batch; there are {served}.", param="endpoint")  # fmt: skip
     file = await find_file(request, asked.input_file_id, caller, "input_file_id")
-    if file.purpose != PURPOSE:
-        raise BadTask(f"input_file_id: the purpose of this file is not {PURPOSE!r}.", param="input_file_id")
+    if file.purpose != BATCH:
+        raise BadTask(f"input_file_id: the purpose of this file is not {BATCH!r}.", param="input_file_id")
     batches = batches_of(request)
     at_us = batches.now_us()
     batch = Batch(

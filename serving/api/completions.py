@@ -1,5 +1,6 @@
 """The routes that run something: a path for each dialect, and `POST /v1/plans`."""
 
+from dataclasses import replace
 from typing import Never
 
 from fastapi import APIRouter, Request
@@ -15,17 +16,22 @@ from conductor.run.record import Record, RunRecords
 from conductor.run.team_worker import TEAM, TeamWorker
 from serving.accounts.caller import Scope
 from serving.api import record_json
+from serving.api.attachments import attach
 from serving.api.authentication import caller_of
 from serving.api.choices import ChoicesResponse
 from serving.api.dialect import Dialect, Dialects
 from serving.api.earlier_runs import CallersRuns
+from serving.api.files import batches_of
 from serving.api.keeping import Keeping, keeping_of
 from serving.api.request import ApiRequest
 from serving.api.resolve import ResolvedTask
+from serving.api.resuming import find_tool_answer
 from serving.api.run_response import RunResponse
 from serving.edge.body import too_large, too_much_text
 from serving.runs.service import Service
 
+IS_BATCH = "podium.is_batch"
+"""In a scope: nobody waits for the answer."""
 MOST_RUNS = 128
 """Answers of one request."""
 
@@ -59,14 +65,21 @@ async def _respond(request: Request, response: type[RunResponse]) -> Response:
     dialect, caller = dialects.of(request.scope["path"]), caller_of(request)
     caller.require(Scope.RUN)
     sent = await _parse(request, service, dialect)
-    parsed = await dialect.complete(sent, CallersRuns(service, caller))
-    most = service.pool.settings.limits.max_text_bytes
-    if parsed is not sent and parsed.text_chars > most:  # earlier turns are text too
+    completed = await dialect.complete(sent, CallersRuns(service, caller))
+    if request.scope.get(IS_BATCH):
+        completed = replace(completed, priority="batch")
+    limits = service.pool.settings.limits
+    parsed = await attach(completed, caller, batches_of(request).store, limits.max_body_bytes)
+    most = limits.max_text_bytes
+    if (
+        parsed is not sent and parsed.text_chars > most
+    ):  # earlier turns and files that are kept here are text too
         raise too_much_text(most)
     keeping = await keeping_of(request, caller, parsed.podium)
     headers = dict(request.headers)
     if response is RunResponse and len(choices := parsed.choices) > 1:
         _check_choices(choices, keeping)
+        await _check_no_run_waits(choices[0], service)
         return ChoicesResponse([response(service, dialect, each, headers, caller) for each in choices])
     return response(service, dialect, parsed, headers, caller, keeping)
 
@@ -85,6 +98,22 @@ def _check_choices(choices: list[ApiRequest], keeping: Keeping | None) -> None:
     if len(choices) > MOST_RUNS:
         message = f"prompt: {len(choices)} answers are more than the {MOST_RUNS} of a request. Send several."
         raise BadTask(message, param="prompt")
+
+
+async def _check_no_run_waits(request: ApiRequest, service: Service) -> None:
+    """A run goes on once, with one answer.
+
+    Raises:
+        BadTask: the request brings results for a run that waits, or an id was not made here.
+    """
+    conversation = request.conversation
+    if not any(message.tool_results for message in conversation):
+        return
+    if find_tool_answer(conversation, request.tools, await service.store.call_ids()) is not None:
+        message = (
+            "n: the results of tools go to the run that called them, which has one answer: ask with n 1."
+        )
+        raise BadTask(message, param="n")
 
 
 class PlanResponse(RunResponse):

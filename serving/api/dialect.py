@@ -35,6 +35,17 @@ class EarlierRuns(Protocol):
         """The client's ids of the calls of that run; raises as `find`."""
         ...
 
+    async def items(self, conversation: str) -> list[dict[str, Any]]:
+        """What a conversation holds, the oldest item first.
+
+        Raises:
+            UnknownName: it is not kept, or not for the caller.
+            NotAllowed: no text may be kept for the caller.
+            TooLarge: it is full.
+            StoreUnavailable: the store is away.
+        """
+        ...
+
 
 class Encoder(Protocol):
     """Writes one run as a stream."""

@@ -1,8 +1,12 @@
-"""Runs that a caller may go on with or ask about again."""
+"""Runs and conversations that a caller may go on with or ask about again."""
 
-from conductor.run.record import RunRecords
+from typing import Any
+
+from conductor.errors import NotAllowed, TooLarge, UnknownName, quote
+from conductor.run.record import Account, RunRecords
 from serving.accounts.caller import Caller, Scope
 from serving.api.dialect import CallId
+from serving.runs.conversations import Conversation
 from serving.runs.service import Service
 from serving.runs.tool_ids import CallName
 
@@ -16,11 +20,54 @@ class CallersRuns:
     async def find(self, id: str) -> RunRecords | None:
         """See `EarlierRuns.find`."""
         records = await self._service.records(id, self._caller)
-        if records is None or self._caller.may(Scope.READ):
-            return records
-        return records if records.record.account.key_id == self._caller.account.key_id else None
+        return records if records is not None and self._may_see(records.record.account) else None
 
     async def call_id(self, id: str) -> CallId:
         """See `EarlierRuns.call_id`."""
         ids = await self._service.store.call_ids()
         return lambda number: ids.sign(CallName(id, number))
+
+    async def items(self, conversation: str) -> list[dict[str, Any]]:
+        """See `EarlierRuns.items`."""
+        self.check_keeps()
+        check_room(await self.conversation(conversation, "conversation"), "conversation")
+        return await self._service.conversations.items(conversation)
+
+    async def conversation(self, id: str, param: str = "conversation_id") -> Conversation:
+        """The conversation of that id; another team's is as one that is not there.
+
+        Raises:
+            UnknownName: there is none for the caller.
+            StoreUnavailable: the store is away.
+        """
+        found = await self._service.conversations.get(id)
+        if found is None or not (self._caller.sees(found.account) and self._may_see(found.account)):
+            raise UnknownName(f"{param}: no conversation {quote(id)} is kept here.", param=param)
+        return found
+
+    def check_keeps(self) -> None:
+        """Conversations are texts, and kept.
+
+        Raises:
+            NotAllowed: by a policy no text of the caller's may be.
+        """
+        if whose := self._caller.policies.whose(lambda policy: policy.store_content):
+            raise NotAllowed(
+                f"conversation: by the policy of this {whose}, no text is kept, which conversations need. Send the earlier "
+                f"turns in `input`. An administrator may change it: `podium {whose}s policy`.",
+                param="conversation",
+            )
+
+    def _may_see(self, account: Account) -> bool:
+        return self._caller.may(Scope.READ) or account.key_id == self._caller.account.key_id
+
+
+def check_room(conversation: Conversation, param: str) -> None:
+    """Whether more may be added to a conversation.
+
+    Raises:
+        TooLarge: it is full.
+    """
+    if conversation.is_full:
+        message = f"{param}: {quote(conversation.id)} is full. Begin another one with the items that matter."
+        raise TooLarge(message, param=param)

@@ -1,4 +1,6 @@
-"""`/v1/files`: requests of batches, and what became of them. Knows nothing of what is in a file."""
+"""`/v1/files`: requests of batches and what became of them, and files that requests name. Knows nothing of what is in
+one.
+"""
 
 import asyncio
 import uuid
@@ -15,33 +17,35 @@ from serving.accounts.caller import Caller, Scope
 from serving.api.authentication import caller_of
 from serving.api.record_json import Json
 from serving.api.respond import success
-from serving.batches.kept_text import kept_lines, redactor_of
+from serving.batches.kept_text import kept_content, kept_lines, redactor_of
 from serving.batches.model import File
 from serving.batches.runner import Batches
 
 router = APIRouter()
-PURPOSE = "batch"
+BATCH, USER_DATA = "batch", "user_data"
+"""Lines of a batch; what requests name by its id, a PDF or text."""
 SECOND_US = 1_000_000
 
 
 @router.post("/v1/files")
 async def upload(request: Request) -> Response:
-    """Keep a file of requests for a batch, as a form with `purpose` and `file`."""
+    """Keep a file of requests for a batch, or one that requests name: a form with `purpose` and `file`."""
     caller = caller_of(request)
     caller.require(Scope.RUN)
     check_keeps(caller)
     batches = batches_of(request)
-    name, content = await _form(request)
+    purpose, name, content = await _form(request)
     if len(content) > batches.settings.max_file_bytes:
         raise TooLarge(f"file: it is longer than {batches.settings.max_file_bytes} bytes. Send several.", param="file")  # fmt: skip
-    kept = await asyncio.to_thread(kept_lines, content, redactor_of(caller.policies))
+    keep = kept_lines if purpose == BATCH else kept_content
+    kept = await asyncio.to_thread(keep, content, redactor_of(caller.policies))
     used = await batches.store.used_bytes(caller.account)
     if used + len(kept) > batches.settings.max_bytes_per_team:
         raise TooLarge(
             f"file: the files of this team may take {batches.settings.max_bytes_per_team} bytes. Delete some.", param="file"
         )  # fmt: skip
     id, drop_us = f"file-{uuid.uuid4().hex}", batches.drop_us(caller.policies)
-    file = File(id, caller.account, PURPOSE, name, len(kept), batches.now_us(), drop_us)
+    file = File(id, caller.account, purpose, name, len(kept), batches.now_us(), drop_us)
     await batches.store.add_file(file, kept)
     return success(file_json(file))
 
@@ -154,8 +158,8 @@ def file_json(file: File) -> Json:
     }
 
 
-async def _form(request: Request) -> tuple[str, bytes]:
-    """The name and the content of the file in a form.
+async def _form(request: Request) -> tuple[str, str, bytes]:
+    """The purpose, the name and the content of the file in a form.
 
     Raises:
         BadTask: it is no such form.
@@ -165,11 +169,11 @@ async def _form(request: Request) -> tuple[str, bytes]:
     except (HTTPException, FormParserError) as exc:
         raise BadTask("file: the body is no form with one file and a purpose.", param="file") from exc
     purpose, sent = form.get("purpose"), form.get("file")
-    if purpose != PURPOSE:
-        raise BadTask(f"purpose: only {PURPOSE!r} is served.", param="purpose")
+    if not isinstance(purpose, str) or purpose not in (BATCH, USER_DATA):
+        raise BadTask(f"purpose: only {BATCH!r} and {USER_DATA!r} are served.", param="purpose")
     if not isinstance(sent, UploadFile):
         raise BadTask("file: the form has no file.", param="file")
-    return (sent.filename or "file").replace("\0", "")[:255], await sent.read()
+    return purpose, (sent.filename or "file").replace("\0", "")[:255], await sent.read()
 
 
 def _no_file(id: str, param: str = "file_id") -> UnknownName:

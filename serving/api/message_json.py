@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from conductor.model.messages import Message, Part, Text, ToolCall, ToolResult
+from conductor.model.messages import File, Message, Part, Text, ToolCall, ToolResult
 from conductor.run.plan_record import StepRecord
 from conductor.run.turns import StepTurn
 
@@ -58,5 +58,8 @@ def _part(part: Part) -> str:
             return f"[calls {part.name}: {part.arguments}]"
         case ToolResult():
             return f"[result of a tool{', an error' if part.is_error else ''}: {_words(part.parts)}]"
+        case File():
+            kind = "PDF" if part.text is None else "text"
+            return f"[{part.name}: {kind}, {part.n_bytes} bytes]"
         case _:
             return f"[{part.url[:PICTURE_CHARS]}]"

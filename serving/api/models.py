@@ -57,6 +57,7 @@ def _model(service: Service, name: str, kind: str) -> dict[str, object]:
         podium |= {
             "card": pool.members[name].card,
             "sees_images": pool.members[name].sees_images,
+            "reads_pdfs": pool.members[name].reads_pdfs,
             "in_pool": name in pool.settings.pool,
             "serves": sorted(pool.members[name].serves),
             "takes": sorted(FIELDS[option] for option in pool.members[name].takes),

@@ -22,6 +22,7 @@ from serving.api.dialects.chat_schema import ChatRequest
 from serving.api.dialects.completions import CompletionRequest
 from serving.api.dialects.embeddings import EmbeddingsRequest
 from serving.api.dialects.messages.schema import MessagesRequest, Prompt
+from serving.api.dialects.responses.conversations import NewConversation, NewItems, NewMetadata
 from serving.api.dialects.responses.routes import CompactRequest, CountRequest
 from serving.api.dialects.responses.schema import ResponsesRequest
 from serving.api.respond import success
@@ -46,7 +47,7 @@ class Body:
 class FileForm(BaseModel):
     """The form of `POST /v1/files`."""
 
-    purpose: Literal["batch"]
+    purpose: Literal["batch", "user_data"]
     file: Annotated[bytes, Field(json_schema_extra={"type": "string", "format": "binary"})]
 
 
@@ -59,6 +60,9 @@ BODIES: Mapping[str, Body] = {
     "POST /v1/responses": Body(ResponsesRequest, answers=STREAMED),
     "POST /v1/responses/input_tokens": Body(CountRequest),
     "POST /v1/responses/compact": Body(CompactRequest),
+    "POST /v1/conversations": Body(NewConversation),
+    "POST /v1/conversations/{conversation_id}": Body(NewMetadata),
+    "POST /v1/conversations/{conversation_id}/items": Body(NewItems),
     "POST /v1/messages": Body(MessagesRequest, answers=STREAMED),
     "POST /v1/messages/count_tokens": Body(Prompt),
     "POST /v1/files": Body(FileForm, "multipart/form-data"),

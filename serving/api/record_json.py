@@ -86,6 +86,7 @@ def workflow(
         "account": _account(record.account),
         "created": int(record.created),
         "trace_id": record.trace_id,
+        "priority": record.task.priority,
         "rounds": record.rounds,
         "fallback": record.fallback,
         "messages": messages_json(record.task.conversation),

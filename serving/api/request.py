@@ -1,6 +1,6 @@
 """A request, whatever the dialect it was written in: what is asked, and `podium`'s limits for it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Annotated, Any, Literal
@@ -8,10 +8,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 
 from conductor.model.answer_format import AnswerFormat
-from conductor.model.messages import Image, Message, Part, Text, ToolCall, ToolResult
+from conductor.model.messages import File, Image, Message, Part, Text, ToolCall
 from conductor.model.operation import Operation
+from conductor.model.priority import Priority
 from conductor.model.tools import NO_TOOLS, Tool, Toolset
 from conductor.model.worker import Sampling
+from conductor.run.call_bound import file_tokens
 from serving.api.encode import dumps
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -102,6 +104,7 @@ class ApiRequest:
         answer_format: what the answer must be; None: any text.
         echo: what the answer repeats of the request, as its dialect writes it.
         operation: what is asked of the worker that `model` names; anything but a chat has no plan.
+        priority: whether somebody waits for the answer.
         n: so many answers, each by a run of its own.
         more: further texts to complete, beside the conversation.
         as_base64: vectors are wanted as base64, not as numbers.
@@ -119,6 +122,7 @@ class ApiRequest:
     tools: Toolset = NO_TOOLS
     answer_format: AnswerFormat | None = None
     operation: Operation = "chat"
+    priority: Priority = "interactive"
     n: int = 1
     more: tuple[tuple[Message, ...], ...] = ()
     as_base64: bool = False
@@ -146,29 +150,26 @@ class ApiRequest:
     @property
     def input_token_estimate(self) -> int:
         """About how many tokens a model reads that is shown all of it."""
-        pictures = sum(isinstance(part, Image) for message in self.conversation for part in _flat(message))
-        return max(1, self.text_chars // CHARS_PER_TOKEN + pictures * PICTURE_TOKENS)
+        parts = [part for message in self.conversation for part in message.all_parts]
+        pictures = sum(isinstance(part, Image) for part in parts)
+        pdfs = sum(file_tokens(part) for part in parts if isinstance(part, File) and part.text is None)
+        return max(1, self.text_chars // CHARS_PER_TOKEN + pictures * PICTURE_TOKENS + pdfs)
 
     @property
     def text_chars(self) -> int:
         """How much text its messages, its tools and its plan hold."""
         asked = (self.conversation, *self.more)
-        parts = (part for conversation in asked for message in conversation for part in message.parts)
+        parts = (part for conversation in asked for message in conversation for part in message.all_parts)
         plan = sum(len(step.subtask) + len(step.needs) for step in self.podium.plan or ())
         return plan + sum(map(_chars, parts)) + sum(map(_tool_chars, self.tools.tools))
 
 
-def _flat(message: Message) -> Iterator[Part]:
-    for part in message.parts:
-        yield part
-        if isinstance(part, ToolResult):
-            yield from part.parts
-
-
 def _chars(part: Part) -> int:
     match part:
-        case Text() | ToolResult():
+        case Text():
             return len(part.text)
+        case File():
+            return len(part.text or "")
         case ToolCall():
             return len(part.name) + len(part.arguments)
         case _:

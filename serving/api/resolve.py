@@ -1,13 +1,14 @@
 """A request as a `Task`: which model was meant, which limits hold, which team runs it."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Literal, TypeVar
 
 from conductor.errors import BadTask, InvalidPlan, UnknownName, quote
-from conductor.model.messages import Image
+from conductor.model.messages import File, Image, Message
 from conductor.model.pool_member import PoolMember
+from conductor.plan.attachments import reads
 from conductor.plan.plan import Plan, Step
 from conductor.run.events import Source
 from conductor.run.ledger import Budget
@@ -57,7 +58,7 @@ def resolve(
     if name in settings.models:
         if team.conductor is None:
             raise not_planned(name, policies)
-        _check_pictures(request, team.members_for(task).values())
+        _check_attachments(request, team.members_for(task).values())
         check_options(task, team.members_for(task).values())
         return ResolvedTask(task, team)
     if name in settings.workflows:
@@ -131,33 +132,37 @@ def _check_given_plan(
     workers = task.workers if source == "client" else used
     given = replace(task, plan=plan, plan_source=source, workers=workers)
     members = team.members_for(given)
-    _check_pictures(request, [members[name] for name in used])
+    _check_attachments(request, [members[name] for name in used])
     check_options(task, [members[step.worker] for step in plan.steps])
     return ResolvedTask(given, team)
 
 
-def _check_pictures(request: ApiRequest, members: Collection[PoolMember]) -> None:
-    """A picture that none of `members` would be shown is not dropped in silence.
+def _check_attachments(request: ApiRequest, members: Collection[PoolMember]) -> None:
+    """A picture or a file that none of `members` would be shown is not dropped in silence.
 
     Raises:
-        BadTask: naming the picture's place.
+        BadTask: naming its place.
     """
-    place = next(
-        (
-            request.place(index, part_index)
-            for index, message in enumerate(request.conversation)
-            for part_index, part in enumerate(message.parts)
-            if isinstance(part, Image)
-        ),
-        None,
-    )
-    if place is None or any(member.sees_images for member in members):
-        return
-    message = (
-        f"{place}: no worker that may answer this request can see pictures. "
-        "Ask one whose `podium.sees_images` is true in GET /v1/models, or send text."
-    )
-    raise BadTask(message, param=place)
+    for place, part in _attachments(request):
+        if any(reads(member, part) for member in members):
+            continue
+        what, fact = (
+            ("see pictures", "sees_images") if isinstance(part, Image) else ("read PDFs", "reads_pdfs")
+        )
+        message = (
+            f"{place}: no worker that may answer this request can {what}. "
+            f"Ask one whose `podium.{fact}` is true in GET /v1/models, or send text."
+        )
+        raise BadTask(message, param=place)
+
+
+def _attachments(request: ApiRequest) -> Iterator[tuple[str, Image | File]]:
+    """Each picture and file with the place of the part that it is in."""
+    for index, message in enumerate(request.conversation):
+        for number, part in enumerate(message.parts):
+            for each in Message(message.role, (part,)).all_parts:
+                if isinstance(each, Image | File):
+                    yield request.place(index, number), each
 
 
 def _task(request: ApiRequest, model: ModelSettings, default_deadline_s: float, *, plan_only: bool) -> Task:
@@ -184,6 +189,7 @@ def _task(request: ApiRequest, model: ModelSettings, default_deadline_s: float, 
         tools=request.tools,
         answer_format=request.answer_format,
         operation=request.operation,
+        priority=request.priority,
         left_out=request.left_out,
         echo=request.echo,
     )

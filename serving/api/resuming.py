@@ -75,7 +75,7 @@ def find_tool_answer(conversation: Sequence[Message], tools: Toolset, ids: CallI
 
 
 @asynccontextmanager
-async def resumed(
+async def attach(
     service: Service, answer: ToolAnswer, caller: Caller, headers: dict[str, str], request_id: str
 ) -> AsyncGenerator[Run | None]:
     """The run that goes on with `answer`, one that already does, or what it did; None: it has ended, and the

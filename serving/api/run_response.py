@@ -32,7 +32,7 @@ from serving.api.dialect import CallId, Dialect, Encoder, cancelled, interrupted
 from serving.api.keeping import Keeping
 from serving.api.request import ApiRequest
 from serving.api.resolve import ResolvedTask, resolve
-from serving.api.resuming import ToolAnswer, find_tool_answer, resumed
+from serving.api.resuming import ToolAnswer, attach, find_tool_answer
 from serving.api.wire import Wire
 from serving.runs.claims import Claim
 from serving.runs.following import follow, follow_segment, retell
@@ -116,7 +116,7 @@ class RunResponse(Response):
 
     async def _resume(self, answer: ToolAnswer, wire: Wire) -> bool:
         """Answer with the run that `answer` belongs to; False: it is history by now."""
-        async with resumed(self._service, answer, self._caller, self._incoming, self._id) as run:
+        async with attach(self._service, answer, self._caller, self._incoming, self._id) as run:
             if run is None:
                 return False
             await self._show(run, None, wire)
@@ -203,6 +203,7 @@ class RunResponse(Response):
         async for event in run.events():
             if (error := _error_of(event)) is not None:
                 raise error
+        await self._service.end_turn(run.records)
         await wire.json(200, self.content(run.records, resolved))
 
     def content(self, records: RunRecords, resolved: ResolvedTask | None) -> Json:
@@ -214,8 +215,11 @@ class RunResponse(Response):
         early = await _first_events(run, limits.first_byte_s)
         encoder = self._dialect.encoder(run, self._request, self._call_id(run.record.id))
         await wire.begin_stream()
+        is_over = bool(early) and isinstance(early[-1], Terminal)
+        if is_over:
+            await self._service.end_turn(run.records)
         await wire.send(encoder.begin() + b"".join(map(encoder.encode, early)))
-        if early and isinstance(early[-1], Terminal):
+        if is_over:
             return await wire.end()
         return await self._tell(run, encoder, wire)
 
@@ -236,8 +240,10 @@ class RunResponse(Response):
             except TimeoutError:
                 await wire.send(encoder.heartbeat())
                 continue
+            if is_over := isinstance(events[-1], Terminal):
+                await self._service.end_turn(run.records)
             await wire.send(b"".join(map(encoder.encode, events)))  # what came together leaves together
-            if isinstance(events[-1], Terminal):
+            if is_over:
                 return await wire.end()
 
 

@@ -29,6 +29,15 @@ def kept_lines(content: bytes, redact: Redactor) -> bytes:
     return b"".join(line + b"\n" for line in kept)
 
 
+def kept_content(content: bytes, redact: Redactor) -> bytes:
+    """A file as it may be kept: what is text without what must go, anything else as it stands."""
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        return content
+    return content if content.startswith(b"%PDF-") else redact(text).encode()
+
+
 def _redact(value: Any, redact: Redactor) -> Any:
     if isinstance(value, str):
         return redact(value)

@@ -17,7 +17,7 @@ class File:
     Args:
         id: as clients name it.
         account: whose.
-        purpose: `batch`, or `batch_output` for what a batch wrote.
+        purpose: `batch`, `batch_output` for what a batch wrote, `user_data` for what requests name.
         name: as the client calls it.
         n_bytes: of the content, as it is kept.
         made_us: when it came.

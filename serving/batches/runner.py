@@ -176,7 +176,7 @@ class Batches:
         policies = await self._policies(account) if self._policies and account.key_id else UNLIMITED
         return Caller(account, frozenset({Scope.RUN}), policies)
 
-    async def owned(self, id: str) -> Batch:
+    async def find_own(self, id: str) -> Batch:
         """The batch as it is now.
 
         Raises:
@@ -191,8 +191,7 @@ class Batches:
         """Take a place for a line, where there is room for one."""
         settings, service = self.settings, self._service
         most = max(1, int(service.pool.settings.limits.max_running * settings.room))
-        waits = any(slots.queued for slots in service.pool.limiters.values())
-        if self._under_way >= settings.lines_at_once or service.running >= most or waits:
+        if self._under_way >= settings.lines_at_once or service.running >= most:
             return False
         self._under_way += 1
         return True
@@ -272,7 +271,7 @@ class _Lines:
         waiting, active = deque(lines), set[asyncio.Task[None]]()
         try:
             while waiting or active:
-                batch = await self._batches.owned(self._batch.id)
+                batch = await self._batches.find_own(self._batch.id)
                 if batch.status != "in_progress" or self._batches.now_us() >= batch.expires_us:
                     self._ends = True
                     waiting.clear()

@@ -282,6 +282,34 @@ batch_line = Table(
     Column("body", LargeBinary, nullable=False, comment="its line in the output or the error file"),
     comment="lines that have ended, of batches that have not",
 )
+conversation = Table(
+    "conversation",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("key_id", Text, nullable=False),
+    Column("team_id", Text, nullable=False, comment="empty: the key has none"),
+    Column("made_us", BigInteger, nullable=False),
+    Column("changed_us", BigInteger, nullable=False),
+    Column("n_bytes", BigInteger, nullable=False, comment="of its items"),
+    Column("metadata", Text, nullable=False, comment="JSON: the client's own"),
+    Index("conversation_account", "team_id", "key_id"),
+    Index("conversation_changed_us", "changed_us"),
+    comment="conversations that clients go on with by id",
+)
+conversation_item = Table(
+    "conversation_item",
+    metadata,
+    Column("conversation_id", Text, primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False, comment="its place"),
+    Column("id", Text, nullable=False),
+    Column("turn", Text, nullable=False, comment="the response that it is of; empty: none"),
+    Column("made_us", BigInteger, nullable=False),
+    Column("n_bytes", BigInteger, nullable=False),
+    Column("body", LargeBinary, comment="JSON; null: it was deleted"),
+    Index("conversation_item_id", "conversation_id", "id", unique=True),
+    Index("conversation_item_made_us", "made_us"),
+    comment="what was said in conversations",
+)
 budget_alert = Table(
     "budget_alert",
     metadata,

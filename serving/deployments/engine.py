@@ -59,7 +59,14 @@ class Engine:
     def __init__(self, model: str, engine: dict[str, Any], messages_per_s: float = 400) -> None:
         listen_on_loopback()
         self._messages_per_s = messages_per_s
-        arguments: Any = {"model": model, "otlp_traces_endpoint": find_endpoint(os.environ), **engine}
+        endpoint = find_endpoint(os.environ)
+        arguments: Any = {
+            "model": model,
+            "otlp_traces_endpoint": endpoint,
+            "scheduling_policy": "priority",
+            **engine,
+        }
+        self._by_priority: bool = arguments["scheduling_policy"] == "priority"
         cpu_start.prepare(arguments)
         template_kwargs = arguments.pop("chat_template_kwargs", {})
         self._tool_parser: str = arguments.pop("tool_call_parser", "")
@@ -173,6 +180,7 @@ class Engine:
             uuid.uuid4().hex,
             lora_request=adapter,
             trace_headers=outgoing_headers() or None,
+            priority=call.priority if self._by_priority else 0,
         )
         split = self._splitter(call)
         n_output, n_reasoning = 0, 0
@@ -190,7 +198,8 @@ class Engine:
                     rest, calls = tools.end()
                     text, finish = text + rest, "tool_calls" if calls else finish
                 n_cached = output.num_cached_tokens or 0
-                yield Chunk(text, reasoning, finish, n_prompt, n_cached, n_output, n_reasoning, calls)
+                stop = completion.stop_reason if isinstance(completion.stop_reason, str) else None
+                yield Chunk(text, reasoning, finish, n_prompt, n_cached, n_output, n_reasoning, calls, stop)
 
     async def _render(self, call: EngineCall) -> EngineInput:
         call = await inline_pictures(call, self._media_hosts)

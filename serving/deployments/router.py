@@ -26,6 +26,7 @@ from serving.deployments.store_reach import find_shared_address
 from serving.garbage import tune_garbage_collection
 from serving.health import Health
 from serving.pool import Pool, build_pool
+from serving.runs.database_conversations import DatabaseConversations
 from serving.runs.database_store import DatabaseStore
 from serving.runs.live_settings import LiveSettings
 from serving.runs.service import Service
@@ -64,6 +65,8 @@ class Router:
         policies = self._directory.policies
         rates = Rates(os.environ.get(self._settings.store.redis_url_env))
         self._service = Service(pool, self._records, meter, replicas.counts, ledgers, policies, rates)
+        if self._records is not None:
+            self._service.conversations = DatabaseConversations(self._store)
         batches = MemoryBatchStore() if self._records is None else DatabaseBatchStore(self._store)
         self._batches = Batches(batches, self._service, policies)
         self._webhooks = BudgetWebhooks(self._store, lambda: self._service.pool.settings.webhooks, os.environ)

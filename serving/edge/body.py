@@ -11,8 +11,8 @@ from serving.edge.policy import Policy
 from serving.edge.waiting import WaitingRoom
 
 RETRY_AFTER_S = 5.0
-PICTURE = re.compile(rb'"data:image/|"data"\s*:\s*"')
-"""What a picture in JSON begins with, OpenAI's and Anthropic's. It may be as long as the body; text may not:
+PICTURE = re.compile(rb'data(?::[a-z]|"\s*:\s*")')
+"""What a picture or a file in JSON begins with, OpenAI's and Anthropic's. It may be as long as the body; text may not:
 what poses as a picture here is counted once the body is parsed."""
 
 
@@ -81,7 +81,7 @@ def check_announced(headers: Sequence[tuple[bytes, bytes]], max_body_bytes: int)
 
 
 def check_text(body: bytes, max_text_bytes: int) -> None:
-    """The part of a JSON body that is no picture, found without parsing it.
+    """The part of a JSON body that is no picture and no file, found without parsing it.
 
     Raises:
         TooLarge: that is more than any model of the pool is meant to read.
@@ -101,7 +101,8 @@ def check_text(body: bytes, max_text_bytes: int) -> None:
 def too_large(max_body_bytes: int) -> TooLarge:
     """The error for a body."""
     return TooLarge(
-        f"The body is longer than {max_body_bytes} bytes. Send less, or smaller pictures.", param="body"
+        f"The body is longer than {max_body_bytes} bytes. Send less, or smaller pictures and files.",
+        param="body",
     )
 
 

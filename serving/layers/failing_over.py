@@ -42,10 +42,11 @@ class FailingOver:
         workers: Sequence[Worker],
         blind: Collection[str] = (),
         toolless: Collection[str] = (),
+        pdfless: Collection[str] = (),
         telling: Collection[str] = (),
         states: Mapping[str, State] = MappingProxyType({}),
     ) -> None:
-        """Knows who sees, and who calls tools.
+        """Knows who sees, who calls tools and who reads PDFs.
 
         Args:
             workers: in the order in which they are asked.
@@ -53,10 +54,12 @@ class FailingOver:
                 about a picture.
             toolless: the names of those that call no tools. After a first one that does they are not offered
                 any.
+            pdfless: the names of those that read no PDFs; likewise.
             telling: the names of those whose content filter is told to the client.
             states: how each is doing, by name; one that is not there is taken to be well.
         """
-        self._workers, self._blind, self._toolless = workers, frozenset(blind), frozenset(toolless)
+        self._workers = workers
+        self._blind, self._toolless, self._pdfless = frozenset(blind), frozenset(toolless), frozenset(pdfless)
         self._telling, self._states = frozenset(telling), states
 
     @property
@@ -118,16 +121,18 @@ class FailingOver:
 
     def _line(self, call: Call) -> Sequence[Worker]:
         """Who is asked, in order: only those whom the call's permit allows; only those who see, where the
-        first one does and the call shows a picture; likewise for tools.
+        first one does and the call shows a picture; likewise for tools and PDFs.
         """
         if call.site.operation == "embeddings":
             return self._workers[:1]  # another model's vectors mean something else
         line = [worker for worker in self._workers if call.permit.allows(worker.name)]
         if call.tools and self.name not in self._toolless:
             line = [worker for worker in line if worker.name not in self._toolless]
-        if self.name in self._blind or not any(message.has_image for message in call.messages):
-            return line or self._workers[:1]  # who says that it may not be asked
-        return [worker for worker in line if worker.name not in self._blind] or self._workers[:1]
+        if self.name not in self._blind and any(message.has_image for message in call.messages):
+            line = [worker for worker in line if worker.name not in self._blind]
+        if self.name not in self._pdfless and any(message.has_pdf for message in call.messages):
+            line = [worker for worker in line if worker.name not in self._pdfless]
+        return line or self._workers[:1]  # who says that it may not be asked
 
 
 def _left_alone(worker: str, rest_s: float) -> Attempt:

@@ -1,19 +1,19 @@
 """Slots: no more calls at once than the one behind it can take."""
 
-import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, nullcontext
 
 from conductor.model.worker import Call, Reply, Worker
+from serving.layers.turns import Turns
 
 
 class Limited:
     """`worker` with `slots` places. A call waits for one before it is opened, and holds it until it is
-    closed.
+    closed; who is next is told by `turns.py`.
     """
 
     def __init__(self, worker: Worker, slots: int) -> None:
-        self._worker, self._n_slots, self._slots = worker, slots, asyncio.Semaphore(slots)
+        self._worker, self._n_slots, self._turns = worker, slots, Turns(slots)
         self.queued = 0
         """Calls that wait for a place now."""
         self.open_calls = 0
@@ -40,7 +40,7 @@ class Limited:
         self.queued += 1
         try:
             with call.on_wait() if call.on_wait else nullcontext():
-                await self._slots.acquire()
+                await self._turns.take(call.priority, call.payer)
         finally:
             self.queued -= 1
         self.open_calls += 1
@@ -48,4 +48,4 @@ class Limited:
             yield
         finally:
             self.open_calls -= 1
-            self._slots.release()
+            self._turns.give_back()

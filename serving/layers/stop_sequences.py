@@ -22,8 +22,8 @@ UNREAD = Delta(
 async def cut_at(
     stops: Sequence[str], deltas: AsyncIterator[Delta], deadline_at_s: float | None = None
 ) -> AsyncGenerator[Delta]:
-    """`deltas` up to the first of `stops`, finished as `stop`. Thoughts and calls of tools are not searched; calls
-    after the cut are not made.
+    """`deltas` up to the one of `stops` that is complete first, finished as `stop`. Thoughts and calls of tools are
+    not searched; calls after the cut are not made.
 
     Words are shown as they come, but for an end that may become a stop sequence. After the cut the rest is
     read and thrown away: the last delta says what the call cost. A rest that takes long is left, and the
@@ -38,20 +38,16 @@ async def cut_at(
     try:
         async for delta in deltas:
             held += delta.text
-            found = [at for stop in stops if (at := held.find(stop)) >= 0]
-            was_cut = bool(found)
-            shown = (
-                min(found)
-                if found
-                else len(held)
-                if delta.finish
-                else len(held) - _pending_chars(held, stops)
-            )
+            found = _find_first(held, stops)
+            was_cut = found is not None
+            pending = 0 if delta.finish else _pending_chars(held, stops)
+            shown = len(held) - pending if found is None else found[0]
             text, held = held[:shown], held[shown:]
-            if not was_cut:
+            if found is None:
                 yield replace(delta, text=text)
             else:
-                yield replace(delta, text=text, finish=None, tool_calls=(), native=None)
+                cut_by = found[1]
+                yield replace(delta, text=text, finish=None, tool_calls=(), native=None, stop_sequence=cut_by)
                 async for account in _accounts(deltas, deadline_at_s):
                     yield account
                 break
@@ -82,7 +78,17 @@ async def _accounts(deltas: AsyncIterator[Delta], deadline_at_s: float | None) -
         if delta is None:
             return
         if delta.finish or delta.usage or delta.cost_usd is not None or delta.notes:
-            yield replace(delta, text="", reasoning="", finish=None, tool_calls=(), native=None)
+            yield replace(
+                delta, text="", reasoning="", finish=None, tool_calls=(), native=None, stop_sequence=None
+            )
+
+
+def _find_first(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
+    """The stop sequence that is complete first, and where it begins, so that it does not matter in which pieces the
+    text comes; of several that end together, the longest.
+    """
+    ends = [(at + len(stop), at, stop) for stop in stops if (at := text.find(stop)) >= 0]
+    return min(ends)[1:] if ends else None
 
 
 def _pending_chars(text: str, stops: Sequence[str]) -> int:

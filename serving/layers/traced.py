@@ -75,6 +75,7 @@ class Traced:
             spans.WORKER: self._worker.name,
             spans.PLAN: call.site.plan,
             spans.ATTEMPT: call.site.attempt,
+            spans.PRIORITY: call.priority,
         }
         if call.sampling.max_output_tokens is not None:
             attributes[spans.REQUEST_MAX_TOKENS] = call.sampling.max_output_tokens

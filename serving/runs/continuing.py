@@ -20,7 +20,9 @@ from serving.pool import Pool
 from serving.runs.content import ContentJournal, kept_part
 from serving.runs.kept import KeptRuns
 from serving.runs.store import RecordStore
+from serving.settings.sections import StoreSettings
 
+DAY_S = 86_400.0
 Opener = Callable[[Ledger | None, str | None], AbstractAsyncContextManager[Run]]
 """Opens a run, given what it draws on and the trace it belongs to."""
 Recorder = Callable[[str, str, dict[str, str], Account, Opener], AbstractAsyncContextManager[Run]]
@@ -38,6 +40,7 @@ class Continuing:
         pool: the one that serves now.
         policies: None: there are none.
         recorder: see `Recorder`.
+        end_turn: told of a run that is about to wait.
     """
 
     def __init__(
@@ -47,14 +50,20 @@ class Continuing:
         pool: Callable[[], Pool],
         policies: PolicyFinder | None,
         recorder: Recorder,
+        end_turn: Callable[[RunRecords], Awaitable[None]],
     ) -> None:
         self._store, self._kept, self._pool = store, kept, pool
-        self._policies, self._recorder = policies, recorder
+        self._policies, self._recorder, self._end_turn = policies, recorder, end_turn
         self._tasks = set[asyncio.Task[Any]]()
 
     async def write_down(self, records: RunRecords) -> None:
         """See `conductor.run.lifecycle.WriteDown`."""
-        await self._store.suspend(records, self._pool().settings.store.tools_wait_s)
+        try:
+            policies = await self._find_policies(records.record.account)
+        except PodiumError:  # its key is not in force any more: nobody will resume it
+            policies = UNLIMITED
+        await self._store.suspend(records, _wait_s(self._pool().settings.store, policies))
+        await self._end_turn(records)
 
     async def resume(self, id: str, given: Given, headers: dict[str, str], policies: Policies) -> Run | None:
         """Go on with a run that waits, inside its caller's policies; None where none of that id does, or another
@@ -141,6 +150,12 @@ def _close_answer(resuming: "asyncio.Task[Run | None]") -> None:
     """Nobody reads the answer of the run that goes on."""
     if not resuming.cancelled() and resuming.exception() is None and (run := resuming.result()) is not None:
         run.answer.close()
+
+
+def _wait_s(settings: StoreSettings, policies: Policies) -> float:
+    """How long a run may wait: its texts are kept meanwhile, and no longer than any others."""
+    days = [each for each in (settings.content_days, policies.both.content_days) if each is not None]
+    return min([settings.tools_wait_s, *(each * DAY_S for each in days)])
 
 
 def _team_of(records: RunRecords, pool: Pool) -> Team:

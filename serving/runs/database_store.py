@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import random
+import time
 from asyncio import to_thread
 from collections.abc import Callable
 from contextlib import suppress
@@ -44,6 +45,7 @@ from serving.runs.suspended import (
     DROP_SUSPENDED,
     EXPIRE,
     READ_SECRETS,
+    SECRETS_S,
     TAKE_SUSPENDED,
     Take,
 )
@@ -85,10 +87,12 @@ class DatabaseStore:
         self.on_cancel: Callable[[str], None] = ignore
         self.on_taken: Callable[[str], None] = ignore
         self.on_orphan: Callable[[RunRecords], None] = ignore
+        self.on_stop_waiting: Callable[[RunRecords], None] = ignore
         self._store, self._sweep_s, self._settings = store, sweep_s, settings or StoreSettings()
         self._journal = RunJournal(store, lambda: limits().records, self._on_written)
         self._tasks: list[asyncio.Task[None]] = []
         self._call_ids: CallIds | None = None
+        self._secrets_until_s = 0.0
         self._resuming = set[str]()
         """Runs that are being taken, and are no orphans of this replica's."""
         self._following = asyncio.Semaphore(MOST_FOLLOWING)
@@ -217,7 +221,15 @@ class DatabaseStore:
         if not self._store.address.may_hold_something:
             return False
         writer = (await self._store.ledger()).writer
-        return await writer.do(DROP_SUSPENDED, id) or await writer.do(CANCEL_RUN, id)
+        if await writer.do(DROP_SUSPENDED, id):
+            await self._tell_end(id)
+            return True
+        return await writer.do(CANCEL_RUN, id)
+
+    async def _tell_end(self, id: str) -> None:
+        """Of a run that waited and was ended here."""
+        if (records := await self.get(id)) is not None:
+            self.on_stop_waiting(records)
 
     async def suspend(self, records: RunRecords, wait_s: float) -> None:
         """See `RecordStore.suspend`."""
@@ -246,8 +258,16 @@ class DatabaseStore:
 
     async def call_ids(self) -> CallIds:
         """See `RecordStore.call_ids`."""
-        if self._call_ids is None:
+        known, at_s = self._call_ids, time.monotonic()
+        if known is not None and at_s < self._secrets_until_s:
+            return known
+        try:
             self._call_ids = CallIds(await (await self._store.ledger()).writer.do(READ_SECRETS, None))
+        except StoreUnavailable:
+            if known is None:
+                raise
+            return known
+        self._secrets_until_s = at_s + SECRETS_S
         return self._call_ids
 
     async def _newest_seq(self, id: str) -> int:
@@ -269,7 +289,8 @@ class DatabaseStore:
             StoreUnavailable: the store is away.
         """
         writer = (await self._store.ledger()).writer
-        await writer.do(EXPIRE, None)
+        for id in await writer.do(EXPIRE, None):
+            await self._tell_end(id)
         lost = await writer.do(LOSE_DEAD, now_us() - int(self._settings.keep_s * 1_000_000))
         if lost:
             logger.warning("%d runs were lost with the routers that ran them", lost)

@@ -7,9 +7,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from conductor.model.messages import Image, Message, Text, ToolCall, ToolResult
+from conductor.model.messages import File, Image, Message, Text, ToolCall, ToolResult
 from conductor.run.events import AnswerDelta, Event
-from conductor.run.record import Record, RunRecords
+from conductor.run.record import Record, RunRecords, RunStatus
 from serving.accounts.caller import Caller
 from serving.runs.cached_answers import CachedAnswer
 from serving.runs.claims import Claim
@@ -46,6 +46,7 @@ class MemoryStore:
         self.on_cancel: Callable[[str], None] = ignore
         self.on_taken: Callable[[str], None] = ignore
         self.on_orphan: Callable[[RunRecords], None] = ignore
+        self.on_stop_waiting: Callable[[RunRecords], None] = ignore
 
     def keep(self, id: str, seq: int = 0) -> None:
         """See `RecordStore.keep`."""
@@ -163,14 +164,19 @@ class MemoryStore:
         """See `RecordStore.cancel`: there is no other replica, but it may wait."""
         _, records = self._suspended.pop(id, (0, None))
         if records is not None:
-            await self.put(kept_part(replace(records, record=replace(records.record, status="cancelled"))))
+            await self._end_waiting(records, "cancelled")
         return records is not None
 
+    async def _end_waiting(self, records: RunRecords, status: RunStatus) -> None:
+        ended = replace(records, record=replace(records.record, status=status))
+        await self.put(kept_part(ended))
+        self.on_stop_waiting(ended)
+
     async def suspend(self, records: RunRecords, wait_s: float) -> None:
-        """See `RecordStore.suspend`. As many wait as there may be records."""
+        """See `RecordStore.suspend`. As many wait as there may be records; those that waited too long end here."""
         at_us = now_us()
-        waiting = {id: each for id, each in self._suspended.items() if each[0] > at_us}
-        self._suspended = OrderedDict(waiting)
+        for id in [id for id, (drop_us, _) in self._suspended.items() if drop_us <= at_us]:
+            await self._end_waiting(self._suspended.pop(id)[1], "expired")
         await self.put(kept_part(records))
         self._suspended[records.record.id] = at_us + int(wait_s * 1_000_000), records
         while len(self._suspended) > self._limits().records:
@@ -231,7 +237,7 @@ def _texts(record: Record) -> Iterator[str]:
 
 def _of(messages: tuple[Message, ...]) -> Iterator[str]:
     for message in messages:
-        for part in message.parts:
+        for part in message.all_parts:
             match part:
                 case Text(text=text):
                     yield text
@@ -239,5 +245,8 @@ def _of(messages: tuple[Message, ...]) -> Iterator[str]:
                     yield url
                 case ToolCall(arguments=arguments):
                     yield arguments
+                case File(url=url, text=text):
+                    yield url
+                    yield text or ""
                 case ToolResult():
-                    yield part.text
+                    pass  # its parts come by themselves

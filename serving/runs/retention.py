@@ -41,6 +41,14 @@ OLD_BATCHES = (
     "DELETE FROM stored_file WHERE drop_us < {0}",
     "DELETE FROM batch WHERE drop_us < {0} AND status NOT IN ('validating', 'in_progress', 'finalizing', 'cancelling')",
 )
+OF_CONVERSATIONS = (
+    """UPDATE conversation SET n_bytes = n_bytes - (SELECT coalesce(sum(i.n_bytes), 0) FROM conversation_item i
+    WHERE i.conversation_id = conversation.id AND i.made_us < {{0}}) WHERE {of}
+    id IN (SELECT conversation_id FROM conversation_item WHERE made_us < {{0}})""",
+    "DELETE FROM conversation_item WHERE made_us < {{0}} AND conversation_id IN (SELECT id FROM conversation WHERE {of} made_us < {{0}})",
+    "DELETE FROM conversation WHERE {of} changed_us < {{0}}",
+)
+"""Their items go one turn after another, and they with the last of them."""
 ACCOUNT_FILES = "DELETE FROM stored_file WHERE {column} = '{id}' AND made_us < {{0}}"
 OLD_EVENTS = """DELETE FROM run_event WHERE (run_id, first_seq) IN (SELECT e.run_id, e.first_seq FROM run_event e LEFT JOIN run r ON r.id = e.run_id
     WHERE (e.at_us < {0} AND r.body_bytes > 0) OR (e.at_us < {1} AND (r.id IS NULL OR r.ended_us IS NOT NULL)) ORDER BY e.at_us LIMIT {2})"""
@@ -108,6 +116,13 @@ class Retention:
         return [(ACCOUNT_FILES.format(column=column, id=id), bound) for column, id, bound in self.of_accounts]
 
     @property
+    def of_conversations(self) -> list[tuple[str, int]]:
+        """Statements that remove turns of conversations, each with its bound."""
+        bounds = [("", self.content_us)]
+        bounds += [(f"{column} = '{id}' AND", bound) for column, id, bound in self.of_accounts]
+        return [(statement.format(of=of), bound) for of, bound in bounds for statement in OF_CONVERSATIONS]
+
+    @property
     def of_content(self) -> list[tuple[str, int]]:
         """Which runs lose their texts: queries, each with its bound."""
         by_size = [] if self.bytes_per_team is None else [(MUCH_CONTENT, self.bytes_per_team)]
@@ -135,7 +150,7 @@ async def _remove(connection: PostgresConnection, items: Sequence[Retention]) ->
         await connection.execute(OLD_ANSWERS.format("$1"), now_us())
         for statement in OLD_BATCHES:
             await connection.execute(statement.format("$1"), now_us())
-        for statement, bound in items[-1].of_files:
+        for statement, bound in (*items[-1].of_files, *items[-1].of_conversations):
             await connection.execute(statement.format("$1"), bound)
         bounds = (items[-1].events_us, items[-1].content_us, STEP)
         status = await connection.execute(OLD_EVENTS.format("$1", "$2", "$3"), *bounds)
@@ -156,8 +171,8 @@ def _remove_sqlite(connection: sqlite3.Connection, items: Sequence[Retention]) -
     connection.execute(OLD_ANSWERS.format("?"), (now_us(),))
     for statement in OLD_BATCHES:
         connection.execute(statement.format("?"), (now_us(),))
-    for statement, bound in items[-1].of_files:
-        connection.execute(statement.format("?"), (bound,))
+    for statement, bound in (*items[-1].of_files, *items[-1].of_conversations):
+        connection.execute(statement.format("?1"), (bound,))
     bounds = (items[-1].events_us, items[-1].content_us, STEP)
     old = connection.execute(OLD_EVENTS.format("?", "?", "?"), bounds).rowcount
     return [removed + len(ids) + old] * len(items)

@@ -1,6 +1,7 @@
 """What the routes share: the pool of the moment, the runs under way, the records of those before."""
 
 import heapq
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
@@ -24,6 +25,7 @@ from serving.runs.answer_cache import AnswerCache, answered_by, replay
 from serving.runs.conductor_health import ConductorHealth
 from serving.runs.content import ContentJournal, kept_part
 from serving.runs.continuing import Continuing, Opener, PolicyFinder
+from serving.runs.conversations import ConversationStore, MemoryConversations
 from serving.runs.finding import ANY, Wanted
 from serving.runs.kept import KeptRuns
 from serving.runs.memory_store import MemoryStore, place
@@ -34,12 +36,22 @@ from serving.runs.store import RecordStore
 from serving.telemetry import metrics, spans
 from serving.telemetry.measurement import Measurement, Meter, of_health, of_run, report
 
+logger = logging.getLogger("podium")
+
 ReplicaCount = Callable[[], Awaitable[dict[str, dict[str, int]]]]
 """Asks for the replicas of each deployment by their state; whoever runs the service on a cluster knows."""
 
 
+TurnKeeper = Callable[[RunRecords], Awaitable[None]]
+"""Keeps what a run has come to, once it has ended or waits, where its client goes on from; once, however often told."""
+
+
 async def _no_replicas() -> dict[str, dict[str, int]]:
     return {}
+
+
+async def _no_turns(_: RunRecords) -> None:
+    pass
 
 
 class Service:
@@ -60,10 +72,15 @@ class Service:
         self.replicas: ReplicaCount = replicas or _no_replicas
         self.store: RecordStore = store or MemoryStore(lambda: self.pool.settings.limits)
         self.store.on_cancel, self.store.on_taken = self._cancel_here, self._leave
+        self.conversations: ConversationStore = MemoryConversations()
+        self.on_turn: TurnKeeper = _no_turns
         self.answers = AnswerCache(self.store, lambda: self.pool.settings)
         self.kept = KeptRuns()
-        self.continuing = Continuing(self.store, self.kept, lambda: self.pool, policies, self._recorded)
+        self.continuing = Continuing(
+            self.store, self.kept, lambda: self.pool, policies, self._recorded, self.end_turn
+        )
         self.store.on_orphan = self.continuing.take_over
+        self.store.on_stop_waiting = self._report  # else no log and no metric would know of it
         self._ledgers = ledgers
         self.conductor_health, self.readiness = ConductorHealth(), Readiness()
         self.refused: str | None = None
@@ -208,11 +225,25 @@ class Service:
 
     async def _close(self, run: Run, pool: Pool) -> None:
         """Keep the record of a run that has ended, and report it."""
+        await self.end_turn(run.records)
         await self.store.put(kept_part(run.records))
-        log(run.records)
         if pool is self.pool:
             self.conductor_health.count(run.record)
-        report(self.meter, of_run(run.records, pool.providers))
+        self._report(run.records, pool)
+
+    def _report(self, records: RunRecords, pool: Pool | None = None) -> None:
+        """Log and count a run that has ended, also one that waited for its client until it expired or was cancelled."""
+        log(records)
+        report(self.meter, of_run(records, (pool or self.pool).providers))
+
+    async def end_turn(self, records: RunRecords) -> None:
+        """A run has ended or waits: see `TurnKeeper`. An answer that was paid for is given all the same where the store
+        is away.
+        """
+        try:
+            await self.on_turn(records)
+        except PodiumError as exc:
+            logger.warning("the turn of %s was not added to its conversation: %s", records.record.id, exc)
 
     async def resume(
         self, id: str, given: Given, headers: dict[str, str], policies: Policies, request_id: str

@@ -41,6 +41,8 @@ class RecordStore(Protocol):
     """Told of a run of this replica that another one has taken over, believing this one dead."""
     on_orphan: Callable[[RunRecords], None]
     """Told of a run of a replica that ended, which this one is to continue."""
+    on_stop_waiting: Callable[[RunRecords], None]
+    """Told of a run that waited for results of tools, and expired or was cancelled."""
 
     def keep(self, id: str, seq: int = 0) -> None:
         """Before a run begins: it outlives its client and its replica, so that pieces of its answer are kept

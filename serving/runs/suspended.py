@@ -17,6 +17,10 @@ from serving.runs.tool_ids import SECRET_BYTES
 
 MOST_SECRETS = 2
 """The one that signs and the one before it."""
+SECRETS_S = 30.0
+"""How old what a replica knows of the secrets may be."""
+ROTATE_S = 2 * SECRETS_S
+"""From when on a new secret signs: every replica believes it by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +78,8 @@ DROP = {
     "postgresql": "DELETE FROM suspended_run WHERE run_id = ANY ($1::text[]) RETURNING run_id",
     "sqlite": "DELETE FROM suspended_run WHERE run_id = ? RETURNING run_id",
 }
-SECRETS = "SELECT secret FROM signing_secret ORDER BY made_us DESC LIMIT {limit}"
+SECRETS = """SELECT secret FROM (SELECT made_us, secret FROM signing_secret ORDER BY made_us DESC LIMIT {limit}) AS newest
+ORDER BY made_us > {now}, made_us DESC"""
 FIRST_SECRET = {
     "postgresql": "INSERT INTO signing_secret (name, made_us, secret) VALUES ('first', $1, $2) ON CONFLICT DO NOTHING",
     "sqlite": "INSERT INTO signing_secret (name, made_us, secret) VALUES ('first', ?, ?) ON CONFLICT DO NOTHING",
@@ -118,19 +123,19 @@ def _take_sqlite(connection: sqlite3.Connection, items: Sequence[Take]) -> list[
     return taken
 
 
-async def _expire(connection: PostgresConnection, items: Sequence[None]) -> list[int]:
+async def _expire(connection: PostgresConnection, items: Sequence[None]) -> list[list[str]]:
     async with connection.transaction():
         ids = [row["run_id"] for row in await connection.fetch(LATE.format(now=CLOCK))]
         await connection.execute(
             END.format(status="expired", now=CLOCK, ids="SELECT unnest($1::text[])"), ids
         )
-    return [len(ids)] * len(items)
+    return [ids, *([] for _ in items[1:])]
 
 
-def _expire_sqlite(connection: sqlite3.Connection, items: Sequence[None]) -> list[int]:
-    ids = connection.execute(LATE.format(now=now_us())).fetchall()
-    connection.executemany(END.format(status="expired", now=now_us(), ids="?"), ids)
-    return [len(ids)] * len(items)
+def _expire_sqlite(connection: sqlite3.Connection, items: Sequence[None]) -> list[list[str]]:
+    ids = [id for (id,) in connection.execute(LATE.format(now=now_us())).fetchall()]
+    connection.executemany(END.format(status="expired", now=now_us(), ids="?"), [(id,) for id in ids])
+    return [ids, *([] for _ in items[1:])]
 
 
 async def _drop(connection: PostgresConnection, items: Sequence[str]) -> list[bool]:
@@ -151,7 +156,7 @@ def _drop_sqlite(connection: sqlite3.Connection, items: Sequence[str]) -> list[b
 
 
 async def _secrets(connection: PostgresConnection, items: Sequence[None]) -> list[list[bytes]]:
-    query = SECRETS.format(limit=MOST_SECRETS)
+    query = SECRETS.format(limit=MOST_SECRETS, now=CLOCK)
     rows = await connection.fetch(query)
     if not rows:
         await connection.execute(FIRST_SECRET["postgresql"], now_us(), secrets.token_bytes(SECRET_BYTES))
@@ -160,7 +165,7 @@ async def _secrets(connection: PostgresConnection, items: Sequence[None]) -> lis
 
 
 def _secrets_sqlite(connection: sqlite3.Connection, items: Sequence[None]) -> list[list[bytes]]:
-    query = SECRETS.format(limit=MOST_SECRETS)
+    query = SECRETS.format(limit=MOST_SECRETS, now=now_us())
     rows = connection.execute(query).fetchall()
     if not rows:
         connection.execute(FIRST_SECRET["sqlite"], (now_us(), secrets.token_bytes(SECRET_BYTES)))
@@ -172,9 +177,9 @@ SUSPEND: Operation[SuspendWrite, Written] = Operation("run that waits", _suspend
 """Write a run down that is to wait for results of tools."""
 TAKE_SUSPENDED: Operation[Take, Taken | None] = Operation("resuming of a run", _take, _take_sqlite)
 """Take a run that waits, and become its owner; None where none of that id waits. One of several wins."""
-EXPIRE: Operation[None, int] = Operation("end of waiting", _expire, _expire_sqlite)
-"""End the runs that have waited too long; gives how many."""
+EXPIRE: Operation[None, list[str]] = Operation("end of waiting", _expire, _expire_sqlite)
+"""End the runs that have waited too long; gives their ids, each to one caller."""
 DROP_SUSPENDED: Operation[str, bool] = Operation("end of a run that waits", _drop, _drop_sqlite)
 """Cancel a run that waits; False where none of that id does."""
 READ_SECRETS: Operation[None, list[bytes]] = Operation("secret of ids", _secrets, _secrets_sqlite)
-"""The secrets that sign the ids of calls, the newest first; made where there is none."""
+"""The secrets of the ids of calls, the one that signs first; made where there is none."""

@@ -17,7 +17,7 @@ from jsonschema_rs import FancyRegexOptions, RegexOptions
 from conductor.errors import quote
 from conductor.model.answer_format import AnswerFormat
 from serving.schemas.walk import Schema
-from serving.schemas.work import unrolled
+from serving.schemas.work import unroll
 
 PATTERN_BYTES = 2_100_000
 """Of a compiled pattern."""
@@ -84,7 +84,7 @@ def _explain(schema: Schema, value: object) -> str:
     validator looks at every way through it before it says what is wrong, and tells right from wrong at once.
     """
     try:
-        compile_schema(unrolled(schema)).validate(value)
+        compile_schema(unroll(schema)).validate(value)
     except jsonschema_rs.ValidationError as exc:
         return _sentence(exc)
     return "The answer does not hold to the schema: something is wrong deep inside it."

@@ -123,7 +123,7 @@ def circles(root: Schema) -> dict[int, int]:
     return found
 
 
-def unrolled(root: Schema) -> dict[str, Any]:
+def unroll(root: Schema) -> dict[str, Any]:
     """`root` with references that lead back left open: what it says of the first level."""
     circle_of = circles(root)
 

@@ -181,7 +181,8 @@ class StoreSettings(Frozen):
     `podium.background`."""
     tools_wait_s: float = Field(default=86_400.0, gt=0)
     """How long a run waits for the results of its client's tools. While it waits its texts are kept exactly as they are,
-    because providers check that their own turns come back unchanged."""
+    because providers check that their own turns come back unchanged; so no longer than `content_days`, here or in a
+    policy."""
     content_days: float | None = Field(default=30.0, gt=0)
     """How long the texts of a run are kept: prompts, outputs, events. Its numbers stay. null: as long as those."""
     numbers_days: float | None = Field(default=400.0, gt=0)

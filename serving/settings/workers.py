@@ -127,6 +127,9 @@ class _WorkerBase(Frozen):
     """The system prompt of its calls."""
     sees_images: bool = False
     """Whether it accepts pictures."""
+    reads_pdfs: bool | None = None
+    """Whether it accepts PDFs as they are. null: what is known of its kind and model; a server behind a `base_url`
+    and a model that nobody knows do not. A vllm worker never does. Text files need nothing: every worker reads them."""
     calls_tools: bool | None = None
     """Whether it may be offered the client's tools. null: what is known of its kind and model; a model that nobody
     knows may be. A vllm worker never without its engine's `tool_call_parser`."""

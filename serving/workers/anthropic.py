@@ -27,7 +27,7 @@ from anthropic.lib.vertex import AsyncAnthropicVertex
 from anthropic.types import RawMessageStreamEvent
 
 from conductor.errors import WorkerError, WorkerUnavailable
-from conductor.model.messages import Image, Text
+from conductor.model.messages import File, Image, Text
 from conductor.model.usage import Usage
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 from serving.egress.client import guard
@@ -117,6 +117,7 @@ class AnthropicWorker:
                         finish=delta.finish or last.finish,
                         usage=delta.usage or last.usage,
                         model=delta.model or last.model,
+                        stop_sequence=delta.stop_sequence or last.stop_sequence,
                     )
                     if delta.text or delta.reasoning or delta.finish:
                         timer.hear(is_last=last.finish is not None)
@@ -215,7 +216,12 @@ class AnthropicWorker:
                 )
             case "message_delta":
                 usage = usage_of(getattr(event, "usage", None), before, check)
-                return Delta(finish=self._finish(event.delta.stop_reason), usage=usage)
+                stop: object = getattr(event.delta, "stop_sequence", None)
+                return Delta(
+                    finish=self._finish(event.delta.stop_reason),
+                    usage=usage,
+                    stop_sequence=stop if isinstance(stop, str) else None,
+                )
             case _:
                 return Delta()
 
@@ -313,13 +319,16 @@ def _has_calls(turns: list[dict[str, object]]) -> bool:
     return any(block["type"] == "tool_use" for turn in turns for block in cast(list[Any], turn["content"]))
 
 
-def _block(part: Text | Image) -> dict[str, object]:
-    if not isinstance(part, Image):
+def _block(part: Text | Image | File) -> dict[str, object]:
+    if isinstance(part, Text):
         return {"type": "text", "text": part.text}
     if not part.url.startswith("data:"):
         return {"type": "image", "source": {"type": "url", "url": part.url}}
     media_type, data = split_data_url(part.url)
-    return {"type": "image", "source": {"type": "base64", "media_type": media_type, "data": data}}
+    source = {"type": "base64", "media_type": media_type, "data": data}
+    if isinstance(part, File):
+        return {"type": "document", "title": part.name, "source": source}
+    return {"type": "image", "source": source}
 
 
 def _format(call: Call) -> dict[str, object] | None:

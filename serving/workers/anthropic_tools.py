@@ -12,11 +12,11 @@ from typing import Any, cast
 
 from anthropic.types import RawMessageStreamEvent
 
-from conductor.model.messages import Image, Message, Text, ToolCall, ToolResult
+from conductor.model.messages import File, Image, Message, Part, Text, ToolCall, ToolResult
 from serving.workers.wire_tools import WireTools, arguments_of, description_of, name_of, schema_of, wire_id
 
 Block = dict[str, Any]
-ShowPart = Callable[[Text | Image], Block]
+ShowPart = Callable[[Text | Image | File], Block]
 
 
 def tools_json(tools: WireTools) -> dict[str, object]:
@@ -67,7 +67,7 @@ def turns_json(messages: Iterable[Message], show: ShowPart) -> list[dict[str, ob
     return turns
 
 
-def _blocks(part: Text | Image | ToolCall | ToolResult, show: ShowPart) -> list[Block]:
+def _blocks(part: Part, show: ShowPart) -> list[Block]:
     match part:
         case ToolCall():
             name = name_of(part.namespace, part.name)

@@ -48,6 +48,8 @@ class Choice(msgspec.Struct):
     index: object = None
     delta: ChunkDelta | None = None
     finish_reason: str | None = None
+    stop_reason: object = None
+    """vLLM's: the stop sequence that ended the answer, or the number of a token that did."""
     text: str | None = None
     """In place of `delta`, where a text is completed."""
     logprobs: object = None

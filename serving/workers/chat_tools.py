@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from conductor.model.messages import Image, Message, Text, ToolCall, ToolResult
+from conductor.model.messages import File, Image, Message, Text, ToolCall, ToolResult
 from conductor.model.tools import Tool
 from serving.workers.chat_chunks import CallPiece, ChunkDelta
 from serving.workers.wire_tools import WireTools, arguments_text, description_of, name_of, schema_of, wire_id
@@ -47,11 +47,11 @@ def _tool_json(tool: Tool, takes_strict: bool) -> dict[str, object]:
 
 
 def messages_json(messages: Iterable[Message], content: Content) -> list[dict[str, object]]:
-    """The conversation. Pictures that tools gave come after all results of the turn, as the user's: a result is
+    """The conversation. Pictures and files that tools gave come after all results of the turn, as the user's: a result is
     words alone here.
     """
     lines: list[dict[str, object]] = []
-    shown: list[Image] = []
+    shown: list[Image | File] = []
     for message in messages:
         if message.role != "tool" and shown:
             lines.append(_pictures(shown, content))
@@ -60,7 +60,9 @@ def messages_json(messages: Iterable[Message], content: Content) -> list[dict[st
             lines.append(dict(cast(Mapping[str, object], message.native.payload)))
             continue
         lines += [_result_json(result) for result in message.tool_results]
-        shown += [part for result in message.tool_results for part in result.parts if isinstance(part, Image)]
+        shown += [
+            part for result in message.tool_results for part in result.parts if isinstance(part, Image | File)
+        ]
         if message.role != "tool":
             lines.append(_said_json(message, content))
     return [*lines, _pictures(shown, content)] if shown else lines
@@ -79,8 +81,9 @@ def _call_json(call: ToolCall) -> dict[str, object]:
 
 
 def _result_json(result: ToolResult) -> dict[str, object]:
-    has_picture = any(isinstance(part, Image) for part in result.parts)
-    text = result.text or ("(see the picture below)" if has_picture else NOTHING)
+    shows = next((each for each in result.parts if not isinstance(each, Text)), None)
+    kind = "file" if isinstance(shows, File) else "picture"
+    text = result.text or (f"(see the {kind} below)" if shows else NOTHING)
     return {
         "role": "tool",
         "tool_call_id": wire_id(result.id),
@@ -88,8 +91,9 @@ def _result_json(result: ToolResult) -> dict[str, object]:
     }
 
 
-def _pictures(shown: list[Image], content: Content) -> dict[str, object]:
-    message = Message("user", (Text("The pictures that the tools gave:"), *shown))
+def _pictures(shown: list[Image | File], content: Content) -> dict[str, object]:
+    what = "pictures" if all(isinstance(each, Image) for each in shown) else "files"
+    message = Message("user", (Text(f"The {what} that the tools gave:"), *shown))
     return {"role": "user", "content": content(message)}
 
 

@@ -27,7 +27,7 @@ from google import genai
 from google.genai import errors, types
 
 from conductor.errors import WorkerError, WorkerUnavailable
-from conductor.model.messages import Image, Text
+from conductor.model.messages import File, Image, Text
 from conductor.model.usage import Usage
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 from serving.egress.client import guard
@@ -327,8 +327,8 @@ def _has_calls(contents: list[dict[str, object]]) -> bool:
     return any("function_call" in part for each in contents for part in cast(list[Any], each["parts"]))
 
 
-def _part(part: Text | Image) -> dict[str, object]:
-    if not isinstance(part, Image):
+def _part(part: Text | Image | File) -> dict[str, object]:
+    if isinstance(part, Text):
         return {"text": part.text}
     if not part.url.startswith("data:"):
         return {"file_data": {"file_uri": part.url, "mime_type": media_type_of(part.url)}}

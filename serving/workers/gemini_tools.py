@@ -11,11 +11,11 @@ from typing import Any, cast
 
 from google.genai import types
 
-from conductor.model.messages import Image, Message, Text, ToolCall, ToolResult
+from conductor.model.messages import File, Image, Message, Text, ToolCall, ToolResult
 from serving.workers.wire_tools import WireTools, arguments_of, description_of, name_of, schema_of
 
 Part = dict[str, Any]
-ShowPart = Callable[[Text | Image], Part]
+ShowPart = Callable[[Text | Image | File], Part]
 
 
 def tools_config(tools: WireTools) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def _parts(message: Message, calls: dict[str, Part], show: ShowPart) -> list[Par
         match part:
             case ToolResult():
                 parts.append(_result(part, calls.get(part.id, {})))
-                parts += [show(each) for each in part.parts if isinstance(each, Image)]
+                parts += [show(each) for each in part.parts if not isinstance(each, Text)]
             case ToolCall():
                 called = {"name": name_of(part.namespace, part.name), "args": arguments_of(part)}
                 calls[part.id] = called

@@ -28,7 +28,7 @@ import msgspec
 import openai
 
 from conductor.errors import WorkerError, WorkerUnavailable
-from conductor.model.messages import Image, Message, Text
+from conductor.model.messages import File, Image, Message, Text
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 from serving.egress.client import guard
 from serving.workers.account import Account
@@ -264,11 +264,11 @@ class OpenAIWorker:
         return {"messages": messages_json(messages, self._content)}
 
     def _content(self, message: Message) -> object:
-        """Words as a plain string, which every server takes; parts only where the user shows a picture."""
-        if not message.has_image or message.role != "user":
+        """Words as a plain string, which every server takes; parts only where the user shows more."""
+        if message.role != "user" or not (message.has_image or message.has_pdf):
             return message.text
         try:
-            return [part_json(part) for part in message.parts if isinstance(part, Text | Image)]
+            return [part_json(part) for part in message.parts if isinstance(part, Text | Image | File)]
         except ValueError as exc:
             raise self._faults.refusal(f"was not asked: {exc}.") from exc
 
@@ -278,12 +278,14 @@ class OpenAIWorker:
             last.finish is FinishReason.CONTENT_FILTER
         )  # a refusal in words ends with "stop" all the same
         cost_usd = check.cost_usd(cost_of(chunk))
+        stop = chunk.choice.stop_reason if chunk.choice else None
         return Delta(
             finish=last.finish if refused else self._finish(chunk) or last.finish,
             usage=usage_of(chunk.usage, check) or last.usage,
             cost_usd=last.cost_usd if cost_usd is None else cost_usd,
             cost_is_bound=last.cost_is_bound or fields(chunk.podium).get("cost_is_bound") is True,
             model=chunk.model if isinstance(chunk.model, str) and chunk.model else last.model,
+            stop_sequence=stop if isinstance(stop, str) else last.stop_sequence,
         )
 
     def _finish(self, chunk: ChatChunk) -> FinishReason | None:

@@ -1,12 +1,14 @@
 """What stands in a message of OpenAI's wire, and what its answer must look like."""
 
-from conductor.model.messages import Image, Text
+from conductor.model.messages import File, Image, Text
 from conductor.model.worker import Call
 from serving.schemas.openai import response_format
 from serving.workers.images import split_data_url
 
 
-def part_json(part: Text | Image) -> dict[str, object]:
+def part_json(part: Text | Image | File) -> dict[str, object]:
+    if isinstance(part, File):
+        return {"type": "file", "file": {"filename": part.name, "file_data": part.url}}
     if isinstance(part, Image):
         if part.url.startswith("data:"):
             split_data_url(part.url)  # to refuse here what the server would refuse later

@@ -5,9 +5,7 @@ what anybody finds. A server inside one's own network (Ollama, one's own vLLM) w
 names from its neighbours and from the cloud's metadata service, and describe it.
 """
 
-from collections.abc import Iterator
-
-from conductor.model.messages import Image, Message, Part, ToolResult
+from conductor.model.messages import Image
 from conductor.model.worker import Call
 from serving.egress.reach import REQUESTS, AddressForbidden
 from serving.workers.http_errors import ErrorMapper
@@ -28,7 +26,7 @@ async def check_pictures(call: Call, host: str, fetches: bool | None, faults: Er
     Raises:
         WorkerRefused: the server would fetch a picture from inside this network.
     """
-    parts = (part for message in call.messages for part in _shown(message))
+    parts = (part for message in call.messages for part in message.all_parts)
     if all(not isinstance(part, Image) or part.url.startswith(INLINE) for part in parts):
         return
     if fetches is None:
@@ -39,14 +37,6 @@ async def check_pictures(call: Call, host: str, fetches: bool | None, faults: Er
             f"{host} is not known to be at public addresses, so it would fetch what callers name from inside a network. "
             "If it may, set `fetches_pictures: true`.",
         )
-
-
-def _shown(message: Message) -> Iterator[Part]:
-    """All parts of a message, those in results of tools included."""
-    for part in message.parts:
-        yield part
-        if isinstance(part, ToolResult):
-            yield from part.parts
 
 
 async def _is_public(host: str) -> bool:

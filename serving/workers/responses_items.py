@@ -8,7 +8,7 @@ organisation that was sent its `encrypted_content` may send it back.
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
-from conductor.model.messages import Image, Message, Text, ToolCall, ToolResult
+from conductor.model.messages import File, Image, Message, Text, ToolCall, ToolResult
 from conductor.model.tools import Tool
 from serving.workers.chat_chunks import fields
 from serving.workers.chat_tools import NOTHING
@@ -66,7 +66,7 @@ def input_json(messages: Iterable[Message], *, takes_custom: bool) -> list[Item]
             customs |= {str(item.get("call_id")) for item in own if item.get("type") == CUSTOM}
             items += own
             continue
-        said = tuple(part for part in message.parts if isinstance(part, Text | Image))
+        said = tuple(part for part in message.parts if isinstance(part, Text | Image | File))
         if said:
             items.append({"role": message.role, "content": _content(message, said)})
         for call in message.tool_calls:
@@ -76,14 +76,17 @@ def input_json(messages: Iterable[Message], *, takes_custom: bool) -> list[Item]
     return items
 
 
-def _content(message: Message, said: tuple[Text | Image, ...]) -> object:
-    """Words as a plain string, parts only where the user shows a picture."""
-    return [_part(part) for part in said] if message.role == "user" and message.has_image else message.text
+def _content(message: Message, said: tuple[Text | Image | File, ...]) -> object:
+    """Words as a plain string, parts only where the user shows more."""
+    shows_more = message.role == "user" and any(not isinstance(part, Text) for part in said)
+    return [_part(part) for part in said] if shows_more else message.text
 
 
-def _part(part: Text | Image) -> Item:
+def _part(part: Text | Image | File) -> Item:
     if isinstance(part, Text):
         return {"type": "input_text", "text": part.text}
+    if isinstance(part, File):
+        return {"type": "input_file", "filename": part.name, "file_data": part.url}
     if part.url.startswith("data:"):
         split_data_url(part.url)  # to refuse here what the server would refuse later
     return {"type": "input_image", "image_url": part.url, "detail": part.detail}
@@ -98,12 +101,12 @@ def _call(call: ToolCall, *, is_custom: bool) -> Item:
 
 def _result(result: ToolResult, *, is_custom: bool) -> Item:
     parts = (Text("The tool failed."), *result.parts) if result.is_error else result.parts
-    has_picture = any(isinstance(part, Image) for part in parts)
+    shows_more = any(not isinstance(part, Text) for part in parts)
     words = "\n".join(part.text for part in parts if isinstance(part, Text))
     return {
         "type": "custom_tool_call_output" if is_custom else "function_call_output",
         "call_id": wire_id(result.id),
-        "output": [_part(part) for part in parts] if has_picture else words or NOTHING,
+        "output": [_part(part) for part in parts] if shows_more else words or NOTHING,
     }
 
 

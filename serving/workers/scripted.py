@@ -140,7 +140,7 @@ class ScriptedWorker:
                 vectors, finish=FinishReason.STOP, usage=Usage(prompt_tokens(call), 0), model=self.model
             )
             return
-        pieces, finish = self._pieces(call, reply)
+        pieces, finish, stop = self._pieces(call, reply)
         started_s = asyncio.get_running_loop().time()
         for n, piece in enumerate(pieces):
             await self._before_token(n, started_s, reply)
@@ -158,6 +158,7 @@ class ScriptedWorker:
             model=self.model,
             tool_calls=calls,
             native=native,
+            stop_sequence=stop,
         )
 
     async def _before_token(
@@ -174,15 +175,15 @@ class ScriptedWorker:
         due_s = started_s + index / self.tokens_per_s
         await asyncio.sleep(max(0.0, due_s - asyncio.get_running_loop().time()))
 
-    def _pieces(self, call: Call, reply: ScriptedReply) -> tuple[list[Delta], FinishReason]:
-        """Thoughts and answer, token by token, cut where the call wants them cut."""
+    def _pieces(self, call: Call, reply: ScriptedReply) -> tuple[list[Delta], FinishReason, str | None]:
+        """Thoughts and answer, token by token, cut where the call wants them cut; why it ends, and at which stop sequence."""
         question = next((m.text for m in reversed(call.messages) if m.role == "user"), "")
         gave = next((m.tool_results for m in reversed(call.messages) if m.tool_results), ())
         text = reply.text.replace("{question}", question)
         text = text.replace("{results}", ", ".join(each.text for each in gave))
-        cuts = [at for at in (text.find(stop) for stop in call.sampling.stop if stop) if at >= 0]
-        if cuts:
-            text = text[: min(cuts)]
+        found = ((text.find(stop), stop) for stop in call.sampling.stop if stop and stop in text)
+        at, stop = min(found, default=(len(text), None))
+        text = text[:at]
         pieces = [Delta(reasoning=thought, model=self.model) for thought in TOKEN.findall(reply.reasoning)]
         sure = call.sampling.options.top_logprobs is not None  # as a script is of each of its words
         pieces += [
@@ -190,8 +191,8 @@ class ScriptedWorker:
             for word in TOKEN.findall(text)
         ]
         if call.sampling.max_output_tokens is not None and len(pieces) > call.sampling.max_output_tokens:
-            return pieces[: call.sampling.max_output_tokens], FinishReason.LENGTH
-        return pieces, FinishReason.STOP if cuts else reply.finish
+            return pieces[: call.sampling.max_output_tokens], FinishReason.LENGTH, None
+        return pieces, reply.finish if stop is None else FinishReason.STOP, stop
 
     def _error(self, reply: ScriptedReply) -> WorkerError:
         kind = reply.error or "unavailable"

@@ -13,7 +13,7 @@ from decimal import Decimal
 from math import isfinite
 
 from conductor.errors import quote
-from conductor.model.messages import Image
+from conductor.model.messages import File, Image
 from conductor.model.usage import FREE, Price, Usage
 from conductor.model.worker import Call, Delta, FinishReason
 from conductor.run.call_bound import input_bound
@@ -21,6 +21,8 @@ from serving.workers.output_limit import MARGIN
 
 SLACK_FACTOR = 4
 SLACK_TOKENS = 16_384
+TOKENS_PER_FILE = 2_000_000
+"""No model's context is larger: a PDF of few bytes may have many pages."""
 TOKENS_PER_IMAGE = 49_152
 """Believed of a picture: a model that counts one as 2,833 tokens and 5,667 for each of eight tiles is in use."""
 OUTPUT_SLACK_TOKENS = 256
@@ -136,8 +138,10 @@ class UsageCheck:
         """Measured once, and only where a count is large: the prompt may be."""
         if not self._most_tokens:
             longest = self._call.sampling.max_output_tokens or NO_LIMIT_TOKENS
-            pictures = sum(isinstance(part, Image) for each in self._call.messages for part in each.parts)
-            slack = SLACK_TOKENS + TOKENS_PER_IMAGE * pictures
+            parts = [part for each in self._call.messages for part in each.all_parts]
+            pictures = sum(isinstance(part, Image) for part in parts)
+            files = sum(isinstance(part, File) for part in parts)
+            slack = SLACK_TOKENS + TOKENS_PER_IMAGE * pictures + TOKENS_PER_FILE * files
             self._most_tokens = SLACK_FACTOR * (input_bound(self._call) + longest) + slack
         return self._most_tokens
 

@@ -13,6 +13,7 @@ from conductor.errors import WorkerError
 from conductor.model.answer_format import AnswerFormat
 from conductor.model.messages import Image, Message, Native, Text
 from conductor.model.operation import WireOptions
+from conductor.model.priority import Priority
 from conductor.model.tools import NO_TOOLS
 from conductor.model.usage import FREE, Price, Usage
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
@@ -54,8 +55,11 @@ class EngineCall:
     """At least one of `tools` is called, and nothing else is said."""
     parallel_calls: bool = True
     """Several may be called at once."""
+    priority: int = 0
+    """As vLLM counts: a lower number goes first."""
 
 
+PRIORITIES: dict[Priority, int] = {"interactive": 0, "batch": 1}
 UNREAD_GAP_S = 0.25
 """Interval between usage updates for unstreamed answers: rare enough to be cheap, frequent enough that an
 aborted call's tokens are known."""
@@ -80,6 +84,8 @@ class Chunk(NamedTuple):
     reasoning_tokens: int
     calls: tuple[ChunkCall, ...] = ()
     """With the last piece only, whose `finish` is then `tool_calls`."""
+    stop_sequence: str | None = None
+    """Which one ended the answer."""
 
 
 class EngineClient(Protocol):
@@ -170,7 +176,16 @@ class VllmWorker:
                     calls = tuple(tools.call("", each.name, each.arguments) for each in chunk.calls)
                     turn = Message("assistant", (Text("".join(text)), *calls)) if calls else None
                     native = self._native(turn, "".join(thoughts)) if turn else None
-                    yield Delta(chunk.text, chunk.reasoning, finish, usage, tool_calls=calls, native=native)
+                    stop = chunk.stop_sequence
+                    yield Delta(
+                        chunk.text,
+                        chunk.reasoning,
+                        finish,
+                        usage,
+                        tool_calls=calls,
+                        native=native,
+                        stop_sequence=stop,
+                    )
         except WorkerError as exc:
             exc.worker = self._name  # the engine does not know for which of its workers it was asked
             exc.args = (f"{self._name}: {exc.message}",)
@@ -209,6 +224,7 @@ class VllmWorker:
             reads_calls=tools.is_offered,
             must_call=tools.is_offered and tools.choice.mode == "required",
             parallel_calls=tools.parallel,
+            priority=PRIORITIES[call.priority],
         )
 
 
@@ -238,6 +254,6 @@ def _content(message: Message) -> str | list[dict[str, Any]]:
                 parts.append({"type": "text", "text": text})
             case Image(url=url):
                 parts.append({"type": "image_url", "image_url": {"url": url}})
-            case _:  # calls and results are lines of their own
+            case _:  # calls and results are lines of their own; an engine is shown no PDF
                 pass
     return parts

@@ -2,7 +2,7 @@
 
 import sys
 
-from tests.clients import run_agents, run_conformance, run_node, run_programs
+from tests.clients import run_agents, run_conformance, run_default, run_node, run_programs
 from tests.clients.agents import AGENTS
 from tests.clients.programs import ELSEWHERE, LUCEBENCH, NODE
 
@@ -15,7 +15,7 @@ def main(words: list[str]) -> int:
     """
     agents = {each.name for each in AGENTS}
     programs = {each.client for each in (*NODE, *ELSEWHERE, LUCEBENCH)}
-    known = agents | programs | {"node", "programs", "conformance", "--record"}
+    known = agents | programs | {"node", "default", "programs", "conformance", "--record"}
     if unknown := [word for word in words if word not in known]:
         sys.exit(f"No client is called {', '.join(unknown)}. There are {', '.join(sorted(known))}.")
     chosen, failed = {*words} - {"--record"}, 0
@@ -23,6 +23,8 @@ def main(words: list[str]) -> int:
         failed += run_agents.main(words)
     if not chosen or "node" in chosen:
         failed += run_node.main([])
+    if not chosen or "default" in chosen:
+        failed += run_default.main([])
     if not chosen or chosen & programs or "programs" in chosen:
         failed += run_programs.main([word for word in words if word in programs])
     if not chosen or "conformance" in chosen:

@@ -14,7 +14,13 @@ from tests.serving.api.served import Json
 NextUrl = Callable[[], Awaitable[str]]
 """Called before each request after the first: where the client asks now."""
 Client = Callable[[str, Json, NextUrl, str], Awaitable[Json]]
-CITY: Json = {"type": "object", "properties": {"city": {"type": "string"}}}
+CITY: Json = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "enum": ["Rome", "Oslo"]}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+"""Bounded, so that a small model whose decoding it constrains comes to an end."""
 
 
 def result(name: str, arguments: Any) -> str:
@@ -31,6 +37,12 @@ class Seen:
     def report(self, status: int = 0) -> Json:
         """As the table has it."""
         return {"text": self.text, "turns": self.turns, "status": status}
+
+
+def options(ask: Json, turn: int, most: str, forced: Any) -> Json:
+    """What a request has besides its words: `most` is the name of the bound on the answer, `forced` says "call a tool"."""
+    bound = {most: ask["most"]} if "most" in ask else {}
+    return bound | ({"tool_choice": forced} if turn < ask.get("must_call", 0) else {})
 
 
 async def chat(url: str, ask: Json, next_url: NextUrl, key: str = "none") -> Json:
@@ -50,7 +62,8 @@ async def chat(url: str, ask: Json, next_url: NextUrl, key: str = "none") -> Jso
     try:
         while True:
             async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0) as client:
-                said = await _chat_turn(client, asked, ask)
+                more = options(ask, len(seen.turns), "max_completion_tokens", "required")
+                said = await _chat_turn(client, asked | more, ask)
             if isinstance(said, str):
                 seen.text = said
                 return seen.report()
@@ -106,7 +119,8 @@ async def responses(url: str, ask: Json, next_url: NextUrl, key: str = "none") -
     try:
         while True:
             async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0) as client:
-                said = await _responses_turn(client, asked, ask)
+                more = options(ask, len(seen.turns), "max_output_tokens", "required")
+                said = await _responses_turn(client, asked | more, ask)
             if isinstance(said, str):
                 seen.text = said
                 return seen.report()
@@ -159,7 +173,8 @@ async def messages(url: str, ask: Json, next_url: NextUrl, key: str = "none") ->
     try:
         while True:
             async with anthropic.AsyncAnthropic(base_url=url, api_key=key, max_retries=0) as client:
-                said = await _messages_turn(client, asked, ask)
+                more = options(ask, len(seen.turns), "max_tokens", {"type": "any"})
+                said = await _messages_turn(client, asked | more, ask)
             if isinstance(said, str):
                 seen.text = said
                 return seen.report()

@@ -23,7 +23,9 @@ CLIENTS = (
 )  # fmt: skip
 
 
-async def ask(client: str, url: str, ask: Json, next_url: Callable[[], Awaitable[str]], key: str) -> Json:
+async def ask(
+    client: str, url: str, ask: Json, next_url: Callable[[], Awaitable[str]], key: str, within_s: float = 60
+) -> Json:
     """What the Node program saw."""
     process = await asyncio.create_subprocess_exec(
         "node", "sdks.mjs", cwd=BUILD / "node", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
@@ -33,7 +35,7 @@ async def ask(client: str, url: str, ask: Json, next_url: Callable[[], Awaitable
     process.stdin.write(json.dumps({"client": client, "url": url, "key": key, "ask": ask}).encode() + b"\n")
     seen: Json = {}
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(within_s):
             while line := (await process.stdout.readline()).decode().strip():
                 if line == "next":
                     process.stdin.write((await next_url()).encode() + b"\n")

@@ -12,8 +12,12 @@ globalThis.AI_SDK_LOG_WARNINGS = false;
 const lines = readline.createInterface({ input: process.stdin })[Symbol.asyncIterator]();
 const read = async () => (await lines.next()).value;
 const next = async () => { console.log('next'); return read(); };
-const CITY = { type: 'object', properties: { city: { type: 'string' } } };
+const CITY = {
+  type: 'object', properties: { city: { type: 'string', enum: ['Rome', 'Oslo'] } }, required: ['city'], additionalProperties: false };
 const result = (name, args) => `${name} of ${args.city}`;
+// What a request has besides its words: `most` is the name of the bound on the answer, `forced` says "call a tool".
+const options = (ask, turn, most, forced) => (
+  { ...(ask.most && { [most]: ask.most }), ...(turn < (ask.must_call ?? 0) && { tool_choice: forced }) });
 const firstWord = text => text.trim().split(/\s+/)[0];
 
 async function chat(url, key, ask, seen) {
@@ -23,13 +27,14 @@ async function chat(url, key, ask, seen) {
   if (ask.tools.length) body.tools = ask.tools.map(name => ({ type: 'function', function: { name, parameters: CITY } }));
   if (ask.schema) body.response_format = { type: 'json_schema', json_schema: { name: 'it', strict: true, schema: ask.schema } };
   for (;;) {
+    const asked = { ...body, ...options(ask, seen.turns.length, 'max_completion_tokens', 'required') };
     const client = new OpenAI({ baseURL: `${url}/v1`, apiKey: key, maxRetries: 0 });
     if (ask.leave)
-      for await (const chunk of await client.chat.completions.create({ ...body, stream: true }))
+      for await (const chunk of await client.chat.completions.create({ ...asked, stream: true }))
         if (chunk.choices[0]?.delta.content) return firstWord(chunk.choices[0].delta.content);
     const said = ask.stream
-      ? await client.chat.completions.stream(body).finalMessage()
-      : (await client.chat.completions.create(body)).choices[0].message;
+      ? await client.chat.completions.stream(asked).finalMessage()
+      : (await client.chat.completions.create(asked)).choices[0].message;
     if (!said.tool_calls?.length) return said.content;
     seen.turns.push(said.tool_calls.map(call => call.function.name));
     body.messages.push(said, ...said.tool_calls.map(call => (
@@ -45,11 +50,12 @@ async function responses(url, key, ask, seen) {
   if (ask.tools.length) body.tools = ask.tools.map(name => ({ type: 'function', name, parameters: CITY }));
   if (ask.schema) body.text = { format: { type: 'json_schema', name: 'it', strict: true, schema: ask.schema } };
   for (;;) {
+    const asked = { ...body, ...options(ask, seen.turns.length, 'max_output_tokens', 'required') };
     const client = new OpenAI({ baseURL: `${url}/v1`, apiKey: key, maxRetries: 0 });
     if (ask.leave)
-      for await (const event of await client.responses.create({ ...body, stream: true }))
+      for await (const event of await client.responses.create({ ...asked, stream: true }))
         if (event.type === 'response.output_text.delta') return firstWord(event.delta);
-    const said = ask.stream ? await client.responses.stream(body).finalResponse() : await client.responses.create(body);
+    const said = ask.stream ? await client.responses.stream(asked).finalResponse() : await client.responses.create(asked);
     const calls = said.output.filter(item => item.type === 'function_call');
     if (!calls.length) return said.output_text;
     seen.turns.push(calls.map(call => call.name));
@@ -66,11 +72,12 @@ async function messages(url, key, ask, seen) {
   if (ask.tools.length) body.tools = ask.tools.map(name => ({ name, input_schema: CITY }));
   if (ask.schema) body.output_config = { format: { type: 'json_schema', schema: ask.schema } };
   for (;;) {
+    const asked = { ...body, ...options(ask, seen.turns.length, 'max_tokens', { type: 'any' }) };
     const client = new Anthropic({ baseURL: url, apiKey: key, maxRetries: 0 });
     if (ask.leave)
-      for await (const event of await client.messages.create({ ...body, stream: true }))
+      for await (const event of await client.messages.create({ ...asked, stream: true }))
         if (event.type === 'content_block_delta' && event.delta.type === 'text_delta') return firstWord(event.delta.text);
-    const said = ask.stream ? await client.messages.stream(body).finalMessage() : await client.messages.create(body);
+    const said = ask.stream ? await client.messages.stream(asked).finalMessage() : await client.messages.create(asked);
     const calls = said.content.filter(block => block.type === 'tool_use');
     if (!calls.length) return said.content.map(block => block.text ?? '').join('');
     seen.turns.push(calls.map(call => call.name));
@@ -93,7 +100,9 @@ const withAiSdk = make => async (url, key, ask, seen) => {
   const leave = new AbortController();
   const options = {
     model: make({ baseURL: `${url}/v1`, apiKey: key, fetch: fetchNext, name: 'podium', supportsStructuredOutputs: true }, ask.model),
-    messages: [{ role: 'user', content }], maxRetries: 0, stopWhen: stepCountIs(20), abortSignal: leave.signal,
+    messages: [{ role: 'user', content }], maxRetries: 0, stopWhen: stepCountIs(20), maxOutputTokens: ask.most,
+    prepareStep: ({ stepNumber }) => ({ toolChoice: stepNumber < (ask.must_call ?? 0) ? 'required' : 'auto' }),
+    abortSignal: leave.signal,
     tools: Object.fromEntries(ask.tools.map(name => [name, tool({ inputSchema: jsonSchema(CITY), execute: args => result(name, args) })])),
   };
   if (ask.schema) options.output = Output.object({ schema: jsonSchema(ask.schema) });

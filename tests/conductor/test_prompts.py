@@ -17,12 +17,13 @@ from conductor.errors import InvalidPlan, Reason
 from conductor.model.messages import Image, Message, Text
 from conductor.model.pool_member import PoolMember
 from conductor.model.usage import FREE, Price
+from conductor.plan.attachments import NO_IMAGE
 from conductor.plan.formats import parser
 from conductor.plan.grammars import grammar
 from conductor.plan.instructions import Layout, instructions
 from conductor.plan.marks import read_marked
 from conductor.plan.plan import Plan, Step
-from conductor.plan.prompts import ANSWER, NO_IMAGE, Prompts, read_assignment, work
+from conductor.plan.prompts import ANSWER, Prompts, read_assignment, work
 from tests.conductor.plans import NAMES, plans
 from tests.conductor.team import Player
 from tests.conftest import ROOT

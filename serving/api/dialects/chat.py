@@ -41,6 +41,7 @@ class ChatDialect(Dialect):
             include_usage=request.stream_options is not None and request.stream_options.include_usage,
             tools=tools,
             answer_format=read_format(request.response_format),
+            priority=request.priority,
             n=request.n or 1,
             left_out=(*left_out, *request.noted),
         )

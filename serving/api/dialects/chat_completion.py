@@ -7,6 +7,7 @@ from serving.api.dialect import CallId
 from serving.api.dialects.chat_logprobs import logprobs_json
 from serving.api.dialects.chat_tools import call_json
 from serving.api.record_json import model_name, summary, usage
+from serving.api.service_tier import tier_of
 
 Json = dict[str, Any]
 
@@ -34,6 +35,7 @@ def completion(records: RunRecords, call_id: CallId, *, trace: bool) -> Json:
         "created": int(record.created),
         "model": model_name(record),
         "choices": [choice],
+        "service_tier": tier_of(record.task.priority),
         "usage": usage(record),
         "podium": summary(record, records.inner, trace=trace),
     }

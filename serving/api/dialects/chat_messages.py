@@ -1,8 +1,8 @@
 """A turn of OpenAI's chat as a `Message`."""
 
 from conductor.errors import BadTask
-from conductor.model.messages import Image, Message, Part, Text, ToolCall, ToolResult
-from serving.api.dialects.chat_schema import ChatMessage, ImagePart, RefusalPart
+from conductor.model.messages import File, Image, Message, Part, Text, ToolCall, ToolResult
+from serving.api.dialects.chat_schema import ChatMessage, ContentPart, FilePart, ImagePart, RefusalPart
 
 SHOWS_PICTURES = ("user", "tool")
 """The roles of messages that may hold some."""
@@ -37,7 +37,7 @@ def _result(index: int, message: ChatMessage) -> ToolResult:
     if message.tool_call_id is None:
         place = f"messages[{index}].tool_call_id"
         raise BadTask(f"{place} is missing: the id of the call that this is the result of.", param=place)
-    parts = tuple(part for part in _parts(index, message) if isinstance(part, Text | Image))
+    parts = tuple(part for part in _parts(index, message) if isinstance(part, Text | Image | File))
     return ToolResult(message.tool_call_id, parts)
 
 
@@ -49,9 +49,23 @@ def _parts(index: int, message: ChatMessage) -> tuple[Part, ...]:
         place = f"messages[{index}].content[{number}]"
         if isinstance(part, ImagePart) and message.role not in SHOWS_PICTURES:
             raise BadTask(f"{place}: only messages of the user and of tools can show pictures.", param=place)
+        if isinstance(part, FilePart) and message.role not in SHOWS_PICTURES:
+            raise BadTask(f"{place}: only messages of the user and of tools can hold files.", param=place)
         if isinstance(part, RefusalPart) and message.role != "assistant":
             raise BadTask(f"{place}: only messages of the assistant can be refusals.", param=place)
     return tuple(
-        Image(part.image_url.url, part.image_url.detail) if isinstance(part, ImagePart) else Text(part.text)
-        for part in message.content
+        _part(part, f"messages[{index}].content[{number}]") for number, part in enumerate(message.content)
     )
+
+
+def _part(part: ContentPart, place: str) -> Part:
+    match part:
+        case ImagePart():
+            return Image(part.image_url.url, part.image_url.detail)
+        case FilePart():
+            try:
+                return part.file.to_file()
+            except ValueError as exc:
+                raise BadTask(f"{place}.file.file_data: {exc}.", param=f"{place}.file.file_data") from exc
+        case _:
+            return Text(part.text)

@@ -5,6 +5,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from conductor.model.operation import TokenBias, WireOptions
+from conductor.model.priority import Priority
+from serving.api.service_tier import priority_of
 
 MOST_CHOICES = 8
 MOST_BIASES = 1024
@@ -57,6 +59,19 @@ class ChatOptionFields(WireFields):
         )
 
 
+class TierFields(BaseModel):
+    """How soon the answer is wanted."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
+
+    service_tier: Any = None
+
+    @property
+    def priority(self) -> Priority:
+        """See `priority_of`."""
+        return priority_of(self.service_tier)
+
+
 class NotedFields(BaseModel):
     """Fields that change no answer."""
 
@@ -68,7 +83,6 @@ class NotedFields(BaseModel):
     prompt_cache_options: Any = None
     prompt_cache_retention: Any = None
     safety_identifier: Any = None
-    service_tier: Any = None
     store: Any = None
     user: Any = None
 

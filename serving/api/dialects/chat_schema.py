@@ -16,8 +16,10 @@ from pydantic import (
     model_validator,
 )
 
+from conductor.model.messages import File
+from serving.api.attachments import kept_file, to_file
 from serving.api.dialects.chat_format import ResponseFormat
-from serving.api.dialects.chat_options import MOST_CHOICES, ChatOptionFields, NotedFields
+from serving.api.dialects.chat_options import MOST_CHOICES, ChatOptionFields, NotedFields, TierFields
 from serving.api.dialects.chat_tools import MessageTools, ToolFields
 from serving.api.dialects.chat_unserved import (
     LEGACY_ROLE,
@@ -86,20 +88,47 @@ class RefusalPart(_Ignoring):
         return self.refusal
 
 
+class ChatFile(_Ignoring):
+    """OpenAI's file: itself, or the id of one that was uploaded."""
+
+    file_data: str | None = None
+    file_id: str | None = Field(default=None, min_length=1, max_length=128)
+    filename: str | None = None
+
+    @model_validator(mode="after")
+    def _holds_a_file(self) -> "ChatFile":
+        if (self.file_data is None) == (self.file_id is None):
+            raise ValueError("give either file_data or file_id")
+        return self
+
+    def to_file(self) -> File:
+        """It. ValueError: it is none that is taken."""
+        if self.file_data is not None:
+            return to_file(self.filename, self.file_data)
+        return kept_file(self.file_id or "", self.filename)
+
+
+class FilePart(_Ignoring):
+    """OpenAI's file part."""
+
+    type: Literal["file"]
+    file: ChatFile
+
+
 class UnservedPart(_Ignoring):
     """OpenAI's parts that no worker is shown yet; one is never made."""
 
-    type: Literal["input_audio", "file"]
+    type: Literal["input_audio"]
     text: str = ""
 
     @model_validator(mode="before")
     @classmethod
     def _refuse(cls, _: Any) -> Any:
-        raise ValueError("is not served yet. Send text or pictures, or ask a model's own API")
+        raise ValueError("is not served yet. Send text, pictures or files, or ask a model's own API")
 
 
 ContentPart = Annotated[
-    TextPart | ImagePart | RefusalPart | UnservedPart,
+    TextPart | ImagePart | FilePart | RefusalPart | UnservedPart,
     Field(discriminator="type"),
 ]
 
@@ -133,7 +162,7 @@ StopSequences = (
 )
 
 
-class ChatRequest(ToolFields, ChatOptionFields, NotedFields, UnservedFields):
+class ChatRequest(ToolFields, ChatOptionFields, TierFields, NotedFields, UnservedFields):
     """The body of `POST /v1/chat/completions` and `POST /v1/plans`."""
 
     model: str

@@ -25,7 +25,7 @@ from conductor.run.record import RunRecords
 from conductor.run.run import Run
 from serving.api.dialect import CallId, Dialect
 from serving.api.dialects.chat_errors import chat_error_body
-from serving.api.dialects.chat_options import MOST_CHOICES, NotedFields, WireFields
+from serving.api.dialects.chat_options import MOST_CHOICES, NotedFields, TierFields, WireFields
 from serving.api.dialects.chat_schema import StopSequences, StreamOptions
 from serving.api.dialects.chat_stream import ChatEncoder
 from serving.api.dialects.prompts import Texts, messages
@@ -38,7 +38,7 @@ USUAL_TOKENS = 16
 """OpenAI's default of `max_tokens`."""
 
 
-class CompletionRequest(WireFields, NotedFields):
+class CompletionRequest(WireFields, TierFields, NotedFields):
     """The body of `POST /v1/completions`."""
 
     model: str
@@ -97,6 +97,7 @@ class CompletionsDialect(Dialect):
             operation="text_completion",
             n=request.n or 1,
             more=tuple((each,) for each in more),
+            priority=request.priority,
             left_out=request.noted,
         )
 

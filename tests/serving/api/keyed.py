@@ -14,6 +14,7 @@ from serving.accounts.directory import Directory
 from serving.accounts.keys import ApiKey
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import Address, sqlite_address
+from serving.runs.database_conversations import DatabaseConversations
 from serving.settings.settings import parse
 from tests.serving.api.served import Json, Served, served, team
 
@@ -64,6 +65,7 @@ async def keyed(place: Path | Address, settings: Json | None = None, **environ: 
         checked = parse(settings or team())
         ledgers = AccountLedgers(store, checked.store.when_away)
         async with served(checked, environ, directory=directory, ledgers=ledgers) as api:
+            api.service.conversations = DatabaseConversations(store)
             yield Keyed(api, directory, store, secrets, ids)
             await api.service.pool.aclose()
     finally:

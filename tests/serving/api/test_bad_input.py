@@ -52,7 +52,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         parts({"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}),
         "messages[0].content[0].input_audio",
     ),
-    "a file": (parts({"type": "file", "file": {"file_id": "f"}}), "messages[0].content[0].file"),
+    "a file of nothing": (parts({"type": "file", "file": {"filename": "f"}}), "messages[0].content[0].file"),
     "a refusal of the user": (parts({"type": "refusal", "refusal": "no"}), "messages[0].content[0]"),
     "a refusal without words": (parts({"type": "refusal"}), "messages[0].content[0].refusal"),
     "a part of no sort": (parts({"type": "audio"}), "messages[0].content[0]"),
@@ -193,11 +193,10 @@ async def test_the_sdk_raises_bad_input_as_its_own_errors():
     assert "mini" in unknown.value.message, "it says which there are"
 
 
-async def test_sound_and_files_are_said_to_be_not_served_yet():
+async def test_sound_is_said_to_be_not_served_yet():
     async with served(team()) as api:
-        for sort in ("input_audio", "file"):
-            error = (await api.post(parts({"type": sort, sort: {}}))).json()["error"]
-            assert error["message"].startswith(f"messages[0].content[0].{sort}: is not served yet."), error
+        error = (await api.post(parts({"type": "input_audio", "input_audio": {}}))).json()["error"]
+        assert error["message"].startswith("messages[0].content[0].input_audio: is not served yet."), error
 
 
 async def test_a_picture_without_a_detail_and_an_answer_that_is_a_refusal_are_taken():

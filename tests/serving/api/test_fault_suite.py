@@ -2,12 +2,16 @@
 
 import asyncio
 
-from tests.serving.api.provider_faults import CASES, see_everything
+import pytest
+
+from tests.serving.api.play_faults import see_everything
+from tests.serving.api.provider_faults import CASES
 from tests.serving.api.served import left_tasks
 from tests.serving.spans import SPANS
 from tests.serving.states import until
 
 
+@pytest.mark.timeout(400)
 async def test_every_fault_of_a_provider_ends_as_expected_in_every_position():
     assert len(CASES) >= 60
     seen = await asyncio.wait_for(see_everything(half=True), 300)

@@ -17,6 +17,7 @@ from serving.api.app import build_api
 from serving.api.authentication import Authentication, read_credential
 from serving.batches.model import Batch, File
 from serving.pool import build_pool
+from serving.runs.conversations import new_conversation
 from serving.runs.service import Service
 from serving.settings.settings import parse
 from tests.serving.api import access_table
@@ -29,6 +30,7 @@ ASKED: Json = {"model": "mini", "input": "Why is the sky blue?"}
 
 
 FILE, WORK = f"file-{'0' * 32}", f"batch_{'0' * 32}"
+CONVERSATION, ITEM = "conv_1", "msg_1"
 BATCH = {"input_file_id": FILE, "endpoint": CHAT, "completion_window": "24h"}
 
 
@@ -71,6 +73,19 @@ TABLE = (
     Asked(
         "DELETE", "/v1/responses/{response_id}", (*OF_MY_TEAM_TO_READ_AND_RUN[:-1], 404)
     ),  # it is gone by then
+    Asked("POST", "/v1/conversations", RUNS, {}),
+    Asked("GET", "/v1/conversations/{conversation_id}", OF_MY_TEAM),
+    Asked("POST", "/v1/conversations/{conversation_id}", OF_MY_TEAM_TO_READ_AND_RUN, {"metadata": {}}),
+    Asked("POST", "/v1/conversations/{conversation_id}/items", OF_MY_TEAM_TO_READ_AND_RUN, {"items": []}),
+    Asked("GET", "/v1/conversations/{conversation_id}/items", OF_MY_TEAM),
+    Asked("GET", "/v1/conversations/{conversation_id}/items/{item_id}", OF_MY_TEAM),
+    Asked("POST", "/v1/responses", OF_MY_TEAM_TO_READ_AND_RUN, ASKED | {"conversation": CONVERSATION}),
+    Asked(
+        "DELETE",
+        "/v1/conversations/{conversation_id}/items/{item_id}",
+        (*OF_MY_TEAM_TO_READ_AND_RUN[:-1], 404),
+    ),
+    Asked("DELETE", "/v1/conversations/{conversation_id}", (*OF_MY_TEAM_TO_READ_AND_RUN[:-1], 404)),
     Asked("POST", "/v1/plans", RUNS, ASK),
     Asked("GET", "/v1/workflows", READS),
     Asked("GET", "/v1/workflows/{id}", OF_MY_TEAM),
@@ -154,6 +169,12 @@ async def add_file_and_batch(it: Keyed) -> None:
     await store.add(Batch(WORK, account, "", "completed", FILE, CHAT, {}, 1, 1, later_us))
 
 
+async def add_conversation(it: Keyed) -> None:
+    store, account = it.api.service.conversations, Account(it.ids["mine"], it.ids["search"])
+    await store.create(new_conversation(CONVERSATION, account, {}))
+    await store.append(CONVERSATION, [{"id": ITEM, "type": "message", "role": "user", "content": "Hi."}])
+
+
 async def send(it: Keyed, who: str | None, asked: Asked, path: str) -> httpx2.Response:
     if (asked.method, path) != ("POST", "/v1/files"):
         return await it.ask(who, asked.method, path, asked.body, asked.headers)
@@ -166,6 +187,7 @@ async def test_every_route_gives_every_sort_of_key_what_it_may_have_and_nothing_
     spare = (await it.directory.create_key("spare"))[1].id
     response = (await it.ask("mine", "POST", "/v1/responses", ASKED)).json()["id"]
     await add_file_and_batch(it)
+    await add_conversation(it)
     names = {
         "name:path": "mini",
         "id": id,
@@ -174,6 +196,8 @@ async def test_every_route_gives_every_sort_of_key_what_it_may_have_and_nothing_
         "key": spare,
         "file": FILE,
         "batch": WORK,
+        "conversation_id": CONVERSATION,
+        "item_id": ITEM,
     }
     seen: dict[tuple[str, str], tuple[int, ...]] = {}
     for asked in (*TABLE, *BESIDES):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from conductor.errors import WorkerUnavailable
@@ -217,14 +217,19 @@ async def pieces(texts: list[str], finish: FinishReason = FinishReason.LENGTH) -
 TEXT = st.text("abE", max_size=12)
 
 
+@example(["E", "b", "E"], ["b", "EbE"])
+@example(["EbE"], ["b", "EbE"])
 @given(st.lists(TEXT, max_size=6), st.lists(st.text("abE", min_size=1, max_size=3), min_size=1, max_size=3))
 async def test_an_answer_ends_before_the_first_stop_sequence_however_it_arrives(
     texts: list[str], stops: list[str]
 ):
     whole = "".join(texts)
-    cut = min([at for stop in stops if (at := whole.find(stop)) >= 0], default=None)
+    ends = [(at + len(stop), at) for stop in stops if (at := whole.find(stop)) >= 0]
+    cut = min(ends)[1] if ends else None  # the one that is complete first
     deltas = [delta async for delta in cut_at(stops, pieces(texts))]
     assert "".join(delta.text for delta in deltas) == whole[:cut]
+    told = [delta.stop_sequence for delta in deltas if delta.stop_sequence]
+    assert [whole.find(stop) for stop in told] == ([] if cut is None else [cut])
     assert [delta.finish for delta in deltas if delta.finish] == [
         FinishReason.LENGTH if cut is None else FinishReason.STOP
     ]

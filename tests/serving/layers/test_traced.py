@@ -50,6 +50,7 @@ async def test_a_span_says_who_was_asked_for_what_and_what_it_took():
         "gen_ai.response.finish_reasons": ("stop",), "gen_ai.response.time_to_first_chunk": span.attributes[spans.FIRST_CHUNK_S],
         "gen_ai.usage.input_tokens": 10, "gen_ai.usage.output_tokens": 4, "gen_ai.usage.cache_read.input_tokens": 3,
         "gen_ai.usage.reasoning.output_tokens": 2, "podium.worker": "w", "podium.plan": 0, "podium.attempt": 1,
+        "podium.priority": "interactive",
         "podium.cost_usd": pytest.approx(0.000018),
     }  # fmt: skip
     assert span.status.status_code is StatusCode.UNSET

@@ -12,6 +12,7 @@ from serving.accounts.directory import Directory
 from serving.accounts.replica_store import ReplicaStore
 from serving.batches.database_store import DatabaseBatchStore
 from serving.database.address import Address
+from serving.runs.database_conversations import DatabaseConversations
 from serving.runs.database_store import DatabaseStore
 from serving.settings.sections import LimitSettings
 from tests.serving.api.served import Json, Served, served, team
@@ -64,5 +65,6 @@ async def replicas(
                     batch_store=DatabaseBatchStore(store),
                 )
             )
+            api.service.conversations = DatabaseConversations(store)
             running.append(Replica(api, store, records))
         yield running

@@ -7,9 +7,9 @@ import httpx2
 import pytest
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
-from conductor.model.messages import Image, Message, Text
+from conductor.model.messages import File, Image, Message, Text
 from conductor.model.usage import Usage
-from conductor.model.worker import Call, Delta, Grammar, Sampling
+from conductor.model.worker import Call, Delta, FinishReason, Grammar, Sampling
 from serving.workers.account import Account
 from serving.workers.anthropic import AnthropicWorker, fault, thinking_for
 from serving.workers.http_errors import ErrorMapper
@@ -100,19 +100,22 @@ async def test_a_system_prompt_alone_is_asked_as_a_question():
     assert "system" not in server.body
 
 
-async def test_pictures_go_as_base64_or_as_an_address():
+async def test_pictures_and_pdfs_go_as_base64_or_as_an_address():
     parts = (
         Text("What?"),
         Image("data:image/png;base64,iVBORw0KGgo="),
         Image("https://pictures.example/cat.jpg"),
+        File("a.pdf", "data:application/pdf;base64,JVBERi0xLjc="),
     )
     async with serving(AnthropicWire()) as server:
         await ask(server, Call(messages=(Message("user", parts),)), fetches_pictures=True)
+    pdf = {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0xLjc="}
     png = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
     assert server.body["messages"][0]["content"] == [
         *words("What?"),
         {"type": "image", "source": png},
         {"type": "image", "source": {"type": "url", "url": "https://pictures.example/cat.jpg"}},
+        {"type": "document", "title": "a.pdf", "source": pdf},
     ]
 
 
@@ -159,10 +162,13 @@ async def test_a_later_count_replaces_an_earlier_one():
         "cache_creation_input_tokens": 5,
         "output_tokens": 11,
     }
-    end = wire.event("message_delta", delta={"stop_reason": "end_turn", "stop_sequence": None}, usage=usage)
+    end = wire.event(
+        "message_delta", delta={"stop_reason": "stop_sequence", "stop_sequence": "END"}, usage=usage
+    )
     async with serving(wire, Answer(instead=(*events, end, stop))) as server:
         deltas = await ask(server)
     assert deltas[-1].usage == Usage(165, 11, cached_input_tokens=20, cache_write_tokens=5)
+    assert (deltas[-1].finish, deltas[-1].stop_sequence) == (FinishReason.STOP, "END")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from google.genai import errors, types
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
-from conductor.model.messages import Image, Message, Text
+from conductor.model.messages import File, Image, Message, Text
 from conductor.model.usage import Usage
 from conductor.model.worker import Call, FinishReason, Grammar, Sampling
 from serving.workers.account import Account
@@ -74,16 +74,18 @@ async def test_neighbours_of_one_role_become_one_turn_and_a_system_prompt_alone_
         assert "systemInstruction" not in server.body
 
 
-async def test_pictures_go_as_bytes_or_as_an_address():
+async def test_pictures_and_pdfs_go_as_bytes_or_as_an_address():
     parts = (
         Text("What?"),
         Image("data:image/png;base64,iVBORw0KGgo/+A=="),
         Image("https://pictures.example/cat.webp?s=1"),
+        File("a.pdf", "data:application/pdf;base64,JVBERi0xLjc="),
     )
     async with serving(GeminiWire()) as server:
         await ask(server, Call(messages=(Message("user", parts),)), fetches_pictures=True)
-    words, png, cat = camel(server.body["contents"][0]["parts"])
+    words, png, cat, pdf = camel(server.body["contents"][0]["parts"])
     assert words == {"text": "What?"}
+    assert pdf == {"inlineData": {"mimeType": "application/pdf", "data": "JVBERi0xLjc="}}
     assert png["inlineData"]["mimeType"] == "image/png"
     assert png["inlineData"]["data"].replace("-", "+").replace("_", "/") == "iVBORw0KGgo/+A=="
     assert cat == {"fileData": {"fileUri": "https://pictures.example/cat.webp?s=1", "mimeType": "image/webp"}}

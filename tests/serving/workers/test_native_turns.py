@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from conductor.errors import WorkerRefused
-from conductor.model.messages import Image, Message, Native, Text, ToolResult
+from conductor.model.messages import File, Image, Message, Native, Text, ToolResult
 from conductor.model.tools import Tool, ToolChoice, Toolset
 from conductor.model.worker import Call, CallResult, FinishReason, Sampling, Worker
 from serving.settings.accepts import Accepts
@@ -29,6 +29,7 @@ SCHEMA = {"type": "object", "properties": {"path": {"type": "string"}}, "require
 TOOLS = Toolset((Tool("read", "Reads a file.", SCHEMA), Tool("write", "Writes a file.", SCHEMA)))
 START = (Message.of("system", "Be short."), Message.of("user", "Mend it."))
 PICTURE = Image("data:image/png;base64,aGVsbG8=")
+PDF = File("a.pdf", "data:application/pdf;base64,JVBERi0xLjc=")
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,22 @@ async def test_turns_of_tools_go_back_as_they_came(provider: Provider):
     assert [each.name for each in second.tool_calls] == ["write"]
     assert (first.finish, second.finish) == (FinishReason.TOOL_CALLS, FinishReason.TOOL_CALLS)
     assert (third.output, third.finish, third.tool_calls) == ("done", FinishReason.STOP, ())
+
+
+@each_provider
+async def test_a_pdf_goes_out_whole_the_users_and_what_a_tool_gave(provider: Provider):
+    asked = (*START[:1], Message("user", (Text("Read it."), PDF)))
+    async with asking(provider) as (worker, server):
+        first = await ask(worker, asked)
+        assert json.dumps(server.body).count("JVBERi0xLjc=") == 1
+        assistant, *given = go_on(asked, first)[len(asked) :]
+        results = (
+            Message("tool", tuple(replace(each, parts=(PDF,)) for each in message.tool_results))
+            for message in given
+        )
+        await ask(worker, (*asked, assistant, *results))
+        assert json.dumps(server.body).count("JVBERi0xLjc=") == 3
+        await worker.aclose()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @each_provider

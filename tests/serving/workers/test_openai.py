@@ -5,7 +5,7 @@ from decimal import Decimal
 import pytest
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
-from conductor.model.messages import Image, Message, Text
+from conductor.model.messages import File, Image, Message, Text
 from conductor.model.worker import Call, CallSite, Delta, FinishReason, Grammar, Sampling
 from serving.settings.accepts import Accepts
 from serving.workers.account import Account
@@ -15,6 +15,7 @@ from tests.wires.server import Answer, WireServer, serving, sse
 
 USER = Message.of("user", "What is two and two?")
 BARE = Call(messages=(USER,))
+PDF = "data:application/pdf;base64,JVBERi0xLjc="
 PNG = "data:image/png;base64,iVBORw0KGgo="
 
 
@@ -118,14 +119,16 @@ async def test_extra_body_is_laid_over_the_request():
     assert server.body["temperature"] == 1
 
 
-async def test_pictures_go_along_as_they_are():
-    parts = (Text("What is this?"), Image(PNG, "low"), Image("https://pictures.example/cat.jpg"))
+async def test_pictures_and_pdfs_go_along_as_they_are():
+    pictures = (Image(PNG, "low"), Image("https://pictures.example/cat.jpg"))
+    parts = (Text("What is this?"), *pictures, File("a.pdf", PDF))
     async with serving(OpenAIWire()) as server:
         await ask(server, Call(messages=(Message("user", parts),)), fetches_pictures=True)
     assert server.body["messages"][0]["content"] == [
         {"type": "text", "text": "What is this?"},
         {"type": "image_url", "image_url": {"url": PNG, "detail": "low"}},
         {"type": "image_url", "image_url": {"url": "https://pictures.example/cat.jpg", "detail": "auto"}},
+        {"type": "file", "file": {"filename": "a.pdf", "file_data": PDF}},
     ]
 
 
@@ -199,7 +202,7 @@ async def test_what_the_server_says_it_cost_is_read(usage: dict, told: dict, cos
     wire = OpenAIWire()
     *events, done = wire.events(Answer(text="Four."))
     end = {
-        "choices": [],
+        "choices": [{"index": 0, "delta": {}, "finish_reason": "stop", "stop_reason": "END"}],
         "model": "m",
         "usage": {"prompt_tokens": 1, "completion_tokens": 2, **usage},
         **told,
@@ -207,6 +210,7 @@ async def test_what_the_server_says_it_cost_is_read(usage: dict, told: dict, cos
     async with serving(wire, Answer(instead=(*events, sse(end), done))) as server:
         deltas = await ask(server)
     assert deltas[-1].cost_usd == cost
+    assert deltas[-1].stop_sequence == "END", "as vLLM says it"
 
 
 async def test_comments_and_chunks_without_choices_are_passed_over():

@@ -5,11 +5,14 @@ it by other means (`Native`).
 """
 
 import json
+from dataclasses import replace
+from functools import cached_property
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from conductor.model.messages import Image, Part, Text, ToolCall, ToolResult
+from conductor.model.messages import File, Image, Part, Text, ToolCall, ToolResult
+from serving.api.attachments import NO_ADDRESS, kept_file, one_line, to_file
 from serving.workers.images import split_data_url
 
 MOST_BLOCKS = 2048
@@ -137,25 +140,72 @@ class ContentSource(Ignoring):
         )
 
 
+class FileBase64(Ignoring):
+    """A file, here."""
+
+    type: Literal["base64"]
+    media_type: str = Field(max_length=128)
+    data: str = Field(min_length=1)
+
+    @cached_property
+    def file(self) -> File:
+        """It, without its title."""
+        return to_file(None, self.data, self.media_type)
+
+    @model_validator(mode="after")
+    def _holds_a_file(self) -> "FileBase64":
+        _ = self.file  # what nobody could read is rejected here, by its place
+        return self
+
+
+class KeptSource(Ignoring):
+    """A file that was uploaded."""
+
+    type: Literal["file"]
+    file_id: str = Field(min_length=1, max_length=128)
+
+
+class AddressSource(Ignoring):
+    """A file elsewhere; one is never made."""
+
+    type: Literal["url"]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse(cls, _: Any) -> Any:
+        raise ValueError(NO_ADDRESS)
+
+
 class DocumentBlock(Ignoring):
-    """A document, if it is text."""
+    """A document: text, blocks, or a file."""
 
     type: Literal["document"]
     source: Annotated[
         Annotated[PlainSource, Tag("text")]
         | Annotated[ContentSource, Tag("content")]
+        | Annotated[FileBase64, Tag("base64")]
+        | Annotated[KeptSource, Tag("file")]
+        | Annotated[AddressSource, Tag("url")]
         | Annotated[Unserved, Tag("unserved")],
-        by_type("text", "content"),
+        by_type("text", "content", "base64", "file", "url"),
     ]
     title: str | None = None
     context: str | None = None
 
     @property
-    def parts(self) -> tuple[Text | Image, ...]:
+    def parts(self) -> tuple[Text | Image | File, ...]:
         """Its title, what was said of it, and what is in it."""
-        assert not isinstance(self.source, Unserved)
+        if isinstance(self.source, FileBase64 | KeptSource):
+            said = (Text(self.context),) if self.context else ()
+            return (*said, self._file(self.source))
+        assert not isinstance(self.source, Unserved | AddressSource)
         head = "\n".join(each for each in (self.title, self.context) if each)
         return (*((Text(head),) if head else ()), *self.source.parts)
+
+    def _file(self, source: FileBase64 | KeptSource) -> File:
+        if isinstance(source, KeptSource):
+            return kept_file(source.file_id, self.title)
+        return replace(source.file, name=one_line(self.title) or source.file.name)
 
 
 class SearchResultBlock(Ignoring):
@@ -224,7 +274,7 @@ class ToolResultBlock(Ignoring):
     def parts(self) -> tuple[ToolResult, ...]:
         """It."""
         if isinstance(self.content, str):
-            given: tuple[Text | Image, ...] = (Text(self.content),) if self.content else ()
+            given: tuple[Text | Image | File, ...] = (Text(self.content),) if self.content else ()
         else:
             blocks = (block for block in self.content or () if not isinstance(block, Unserved))
             given = tuple(part for block in blocks for part in block.parts)

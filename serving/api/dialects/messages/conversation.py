@@ -6,6 +6,7 @@ from conductor.errors import BadTask, quote
 from conductor.model.messages import Message, Text, ToolResult
 from serving.api.dialects.messages.blocks import (
     SERVER_TOOLS,
+    DocumentBlock,
     ImageBlock,
     PassingBlock,
     ToolResultBlock,
@@ -28,7 +29,7 @@ def conversation(prompt: Prompt) -> dict[str, tuple[Message, ...]]:
     return {"system": _system(prompt)} | turns
 
 
-def passed_over(prompt: Prompt) -> tuple[str, ...]:
+def unshown_blocks(prompt: Prompt) -> tuple[str, ...]:
     """A line for each block that a provider's own tool has left in the conversation: nobody is shown those."""
     return tuple(
         f"messages[{index}].content[{number}] is shown to nobody: a block of type {quote(block.type)}."
@@ -72,5 +73,7 @@ def _check(index: int, message: MessageParam) -> None:
             raise BadTask(f"{place}: only messages of the assistant can call tools.", param=place)
         if isinstance(block, ToolResultBlock) and message.role != "user":
             raise BadTask(f"{place}: only messages of the user can hold results of tools.", param=place)
+        if isinstance(block, DocumentBlock) and message.role != "user":
+            raise BadTask(f"{place}: only messages of the user can hold documents.", param=place)
         if isinstance(block, ImageBlock) and message.role != "user":
             raise BadTask(f"{place}: only messages of the user can show pictures.", param=place)

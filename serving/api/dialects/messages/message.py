@@ -22,7 +22,7 @@ STOP_REASONS = {
     FinishReason.CONTENT_FILTER: "refusal",
     FinishReason.TOOL_CALLS: "tool_use",
 }
-"""Anthropic's word for why a model stopped. Workers do not say which stop sequence it was."""
+"""Anthropic's word for why a model stopped, where no stop sequence is known: see `stop_of`."""
 
 
 def message(records: RunRecords, call_id: CallId, thoughts: str, *, trace: bool) -> Json:
@@ -41,13 +41,22 @@ def message(records: RunRecords, call_id: CallId, thoughts: str, *, trace: bool)
     if said := record.shown:
         content.append({"type": "text", "text": said, "citations": NO_CITATIONS})
     content += [tool_use(call_id, pending) | {"input": _input(pending.call)} for pending in record.pending]
-    reason = "tool_use" if record.pending else STOP_REASONS[record.finish]
     return head(record) | {
         "content": content,
-        "stop_reason": reason,
+        **stop_of(record),
         "usage": usage(record),
         "podium": summary(record, records.inner, trace=trace),
     }
+
+
+def stop_of(record: Record) -> Json:
+    """Why a message ends. A stop sequence that was not asked for is a worker's own, and none of its client's."""
+    if record.pending:
+        return {"stop_reason": "tool_use", "stop_sequence": None}
+    stop = record.answering.stop_sequence if record.answering else None
+    if record.finish is FinishReason.STOP and stop in record.task.sampling.stop:
+        return {"stop_reason": "stop_sequence", "stop_sequence": stop}
+    return {"stop_reason": STOP_REASONS[record.finish], "stop_sequence": None}
 
 
 def head(record: Record) -> Json:
@@ -82,7 +91,7 @@ def usage(record: Record) -> Json:
         },
         "output_tokens_details": {"thinking_tokens": said.reasoning_tokens},
         "server_tool_use": None,
-        "service_tier": "standard",
+        "service_tier": "batch" if record.task.priority == "batch" else "standard",
         "inference_geo": None,
     }
 

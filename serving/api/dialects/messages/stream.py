@@ -21,10 +21,10 @@ from serving.api.dialects.chat_stream import in_words
 from serving.api.dialects.messages.errors import messages_error_body
 from serving.api.dialects.messages.message import (
     NO_CITATIONS,
-    STOP_REASONS,
     head,
     input_json,
     signature,
+    stop_of,
     tool_use,
     usage,
 )
@@ -66,10 +66,10 @@ class MessagesEncoder:
             case AnswerDelta(text=text, reasoning=reasoning):
                 self._answering = True
                 return self._think(reasoning) + self._say(text)
-            case RunFinished(finish=finish):
-                return self._close() + self._end(STOP_REASONS[finish])
+            case RunFinished():
+                return self._close() + self._end()
             case RunSuspended(calls=calls):
-                return self._close() + b"".join(map(self._call, calls)) + self._end("tool_use")
+                return self._close() + b"".join(map(self._call, calls)) + self._end()
             case RunFailed(failure=failure):
                 return _frame("error", messages_error_body(failure, self._run.record.id))
             case RunCancelled():
@@ -131,16 +131,11 @@ class MessagesEncoder:
     def _stop(self) -> bytes:
         return _frame("content_block_stop", {"index": self._index})
 
-    def _end(self, reason: str) -> bytes:
+    def _end(self) -> bytes:
         records = self._run.records
         taken = usage(records.record)
         last = {
-            "delta": {
-                "stop_reason": reason,
-                "stop_sequence": None,
-                "stop_details": None,
-                "container": None,
-            },
+            "delta": stop_of(records.record) | {"stop_details": None, "container": None},
             "usage": {name: taken[name] for name in IN_DELTA},
             "podium": record_json.summary(records.record, records.inner, trace=self._podium.trace),
         }

@@ -27,6 +27,7 @@ from serving.api.dialects.responses.schema import (
 from serving.api.dialects.responses.stream import ResponsesEncoder, show
 from serving.api.dialects.responses.tools import read_tools
 from serving.api.request import ApiRequest, Podium
+from serving.api.service_tier import priority_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class ResponsesDialect(Dialect):
             include_usage=True,
             tools=tools,
             answer_format=_answer_format(sent.text.format),
+            priority=priority_of(sent.service_tier),
             left_out=(*left_out, *transcript.left_out),
             sent=sent,
         )
@@ -73,7 +75,10 @@ class ResponsesDialect(Dialect):
         conversation, n_earlier = await conversation_of(sent, earlier)
         conversation = (*_instructions(sent), *conversation)
         return replace(
-            request, conversation=conversation, echo=echo_of(sent, request.podium.progress, n_earlier)
+            request,
+            conversation=conversation,
+            places=("input",) * len(conversation),
+            echo=echo_of(sent, request.podium.progress, n_earlier),
         )
 
     def body(self, records: RunRecords, request: ApiRequest, call_id: CallId) -> dict[str, Any]:

@@ -65,6 +65,11 @@ async def conversation_of(sent: Referred, earlier: EarlierRuns) -> tuple[tuple[M
         StoreUnavailable: the store is away.
     """
     transcript = Transcript()
+    if sent.conversation and sent.previous_response_id is not None:
+        message = "conversation: it has its own earlier turns. Leave out previous_response_id."
+        raise BadTask(message, param="conversation")
+    if sent.conversation:
+        transcript.add(answerable(await earlier.items(sent.conversation)), lambda _item, _at: ())
     if sent.previous_response_id is not None:
         transcript.messages += await _turns_before(sent.previous_response_id, earlier)
     n_earlier = len(transcript.messages)
@@ -73,6 +78,18 @@ async def conversation_of(sent: Referred, earlier: EarlierRuns) -> tuple[tuple[M
     if not transcript.messages:
         raise BadTask("input: there is nothing in it to answer. Send at least one message.", param="input")
     return tuple(transcript.messages), n_earlier
+
+
+def answerable(items: Sequence[Json]) -> list[Json]:
+    """`items` without results of calls that are not among them: what is old or was deleted is gone alone."""
+    calls = {
+        item["call_id"] for item in items if str(item.get("type")).endswith("_call") and "call_id" in item
+    }
+    return [
+        item
+        for item in items
+        if not str(item.get("type")).endswith("_output") or item.get("call_id") in calls
+    ]
 
 
 async def _turns_before(response: str, earlier: EarlierRuns) -> tuple[Message, ...]:
@@ -109,11 +126,11 @@ async def _find_item(id: str, earlier: EarlierRuns) -> Sequence[Message]:
 
 def show_again(records: RunRecords, call_id: CallId) -> Json:
     """A response that was given before, from its run's record alone."""
-    asked = asked_before(records)
+    asked = request_of(records)
     return show(records, asked.echo, asked.tools, asked.podium, call_id)
 
 
-def asked_before(records: RunRecords, after: int = -1) -> ApiRequest:
+def request_of(records: RunRecords, after: int = -1) -> ApiRequest:
     """The request that a run answered, as far as its answers repeat it. `after`: see `ResponseWriter`."""
     task = records.record.task
     podium = Podium(progress=task.echo["progress"])

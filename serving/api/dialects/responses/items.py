@@ -4,6 +4,7 @@ Calls of tools and their results are matched by `call_id` alone: clients do not 
 Our own reasoning items are taken back and shown to nobody: they tell of plans and progress.
 """
 
+import base64
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, cast
@@ -11,14 +12,15 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BeforeValidator, Field
 
 from conductor.errors import BadTask, quote
-from conductor.model.messages import Image, Message, Text, ToolCall, ToolResult
+from conductor.model.messages import File, Image, Message, Text, ToolCall, ToolResult
+from serving.api.attachments import NO_ADDRESS, kept_file, to_file
 from serving.api.dialects.chat_schema import MOST_PARTS, ImageUrl
 from serving.api.dialects.responses.compaction import MOST_ITEMS, unpack
 from serving.api.dialects.responses.ids import item_id, response_id
 from serving.api.dialects.responses.schema import Ignoring, read_part
 
 Json = dict[str, Any]
-Parts = list[Text | Image]
+Parts = list[Text | Image | File]
 Refer = Callable[[str, str], Sequence[Message]]
 """Gives the messages of an `item_reference`, given its id and its place."""
 HOSTED = frozenset(
@@ -43,7 +45,10 @@ class _Part(Ignoring):
     text: str | None = None
     refusal: str | None = None
     image_url: str | None = None
-    file_id: str | None = None
+    file_id: str | None = Field(default=None, max_length=128)
+    file_data: str | None = None
+    file_url: str | None = None
+    filename: str | None = None
     detail: Literal["auto", "low", "high", "original"] | None = None
 
 
@@ -108,9 +113,10 @@ class Transcript:
             self.messages.append(Message.of("user", items))
             return
         for index, item in enumerate(items):
-            self._add_item(item, f"input[{index}]", refer)
+            self.add_item(item, f"input[{index}]", refer)
 
-    def _add_item(self, item: Json, at: str, refer: Refer) -> None:
+    def add_item(self, item: Json, at: str, refer: Refer) -> None:
+        """Add one item, sent at the place `at`; raises as `add`."""
         kind = item.get("type") or ("message" if "role" in item else None)
         match kind:
             case "message":
@@ -143,9 +149,9 @@ class Transcript:
         parts = _parts(item.content, f"{at}.content")
         if not parts and role != "assistant":
             raise BadTask(f"{at}.content is empty.", param=f"{at}.content")
-        if role != "user" and any(isinstance(part, Image) for part in parts):
+        if role != "user" and any(isinstance(part, Image | File) for part in parts):
             raise BadTask(
-                f"{at}.content: only messages of the user can show pictures.", param=f"{at}.content"
+                f"{at}.content: only messages of the user can show pictures and files.", param=f"{at}.content"
             )
         self.messages.append(Message(role, tuple(parts)))
 
@@ -171,7 +177,7 @@ def _parts(content: Content, at: str) -> Parts:
     return [_part(part, f"{at}[{index}]") for index, part in enumerate(content)]
 
 
-def _part(part: _Part, at: str) -> Text | Image:
+def _part(part: _Part, at: str) -> Text | Image | File:
     match part.type:
         case "input_text" | "output_text" | "text" | "summary_text":
             if part.text is None:
@@ -187,11 +193,32 @@ def _part(part: _Part, at: str) -> Text | Image:
             detail = "high" if part.detail == "original" else part.detail
             picture = read_part(ImageUrl, {"url": part.image_url, "detail": detail}, at)
             return Image(picture.url, picture.detail)
+        case "input_file":
+            return _file(part, at)
         case _:
             raise BadTask(
-                f"{at}.type: parts of type {quote(part.type)} are not served yet. Send text or pictures.",
+                f"{at}.type: parts of type {quote(part.type)} are not served yet. Send text, pictures or files.",
                 param=f"{at}.type",
             )
+
+
+def _file(part: _Part, at: str) -> File:
+    if part.file_url is not None:
+        raise BadTask(f"{at}.file_url: {NO_ADDRESS}.", param=f"{at}.file_url")
+    if part.file_id:
+        return kept_file(part.file_id, part.filename)
+    try:
+        return to_file(part.filename, part.file_data or "")
+    except ValueError as exc:
+        raise BadTask(f"{at}.file_data: {exc}.", param=f"{at}.file_data") from exc
+
+
+def _file_json(file: File) -> Json:
+    """A file as it is shown again: its content, as it was sent or kept."""
+    url = file.url
+    if file.text is not None:
+        url = f"data:text/plain;base64,{base64.b64encode(file.text.encode()).decode()}"
+    return {"type": "input_file", "filename": file.name, "file_data": url}
 
 
 def items_of(message: Message, index: int, run_id: str, part: int, custom: Collection[str]) -> list[Json]:
@@ -212,6 +239,8 @@ def items_of(message: Message, index: int, run_id: str, part: int, custom: Colle
                 content.append(_text_json(each, message.role))
             case Image():
                 content.append({"type": "input_image", "image_url": each.url, "detail": each.detail})
+            case File():
+                content.append(_file_json(each))
             case ToolCall():
                 items.append(call_item(each, each.id))
             case ToolResult():
@@ -247,13 +276,18 @@ def call_item(call: ToolCall, call_id: str) -> Json:
     return kind | namespace | {"status": "completed"}
 
 
+def _result_part(part: Text | Image | File) -> Json:
+    match part:
+        case Text():
+            return {"type": "input_text", "text": part.text}
+        case Image():
+            return {"type": "input_image", "image_url": part.url, "detail": part.detail}
+        case File():
+            return _file_json(part)
+
+
 def _result_item(result: ToolResult, *, is_custom: bool) -> Json:
-    parts = [
-        {"type": "input_text", "text": part.text}
-        if isinstance(part, Text)
-        else {"type": "input_image", "image_url": part.url, "detail": part.detail}
-        for part in result.parts
-    ]
+    parts = [_result_part(part) for part in result.parts]
     is_text = all(isinstance(part, Text) for part in result.parts)
     return {
         "type": "custom_tool_call_output" if is_custom else "function_call_output",

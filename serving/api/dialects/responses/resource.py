@@ -12,6 +12,7 @@ from conductor.run.record import Record, RunRecords
 from conductor.run.turns import Segment
 from serving.api import record_json
 from serving.api.dialects.responses.schema import ResponsesRequest
+from serving.api.service_tier import priority_of, tier_of
 
 Json = dict[str, Any]
 INCOMPLETE = {FinishReason.LENGTH: "max_output_tokens", FinishReason.CONTENT_FILTER: "content_filter"}
@@ -45,6 +46,7 @@ def echo_of(request: ResponsesRequest, progress: str, n_earlier: int) -> Json:
             "max_output_tokens": request.max_output_tokens,
             "parallel_tool_calls": request.parallel_tool_calls is not False,
             "previous_response_id": request.previous_response_id,
+            "conversation": {"id": request.conversation} if request.conversation else None,
             "reasoning": {"effort": request.reasoning.effort, "summary": request.reasoning.summary},
             "store": request.stores,
             "temperature": 1.0 if request.temperature is None else request.temperature,
@@ -58,7 +60,7 @@ def echo_of(request: ResponsesRequest, progress: str, n_earlier: int) -> Json:
             "top_logprobs": 0,
             "max_tool_calls": request.max_tool_calls,
             "background": bool(request.background),
-            "service_tier": "default" if request.service_tier in (None, "auto") else request.service_tier,
+            "service_tier": tier_of(priority_of(request.service_tier)),
             "safety_identifier": request.safety_identifier,
             "prompt_cache_key": request.prompt_cache_key,
             "user": request.user,

@@ -17,10 +17,10 @@ from serving.api.dialect import CallId
 from serving.api.dialects.read_body import read_body
 from serving.api.dialects.responses.compaction import pack
 from serving.api.dialects.responses.earlier import (
-    asked_before,
     conversation_of,
     find_response,
     input_items,
+    request_of,
     show_again,
 )
 from serving.api.dialects.responses.ids import item_id
@@ -111,7 +111,7 @@ async def response(
     if starting_after is not None and not is_same:
         message = "starting_after: only the events of a response in the background are numbered for good. Leave it out."
         raise BadTask(message, param="starting_after")
-    asked = asked_before(records, -1 if starting_after is None else starting_after)
+    asked = request_of(records, -1 if starting_after is None else starting_after)
     return RetoldResponse(
         request.app.state.service,
         request.app.state.dialects.of(request.scope["path"]),

@@ -3,7 +3,7 @@
 Unknown fields are ignored; known ones that are not served and would change the answer are rejected by name.
 """
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -13,7 +13,7 @@ from serving.api.dialects.read_body import innermost
 from serving.api.request import MOST, Effort, Podium
 
 Json = dict[str, Any]
-UNSERVED = ("prompt", "moderation", "top_logprobs", "frequency_penalty", "presence_penalty", "conversation")
+UNSERVED = ("prompt", "moderation", "top_logprobs", "frequency_penalty", "presence_penalty")
 """They would change the answer, unless they are empty."""
 WITHOUT_EFFECT = {
     "access_programs",
@@ -70,12 +70,20 @@ class TextOptions(Ignoring):
 Input = str | Annotated[list[Json], Field(fail_fast=True, max_length=MOST_PARTS)]
 
 
+def _conversation_id(value: Any) -> Any:
+    """OpenAI's takes an id, or an object with one."""
+    return cast(Json, value).get("id", value) if isinstance(value, dict) else value
+
+
 class Referred(Ignoring):
     """What requests about a conversation have in common: those that run, count and compact it."""
 
     input: Input = Field(default_factory=list[Json])
     instructions: str | None = None
     previous_response_id: str | None = None
+    conversation: Annotated[
+        str | None, BeforeValidator(_conversation_id, json_schema_input_type=str | Json | None)
+    ] = None
 
 
 class ResponsesRequest(Referred):
@@ -107,7 +115,6 @@ class ResponsesRequest(Referred):
     top_logprobs: Any = None
     frequency_penalty: Any = None
     presence_penalty: Any = None
-    conversation: Any = None
 
     @property
     def stores(self) -> bool:

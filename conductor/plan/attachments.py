@@ -1,0 +1,125 @@
+"""Pictures and files of a conversation: who is shown them, and what the conductor is told of them. It is never told
+what is in one.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from conductor.model.messages import File, Image, Message, Part, Text, ToolResult
+from conductor.model.pool_member import PoolMember
+from conductor.plan.marks import enclose, mark_key
+
+NO_IMAGE = "[A picture is here that this model cannot see.]"
+BLIND_NOTE = "The user's pictures were left out: this worker's settings say that it sees none (sees_images)."
+NO_PDF_NOTE = "The user's PDFs were left out: this worker reads none (reads_pdfs)."
+MOST_NAMED = 64
+"""Of what is attached; the rest is counted."""
+FILE = "file"
+"""The name of the marks around a text file."""
+Leaf = Text | Image | File
+
+
+def reads(member: PoolMember, part: Part) -> bool:
+    """Whether `member` can be shown `part`."""
+    match part:
+        case Image():
+            return member.sees_images
+        case File(text=None):
+            return member.reads_pdfs
+        case _:
+            return True
+
+
+def fit(messages: Iterable[Message], member: PoolMember) -> list[Message]:
+    """`messages` as `member` can read them: text files as marked words, and a line in place of what it cannot
+    see, in results of tools too.
+    """
+
+    def show(part: Leaf) -> Leaf:
+        if not reads(member, part):
+            return Text(
+                NO_IMAGE
+                if isinstance(part, Image)
+                else f"[{_named(part)} is here that this model cannot read.]"
+            )
+        if isinstance(part, File) and part.text is not None:
+            return Text(enclose(FILE, mark_key(part.text, part.name), part.text, file=part.name))
+        return part
+
+    return [_map(message, show) for message in messages]
+
+
+def left_out(conversation: Sequence[Message], member: PoolMember) -> tuple[str, ...]:
+    """What the record says of what `member` was not shown."""
+    has_image = any(message.has_image for message in conversation)
+    has_pdf = any(message.has_pdf for message in conversation)
+    return (
+        *((BLIND_NOTE,) if has_image and not member.sees_images else ()),
+        *((NO_PDF_NOTE,) if has_pdf and not member.reads_pdfs else ()),
+    )
+
+
+def with_names(messages: Iterable[Message]) -> list[Message]:
+    """`messages` with each picture and file as a line of words."""
+
+    def show(part: Leaf) -> Leaf:
+        match part:
+            case Image():
+                return Text(NO_IMAGE)
+            case File():
+                return Text(f"[{_named(part)} is here.]")
+            case _:
+                return part
+
+    return [_map(message, show) for message in messages]
+
+
+def describe_attachments(conversation: Iterable[Message], pool: Sequence[PoolMember]) -> str:
+    """What the conductor is told of what is attached, and who can use it; empty where nothing is."""
+    shown = [part for message in conversation for part in message.all_parts if isinstance(part, Image | File)]
+    if not shown:
+        return ""
+    lines = [f"- {_described(part)}: {_who(part, pool)}" for part in shown[:MOST_NAMED]]
+    more = len(shown) - MOST_NAMED
+    return "\n".join(["Attached:", *lines, *([f"- and {more} more"] if more > 0 else [])])
+
+
+def _who(part: Image | File, pool: Sequence[PoolMember]) -> str:
+    able = [str(number) for number, member in enumerate(pool) if reads(member, part)]
+    if len(able) == len(pool):
+        return "every worker can use it"
+    return f"only {', '.join(able)} can use it" if able else "no worker can use it"
+
+
+def _described(part: Image | File) -> str:
+    if isinstance(part, Image):
+        kind = part.url[len("data:") :].partition(";")[0] if part.url.startswith("data:") else "by address"
+        return f"a picture ({kind[:40]})"
+    return f"{part.name} ({'PDF' if part.text is None else 'text'}, {_size(part.n_bytes)})"
+
+
+def _named(part: Part) -> str:
+    name = part.name if isinstance(part, File) else ""
+    kind = "The text file" if isinstance(part, File) and part.text is not None else "The PDF"
+    return f"{kind} {name}"
+
+
+def _size(n_bytes: int) -> str:
+    return f"{n_bytes} bytes" if n_bytes < 1000 else f"{n_bytes / 1000:,.0f} kB"
+
+
+def _map(message: Message, show: Callable[[Leaf], Leaf]) -> Message:
+    if not any(isinstance(part, Image | File) for part in message.all_parts):
+        return message
+    return replace(message, parts=tuple(_mapped(message.parts, show)))
+
+
+def _mapped(parts: Iterable[Part], show: Callable[[Leaf], Leaf]) -> Iterator[Part]:
+    for part in parts:
+        match part:
+            case ToolResult():
+                yield replace(part, parts=tuple(show(each) for each in part.parts))
+            case Text() | Image() | File():
+                yield show(part)
+            case _:
+                yield part

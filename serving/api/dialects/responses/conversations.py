@@ -1,0 +1,197 @@
+"""`/v1/conversations`: items that clients keep here between their responses. What a response adds to one is in
+`conversation_turns.py`.
+"""
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request
+from pydantic import Field
+from starlette.responses import Response
+
+from conductor.errors import BadTask, TooLarge, UnknownName, quote
+from serving.accounts.caller import Caller, Scope
+from serving.api.authentication import caller_of
+from serving.api.dialects.read_body import read_body
+from serving.api.dialects.responses.new_items import new_id, new_items
+from serving.api.dialects.responses.schema import Ignoring, remedy
+from serving.api.earlier_runs import CallersRuns, check_room
+from serving.api.respond import success
+from serving.runs.conversations import (
+    MOST_BYTES_OF_TEAM,
+    MOST_OF_TEAM,
+    Conversation,
+    ConversationStore,
+    new_conversation,
+)
+from serving.runs.service import Service
+
+router = APIRouter(prefix="/v1/conversations")
+Json = dict[str, Any]
+MOST_AT_ONCE = 20
+SECOND_US = 1_000_000
+Items = Annotated[list[Json], Field(fail_fast=True, max_length=MOST_AT_ONCE)]
+Metadata = Annotated[
+    dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
+]
+
+
+class NewConversation(Ignoring):
+    """The body of `POST /v1/conversations`."""
+
+    items: Items | None = None
+    metadata: Metadata | None = None
+
+
+class NewItems(Ignoring):
+    """The body of `POST /v1/conversations/{id}/items`."""
+
+    items: Items
+
+
+class NewMetadata(Ignoring):
+    """The body of `POST /v1/conversations/{id}`."""
+
+    metadata: Metadata | None
+
+
+@router.post("")
+async def create(request: Request) -> Response:
+    """Begin a conversation, with up to 20 items."""
+    caller, store = _caller(request, Scope.RUN), _store(request)
+    CallersRuns(request.app.state.service, caller).check_keeps()
+    sent = read_body(NewConversation, await request.body() or b"{}", remedy)
+    items = new_items(sent.items or [], caller.policies)
+    await _check_room(store, caller, new=1)
+    conversation = new_conversation(new_id("conv"), caller.account, sent.metadata or {})
+    await store.create(conversation)
+    await store.append(conversation.id, items)
+    return success(conversation_json(conversation))
+
+
+@router.get("/{conversation_id}")
+async def conversation(request: Request, conversation_id: str) -> Response:
+    """A conversation without its items. Another team's is as one that is not there."""
+    return success(conversation_json(await _find(request, conversation_id, Scope.READ)))
+
+
+@router.post("/{conversation_id}")
+async def update(request: Request, conversation_id: str) -> Response:
+    """Give a conversation other metadata."""
+    await _find(request, conversation_id, Scope.RUN)
+    sent = read_body(NewMetadata, await request.body(), remedy)
+    await _store(request).set_metadata(conversation_id, sent.metadata or {})
+    return success(conversation_json(await _find(request, conversation_id, Scope.RUN)))
+
+
+@router.delete("/{conversation_id}")
+async def delete(request: Request, conversation_id: str) -> Response:
+    """Forget a conversation and its items. The responses in it stay."""
+    await _find(request, conversation_id, Scope.RUN)
+    await _store(request).delete(conversation_id)
+    return success({"id": conversation_id, "object": "conversation.deleted", "deleted": True})
+
+
+@router.post("/{conversation_id}/items")
+async def add_items(request: Request, conversation_id: str) -> Response:
+    """Add up to 20 items to the end of a conversation."""
+    held = await _find(request, conversation_id, Scope.RUN)
+    caller, store = _caller(request, Scope.RUN), _store(request)
+    CallersRuns(request.app.state.service, caller).check_keeps()
+    sent = read_body(NewItems, await request.body(), remedy)
+    items = new_items(sent.items, caller.policies)
+    check_room(held, "items")
+    await _check_room(store, caller)
+    await store.append(conversation_id, items)
+    return success(_page(items, has_more=False))
+
+
+@router.get("/{conversation_id}/items")
+async def items(
+    request: Request,
+    conversation_id: str,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    order: Literal["asc", "desc"] = "desc",
+    after: str | None = None,
+) -> Response:
+    """What a conversation holds, the newest item first unless `order` says otherwise."""
+    await _find(request, conversation_id, Scope.READ)
+    try:
+        found = await _store(request).items(conversation_id, limit + 1, after, newest_first=order == "desc")
+    except KeyError:
+        message = f"after: {quote(after or '')} is no item of this conversation."
+        raise BadTask(message, param="after") from None
+    return success(_page(found[:limit], has_more=len(found) > limit))
+
+
+@router.get("/{conversation_id}/items/{item_id}")
+async def item(request: Request, conversation_id: str, item_id: str) -> Response:
+    """One item."""
+    await _find(request, conversation_id, Scope.READ)
+    return success(await _find_item(request, conversation_id, item_id))
+
+
+@router.delete("/{conversation_id}/items/{item_id}")
+async def delete_item(request: Request, conversation_id: str, item_id: str) -> Response:
+    """Forget one item; gives the conversation."""
+    held = await _find(request, conversation_id, Scope.RUN)
+    await _find_item(request, conversation_id, item_id)
+    await _store(request).remove_item(conversation_id, item_id)
+    return success(conversation_json(held))
+
+
+def conversation_json(conversation: Conversation) -> Json:
+    """A conversation, as OpenAI writes one."""
+    return {
+        "id": conversation.id,
+        "object": "conversation",
+        "created_at": conversation.made_us // SECOND_US,
+        "metadata": dict(conversation.metadata),
+    }
+
+
+def _page(items: list[Json], *, has_more: bool) -> Json:
+    ends = {"first_id": items[0]["id"], "last_id": items[-1]["id"]} if items else {"first_id": "", "last_id": ""}  # fmt: skip
+    return {"object": "list", "data": items, "has_more": has_more} | ends
+
+
+async def _find(request: Request, id: str, scope: Scope) -> Conversation:
+    """The conversation of that id.
+
+    Raises:
+        NotAllowed: the caller's key is not for that.
+        UnknownName: it is not kept, or not for the caller.
+    """
+    return await CallersRuns(request.app.state.service, _caller(request, scope)).conversation(id)
+
+
+async def _find_item(request: Request, id: str, item_id: str) -> Json:
+    found = await _store(request).item(id, item_id)
+    if found is None:
+        raise UnknownName(f"item_id: there is no item {quote(item_id)} in this conversation.", param="item_id")  # fmt: skip
+    return found
+
+
+async def _check_room(store: ConversationStore, caller: Caller, new: int = 0) -> None:
+    """Whether the caller's team may keep more.
+
+    Raises:
+        TooLarge: it has as much as it may.
+    """
+    n, n_bytes = await store.used(caller.account)
+    if n + new > MOST_OF_TEAM or n_bytes > MOST_BYTES_OF_TEAM:
+        raise TooLarge(
+            f"conversation: a team may have {MOST_OF_TEAM} conversations of {MOST_BYTES_OF_TEAM} bytes together. "
+            "Delete some.",
+            param="conversation",
+        )
+
+
+def _caller(request: Request, scope: Scope) -> Caller:
+    caller = caller_of(request)
+    caller.require(scope)
+    return caller
+
+
+def _store(request: Request) -> ConversationStore:
+    service: Service = request.app.state.service
+    return service.conversations

@@ -1,0 +1,47 @@
+"""Items that a client adds to a conversation, as they are kept: read as a request's are, each with an id of our own,
+without secrets and, where a policy says so, without personal data.
+"""
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from conductor.errors import BadTask
+from serving.accounts.account_policy import Policies
+from serving.api.dialects.responses.items import Transcript, items_of
+from serving.redaction.personal import redact_personal_data
+from serving.redaction.secrets import redact_secrets
+from serving.redaction.texts import map_texts
+
+Json = dict[str, Any]
+PREFIXES = {"reasoning": "rs", "compaction": "cmp", "compaction_summary": "cmp"}
+
+
+def new_id(prefix: str) -> str:
+    """A name that nothing else has."""
+    return f"{prefix}_{uuid.uuid4().hex}"
+
+
+def new_items(sent: Sequence[Json], policies: Policies) -> list[Json]:
+    """`sent` as it is kept.
+
+    Raises:
+        BadTask: one cannot be read, served or kept; names its place.
+    """
+    redact = redact_personal_data if policies.both.redact_personal_data else redact_secrets
+    return [_new_item(map_texts(item, redact), f"items[{n}]") for n, item in enumerate(sent)]
+
+
+def _new_item(item: Json, at: str) -> Json:
+    if item.get("type") == "item_reference":
+        message = f"{at}.type: a reference cannot be kept. Send the item itself."
+        raise BadTask(message, param=f"{at}.type")
+    transcript = Transcript()
+    transcript.add_item(item, at, lambda _item, _at: ())
+    kind = str(item.get("type") or "message")
+    custom = {str(item["call_id"])} if kind == "custom_tool_call_output" else set[str]()
+    read = [each for message in transcript.messages for each in items_of(message, 0, "", 0, custom)]
+    if not read or kind in PREFIXES:  # no part of the conversation, or several of its messages: as it came
+        return item | {"id": new_id(PREFIXES.get(kind, "item"))}
+    role = {"role": item["role"]} if kind == "message" else {}
+    return read[0] | role | {"id": new_id(read[0]["id"].partition("_")[0])}

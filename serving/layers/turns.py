@@ -1,0 +1,88 @@
+"""Who is next where more calls wait than there are places: by priority, and then key by key.
+
+A flood from one key makes that key wait and nobody else. Work of low priority goes last, and never stops: of
+`BATCH_EVERY` places that come free, it is given one.
+"""
+
+import asyncio
+from collections import OrderedDict, deque
+
+from conductor.model.priority import Priority
+
+BATCH_EVERY = 10
+"""While calls of both priorities wait, every so many-th place goes to the lower one."""
+
+
+class Turns:
+    """`places` that are taken and given back."""
+
+    def __init__(self, places: int) -> None:
+        self._free = places
+        self._lines: dict[Priority, _Line] = {"interactive": _Line(), "batch": _Line()}
+        self._given = 0
+        """To interactive calls since batch work began to wait, or was given one."""
+
+    async def take(self, priority: Priority, payer: str) -> None:
+        """Wait for a place. Whoever is cancelled meanwhile has none."""
+        if self._free:  # nobody waits then
+            self._free -= 1
+            return
+        line, turn = self._lines[priority], asyncio.get_running_loop().create_future()
+        line.join(payer, turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():  # it came in the same moment
+                self.give_back()
+            else:
+                line.leave(payer, turn)
+            raise
+
+    def give_back(self) -> None:
+        """A place is free: whoever is next has it."""
+        while (turn := self._next()) is not None:
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1
+
+    def _next(self) -> "asyncio.Future[None] | None":
+        interactive, batch = self._lines["interactive"], self._lines["batch"]
+        if not batch:
+            self._given = 0
+            return interactive.pop()
+        if interactive and self._given < BATCH_EVERY - 1:
+            self._given += 1
+            return interactive.pop()
+        self._given = 0
+        return batch.pop()
+
+
+class _Line:
+    """Those who wait: each payer's in their order, the payers in turn."""
+
+    def __init__(self) -> None:
+        self._payers = OrderedDict[str, deque[asyncio.Future[None]]]()
+
+    def __bool__(self) -> bool:
+        return bool(self._payers)
+
+    def join(self, payer: str, turn: "asyncio.Future[None]") -> None:
+        self._payers.setdefault(payer, deque()).append(turn)
+
+    def leave(self, payer: str, turn: "asyncio.Future[None]") -> None:
+        """It may have been passed already."""
+        waiting = self._payers.get(payer, deque())
+        if turn in waiting:
+            waiting.remove(turn)
+            if not waiting:
+                del self._payers[payer]
+
+    def pop(self) -> "asyncio.Future[None] | None":
+        if not self._payers:
+            return None
+        payer, waiting = self._payers.popitem(last=False)
+        turn = waiting.popleft()
+        if waiting:
+            self._payers[payer] = waiting  # at the end of the line
+        return turn

@@ -1,0 +1,145 @@
+"""Files in requests, by the official SDKs in all three dialects: who is shown them, and what the conductor is told."""
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from tests.serving.api.keyed import keyed
+from tests.serving.api.served import Json, Served, plan, scripted, served, step, team
+
+PDF = b"%PDF-1.7\n1 0 obj\n<< /Type /Catalog >>\nendobj\n%%EOF\n"
+DATA = f"data:application/pdf;base64,{base64.b64encode(PDF).decode()}"
+NOTES = "The code word is Heron.\n"
+NOTES_DATA = f"data:text/plain;base64,{base64.b64encode(NOTES.encode()).decode()}"
+READER = scripted("reader", "A report.", reads_pdfs=True)
+OTHER = scripted("other", "Something.")
+TEXT: Json = {"type": "text", "text": "What is this?"}
+
+
+def mixed(*plans: str) -> Json:
+    return team(*plans, workers=[OTHER, READER], workflows={})
+
+
+def chat_file(**file: str) -> Any:
+    return [{"role": "user", "content": [TEXT, {"type": "file", "file": file}]}]
+
+
+async def ask(api: Served, dialect: str, data: str, name: str, model: str = "mini") -> str:
+    """What is answered to a file in that dialect."""
+    if dialect == "chat":
+        talk = chat_file(file_data=data, filename=name)
+        answer = await api.sdk.chat.completions.create(model=model, messages=talk)
+        return answer.choices[0].message.content or ""
+    if dialect == "responses":
+        parts = [{"type": "input_text", "text": "What?"}, {"type": "input_file", "file_data": data, "filename": name}]  # fmt: skip
+        given: Any = [{"role": "user", "content": parts}]
+        return (await api.sdk.responses.create(model=model, input=given)).output_text
+    media_type, _, content = data.removeprefix("data:").partition(";base64,")
+    source: Any = {"type": "base64", "media_type": media_type, "data": content}
+    block: Any = {"type": "document", "title": name, "source": source}
+    sdk = anthropic.AsyncAnthropic(base_url=api.url, api_key="none", max_retries=0)
+    told: Any = await sdk.messages.create(
+        model=model, max_tokens=99, messages=[{"role": "user", "content": [TEXT, block]}]
+    )
+    return told.content[-1].text
+
+
+def files(api: Served, worker: str) -> list[tuple[str, str]]:
+    """The files that a worker was shown, by name and address."""
+    parts = [part for call in api.worker(worker).calls for message in call.messages for part in message.parts]
+    return [
+        (part.name, part.url) for part in parts if getattr(part, "url", "").startswith("data:application")
+    ]
+
+
+def words(api: Served, worker: str) -> str:
+    return "\n".join(message.text for call in api.worker(worker).calls for message in call.messages)
+
+
+@pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
+async def test_a_pdf_goes_to_who_reads_it_and_a_text_file_to_all(dialect: str) -> None:
+    written = plan(step(0, "Guess."), step(1, "Read.", [0]))
+    async with served(mixed(written)) as api:
+        assert await ask(api, dialect, DATA, "report.pdf") == "A report."
+        assert (files(api, "other"), files(api, "reader")) == ([], [("report.pdf", DATA)])
+        assert "[The PDF report.pdf is here that this model cannot read.]" in words(api, "other")
+        told = words(api, "conductor")
+        assert f"- report.pdf (PDF, {len(PDF)} bytes): only 1 can use it" in told
+        record = await api.newest()
+        assert ["reads_pdfs" in str(each["notes"]) for each in record["steps"]] == [True, False]
+        assert base64.b64encode(PDF).decode()[:20] not in str(record)
+        assert await ask(api, dialect, NOTES_DATA, "notes.md") == "A report."
+        assert all(NOTES in words(api, name) for name in ("other", "reader"))
+        told = words(api, "conductor")
+        assert f"- notes.md (text, {len(NOTES)} bytes): every worker can use it" in told
+        assert "Heron" not in told
+
+
+REFUSED: dict[str, tuple[Json, str]] = {
+    "nobody reads it": ({"file_data": DATA, "filename": "a.pdf"}, ""),
+    "no file": (
+        {"file_data": "data:application/zip;base64,UEsDBP8=", "filename": "a.zip"},
+        ".file.file_data",
+    ),
+    "no base64": ({"file_data": "data:text/plain;base64,%%%"}, ".file.file_data"),
+    "an address": ({"file_data": "https://example.org/a.pdf"}, ".file.file_data"),
+    "nothing": ({"filename": "a.pdf"}, ".file"),
+    "no such file": ({"file_id": "file-0"}, ""),
+}
+
+
+@pytest.mark.parametrize(("file", "place"), REFUSED.values(), ids=REFUSED)
+async def test_a_file_that_nobody_could_be_shown_is_refused_by_its_place(file: Json, place: str) -> None:
+    async with served(mixed()) as api:
+        answer = await api.post({"model": "other", "messages": chat_file(**file)})
+        calls = api.worker("other").calls
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == f"messages[0].content[1]{place}"
+    assert not calls
+
+
+async def test_addresses_of_files_are_refused_by_name() -> None:
+    async with served(mixed()) as api:
+        part = {"type": "input_file", "file_url": "http://169.254.169.254/a.pdf"}
+        given = {"model": "mini", "input": [{"role": "user", "content": [part]}]}
+        answer = await api.http.post("/v1/responses", json=given)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input[0].content[0].file_url")
+        block = {"type": "document", "source": {"type": "url", "url": "http://169.254.169.254/a.pdf"}}
+        sent = {"model": "mini", "max_tokens": 9, "messages": [{"role": "user", "content": [block]}]}
+        answer = await api.http.post("/v1/messages", json=sent)
+        assert (answer.status_code, "fetched" in answer.text) == (400, True)
+
+
+async def test_an_uploaded_file_is_named_by_its_id_by_its_own_team_alone(tmp_path: Path) -> None:
+    async with keyed(tmp_path, mixed(plan(step(1, "Read.")))) as api:
+        first, second = (api.api.sdk.with_options(api_key=api.secrets[who]) for who in ("mine", "other team"))
+        kept = await first.files.create(file=("report.pdf", PDF), purpose="user_data")
+        talk = chat_file(file_id=kept.id)
+        answer = await first.chat.completions.create(model="mini", messages=talk)
+        assert answer.choices[0].message.content == "A report."
+        assert files(api.api, "reader") == [("report.pdf", DATA)]
+        with pytest.raises(openai.BadRequestError) as caught:
+            await second.chat.completions.create(model="mini", messages=talk)
+        assert caught.value.param == "messages[0].content[1]"
+
+
+async def test_a_picture_in_what_a_tool_gave_is_checked_as_any_other() -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    call = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    talk: list[Json] = [
+        {"role": "user", "content": "Look."},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": [TEXT, picture]},
+    ]
+    async with served(team(workers=[OTHER, scripted("seeing", sees_images=True)], workflows={})) as api:
+        answer = await api.post({"model": "other", "messages": talk})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages[2].content[0]")
+        await api.ok({"model": "seeing", "messages": talk})
+        assert [message.has_image for message in api.worker("seeing").calls[0].messages][-1]
+        written = {"podium": {"plan": [step("other", "x"), step("seeing", "y", [0])]}}
+        await api.ok({"model": "mini", "messages": talk} | written)
+        assert not any(message.has_image for message in api.worker("other").calls[0].messages)

@@ -1,0 +1,61 @@
+"""Who goes first where a worker has one slot, by the official SDKs over real sockets."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import openai
+
+from tests.serving.api.keyed import Keyed, keyed
+from tests.serving.api.served import PRICE, scripted, served, team
+from tests.serving.states import until
+
+BUSY = team(
+    workers=[
+        scripted("a", "Done.", delay_s=1.0, max_concurrency=1, price=PRICE),
+        scripted("b"),
+        scripted("c"),
+    ]
+)
+
+
+def ask(sdk: openai.AsyncOpenAI, text: str, **fields: Any) -> "asyncio.Task[Any]":
+    messages: Any = [{"role": "user", "content": text}]
+    return asyncio.create_task(sdk.chat.completions.create(model="a", messages=messages, **fields))
+
+
+def asked(calls: list[Any]) -> list[str]:
+    return [call.messages[-1].text for call in calls]
+
+
+async def test_a_request_that_can_wait_comes_after_those_that_somebody_waits_for() -> None:
+    async with served(BUSY) as api:
+        slots, tasks = api.service.pool.limiters["a"], [ask(api.sdk, "first")]
+        await until(lambda: slots.is_full)
+        tasks.append(ask(api.sdk, "flex", service_tier="flex"))
+        await until(lambda: slots.queued == 1)
+        tasks += [ask(api.sdk, "later"), ask(api.sdk, "later", service_tier="priority")]
+        await until(lambda: slots.queued == 3)
+        answers = await asyncio.gather(*tasks)
+        assert asked(api.worker("a").calls) == ["first", "later", "later", "flex"]
+        assert [each.service_tier for each in answers] == ["default", "flex", "default", "default"]
+        response = await api.sdk.responses.create(model="a", input="Hi", service_tier="flex")
+        assert response.service_tier == "flex"
+        record = await api.newest()
+        assert record["priority"] == "batch"
+        assert "left_out" not in record
+
+
+async def test_a_flood_from_one_key_lets_another_key_wait_for_one_call(tmp_path: Path) -> None:
+    async with keyed(tmp_path, BUSY) as it:
+        slots = it.api.service.pool.limiters["a"]
+        flood = [ask(_sdk(it, "mine"), f"flood {n}") for n in range(4)]
+        await until(lambda: slots.queued == 3)
+        last = ask(_sdk(it, "other team"), "one")
+        await until(lambda: slots.queued == 4)
+        await asyncio.gather(*flood, last)
+        assert asked(it.api.worker("a").calls).index("one") <= 2
+
+
+def _sdk(it: Keyed, who: str) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=f"{it.api.url}/v1", api_key=it.secrets[who], max_retries=0)

@@ -1,0 +1,108 @@
+"""Who is next, as laws over any order of events."""
+
+import asyncio
+from collections import Counter
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conductor.model.priority import Priority
+from serving.layers.turns import BATCH_EVERY, Turns
+
+PRIORITIES: tuple[Priority, ...] = get_args(Priority)
+Event = tuple[str, int]
+events = st.lists(st.tuples(st.sampled_from(["join", "leave", "give back"]), st.integers(0, 99)), max_size=60)
+
+
+class Crowd:
+    """Some who take places, and give them back when they are told to."""
+
+    def __init__(self, places: int) -> None:
+        self.turns, self.places = Turns(places), places
+        self.tasks = list[asyncio.Task[None]]()
+        self.holders = list[tuple[Priority, str]]()
+        """In the order in which they had their turn."""
+        self.n_held = 0
+
+    async def join(self, priority: Priority, payer: str) -> None:
+        async def take() -> None:
+            await self.turns.take(priority, payer)
+            self.holders.append((priority, payer))
+            self.n_held += 1
+
+        self.tasks.append(asyncio.create_task(take()))
+        await asyncio.sleep(0)
+
+    async def give_back(self) -> None:
+        self.n_held -= 1
+        self.turns.give_back()
+        await settle()
+
+    @property
+    def waiting(self) -> list[asyncio.Task[None]]:
+        return [task for task in self.tasks if not task.done()]
+
+
+async def settle() -> None:
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+
+@given(st.integers(1, 4), events)
+def test_no_place_is_lost_or_given_twice_whoever_comes_and_leaves(places: int, happened: list[Event]) -> None:
+    async def run() -> None:
+        crowd = Crowd(places)
+        for what, n in happened:
+            match what:
+                case "join":
+                    await crowd.join(PRIORITIES[n % 2], str(n % 3))
+                case "leave" if crowd.waiting:
+                    crowd.waiting[n % len(crowd.waiting)].cancel()
+                    if n % 2 and crowd.n_held:  # in the same moment
+                        await crowd.give_back()
+                case "give back" if crowd.n_held:
+                    await crowd.give_back()
+                case _:
+                    pass
+            await settle()
+            assert 0 <= crowd.n_held <= places
+            assert crowd.n_held == places or not crowd.waiting, "a place is free and somebody waits"
+        while crowd.n_held:
+            await crowd.give_back()
+        assert not crowd.waiting
+
+    asyncio.run(run())
+
+
+@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=30))
+def test_keys_take_turns(payers: list[str]) -> None:
+    order = [payer for _, payer in asyncio.run(turns_of([("interactive", each) for each in payers]))]
+    left, had = Counter(payers), Counter[str]()
+    assert Counter(order) == left
+    for payer in order:
+        had[payer] += 1
+        waiting = [each for each in left if had[each] < left[each]]
+        assert all(had[payer] - had[each] <= 1 for each in waiting), "somebody had two turns before another"
+
+
+async def turns_of(line: list[tuple[Priority, str]]) -> list[tuple[Priority, str]]:
+    """The order in which `line` gets the one place, which is taken when they come."""
+    crowd = Crowd(1)
+    await crowd.turns.take("interactive", "first")
+    crowd.n_held = 1
+    for priority, payer in line:
+        await crowd.join(priority, payer)
+    while crowd.n_held:
+        await crowd.give_back()
+    return crowd.holders
+
+
+@pytest.mark.parametrize("n_batch", [1, 5])
+async def test_batch_work_comes_last_and_still_gets_one_place_in_ten(n_batch: int) -> None:
+    line: list[tuple[Priority, str]] = [("batch", "b")] * n_batch + [("interactive", "a")] * (3 * BATCH_EVERY)
+    order = [priority for priority, _ in await turns_of(line)]
+    assert order[: BATCH_EVERY - 1] == ["interactive"] * (BATCH_EVERY - 1)
+    places = [at for at, priority in enumerate(order) if priority == "batch"]
+    assert places[:3] == [BATCH_EVERY * n - 1 for n in range(1, min(n_batch, 3) + 1)]

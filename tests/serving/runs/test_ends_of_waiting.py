@@ -1,0 +1,89 @@
+"""How waiting for results of tools ends when they do not come, and secrets of ids that are replaced meanwhile."""
+
+import logging
+
+import pytest
+
+from serving.accounts.caller import ANYBODY
+from serving.database.address import Address
+from serving.runs.secret_rotation import rotate_secret
+from serving.runs.suspended import ROTATE_S
+from tests.serving.api.calling_team import calling_team
+from tests.serving.api.served import served
+from tests.serving.runs.stores import replicas
+from tests.serving.runs.test_waiting_runs import PATH, suspend, suspended_rows, text_of
+
+PAST = "UPDATE signing_secret SET made_us = made_us - :us"
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.getMessage().startswith("workflow")]
+
+
+async def test_a_run_that_expires_or_is_cancelled_while_it_waits_is_logged_and_counted_once(
+    store_address: Address, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "podium")
+    async with replicas(store_address, calling_team()) as (one, other):
+        await suspend(one.api)
+        await one.change("UPDATE suspended_run SET drop_us = 1")
+        assert logged(caplog) == []
+        for router in (one, other):
+            await router.records.sweep()
+        assert logged(caplog) == ["workflow expired"]
+        await suspend(one.api)
+        ((id, *_),) = await suspended_rows(one)
+        for router in (other, one):
+            cancelled = await router.api.http.post(f"/v1/workflows/{id}/cancel", json={})
+            assert cancelled.status_code == 200, cancelled.text
+        assert logged(caplog) == ["workflow expired", "workflow cancelled"]
+
+
+async def test_a_run_in_memory_that_is_cancelled_while_it_waits_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "podium")
+    async with served(calling_team()) as api:
+        await suspend(api)
+        id = next(iter(await api.service.store.newest(1, ANYBODY))).record.id
+        await api.http.post(f"/v1/workflows/{id}/cancel", json={})
+    assert logged(caplog) == ["workflow cancelled"]
+
+
+async def test_a_run_waits_no_longer_than_its_texts_may_be_kept(store_address: Address) -> None:
+    settings = calling_team() | {"store": {"content_days": 0.01}}
+    async with replicas(store_address, settings, n=1) as (one,):
+        await suspend(one.api)
+        ((waits_us,),) = await one.rows(
+            "SELECT s.drop_us - r.made_us FROM suspended_run s JOIN run r ON r.id = s.run_id"
+        )
+    assert 864 <= waits_us / 1e6 < 900
+
+
+async def test_results_for_a_run_get_one_answer_and_n_is_refused(store_address: Address) -> None:
+    async with replicas(store_address, calling_team(), n=1) as (one,):
+        answer = await suspend(one.api)
+        refused = await one.api.http.post(PATH, json=answer | {"n": 2})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "n"), refused.text
+        assert text_of(await one.api.http.post(PATH, json=answer)) == "They gave: noon."
+
+
+async def test_a_secret_is_replaced_and_the_one_before_is_believed_until_the_next(
+    store_address: Address,
+) -> None:
+    async with replicas(store_address, calling_team(), n=1) as (one,):
+        old, older = await suspend(one.api), await suspend(one.api)
+        await rotate_secret(store_address)
+        async with replicas(store_address, calling_team(), n=1) as (new,):
+            early = await suspend(new.api)
+            assert text_of(await one.api.http.post(PATH, json=early)) == "They gave: noon."
+        await one.change(PAST, us=int(ROTATE_S * 1_000_000) + 1)
+        async with replicas(store_address, calling_team(), n=1) as (new,):
+            late = await suspend(new.api)
+            assert text_of(await new.api.http.post(PATH, json=old)) == "They gave: noon."
+        await rotate_secret(store_address)
+        async with replicas(store_address, calling_team(), n=1) as (new,):
+            refused = await new.api.http.post(PATH, json=older)
+            assert refused.status_code == 400
+            assert "its signature is wrong" in refused.text
+            assert text_of(await new.api.http.post(PATH, json=late)) == "They gave: noon."
