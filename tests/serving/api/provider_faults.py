@@ -39,7 +39,7 @@ class Case:
         return {"worker_busy": 503, "context_length_exceeded": 400, "content_filter": 400}.get(self.code, 502)
 
     def expected(self, position: str, *, stream: bool) -> set[str]:
-        """What the client may see. A stream has begun before its steps have, so it ends with an error event; whether a
+        """What the client may see. A stream that has begun ends with an error event, one that has not is a status; which it is, whether a
         word that came just before a fault was read before it, and whether a retry or a fallback was sooner,
         is up to the machine.
         """
@@ -52,8 +52,8 @@ class Case:
         shown = {f"200 {FIRST}… then {self.code}"} if may_show else set[str]()
         if position == "backed":
             return shown | {INSTEAD} | ({whole} if self.is_mended else set())
-        error = f"200 … then {self.code}" if stream else f"{self.status} {self.code}"
-        return shown | ({whole} if self.is_mended else {error})
+        errors = {f"{self.status} {self.code}"} | ({f"200 … then {self.code}"} if stream else set())
+        return shown | ({whole} if self.is_mended else errors)
 
 
 def _status(status: int, code: str = "worker_unavailable", **more: Any) -> Case:
