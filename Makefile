@@ -21,7 +21,7 @@ CHOSEN   := --settings $(SETTINGS) $(if $(MODEL),--model $(MODEL)) $(if $(CONDUC
 SERVER   := $(CHOSEN) --port $(PORT)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-base setup-dev setup-learning setup-browser console serve demo stop test browser-test check fix bench prove-ledger prove-records prove-outages prove-tools prove-schemas fuzz-api clients load siege fuzz-policy capacity eval check-cluster train-tiny train-conductor docs access-table lock clean
+.PHONY: help setup setup-base setup-dev setup-learning setup-browser setup-site console serve demo stop test browser-test check fix bench prove-ledger prove-records prove-outages prove-tools prove-lists prove-schemas fuzz-api clients load siege fuzz-policy capacity eval check-cluster train-tiny train-conductor docs site doctor access-table lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -43,6 +43,9 @@ setup-learning: ## all packages and both local models, for training, evaluation,
 
 setup-browser:
 	@$(PYTHON) -m cluster.local.setup --console --dev --browser
+
+setup-site:
+	@$(PYTHON) -m cluster.local.setup --site
 
 console: ## build the web console that the server shows at /console; `make serve` does that too
 	@$(PYTHON) -m cluster.local.setup --console
@@ -82,6 +85,9 @@ prove-ledger: setup-base ## no budget is overspent: 1,000 requests at once, 4 ro
 
 prove-records: setup-base ## runs outlive their router: 500 runs, one of two routers killed
 	@$(BIN)/python -m prove.records $(PROVE)
+
+prove-lists: setup-base ## a page of the list of runs among 1,000,000 stored ones, by each filter
+	@$(BIN)/python -m prove.run_lists $(PROVE)
 
 prove-tools: setup-base ## runs that wait for tools go on right and once: 500 runs, results late, twice, forged, from another key
 	@$(BIN)/python -m prove.tools $(PROVE)
@@ -126,6 +132,12 @@ train-conductor: setup-learning ## train the conductor that ships, an hour and a
 docs: setup-base ## write docs/settings.md and docs/conductor.md again, from the settings' classes and the prompts
 	@$(BIN)/python -m serving.settings.page > build/settings.md && mv build/settings.md docs/settings.md
 	@$(BIN)/python -m serving.conductor_page > build/conductor.md && mv build/conductor.md docs/conductor.md
+
+site: setup-site ## build the documentation as a static site, build/site, with search and the API reference; every link is checked
+	@$(BIN)/python -m podium.docsite.build
+
+doctor: setup-base ## what is wrong with this machine or with SETTINGS, and what to do
+	@$(BIN)/podium doctor --settings $(SETTINGS) --port $(PORT)
 
 access-table: setup-dev ## write the table of who may ask what into docs/security.md again, from the test that proves it
 	@$(BIN)/python -m tests.serving.api.access_table

@@ -165,7 +165,11 @@ def summarise(figures: list[Figure], failures: list[str], took_s: float, console
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line."""
-    parser = argparse.ArgumentParser(prog="podium bench", description="Measure Podium on this machine.")
+    parser = argparse.ArgumentParser(
+        prog="podium bench",
+        description="Measure Podium on this machine.",
+        epilog="example: podium bench --only dag,steps",
+    )
     parser.add_argument("--only", default=",".join(PARTS), help="some of: %(default)s")
     only = set(parser.parse_args(argv).only.split(","))
     if unknown := only - set(PARTS):

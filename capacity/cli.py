@@ -211,7 +211,9 @@ def run(given: Inputs, rates: list[float], traffic: str, seed: int, out: Path, c
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line."""
-    parser = argparse.ArgumentParser(prog="podium capacity", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="podium capacity", description=__doc__, epilog="example: podium capacity --rates 1,10"
+    )
     add = parser.add_argument
     add("--inputs", type=Path, default=inputs.INPUTS, help="a file like the default: %(default)s")
     default_rates = "10,1000,100000"

@@ -25,7 +25,8 @@ question sets:
 strategies:
 {strategies}
 
-`usual` stands for {usual}; `learned` for {learned}. docs/evaluation.md has examples.
+`usual` stands for {usual}; `learned` for {learned}. docs/evaluation.md has examples, such as
+  podium eval --settings cluster/local.yaml --questions gsm8k
 """
 
 

@@ -48,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="podium recorded-pool",
         description="Write settings in which every worker replays one model of a recorded pool.",
+        epilog="example: podium recorded-pool build/recorded.jsonl.gz --out build/replay.yaml",
     )
     parser.add_argument("path", type=Path, help="the recorded pool: JSON lines, plain or .gz")
     parser.add_argument("--out", type=Path, help="the settings file (standard output)")

@@ -43,7 +43,7 @@ class LoadRun:
 def make_parser() -> argparse.ArgumentParser:
     """The command line."""
     scenarios = "\n".join(f"  {name:14}{each.about}" for name, each in SCENARIOS.items())
-    hints = "durations: 500ms, 60s, 10m, 1h. docs/load-testing.md says what each figure means."
+    hints = "durations: 500ms, 60s, 10m, 1h. docs/load-testing.md says what each figure means.\nexample: podium load mixed --duration 60s"
     parser = argparse.ArgumentParser(
         prog="podium load",
         description="Load a running Podium by a scenario and write a report.",

@@ -8,9 +8,10 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
-from podium.client import FAILED, Client, ClientError, Stream, parser_of, run
+from podium.client import FAILED, WRONG_COMMAND, Client, ClientError, Stream, parser_of, run
 from program.options import seconds as seconds_option
 from program.options import usd
 
@@ -26,6 +27,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "question. Ctrl-C ends the run too.",
         "podium ask 'Which planet is the largest?'",
     )
+    add_question(parser)
+    parser.add_argument(
+        "--plan",
+        type=Path,
+        metavar="FILE",
+        help="run this plan, as `podium plan --json` gives it or a list of steps",
+    )
+    parser.add_argument("--quiet", action="store_true", help="print the answer alone")
+    parser.add_argument(
+        "--json", action="store_true", help="print the whole answer with its steps, as JSON, at the end"
+    )
+    options = parser.parse_args(arguments)
+    question = question_of(parser, options)
+    return run(lambda: ask(Client.of(options), options, question))
+
+
+def add_question(parser: argparse.ArgumentParser) -> None:
+    """The options that say what is asked, of whom, and within which limits."""
     parser.add_argument("question", nargs="*", help="what to ask; without it, standard input is the question")
     parser.add_argument("--model", help="as `podium models` lists them (the first that writes plans)")
     parser.add_argument("--effort", choices=EFFORTS, help="how much thought and how many steps it is worth")
@@ -34,15 +53,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--deadline", type=seconds_option, metavar="SECONDS", help="end the run after that time"
     )
     parser.add_argument("--exclude", action="append", default=[], metavar="WORKER", help="leave a worker out; may be given again")  # fmt: skip
-    parser.add_argument("--quiet", action="store_true", help="print the answer alone")
-    parser.add_argument(
-        "--json", action="store_true", help="print the whole answer with its steps, as JSON, at the end"
-    )
-    options = parser.parse_args(arguments)
+
+
+def question_of(parser: argparse.ArgumentParser, options: argparse.Namespace) -> str:
+    """What is asked; ends the command where nothing is."""
     question = read_question(options.question)
     if not question:
         parser.error("there is no question: give one, or pipe it in")
-    return run(lambda: ask(Client.of(options), options, question))
+    return question
 
 
 def read_question(words: Sequence[str]) -> str:
@@ -58,6 +76,9 @@ def ask(client: Client, options: argparse.Namespace, question: str) -> int:
         ClientError: the server refuses, goes away, or says that the run has failed.
     """
     body = body_of(options, question, options.model or first_model(client))
+    body["podium"] |= {"trace": True} | ({} if options.json else {"progress": "events"})
+    if options.plan:
+        body["podium"]["plan"] = read_plan(options.plan)
     if options.json:
         print(json.dumps(client.post("/v1/chat/completions", body), ensure_ascii=False, indent=2))
         return 0
@@ -67,9 +88,7 @@ def ask(client: Client, options: argparse.Namespace, question: str) -> int:
 
 def body_of(options: argparse.Namespace, question: str, model: str) -> Json:
     """The request."""
-    podium: Json = {"progress": "events", "trace": True}
-    if options.json:
-        podium.pop("progress")
+    podium: Json = {}
     if options.max_cost is not None:
         podium["max_cost_usd"] = float(options.max_cost)
     if options.deadline is not None:
@@ -78,6 +97,24 @@ def body_of(options: argparse.Namespace, question: str, model: str) -> Json:
         podium["exclude_workers"] = options.exclude
     effort = {"reasoning_effort": options.effort} if options.effort else {}
     return {"model": model, "messages": [{"role": "user", "content": question}], "podium": podium} | effort
+
+
+def read_plan(path: Path) -> list[Json]:
+    """The steps of a plan in a file.
+
+    Raises:
+        ClientError: it holds none.
+    """
+    try:
+        plan: Any = json.loads(path.read_text())
+        return [dict(step) for step in cast(Any, plan["plan"] if isinstance(plan, dict) else plan)]
+    except OSError as error:
+        raise ClientError(f"--plan {path}: {error.strerror}.", WRONG_COMMAND) from None
+    except (ValueError, TypeError, KeyError):
+        raise ClientError(
+            f'--plan {path} holds no plan: write what `podium plan --json` prints, or [{{"worker": "a", "subtask": "...", "access": []}}].',
+            WRONG_COMMAND,
+        ) from None
 
 
 def first_model(client: Client) -> str:

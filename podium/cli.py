@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import NamedTuple
 
@@ -30,14 +30,22 @@ class Verb(NamedTuple):
 VERBS = {
     "serve": Verb("cluster.local.serve", "serve on this machine until Ctrl-C"),
     "stop": Verb("cluster.local.serve:stop", "end what a crashed or forgotten `podium serve` left running"),
+    "doctor": Verb(
+        "podium.doctor.cli", "what is wrong with this machine, settings or a server, and what to do"
+    ),
     "exposure": Verb("cluster.local.ports", "what listens here, at which address, and what it asks for"),
     "demo": Verb("cluster.local.demo", "start a server, ask it one question, show plan, answer and cost"),
     "ask": Verb("podium.ask_cli", "ask a running server one question, and see the plan as it happens"),
+    "plan": Verb(
+        "podium.plan_cli", "the plan that a question would get, and what it may cost; no step is run"
+    ),
     "runs": Verb("podium.runs_cli:runs", "the newest runs of a server"),
     "show": Verb("podium.runs_cli:show", "one run as a tree of plans and steps, with times and costs"),
+    "feedback": Verb("podium.feedback_cli", "say how good a run's answer is; export questions to train on"),
     "models": Verb("podium.runs_cli:models", "every name that a server may be asked by"),
     "keys": Verb("podium.accounts_cli:keys", "API keys: create, list, revoke, rotate"),
     "teams": Verb("podium.accounts_cli:teams", "teams of people, whose keys see each other's runs"),
+    "budgets": Verb("podium.budgets_cli", "what teams and keys may spend, and have spent"),
     "check": Verb("cluster.check.cli", "do pool, Serve config and machines agree, and what do they cost"),
     "store": Verb("podium.store_cli", "make, migrate or check the store of keys, budgets and the ledger"),
     "ledger": Verb("podium.ledger_cli", "prove that the ledger adds up"),
@@ -56,7 +64,9 @@ VERBS = {
         "what a conductor learns from, and how it leads new teams",
         "setup-learning",
     ),
+    "adapters": Verb("podium.adapters_cli", "the LoRA adapters in use, or in a folder"),
     "adapter": Verb("cluster.local.adapter", "give a LoRA adapter the name under which it is served"),
+    "completion": Verb("podium.completion_cli", "a script by which bash, zsh or fish completes this command"),
 }
 OURS = {
     "podium",
@@ -108,9 +118,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(name: str, arguments: Sequence[str]) -> int:
     """Call the verb `name`; 2 where its packages are not installed, with the command that installs them."""
     verb = VERBS[name]
-    module, _, function = verb.target.partition(":")
     try:
-        return getattr(import_module(module), function or "main")(arguments)
+        return load_verb(name)(arguments)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] in OURS:
             raise
@@ -120,6 +129,16 @@ def run(name: str, arguments: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return 2
+
+
+def load_verb(name: str) -> Callable[[Sequence[str]], int]:
+    """What a verb calls, its module imported.
+
+    Raises:
+        ModuleNotFoundError: a package of it is not installed.
+    """
+    module, _, function = VERBS[name].target.partition(":")
+    return getattr(import_module(module), function or "main")
 
 
 if __name__ == "__main__":

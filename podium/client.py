@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 URL_VARIABLE, KEY_VARIABLE = "PODIUM_URL", "PODIUM_API_KEY"
 DEFAULT_URL = "http://127.0.0.1:8000"
-FAILED, NOT_REACHED, NOT_ALLOWED = 1, 3, 4
+FAILED, WRONG_COMMAND, NOT_REACHED, NOT_ALLOWED = 1, 2, 3, 4
 EXIT_CODES = (
     "Exit code: 0, 1 where the server refuses or the run fails, 2 for a wrong command line, 3 where no server can be "
     "reached, 4 where its key is missing or may not do this, 130 after Ctrl-C."
@@ -82,15 +82,8 @@ class Client:
     """
 
     def __init__(self, address: str, key: str) -> None:
-        import httpx2
-
         self._address = address
-        self._http = httpx2.Client(
-            base_url=address,
-            headers={"authorization": f"Bearer {key}"} if key else {},
-            timeout=httpx2.Timeout(SILENT_S, connect=10),
-            trust_env=not _is_loopback(address),  # no proxy stands before this machine
-        )
+        self._http = connect(address, key)
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Client:
@@ -159,6 +152,24 @@ class Client:
         except httpx2.TransportError as error:
             message = f"The connection to {self._address} broke: {error}. The run may go on: `podium runs` shows it."
             raise ClientError(message, NOT_REACHED) from None
+
+
+def connect(address: str, key: str, timeout_s: float = SILENT_S) -> httpx2.Client:
+    """Connections to the server at `address`.
+
+    Args:
+        address: such as `http://127.0.0.1:8000`.
+        key: sent with each request; empty: none is.
+        timeout_s: the longest wait for the next byte.
+    """
+    import httpx2
+
+    return httpx2.Client(
+        base_url=address,
+        headers={"authorization": f"Bearer {key}"} if key else {},
+        timeout=httpx2.Timeout(timeout_s, connect=10),
+        trust_env=not _is_loopback(address),  # no proxy stands before this machine
+    )
 
 
 class Stream:

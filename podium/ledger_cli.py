@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="podium ledger",
         description="Proves that the ledger adds up: every window of spending is the sum of its open holds and of its entries, "
         "and every call is entered once. Reads only; servers may go on.",
-        epilog="Exit code: 0 where it adds up, 1 where it does not or the store cannot be read.",
+        epilog="Exit code: 0 where it adds up, 1 where it does not or the store cannot be read. Example: podium ledger check",
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="{check}")
     add_settings(verbs.add_parser("check", help="name every sum that is not right"))

@@ -12,8 +12,8 @@ from podium.client import FAILED, Client, ClientError, parser_of, run
 from program.options import count, usd
 
 Json = dict[str, Any]
-OVER = {"finished", "failed", "cancelled", "lost"}
-STATUSES = ("running", "detached", *sorted(OVER))
+OVER = {"finished", "failed", "cancelled", "lost", "expired"}
+STATUSES = ("running", "waiting", "detached", *sorted(OVER))
 
 
 def runs(arguments: Sequence[str] | None = None) -> int:

@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="podium store",
         description="Looks after the store of keys, budgets and the ledger. Its address is in the variable PODIUM_STORE_URL "
         "(store.url_env of the settings); where it is not set, the store is a SQLite file.",
-        epilog="Exit code: 0 where the store has this version's schema, 1 where not.",
+        epilog="Exit code: 0 where the store has this version's schema, 1 where not. Example: podium store check",
     )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="{migrate,check,rotate-secret}")
     migrate = verbs.add_parser(

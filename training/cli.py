@@ -47,7 +47,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="podium train", description="Train a conductor by reward.")
+    parser = argparse.ArgumentParser(
+        prog="podium train",
+        description="Train a conductor by reward.",
+        epilog="example: podium train --config training/configs/tiny.yaml --seed 1",
+    )
     add = parser.add_argument
     add("--config", required=True, help="a YAML file such as training/configs/tiny.yaml")
     add("--out", type=Path, help="the run's folder (build/training/NAME); on Ray, one that all machines see")

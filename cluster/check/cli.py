@@ -42,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="podium check",
         description="Says whether pool, Serve config and machines agree, and what they cost. Reads files only.",
-        epilog="Exit code: 0 where they agree, 1 where they do not or a file cannot be read.",
+        epilog="Exit code: 0 where they agree, 1 where they do not or a file cannot be read. Example: podium check",
     )
     parser.add_argument("--settings", type=Path, default=ROOT / "cluster/gpu.yaml", help="what is served")
     parser.add_argument(

@@ -42,6 +42,7 @@ EXTRA_BYTES = {
     "cpu": 2_300_000_000,
     "dev": 800_000_000,
     "browser": 170_000_000,
+    "site": 110_000_000,
     "training": 200_000_000,
     "evaluation": 200_000_000,
 }
@@ -83,7 +84,8 @@ CPU = Stage("cpu", ("cpu",))
 DEV = Stage("dev", ("dev",))
 LEARNING = Stage("learning", ("cpu", "dev", "training", "evaluation"))
 BROWSER = Stage("browser", ("browser",))
-STAGES = (BASE, CONSOLE, CPU, DEV, LEARNING, BROWSER)
+SITE = Stage("site", ("site",))
+STAGES = (BASE, CONSOLE, CPU, DEV, LEARNING, BROWSER, SITE)
 
 
 def python_version() -> str:
@@ -269,12 +271,14 @@ class Wanted:
         console: the web console, and to fail where it cannot be built. Where something is served it is built
             too, and its failure is told and ends nothing.
         browser: what drives a browser in tests.
+        site: what builds the documentation site.
     """
 
     dev: bool = False
     learning: bool = False
     console: bool = False
     browser: bool = False
+    site: bool = False
 
 
 def set_up(served: Sequence[str], wanted: Wanted) -> None:
@@ -285,7 +289,9 @@ def set_up(served: Sequence[str], wanted: Wanted) -> None:
     if served and not wanted.learning:
         engine, models = ask_needs(served)
     optional = ((CPU, engine), (DEV, wanted.dev)) if not wanted.learning else ((LEARNING, True),)
-    stages = [stage for stage, is_wanted in (*optional, (BROWSER, wanted.browser)) if is_wanted]
+    stages = [
+        stage for stage, is_wanted in (*optional, (BROWSER, wanted.browser), (SITE, wanted.site)) if is_wanted
+    ]
     if was_interrupted():  # NumPy makes the models, and is taken out and put in again
         for stage in stages:
             add(stage)

@@ -202,6 +202,7 @@ def stop(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="podium stop",
         description="End every server of this checkout, and what crashed ones left running.",
+        epilog="example: podium stop",
     )
     parser.parse_args(arguments)
     stop_on_signals()

@@ -38,6 +38,7 @@ def main() -> int:
     parser.add_argument("--learning", action="store_true", help="with everything")
     parser.add_argument("--console", action="store_true", help="with the web console, or fail")
     parser.add_argument("--browser", action="store_true", help="with what drives a browser in tests")
+    parser.add_argument("--site", action="store_true", help="with what builds the documentation site")
     options = parser.parse_args()
     why = complaint()
     if why:
@@ -48,7 +49,7 @@ def main() -> int:
     given = {"--model": options.model, "--conductor": options.conductor}
     overrides = [f"{option}={value}" for option, value in given.items() if value]
     served = [options.settings, *overrides] if options.settings else []
-    wanted = Wanted(options.dev, options.learning, options.console, options.browser)
+    wanted = Wanted(options.dev, options.learning, options.console, options.browser, options.site)
     return install(served, wanted)
 
 

@@ -138,7 +138,9 @@ def pip(verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def make_lock() -> int:
     """`make lock`: write the lock again; versions stay as they are where pyproject.toml allows it."""
-    extras = [f"--extra={name}" for name in ("cpu", "dev", "training", "evaluation", "console", "browser")]
+    extras = [
+        f"--extra={name}" for name in ("cpu", "dev", "training", "evaluation", "console", "browser", "site")
+    ]
     layout = ["--no-header", "--annotation-style=line", "--output-file", str(LOCK)]
     ended = pip("compile", "pyproject.toml", *extras, "--excludes", str(LEFT_OUT), *layout)
     print(ended.stderr, file=sys.stderr)

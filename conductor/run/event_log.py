@@ -20,6 +20,7 @@ from conductor.run.events import (
     RunFinished,
     RunSuspended,
     Terminal,
+    WorkDelta,
 )
 from conductor.run.fold import after
 from conductor.run.record import Record
@@ -119,6 +120,8 @@ class EventLog:
 
     def __init__(self, record: Record, journal: Journal | None = None) -> None:
         self.record = record
+        self.is_watched = False
+        """Whether somebody wants to see texts while they are written."""
         self.answer = Subscription("answer", self._drop, record.seq)
         self._journal = journal
         self._first_seq = record.seq + 1
@@ -153,6 +156,11 @@ class EventLog:
         self._fold(delta)
         for subscription in tuple(self._subscriptions):
             await subscription.deliver_delta(delta)
+
+    def note_work(self, piece: WorkDelta) -> None:
+        """Tell the journal what the conductor or an inner step is saying; nobody else."""
+        if self._journal is not None:
+            self._journal(self.record, self.seq, piece)
 
     async def replay(self) -> None:
         """Show a run that has ended to its readers once more; nothing is folded again."""

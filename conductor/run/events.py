@@ -180,6 +180,20 @@ class AnswerDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkDelta:
+    """The next piece of what the conductor or an inner step says; only while somebody watches (`EventLog.is_watched`),
+    the first with all that was said by then. For who looks on: no reader of the run gets it, and no record has it.
+    """
+
+    at_s: float
+    plan: int
+    step: int | None
+    """None: it is the plan's text."""
+    text: str
+    reasoning: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class RunResumed:
     """Another process continues the run. Calls that were open are lost; what had ended stays as it is."""
 
@@ -212,20 +226,25 @@ class RunSuspended:
     Args:
         calls: those whose results are not there yet, in the order of their numbers.
         text: that was shown of the answer with them.
+        clock: Unix time; 0: not on record.
     """
 
     at_s: float
     calls: tuple[PendingCall, ...]
     text: str = ""
+    clock: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class ResultsGiven:
-    """The client has sent results of tools: the run goes on, perhaps in another process."""
+    """The client has sent results of tools, `waited_s` after it was told of their calls: the run goes on, perhaps
+    in another process.
+    """
 
     at_s: float
     given: Given
     owner: str = ""
+    waited_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,8 +282,9 @@ KeptEvent = (
     | RunFailed
     | RunCancelled
 )
-"""Events that are numbered and kept: all but the pieces of the answer."""
-Event = KeptEvent | AnswerDelta
+"""Events that are numbered and kept: all but pieces of texts."""
+Piece = AnswerDelta | WorkDelta
+Event = KeptEvent | Piece
 Terminal = RunFinished | RunSuspended | RunFailed | RunCancelled | RunDetached
 """Events after which a reader gets no more."""
 

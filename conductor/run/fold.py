@@ -27,6 +27,7 @@ from conductor.run.events import (
     StepReused,
     StepStarted,
     StepWaits,
+    WorkDelta,
 )
 from conductor.run.plan_record import PlanRecord, StepRecord, StepStatus
 from conductor.run.record import Record
@@ -42,6 +43,8 @@ def after(record: Record, event: Event) -> Record:
     """The record once `event` has happened. Pieces of the answer have the number of the event before them."""
     if isinstance(event, AnswerDelta):
         return _show(record, event)
+    if isinstance(event, WorkDelta):
+        return record
     return replace(_fold(record, event), seq=record.seq + 1)
 
 
@@ -137,7 +140,7 @@ def _step_after(record: Record, step: StepRecord, event: StepEvent) -> StepRecor
         case StepFinished():
             return replace(step, status="done", result=event.result, ended_s=event.at_s)
         case StepWaits():
-            turn = StepTurn(event.result, event.calls)
+            turn = StepTurn(event.result, event.calls, called_s=event.at_s)
             return replace(step, status="waiting", turns=(*step.turns, turn), ended_s=event.at_s)
         case StepReused():
             earlier = record.plans[event.from_plan].steps[event.step]
@@ -155,7 +158,10 @@ def _step_after(record: Record, step: StepRecord, event: StepEvent) -> StepRecor
 
 
 def _suspend(record: Record, event: RunSuspended) -> Record:
-    segment = Segment(tuple(call.number for call in event.calls), event.text, record.usage, record.cost_usd)
+    numbers = tuple(call.number for call in event.calls)
+    segment = Segment(
+        numbers, event.text, record.usage, record.cost_usd, at_s=event.at_s, suspended=event.clock
+    )
     return replace(record, status="waiting", segments=(*record.segments, segment), wall_s=event.at_s)
 
 
@@ -164,24 +170,25 @@ def _give(record: Record, event: ResultsGiven) -> Record:
     *earlier, last = record.segments
     given = event.given
     plans = tuple(
-        replace(plan, steps=tuple(_give_step(step, given) for step in plan.steps)) for plan in record.plans
+        replace(plan, steps=tuple(_give_step(step, given, event.at_s) for step in plan.steps))
+        for plan in record.plans
     )
     tools = record.task.tools if given.tools is None else given.tools
     return replace(
         record,
         status="running",
         task=replace(record.task, tools=tools),
-        segments=(*earlier, replace(last, given=given)),
+        segments=(*earlier, replace(last, given=given, waited_s=event.waited_s)),
         plans=plans,
         owner=event.owner,
         answer_began_s=None,
     )
 
 
-def _give_step(step: StepRecord, given: Given) -> StepRecord:
+def _give_step(step: StepRecord, given: Given, at_s: float) -> StepRecord:
     if step.status != "waiting":
         return step
-    turn = step.turns[-1].after(given)
+    turn = step.turns[-1].after(given, at_s)
     status: StepStatus = "planned" if turn.is_answered else "waiting"
     return replace(step, turns=(*step.turns[:-1], turn), status=status)
 

@@ -165,7 +165,7 @@ async def _running(
         return
     members = _members(family, run)
     if given is not None:  # once it can go on: what is on record of it was given for good
-        log.append(ResultsGiven(log.record.wall_s, given, family.owner))
+        log.append(ResultsGiven(log.record.wall_s, given, family.owner, _waited_s(log.record)))
     write_down = None if outer else _writer(family, run)
     loop = RoundLoop(family.team, members, log, family.ledger, family.refusals, deadline_at_s, write_down)
     if is_continued and given is None:
@@ -186,6 +186,14 @@ async def _running(
             await wait_until_done([driver])
         finally:
             end()
+
+
+def _waited_s(record: Record) -> float:
+    """How long a run that is suspended has waited, by the clocks of the processes that had it; never less than
+    nothing.
+    """
+    suspended = record.segments[-1].suspended if record.segments else 0.0
+    return max(0.0, time.time() - suspended) if suspended else 0.0
 
 
 def _writer(family: Family, run: Run) -> Callable[[], Awaitable[None]] | None:

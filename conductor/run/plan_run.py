@@ -16,7 +16,7 @@ from conductor.model.failure import Failure
 from conductor.model.messages import Message, PendingCall
 from conductor.model.pool_member import PoolMember
 from conductor.model.tools import AUTO, NO_TOOLS, Toolset
-from conductor.model.worker import Call, CallResult, Reply
+from conductor.model.worker import Call, CallResult, Delta, Reply
 from conductor.plan.attachments import fit, left_out
 from conductor.plan.marks import EchoFilter
 from conductor.plan.plan import Plan, Step
@@ -34,6 +34,7 @@ from conductor.run.events import (
     StepReused,
     StepStarted,
     StepWaits,
+    WorkDelta,
 )
 from conductor.run.plan_record import PlanRecord, StepRecord, StepStatus
 from conductor.run.record import Record
@@ -78,6 +79,8 @@ class PlanRun:
         self._waiting: dict[int, list[AnswerDelta]] = {}
         self._replies: dict[int, Reply] = {}
         self._showing = asyncio.Lock()
+        self._told = set[int]()
+        """Steps whose words who looks on has had so far."""
 
     async def run(self, steps: AsyncIterable[Step], end_plan: Callable[[], Plan | None]) -> CallResult | None:
         """Run `steps` as they come. Those that the record knows as done or failed are not run again.
@@ -255,9 +258,23 @@ class PlanRun:
     async def _read(self, index: int, reply: Reply) -> None:
         async with aclosing(aiter(reply)) as deltas:
             async for delta in deltas:
+                if self._context.log.is_watched:
+                    self._tell(index, reply, delta)
                 if self._live and (delta.text or delta.reasoning):
                     now_s = self._context.now_s()
                     await self._show(index, AnswerDelta(now_s, delta.text, delta.reasoning, delta.logprobs))
+
+    def _tell(self, index: int, reply: Reply, delta: Delta) -> None:
+        """Tell who looks on what an inner step says: at first all of it. The last step's words are the answer's."""
+        if self._live and index == self._last:
+            return
+        is_first = index not in self._told
+        self._told.add(index)
+        text = "".join(reply.texts) if is_first else delta.text
+        reasoning = "".join(reply.thoughts) if is_first else delta.reasoning
+        if text or reasoning:
+            now_s = self._context.now_s()
+            self._context.log.note_work(WorkDelta(now_s, self._index, index, text, reasoning))
 
     def _end(self, index: int, result: CallResult) -> CallResult:
         """A worker has answered, or called tools.

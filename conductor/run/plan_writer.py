@@ -6,14 +6,14 @@ about whole plans and live in `rounds.py`.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from conductor.errors import InvalidPlan, Reason, WorkerUnavailable
 from conductor.model.pool_member import PoolMember
-from conductor.model.worker import Call, CallResult, FinishReason, Reply, Sampling
+from conductor.model.worker import Call, CallResult, Delta, FinishReason, Reply, Sampling
 from conductor.plan.formats import Format, parser
 from conductor.plan.grammars import SUBTASK_CHARS, grammar
 from conductor.plan.instructions import Layout, layout_of
@@ -86,6 +86,7 @@ class PlanStream:
         ledger: the run's spending.
         may_accept: whether the text may keep the answer of the round before.
         has_tools: whether the workers can be given the client's tools.
+        on_text: told of each piece of the text, with all that was said by then.
     """
 
     def __init__(
@@ -98,7 +99,9 @@ class PlanStream:
         *,
         may_accept: bool,
         has_tools: bool = False,
+        on_text: Callable[[Delta, Reply], None] | None = None,
     ) -> None:
+        self._on_text = on_text
         self._conductor, self._ledger, self._may_accept = conductor, ledger, may_accept
         self._parser = parser(conductor.format, [member.name for member in pool], max_steps)
         constraint = None
@@ -161,6 +164,8 @@ class PlanStream:
                     return
                 if delta is None:
                     return
+                if self._on_text is not None:
+                    self._on_text(delta, reply)
                 yield delta.text
                 room -= len(delta.text.encode("utf-8", "surrogatepass"))
                 if room < 0 and not delta.finish:

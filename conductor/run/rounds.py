@@ -12,7 +12,7 @@ from conductor.model.failure import Failure
 from conductor.model.messages import Message
 from conductor.model.pool_member import PoolMember
 from conductor.model.refusals import Refusals
-from conductor.model.worker import FinishReason, Sampling
+from conductor.model.worker import Delta, FinishReason, Reply, Sampling
 from conductor.plan.plan import Plan, Step
 from conductor.plan.tool_text import with_tools_as_text
 from conductor.run.event_log import EventLog
@@ -25,6 +25,7 @@ from conductor.run.events import (
     RunSuspended,
     Source,
     StepPlanned,
+    WorkDelta,
 )
 from conductor.run.ledger import Ledger
 from conductor.run.moves import ContinuePlan, Fail, Finish, Move, RunPlan, WritePlan, next_move
@@ -165,7 +166,7 @@ class RoundLoop:
         text = last.turns[-1].result.output if last.status == "waiting" and self._log.has_answer_begun else ""
         calls = self._record.calls_of_tools(numbers)
         write = self._write_whole if self._write_down else None
-        await self._log.append_durably(RunSuspended(self.now_s(), calls, text), write)
+        await self._log.append_durably(RunSuspended(self.now_s(), calls, text, time.time()), write)
 
     async def _write_whole(self) -> None:
         """Write the run down, whoever leaves meanwhile: in the middle of that it neither waits nor has ended."""
@@ -192,6 +193,21 @@ class RoundLoop:
                 plan = Plan(tuple(step.step for step in self._record.plans[index].steps))
                 await self._execute(index, _all_of(plan), lambda: plan)
 
+    def _tell_text(self, index: int) -> Callable[[Delta, Reply], None]:
+        """Tells who looks on what the conductor writes: at first all of it."""
+        is_told = False
+
+        def tell(delta: Delta, reply: Reply) -> None:
+            nonlocal is_told
+            if not self._log.is_watched:
+                return
+            text = delta.text if is_told else "".join(reply.texts)
+            reasoning = delta.reasoning if is_told else "".join(reply.thoughts)
+            is_told = True
+            self._log.note_work(WorkDelta(self.now_s(), index, None, text, reasoning))
+
+        return tell
+
     async def _write(self, move: WritePlan) -> None:
         conductor, outcome = self._conductor(), self._record.last_answer_plan
         earlier = tuple(step.step for step in outcome.steps) if outcome and outcome.result else ()
@@ -205,6 +221,7 @@ class RoundLoop:
             self._context.ledger,
             may_accept=move.round > 0,
             has_tools=bool(self._record.task.tools),
+            on_text=self._tell_text(index),
         )
 
         def end_plan() -> Plan | None:

@@ -53,6 +53,10 @@ class Run:
         """Whether it, or the run that it is a step of, is left to another process."""
         return self._is_detached or (self._outer is not None and self._outer.is_detached)
 
+    def watch(self) -> None:
+        """Somebody looks on: from now on its journal is told the conductor's and the steps' words as they come."""
+        self._log.is_watched = True
+
     @property
     def answer(self) -> Subscription:
         """Everything, for the one who reads the answer; a slow reader slows the answering worker."""

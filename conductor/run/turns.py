@@ -5,7 +5,7 @@ segment; the results that the client sends begin the next one.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from conductor.model.messages import Message, Part, PendingCall, Text, ToolResult
@@ -46,12 +46,16 @@ class StepTurn:
         calls: of tools.
         results: of the calls, as far as they are there.
         said: by the user, beside them.
+        called_s: when it called them, in seconds since the run began; None: not on record.
+        answered_s: when the last of their results was there, likewise.
     """
 
     result: CallResult
     calls: tuple[PendingCall, ...]
     results: tuple[GivenResult, ...] = ()
     said: tuple[Message, ...] = ()
+    called_s: float | None = None
+    answered_s: float | None = None
 
     @property
     def is_answered(self) -> bool:
@@ -68,15 +72,18 @@ class StepTurn:
         answered = tuple(given[each.number] for each in self.calls if each.number in given)
         return asked, Message("tool", answered), *self.said
 
-    def after(self, given: Given) -> "StepTurn":
-        """The turn with what of `given` is for it."""
+    def after(self, given: Given, at_s: float | None = None) -> "StepTurn":
+        """The turn with what of `given` is for it, which came at that time of the run."""
         ids = {each.number: each.call.id for each in self.calls}
         new = tuple(
             GivenResult(each.number, ToolResult(ids[each.number], each.result.parts, each.result.is_error))
             for each in given.results
             if each.number in ids
         )
-        return StepTurn(self.result, self.calls, self.results + new, self.said + given.said) if new else self
+        if not new:
+            return self
+        turn = replace(self, results=self.results + new, said=self.said + given.said)
+        return replace(turn, answered_s=at_s) if turn.is_answered else turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +97,9 @@ class Segment:
         usage: of the whole run by then.
         cost_usd: likewise; None: unknown.
         given: what ended the suspension; None: it waits still.
+        at_s: when it was suspended, in seconds since the run began, which stand still until it goes on.
+        suspended: likewise, Unix time; 0: not on record.
+        waited_s: how long its client took; 0 while it waits.
     """
 
     calls: tuple[int, ...]
@@ -97,6 +107,9 @@ class Segment:
     usage: Usage = Usage()
     cost_usd: Decimal | None = Decimal(0)
     given: Given | None = None
+    at_s: float = 0.0
+    suspended: float = 0.0
+    waited_s: float = 0.0
 
 
 def conversation(turns: Iterable[StepTurn]) -> tuple[Message, ...]:

@@ -1,6 +1,6 @@
 /** A question, with everything that a request may set; the same question on another plan, side by side. */
 import { useSignal } from "@preact/signals";
-import { useEffect } from "preact/hooks";
+import { useEffect, useRef } from "preact/hooks";
 import { get, send, words } from "./api";
 import { type PlannedStep, PlanEditor } from "./planEditor";
 import { go } from "./route";
@@ -14,6 +14,8 @@ export interface ModelInfo {
   podium: {
     kind: "conductor" | "workflow" | "worker";
     card?: string;
+    /** Dollars a million tokens; null: not known. */
+    price?: { input_usd_per_mtok: number; output_usd_per_mtok: number } | null;
     sees_images?: boolean;
     in_pool?: boolean;
     model?: string;
@@ -59,8 +61,9 @@ export function Ask(props: { from: string | null }) {
   const steps = useSignal<PlannedStep[]>([]);
   const fault = useSignal("");
   const busy = useSignal(false);
+  const loading = useRef<Promise<unknown>>(Promise.resolve());
   useEffect(() => {
-    get<{ data: ModelInfo[] }>("/v1/models")
+    loading.current = get<{ data: ModelInfo[] }>("/v1/models")
       .then((answer) => {
         models.value = answer.data;
         model.value ||= answer.data.find((each) => each.podium.kind === "conductor")?.id ?? answer.data[0]?.id ?? "";
@@ -84,6 +87,7 @@ export function Ask(props: { from: string | null }) {
     if (!text.trim() || busy.value) return;
     busy.value = true;
     fault.value = "";
+    await loading.current; // who is quick has not seen the models, and is asked of the first all the same
     const podium = {
       keep: true,
       ...(left.value.size ? { exclude_workers: [...left.value] } : {}),

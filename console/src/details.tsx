@@ -1,6 +1,6 @@
 /** What one step was shown, and what it said. */
 import { count, dollars, seconds } from "./format";
-import type { Attempt } from "./record";
+import type { Attempt, ToolCall, Turn } from "./record";
 import type { Step } from "./run";
 import { statusWord } from "./status";
 
@@ -24,12 +24,13 @@ export function Details(props: { step: Step; trace: string | null; onClose: () =
         <Fact name="Reads" value={step.access.map((read) => `step ${read + 1}`).join(", ")} />
         <Fact name="Model" value={step.model ?? ""} />
         <Fact name="Tokens" value={usage ? `${count(usage.input_tokens)} in, ${count(usage.output_tokens)} out` : ""} />
-        <Fact name="Cost" value={step.ended_s === null ? "" : dollars(step.cost_usd)} />
+        <Fact name="Cost" value={step.ended_s === null || step.status === "waiting" ? "" : dollars(step.cost_usd)} />
         <Fact name="First word" value={step.first_token_s !== null && step.started_s !== null ? seconds(step.first_token_s - step.started_s) : ""} />
         <Fact name="Trace" value={props.trace ?? ""} />
       </dl>
       {step.error ? <p class="fault">{step.error.message}</p> : null}
       {step.attempts.length ? <Attempts attempts={step.attempts} /> : null}
+      {step.turns.length ? <Turns turns={step.turns} /> : null}
       <h3>What it said</h3>
       <Said step={step} />
       {step.reasoning ? (
@@ -57,6 +58,36 @@ export function Details(props: { step: Step; trace: string | null; onClose: () =
       ) : null}
     </aside>
   );
+}
+
+/** Its conversation with the client's tools. All of it is a stranger's text. */
+function Turns(props: { turns: Turn[] }) {
+  return (
+    <>
+      <h3>Tools it called</h3>
+      <ol class="turns">
+        {props.turns.map((turn, index) => (
+          <li key={index}>
+            {turn.output ? <pre>{turn.output}</pre> : null}
+            {turn.tool_calls.map((call) => (
+              <div key={call.number} class="tool-call">
+                <p>
+                  <code>{call.name}</code> <span class="chip">{resultWord(call)}</span>
+                </p>
+                <pre class="tool-text">{call.arguments}</pre>
+                {typeof call.result === "string" ? <pre class="tool-text tool-result">{call.result}</pre> : null}
+              </div>
+            ))}
+          </li>
+        ))}
+      </ol>
+    </>
+  );
+}
+
+function resultWord(call: ToolCall): string {
+  if (call.result === null || call.result === undefined) return "no result yet";
+  return call.is_error ? "gave an error" : "gave a result";
 }
 
 function Said(props: { step: Step }) {

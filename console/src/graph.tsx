@@ -79,9 +79,15 @@ function Node(props: {
       </span>
       <span class="node-task">{brief(step.subtask || "the question itself", 90)}</span>
       <Words step={step} />
-      <span class="node-foot">{[took, step.cost_usd === null ? "" : dollars(step.cost_usd), tries].filter(Boolean).join(" · ")}</span>
+      <span class="node-foot">{[took, step.cost_usd === null ? "" : dollars(step.cost_usd), tries, toolsOf(step)].filter(Boolean).join(" · ")}</span>
     </button>
   );
+}
+
+/** The tools that it has called, in the order of their first call. */
+function toolsOf(step: Step): string {
+  const names = [...new Set(step.turns.flatMap((turn) => turn.tool_calls.map((call) => call.name)))];
+  return names.length ? `calls ${names.join(", ")}` : "";
 }
 
 /** Its newest words; a text of its own, so that a word draws nothing else again. */

@@ -3,6 +3,7 @@ import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { get, post, words } from "./api";
 import { Columns } from "./columns";
+import { Ledger } from "./ledger";
 
 interface Team {
   id: string;
@@ -112,6 +113,7 @@ export function Keys() {
           </tbody>
         </table>
       </div>
+      <Ledger teams={new Map(teams.value.map((each) => [each.id, each.name]))} keys={new Map(keys.value.map((each) => [each.id, each.name]))} />
     </section>
   );
 }

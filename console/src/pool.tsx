@@ -3,6 +3,8 @@ import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { get, headers, words } from "./api";
 import type { ModelInfo } from "./ask";
+import { Columns } from "./columns";
+import { seconds } from "./format";
 import { hue } from "./status";
 
 interface Ready {
@@ -11,17 +13,72 @@ interface Ready {
   [fact: string]: unknown;
 }
 
+/** A worker in `GET /v1/workers`. */
+interface WorkerState {
+  id: string;
+  slots: number | null;
+  open_calls: number | null;
+  queued: number | null;
+  succeeded: number;
+  failed: number;
+  rests_s: number;
+  first_token_p50_s: number | null;
+  first_token_p95_s: number | null;
+}
+
+function priceOf(worker: ModelInfo): string {
+  const price = worker.podium.price;
+  if (!price) return "price unknown";
+  if (!price.input_usd_per_mtok && !price.output_usd_per_mtok) return "free";
+  return `$${price.input_usd_per_mtok} in, $${price.output_usd_per_mtok} out a million tokens`;
+}
+
+/** How workers are doing on this router. */
+function State(props: { workers: WorkerState[] }) {
+  return (
+    <>
+      <h2>How they are doing on this router</h2>
+      <div class="scrolls" role="group" aria-label="State of workers" tabIndex={0}>
+        <table>
+          <Columns names={["Worker", "Calls now", "Waiting", "Newest calls", "First word p50", "p95", "State"]} />
+          <tbody>
+            {props.workers.map((each) => (
+              <tr key={each.id}>
+                <td>{each.id}</td>
+                <td>{each.slots === null ? "" : `${each.open_calls ?? 0} of ${each.slots}`}</td>
+                <td>{each.queued ?? ""}</td>
+                <td>{each.succeeded + each.failed ? `${each.succeeded} done, ${each.failed} failed` : "none yet"}</td>
+                <td>{seconds(each.first_token_p50_s)}</td>
+                <td>{seconds(each.first_token_p95_s)}</td>
+                <td>{each.rests_s ? `rests for ${seconds(each.rests_s)}` : "well"}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </>
+  );
+}
+
 export function Pool() {
   const models = useSignal<ModelInfo[]>([]);
   const ready = useSignal<Ready | null>(null);
   const fault = useSignal("");
+  const state = useSignal<WorkerState[]>([]);
   useEffect(() => {
+    let mayAskState = true;
     const load = () =>
       Promise.all([get<{ data: ModelInfo[] }>("/v1/models"), fetch("/readyz", { headers: headers() }).then((answer) => answer.json() as Promise<Ready>)])
-        .then(([answer, state]) => {
+        .then(([answer, ready_]) => {
           models.value = answer.data;
-          ready.value = state;
+          ready.value = ready_;
           fault.value = "";
+          // for administrators alone; for others the page is without it
+          if (mayAskState)
+            return get<{ data: WorkerState[] }>("/v1/workers")
+              .then((told) => void (state.value = told.data))
+              .catch(() => void (mayAskState = false));
+          return undefined;
         })
         .catch((error: unknown) => (fault.value = words(error)));
     void load();
@@ -50,13 +107,14 @@ export function Pool() {
             <h3>{worker.id}</h3>
             <p>{worker.podium.card || "No card."}</p>
             <p class="small">
-              {[worker.podium.model, worker.podium.provenance, worker.podium.sees_images ? "sees images" : "", worker.podium.in_pool ? "" : "asked by name only"]
+              {[worker.podium.model, priceOf(worker), worker.podium.provenance, worker.podium.sees_images ? "sees images" : "", worker.podium.in_pool ? "" : "asked by name only"]
                 .filter(Boolean)
                 .join(" · ")}
             </p>
           </li>
         ))}
       </ul>
+      {state.value.length ? <State workers={state.value} /> : null}
       <h2>Models</h2>
       <ul>
         {[...of("conductor"), ...of("workflow")].map((each) => (

@@ -1,4 +1,5 @@
 /** What `GET /v1/workflows/{id}` gives, as far as the page reads it. */
+import type { Wait } from "./waits";
 
 export interface Usage {
   input_tokens: number;
@@ -19,6 +20,24 @@ export interface Attempt {
 export interface ApiMessage {
   role: string;
   content: string;
+}
+
+/** A call of one of the client's tools, and what came of it. */
+export interface ToolCall {
+  number: number;
+  name: string;
+  arguments: string;
+  /** null, or missing: it is waited for. */
+  result?: string | null;
+  is_error?: boolean;
+}
+
+/** What a step said, the tools it called with that, what they gave. */
+export interface Turn {
+  output: string;
+  tool_calls: ToolCall[];
+  called_s: number | null;
+  answered_s: number | null;
 }
 
 /** A step in `GET /v1/workflows/{id}`. */
@@ -49,6 +68,7 @@ export interface ApiStep {
   ended_s: number | null;
   error: { message: string } | null;
   inner: ApiRun | null;
+  turns?: Turn[];
 }
 
 export interface ApiPlan {
@@ -67,6 +87,15 @@ export interface ApiPlan {
   error: { message: string } | null;
   started_s: number | null;
   ended_s: number | null;
+}
+
+/** What somebody said of a run. */
+export interface ApiFeedback {
+  key_id: string | null;
+  score: number | null;
+  labels: string[];
+  comment: string;
+  expected: string;
 }
 
 /** `GET /v1/workflows/{id}`. */
@@ -89,4 +118,7 @@ export interface ApiRun {
   critical_path_s: number;
   plans: ApiPlan[];
   steps: ApiStep[];
+  segments?: Wait[];
+  /** Not in lists. */
+  feedback?: ApiFeedback[];
 }

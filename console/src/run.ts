@@ -1,8 +1,11 @@
 /** A run as the page shows it: made of its record, of its events while they come, or replayed from its record. */
 import { type Signal, signal } from "@preact/signals";
-import type { ApiPlan, ApiRun, ApiStep, Attempt, Usage } from "./record";
+import type { ApiFeedback, ApiPlan, ApiRun, ApiStep, Attempt, ToolCall, Turn, Usage } from "./record";
+import type { Wait } from "./waits";
 
 export interface Step extends Omit<ApiStep, "output"> {
+  /** Its conversation with the client's tools. */
+  turns: Turn[];
   /** Its words so far; a signal, so that a word changes one text on the page. */
   words: Signal<string>;
 }
@@ -27,17 +30,20 @@ export interface Run {
   /** The newest words of the user. */
   question: string;
   plans: Plan[];
+  /** The times that it waited for its client's tools. */
+  waits: Wait[];
+  feedback: ApiFeedback[];
   answer: Signal<string>;
   thoughts: Signal<string>;
   /** Seconds since it began, as far as the page has got. */
   now_s: number;
 }
 
-export const OVER = new Set(["finished", "failed", "cancelled", "lost", "suspended"]);
+export const OVER = new Set(["finished", "failed", "cancelled", "lost", "expired"]);
 
 export function fromRecord(api: ApiRun): Run {
   const plans = api.plans.map((plan): Plan => ({ ...plan, words: signal(plan.output ?? ""), steps: [] }));
-  for (const step of api.steps) plans[step.plan]?.steps.push({ ...step, words: signal(step.output ?? "") });
+  for (const step of api.steps) plans[step.plan]?.steps.push({ ...step, turns: step.turns ?? [], words: signal(step.output ?? "") });
   return {
     id: api.id,
     model: api.model,
@@ -52,6 +58,8 @@ export function fromRecord(api: ApiRun): Run {
     has_content: api.content,
     question: questionOf(api),
     plans,
+    waits: api.segments ?? [],
+    feedback: api.feedback ?? [],
     answer: signal(api.answer),
     thoughts: signal(""),
     now_s: api.wall_s,
@@ -78,6 +86,8 @@ export function begun(api: ApiRun): Run {
     total_tokens: null,
     critical_path_s: null,
     plans: [],
+    waits: [],
+    feedback: [],
     answer: signal(""),
     thoughts: signal(""),
     now_s: 0,
@@ -109,6 +119,7 @@ const NOTHING_YET = {
   ended_s: null,
   error: null,
   inner: null,
+  turns: [],
 };
 
 /** The run once `event` has happened. Words go into signals; anything else makes a new value. */
@@ -116,12 +127,19 @@ export function after(run: Run, event: RunEvent): Run {
   const at = event.at_s ?? run.now_s;
   const text = typeof event.text === "string" ? event.text : "";
   switch (event.type) {
+    case "work": {
+      const said = event.step === null ? run.plans[event.plan ?? 0]?.words : stepOf(run, event)?.words;
+      if (said) said.value += text;
+      return run;
+    }
     case "answer":
       run.answer.value += text;
+      sayLast(run);
       run.thoughts.value += typeof event.reasoning === "string" ? event.reasoning : "";
       return run;
     case "answer_restarted":
       run.answer.value = text;
+      sayLast(run);
       run.thoughts.value = typeof event.reasoning === "string" ? event.reasoning : "";
       return run;
     case "plan_began":
@@ -143,14 +161,44 @@ export function after(run: Run, event: RunEvent): Run {
     case "finished":
     case "failed":
     case "cancelled":
-    case "suspended":
       return { ...run, now_s: at, status: event.type, error: (event.error as Run["error"]) ?? run.error };
+    case "waits_for_tools":
+      return { ...run, now_s: at, status: "waiting", waits: [...run.waits, { at_s: at, waited_s: null, suspended: (event.suspended as number | null) ?? null }] };
+    case "resumed":
+      return resumed(run, event, at);
+    case "step_began":
+      speak(stepOf(run, event)?.words, "");
+      return withStep(run, event, at);
     case "step_ended":
       speak(stepOf(run, event)?.words, event.output);
       return withStep(run, event, at);
     default:
       return withStep(run, event, at);
   }
+}
+
+/** The run goes on: with results of tools where it waited for some, else in another process. */
+function resumed(run: Run, event: RunEvent, at: number): Run {
+  const results = event.results as ToolCall[] | undefined;
+  if (!results) return { ...run, status: "running" };
+  const given = new Map(results.map((result) => [result.number, result]));
+  const waits = run.waits.map((wait) => (wait.waited_s === null ? { ...wait, waited_s: (event.waited_s as number | null) ?? 0 } : wait));
+  const plans = run.plans.map((plan) => ({ ...plan, steps: plan.steps.map((step) => answered(step, given, at)) }));
+  return { ...run, status: "running", now_s: at, waits, plans };
+}
+
+function answered(step: Step, given: Map<number, ToolCall>, at: number): Step {
+  const last = step.turns.at(-1);
+  if (!last || last.answered_s !== null) return step;
+  const calls = last.tool_calls.map((call) => ({ ...call, ...given.get(call.number) }));
+  const isWhole = calls.every((call) => call.result !== null && call.result !== undefined);
+  const turn = { ...last, tool_calls: calls, answered_s: isWhole ? at : null };
+  return { ...step, turns: [...step.turns.slice(0, -1), turn], status: isWhole ? "planned" : step.status };
+}
+
+/** The words of the last step are the answer's. */
+function sayLast(run: Run): void {
+  speak(run.plans.at(-1)?.steps.at(-1)?.words, run.answer.value);
 }
 
 function speak(words: Signal<string> | undefined, output: unknown): void {
@@ -204,7 +252,7 @@ function withPlan(run: Run, event: RunEvent, at: number, change: (plan: Plan) =>
 }
 
 function withStep(run: Run, event: RunEvent, at: number): Run {
-  const facts = stepFacts(event, at);
+  const facts = stepFacts(event, at, stepOf(run, event));
   if (!facts || event.step === null || event.step === undefined) return { ...run, now_s: Math.max(run.now_s, at) };
   return withPlan(run, event, at, (plan) => ({
     ...plan,
@@ -212,12 +260,18 @@ function withStep(run: Run, event: RunEvent, at: number): Run {
   }));
 }
 
-function stepFacts(event: RunEvent, at: number): Partial<Step> | null {
+function stepFacts(event: RunEvent, at: number, step: Step | undefined): Partial<Step> | null {
+  const goesOn = Boolean(step?.turns.length);
   switch (event.type) {
     case "step_began":
-      return { status: "running", started_s: at };
+      return { status: "running", started_s: goesOn ? step!.started_s : at, ended_s: null };
     case "step_spoke":
-      return { first_token_s: at, served_by: (event.served_by as string) ?? null };
+      return { first_token_s: step?.first_token_s ?? at, served_by: (event.served_by as string) ?? null };
+    case "step_calls_tools": {
+      const calls = (event.tool_calls as ToolCall[] | undefined) ?? [];
+      const turn = { output: String(event.output ?? ""), tool_calls: calls, called_s: at, answered_s: null };
+      return { status: "waiting", ended_s: at, turns: [...(step?.turns ?? []), turn] };
+    }
     case "step_ended":
       return {
         status: "done",
@@ -254,18 +308,22 @@ export function at(record: Run, now_s: number): Run {
   const last = record.plans.at(-1)?.steps.at(-1);
   const over = now_s >= record.now_s;
   const shown = over ? record.answer.value : spoken(record.answer.value, last?.first_token_s, last?.ended_s, now_s);
-  return { ...record, now_s: Math.min(now_s, record.now_s), status: over ? record.status : "running", plans, answer: signal(shown) };
+  const waits = record.waits.filter((wait) => wait.at_s < now_s || over);
+  return { ...record, now_s: Math.min(now_s, record.now_s), status: over ? record.status : "running", plans, waits, answer: signal(shown) };
 }
 
 function stepAt(step: Step, now_s: number): Step {
   const ended = known(step.ended_s, now_s);
   const started = known(step.started_s, now_s);
-  const running = started !== null ? "running" : "planned";
+  const turns = step.turns.filter((turn) => (turn.called_s ?? 0) <= now_s);
+  const isWaiting = turns.some((turn) => turn.answered_s === null || now_s < turn.answered_s);
+  const running = started === null ? "planned" : isWaiting ? "waiting" : "running";
   return {
     ...step,
     started_s: started,
     first_token_s: known(step.first_token_s, now_s),
     ended_s: ended,
+    turns: turns.map((turn) => ({ ...turn, answered_s: known(turn.answered_s, now_s) })),
     status: ended === null && step.ended_s !== null ? running : step.status,
     cost_usd: ended === null ? null : step.cost_usd,
     usage: ended === null ? null : step.usage,

@@ -4,6 +4,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { useClock } from "./clock";
 import { get, post, words } from "./api";
 import { Details } from "./details";
+import { Feedback } from "./feedback";
 import { count, dollars, seconds, when } from "./format";
 import { Graph } from "./graph";
 import type { ApiRun } from "./record";
@@ -51,7 +52,9 @@ async function watch(
 export function RunView(props: { id: string }) {
   const { run, fault, connected } = useRun(props.id);
   const isOver = OVER.has(run.value?.status ?? "");
-  const now_s = useClock(run.value?.now_s ?? 0, run.value !== null && !isOver && connected.value);
+  const isWaiting = run.value?.status === "waiting"; // its clock stands still
+  const ticking_s = useClock(run.value?.now_s ?? 0, run.value !== null && !isOver && connected.value);
+  const now_s = isWaiting ? (run.value?.now_s ?? 0) : ticking_s;
   const selected = useSignal<{ plan: number; step: number } | null>(null);
   const root = useRef<HTMLDivElement>(null);
   const replay = useReplay(run.value);
@@ -79,8 +82,9 @@ export function RunView(props: { id: string }) {
         {shown.plans.map((plan) => (
           <PlanPart key={plan.plan} plan={plan} many={shown.plans.length > 1} selected={step ?? null} onSelect={onSelect} />
         ))}
-        <Timeline plans={shown.plans} now_s={replay.shown.value ? run.value!.now_s : shown.now_s} selected={step ?? null} onSelect={onSelect} />
+        <Timeline plans={shown.plans} waits={shown.waits} now_s={replay.shown.value ? run.value!.now_s : shown.now_s} selected={step ?? null} onSelect={onSelect} />
         <Answer key={replay.shown.value ? "replayed" : "live"} run={shown} />
+        {isOver ? <Feedback id={shown.id} given={run.value!.feedback} keepsTexts={shown.has_content} /> : null}
         <Actions run={shown} isOver={isOver} />
       </div>
       {step ? <Details key={`${step.plan}.${step.step}`} step={step} trace={shown.trace_id} onClose={close} /> : null}

@@ -8,7 +8,7 @@ import type { ApiRun } from "./record";
 import { statusWord } from "./status";
 
 const PAGE = 50;
-const STATUSES = ["running", "finished", "failed", "cancelled", "lost"];
+const STATUSES = ["running", "waiting", "finished", "failed", "cancelled", "lost"];
 
 interface Page {
   data: ApiRun[];
@@ -19,7 +19,7 @@ export function Runs() {
   const runs = useSignal<ApiRun[]>([]);
   const more = useSignal(false);
   const fault = useSignal("");
-  const filter = useSignal({ status: "", model: "", worker: "", words: "", min_cost_usd: "" });
+  const filter = useSignal({ status: "", model: "", worker: "", team: "", words: "", min_cost_usd: "", rated: "" });
   const load = async (after: string) => {
     const asked = new URLSearchParams({ limit: String(PAGE) });
     for (const [name, value] of Object.entries(filter.value)) if (value && !(name === "words" && value.length < 3)) asked.set(name, value);
@@ -64,12 +64,20 @@ export function Runs() {
           <input value={filter.value.worker} onInput={change("worker")} />
         </label>
         <label>
+          Team (its id)
+          <input value={filter.value.team} onInput={change("team")} />
+        </label>
+        <label>
           Words in question or answer
           <input value={filter.value.words} placeholder="3 letters or more" onInput={change("words")} />
         </label>
         <label>
           Dollars at least
           <input type="number" min="0" step="any" value={filter.value.min_cost_usd} onInput={change("min_cost_usd")} />
+        </label>
+        <label class="check">
+          <input type="checkbox" checked={filter.value.rated !== ""} onChange={(event) => (filter.value = { ...filter.value, rated: event.currentTarget.checked ? "true" : "" })} />
+          only rated ones
         </label>
         <button type="button" onClick={() => void load("")}>
           Refresh

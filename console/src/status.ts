@@ -3,13 +3,13 @@
 const WORDS: Record<string, string> = {
   planned: "waiting",
   running: "running",
-  waiting: "waiting for a tool",
+  waiting: "waiting for tools",
   done: "done",
   failed: "failed",
   not_needed: "not needed",
   cancelled: "stopped",
   finished: "finished",
-  suspended: "waiting for tools",
+  expired: "waited too long",
   detached: "moving to another server",
   lost: "lost",
 };

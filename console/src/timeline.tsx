@@ -2,29 +2,42 @@
 import { seconds } from "./format";
 import { type Plan, type Step, criticalPath } from "./run";
 import { hue, statusWord } from "./status";
+import { type Room, type Wait, roomOf, took } from "./waits";
 
 export function Timeline(props: {
   plans: Plan[];
+  waits: Wait[];
   now_s: number;
   selected: Step | null;
   onSelect: (step: Step) => void;
 }) {
-  const whole = Math.max(props.now_s, 0.001);
-  const share = (s: number) => `${(100 * Math.min(Math.max(s, 0), whole)) / whole}%`;
+  const unix_s = Date.now() / 1000;
+  const room = roomOf(props.now_s, props.waits, unix_s);
+  const share = (place: number) => `${(100 * Math.min(Math.max(place, 0), room.whole)) / room.whole}%`;
   return (
     <div class="timeline" role="group" aria-label="The run over time">
       <div class="axis" aria-hidden="true">
         {[0, 0.25, 0.5, 0.75, 1].map((part) => (
           <span key={part} style={{ left: `${100 * part}%` }}>
-            {seconds(part * whole) || "0"}
+            {seconds(room.told(part * room.whole)) || "0"}
           </span>
         ))}
       </div>
       <p class="legend small" aria-hidden="true">
-        <span class="bar waits" /> waits <span class="bar silent" /> asked, silent <span class="bar talks" /> writes
+        <span class="bar waits" /> waits <span class="bar silent" /> asked, silent <span class="bar talks" /> writes{" "}
+        {props.waits.length ? (
+          <>
+            <span class="bar tools" /> its client works on its calls of tools
+          </>
+        ) : null}
       </p>
+      {props.waits.map((wait, index) => (
+        <p key={index} class="small note">
+          Waited {seconds(took(wait, unix_s)) || "0 s"} for its client's tools, {seconds(wait.at_s)} after it began{wait.waited_s === null ? ", and waits still" : ""}.
+        </p>
+      ))}
       {props.plans.map((plan) => (
-        <PlanBars key={plan.plan} {...props} plan={plan} share={share} />
+        <PlanBars key={plan.plan} {...props} plan={plan} room={room} share={share} />
       ))}
     </div>
   );
@@ -33,11 +46,12 @@ export function Timeline(props: {
 function PlanBars(props: {
   plan: Plan;
   now_s: number;
-  share: (s: number) => string;
+  room: Room;
+  share: (place: number) => string;
   selected: Step | null;
   onSelect: (step: Step) => void;
 }) {
-  const { plan, share } = props;
+  const { plan, share, room } = props;
   const critical = criticalPath(plan);
   const ended = plan.ended_s ?? props.now_s;
   const began = plan.started_s ?? 0;
@@ -47,7 +61,7 @@ function PlanBars(props: {
         <div class="row">
           <span class="row-name">plan by {plan.worker}</span>
           <span class="row-bars">
-            <Bar kind="planning" from={share(began)} to={share(ended)} hue={hue(plan.worker)} title={`writes the plan for ${seconds(ended - began)}`} />
+            <Bar kind="planning" from={share(room.before(began))} to={share(room.before(ended))} hue={hue(plan.worker)} title={`writes the plan for ${seconds(ended - began)}`} />
           </span>
         </div>
       ) : null}
@@ -63,7 +77,7 @@ function PlanBars(props: {
             {step.step + 1} {step.worker}
           </span>
           <span class="row-bars" aria-label={described(step, props.now_s)} role="img">
-            <Bars step={step} now_s={props.now_s} share={share} />
+            <Bars step={step} now_s={props.now_s} room={room} share={share} />
           </span>
         </button>
       ))}
@@ -71,8 +85,9 @@ function PlanBars(props: {
   );
 }
 
-function Bars(props: { step: Step; now_s: number; share: (s: number) => string }) {
-  const { step, share, now_s } = props;
+function Bars(props: { step: Step; now_s: number; room: Room; share: (place: number) => string }) {
+  const { step, room, now_s } = props;
+  const share = (s: number) => props.share(room.before(s));
   const colour = hue(step.worker);
   const planned = step.planned_s ?? 0;
   const started = step.started_s ?? (step.ended_s ?? now_s);
@@ -87,6 +102,18 @@ function Bars(props: { step: Step; now_s: number; share: (s: number) => string }
           <Bar kind="talks" from={share(spoke)} to={share(ended)} hue={colour} title={`talked for ${seconds(ended - spoke)}`} />
         </>
       )}
+      {step.turns.map((turn, index) =>
+        turn.called_s === null ? null : (
+          <Bar
+            key={index}
+            kind="tools"
+            from={share(turn.called_s)}
+            to={props.share(room.behind(turn.answered_s ?? now_s))}
+            hue={colour}
+            title={`waited for ${turn.tool_calls.map((call) => call.name).join(", ")}`}
+          />
+        ),
+      )}
     </>
   );
 }
@@ -100,5 +127,7 @@ function described(step: Step, now_s: number): string {
   const ended = step.ended_s ?? now_s;
   const waited = (step.started_s ?? ended) - (step.planned_s ?? 0);
   const worked = step.started_s === null ? "" : `, then worked ${seconds(ended - step.started_s)}`;
-  return `${statusWord(step.status)}: waited ${seconds(waited)}${worked}`;
+  const tools = step.turns.flatMap((turn) => turn.tool_calls.map((call) => call.name));
+  const called = tools.length ? `, called ${tools.join(", ")}` : "";
+  return `${statusWord(step.status)}: waited ${seconds(waited)}${worked}${called}`;
 }

@@ -159,7 +159,9 @@ def _json(case: Case, result: SiegeResult) -> dict[str, object]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Command line."""
     parser = argparse.ArgumentParser(
-        prog="podium siege", description="Ordinary clients during attacks on both paths."
+        prog="podium siege",
+        description="Ordinary clients during attacks on both paths.",
+        epilog="example: podium siege --only default:idle --connections 500",
     )
     parser.add_argument("--only", default="", help="such as default:idle,fast:prompts,fast:large_unfinished")
     parser.add_argument("--connections", type=int, default=5000, help="of an attack (%(default)s)")

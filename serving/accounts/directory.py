@@ -100,7 +100,7 @@ class Directory:
 
     async def has_keys(self) -> bool:
         """See `serving.accounts.authenticator.KeyFinder`."""
-        return bool(await self._rows(select(literal(1)).select_from(api_key).limit(1)))
+        return bool(await self.rows(select(literal(1)).select_from(api_key).limit(1)))
 
     async def create_team(self, name: str) -> TeamInfo:
         """A new team.
@@ -120,7 +120,7 @@ class Directory:
     async def teams(self) -> list[TeamInfo]:
         """Those that were made last, the oldest of them first."""
         newest = select(team).order_by(team.c.made_us.desc(), team.c.id.desc()).limit(MOST_LISTED)
-        return [read_team(row) for row in reversed(await self._rows(newest))]
+        return [read_team(row) for row in reversed(await self.rows(newest))]
 
     async def team(self, reference: str) -> TeamInfo:
         """The team of that id or name.
@@ -128,7 +128,7 @@ class Directory:
         Raises:
             UnknownName: there is none.
         """
-        rows = await self._rows(select(team).where(or_(team.c.id == reference, team.c.name == reference)))
+        rows = await self.rows(select(team).where(or_(team.c.id == reference, team.c.name == reference)))
         if not rows:
             raise UnknownName(f"There is no team {quote(reference)}.", param="team")
         return read_team(next((row for row in rows if row.id == reference), rows[0]))
@@ -309,9 +309,9 @@ class Directory:
         return int(self._now_s() * US)
 
     async def _keys(self, asked: Executable) -> list[KeyInfo]:
-        return [read_key(row) for row in await self._rows(asked)]
+        return [read_key(row) for row in await self.rows(asked)]
 
-    async def _rows(self, asked: Executable) -> list[Any]:
+    async def rows(self, asked: Executable) -> list[Any]:
         """What the store says; nothing where there is none yet."""
         if self._database is None and not self._address.may_hold_something:
             return []

@@ -13,13 +13,16 @@ from serving.accounts.authenticator import KEPT_AWAY_S, KEPT_S, Authenticator
 from serving.accounts.directory import Directory
 from serving.api import (
     admin,
+    admin_ledger,
     batches,
     completions,
     count_tokens,
+    feedback,
     files,
     health,
     models,
     openapi,
+    workers,
     workflows,
 )
 from serving.api.authentication import CONSOLE, Authentication
@@ -30,6 +33,7 @@ from serving.api.dialects.responses import conversations
 from serving.api.dialects.responses import routes as responses
 from serving.api.dialects.responses.conversation_turns import turn_keeper
 from serving.api.dialects.table import DIALECTS
+from serving.api.feed import Feeds
 from serving.api.respond import failure
 from serving.batches.memory_store import MemoryBatchStore
 from serving.batches.runner import Batches
@@ -64,7 +68,7 @@ def build_api(
     serves_when_away = service.pool.settings.store.when_away == "serve"
     authenticator = Authenticator(directory, kept_s=KEPT_AWAY_S if serves_when_away else KEPT_S)
     app.state.service, app.state.dialects = service, dialects
-    app.state.reload = reload
+    app.state.reload, app.state.feeds = reload, Feeds(service)
     app.state.directory, app.state.authenticator = directory, authenticator
     service.on_turn = turn_keeper(service)
     policies = directory.policies if directory else None
@@ -76,10 +80,13 @@ def build_api(
         conversations.router,
         models.router,
         workflows.router,
+        feedback.router,
         files.router,
         batches.router,
         health.router,
+        workers.router,
         admin.router,
+        admin_ledger.router,
         openapi.router,
     )
     for router in (completions.build_router(dialects), *fixed):

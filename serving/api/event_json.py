@@ -23,8 +23,10 @@ from conductor.run.events import (
     StepReused,
     StepStarted,
     StepWaits,
+    WorkDelta,
 )
 from serving.api.error_json import error_json
+from serving.api.message_json import call_of_tool, results_json
 from serving.api.record_json import call_json, dollars, seconds, step_json, tokens
 
 Json = dict[str, Any]
@@ -85,17 +87,16 @@ def told(event: Event) -> Json | None:
         case PlanEnded() | StepFinished():
             shown: Json = progress(event) or {}
             return shown | (call_json(event.result) if event.result else {})
-        case AnswerDelta(text=text, reasoning=reasoning):
-            return {"type": "answer", "text": text, "reasoning": reasoning, "at_s": seconds(event.at_s)}
+        case StepWaits():
+            return (progress(event) or {}) | _calls(event)
+        case AnswerDelta() | WorkDelta():
+            return _piece(event)
         case RunResumed():
             shown = {"type": "resumed"}
         case RunDetached():
             shown = {"type": "left"}
-        case RunSuspended(calls=calls):
-            names = [each.call.name for each in calls]
-            shown = {"type": "waits_for_tools", "tools": names}
-        case ResultsGiven():
-            shown = {"type": "resumed"}
+        case RunSuspended() | ResultsGiven():
+            shown = _wait(event)
         case RunFinished(finish=finish):
             shown = {"type": "finished", "finish_reason": finish.value}
         case RunFailed(failure=failure):
@@ -105,3 +106,27 @@ def told(event: Event) -> Json | None:
         case _:
             return progress(event)
     return shown | {"at_s": seconds(event.at_s)}
+
+
+def _piece(event: AnswerDelta | WorkDelta) -> Json:
+    """A piece of the answer; a piece of what the conductor (`step` is null) or an inner step says."""
+    said: Json = {"text": event.text, "reasoning": event.reasoning, "at_s": seconds(event.at_s)}
+    if isinstance(event, AnswerDelta):
+        return {"type": "answer", **said}
+    return {"type": "work", "plan": event.plan, "step": event.step, **said}
+
+
+def _calls(event: StepWaits) -> Json:
+    """What a step said with its calls of tools, and these."""
+    return {"output": event.result.output, "tool_calls": [call_of_tool(each) for each in event.calls]}
+
+
+def _wait(event: RunSuspended | ResultsGiven) -> Json:
+    """The beginning and the end of a time that a run waits for its client's tools."""
+    match event:
+        case RunSuspended(calls=calls):
+            names = [each.call.name for each in calls]
+            return {"type": "waits_for_tools", "tools": names, "suspended": event.clock or None}
+        case ResultsGiven(given=given):
+            waited_s = seconds(event.waited_s)
+            return {"type": "resumed", "results": results_json(given), "waited_s": waited_s}

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import Any
 
-from conductor.model.messages import File, Message, Part, Text, ToolCall, ToolResult
+from conductor.model.messages import File, Message, Part, PendingCall, Text, ToolCall, ToolResult
 from conductor.run.plan_record import StepRecord
-from conductor.run.turns import StepTurn
+from conductor.run.turns import Given, StepTurn
 
 Json = dict[str, Any]
 PICTURE_CHARS = 64
@@ -24,16 +24,29 @@ def turns_json(step: StepRecord) -> Json:
 
 def _turn(turn: StepTurn) -> Json:
     results = {each.number: each.result for each in turn.results}
-    calls = [
-        {"name": each.call.name, "arguments": each.call.arguments, **_result(results.get(each.number))}
-        for each in turn.calls
-    ]
+    calls = [{**call_of_tool(each), **_result(results.get(each.number))} for each in turn.calls]
     return {
         "output": turn.result.output,
         "worker": turn.result.worker,
         "tool_calls": calls,
         "said": messages_json(turn.said),
+        "called_s": _seconds(turn.called_s),
+        "answered_s": _seconds(turn.answered_s),
     }
+
+
+def _seconds(at_s: float | None) -> float | None:
+    return None if at_s is None else round(at_s, 6)
+
+
+def call_of_tool(pending: PendingCall) -> Json:
+    """A call of a tool, as its step made it."""
+    return {"number": pending.number, "name": pending.call.name, "arguments": pending.call.arguments}
+
+
+def results_json(given: Given) -> list[Json]:
+    """What a client sent to a run that waited."""
+    return [{"number": each.number, **_result(each.result)} for each in given.results]
 
 
 def _result(result: ToolResult | None) -> Json:

@@ -3,6 +3,7 @@
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from conductor.model.usage import Price
 from serving.accounts.permission import permit_of
 from serving.api.authentication import caller_of
 from serving.api.resolve import names, unknown_model
@@ -63,9 +64,18 @@ def _model(service: Service, name: str, kind: str) -> dict[str, object]:
             "takes": sorted(FIELDS[option] for option in pool.members[name].takes),
             "model": pool.models[name],
             "provenance": pool.provenance.get(name),
+            "price": _price(pool.members[name].price),
             "circuit": pool.health[name].circuit,
         }
     if kind == "conductor" and (conductor := service.pool.settings.conductor):
         podium["conductor"] = {"worker": conductor.worker, "model": service.pool.models[conductor.worker]}
     anthropics = {"type": "model", "display_name": name, "created_at": NEVER}
     return {"id": name, "object": "model", "created": 0, "owned_by": "podium", **anthropics, "podium": podium}
+
+
+def _price(price: Price | None) -> dict[str, float] | None:
+    """Of a worker's own calls, in dollars a million tokens; null: it is not known."""
+    if price is None:
+        return None
+    rates = {"input_usd_per_mtok": price.input_usd_per_mtok, "output_usd_per_mtok": price.output_usd_per_mtok}
+    return {name: float(rate) for name, rate in rates.items()}

@@ -14,6 +14,7 @@ from conductor.model.worker import CallResult
 from conductor.plan.plan import Step
 from conductor.run.plan_record import PlanRecord, StepRecord
 from conductor.run.record import Account, Record
+from conductor.run.turns import Segment
 from serving.api.error_json import attempt_json, error_json, operator_attempt_json, operator_json
 from serving.api.message_json import messages_json, turns_json
 
@@ -103,6 +104,7 @@ def workflow(
         "critical_path_s": seconds(record.critical_path_s),
         "plans": [_plan(each, for_operator=for_operator) for each in record.plans],
         "steps": steps(record, inner, for_operator=for_operator),
+        **({"segments": [_segment(each) for each in record.segments]} if record.segments else {}),
     } | _origin(record)
 
 
@@ -182,6 +184,12 @@ def _plan(plan: PlanRecord, *, for_operator: bool) -> Json:
         "started_s": seconds(plan.started_s),
         "ended_s": seconds(plan.ended_s),
     }
+
+
+def _segment(segment: Segment) -> Json:
+    """A time that the run waited for its client's tools; `waited_s` is null while it does."""
+    waited_s = None if segment.given is None else seconds(segment.waited_s)
+    return {"at_s": seconds(segment.at_s), "suspended": segment.suspended or None, "waited_s": waited_s}
 
 
 def _origin(record: Record) -> Json:

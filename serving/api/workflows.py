@@ -1,30 +1,25 @@
 """`/v1/workflows`: the records of runs, what happens in them, and their end."""
 
-import asyncio
-import time
 from collections.abc import AsyncGenerator
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request
 from starlette.responses import Response, StreamingResponse
 
-from conductor.errors import BadTask, StoreUnavailable, UnknownName, quote
-from conductor.run.events import AnswerDelta, Event, RunResumed
+from conductor.errors import BadTask, UnknownName, quote
 from conductor.run.record import RunRecords, RunStatus
 from serving.accounts.caller import Caller, Scope
-from serving.api import event_json, record_json
+from serving.api import record_json
 from serving.api.authentication import caller_of
 from serving.api.encode import dumps
+from serving.api.feed import Feeds
+from serving.api.feedback import feedback_json
 from serving.api.respond import success
 from serving.runs.finding import Wanted
-from serving.runs.following import AnswerDiffers, RetoldAnswer
 from serving.runs.service import Service
-from serving.runs.store import EventPage
 
 router = APIRouter()
-POLL_S = 0.1
-"""How often a run is looked at for somebody who follows it."""
 MOST_USD = 9_000_000
 NO_NUL = r"^[^\x00]+$"
 """PostgreSQL's texts have none."""
@@ -41,6 +36,10 @@ async def workflows(
     status: Annotated[RunStatus | None, Query(description="The run has it now.")] = None,
     min_cost_usd: Annotated[Decimal | None, Query(ge=0, le=MOST_USD)] = None,
     max_cost_usd: Annotated[Decimal | None, Query(ge=0, le=MOST_USD)] = None,
+    rated: Annotated[bool, Query(description="Only those of which somebody has said something.")] = False,
+    team: Annotated[
+        str | None, Query(pattern=NO_NUL, description="Its id: its keys asked for the run.")
+    ] = None,
     words: Annotated[
         str | None,
         Query(
@@ -57,7 +56,7 @@ async def workflows(
     service: Service = request.app.state.service
     caller = caller_of(request)
     caller.require(Scope.READ)
-    wanted = Wanted(worker, min_cost_usd, max_cost_usd, words, model, status)
+    wanted = Wanted(worker, min_cost_usd, max_cost_usd, words, model, status, rated, team)
     newest = await service.newest(limit + 1, caller, after, wanted)
     shown = [_shown(run, caller) for run in newest[:limit]]
     return success({"object": "list", "data": shown, "has_more": len(newest) > limit})
@@ -68,7 +67,10 @@ async def workflow(request: Request, id: str) -> Response:
     """One run, also while it goes on, here or on another replica. Another team's is as one that is not there."""
     caller = caller_of(request)
     caller.require(Scope.READ)
-    return success(_shown(await _find(request, id, caller), caller))
+    run = await _find(request, id, caller)
+    service: Service = request.app.state.service
+    feedback = [feedback_json(each) for each in await service.store.feedback(id)]
+    return success(_shown(run, caller) | {"feedback": feedback})
 
 
 @router.post("/v1/workflows/{id}/cancel")
@@ -108,66 +110,27 @@ async def events(
         after = int(last_event_id)
     await _find(request, id, caller)
     await service.store.watch(id)
-    heartbeat_s = service.pool.settings.limits.heartbeat_s
     headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-    return StreamingResponse(_follow(service, id, caller, after, heartbeat_s), 200, headers, "text/event-stream")  # fmt: skip
+    return StreamingResponse(_follow(request.app.state.feeds, service, id, caller, after), 200, headers, "text/event-stream")  # fmt: skip
 
 
 async def _follow(
-    service: Service, id: str, caller: Caller, after: int, heartbeat_s: float
+    feeds: Feeds, service: Service, id: str, caller: Caller, after: int
 ) -> AsyncGenerator[bytes]:
-    said_s, newest, answer = time.monotonic(), 0, RetoldAnswer()
-    while True:
-        page = await _page(service, id, newest)
-        written: list[bytes] = []
-        for item in page.items:
-            newest = item.seq
-            shown = _told(item.event, answer) if item.run_id == id else None
-            if shown and item.seq > after:
-                written.append(_event(item.seq, shown))
-        if written:
-            said_s = time.monotonic()
-            yield b"".join(written)
-        if page.is_over:
-            records = await service.records(id, caller)
-            status = records.record.status if records else "removed"
-            yield b"event: end\n" + b"data: " + dumps({"type": "end", "status": status}) + b"\n\n"
-            return
-        if not page.items:
-            await asyncio.sleep(POLL_S)
-        if time.monotonic() - said_s >= heartbeat_s:
-            said_s = time.monotonic()
-            yield HEARTBEAT
-
-
-async def _page(service: Service, id: str, newest: int) -> EventPage:
-    """What has happened since; nothing while the store is away, and the run goes on all the same."""
-    try:
-        return await service.store.events(id, newest)
-    except StoreUnavailable:
-        return EventPage([], is_over=False)
-
-
-def _told(event: Event, answer: RetoldAnswer) -> record_json.Json | None:
-    """An event as it is shown. Of an answer that another process writes again, what is new; all of it, as
-    `answer_restarted`, where it is another one.
-    """
-    match event:
-        case RunResumed():
-            answer.begin_again()
-        case AnswerDelta():
-            try:
-                piece = answer.add(event)
-            except AnswerDiffers as exc:
-                return (event_json.told(exc.said) or {}) | {"type": "answer_restarted"}
-            return event_json.told(piece) if piece else None
-        case _:
-            pass
-    return event_json.told(event)
-
-
-def _event(seq: int, shown: dict[str, Any]) -> bytes:
-    return b"id: %d\ndata: %s\n\n" % (seq, dumps(shown))
+    heartbeat_s, n_sent = service.pool.settings.limits.heartbeat_s, 0
+    async with feeds.of(id) as feed:
+        while True:
+            if not await feed.wait(n_sent, heartbeat_s):
+                yield HEARTBEAT
+                continue
+            new, n_sent = feed.frames[n_sent:], len(feed.frames)
+            if written := b"".join(frame for seq, frame in new if seq > after):
+                yield written
+            if feed.is_over and n_sent == len(feed.frames):
+                break
+    records = await service.records(id, caller)
+    status = records.record.status if records else "removed"
+    yield b"event: end\n" + b"data: " + dumps({"type": "end", "status": status}) + b"\n\n"
 
 
 def _shown(run: RunRecords, caller: Caller) -> record_json.Json:

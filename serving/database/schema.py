@@ -9,6 +9,7 @@ from sqlalchemy import (
     BigInteger,
     CheckConstraint,
     Column,
+    Float,
     ForeignKey,
     Identity,
     Index,
@@ -201,6 +202,19 @@ run_text = Table(
     Column("run_id", Text, primary_key=True),
     Column("text", Text, nullable=False, comment="question and answer, in small letters"),
     comment="the words by which a run is found; goes with its texts",
+)
+run_feedback = Table(
+    "run_feedback",
+    metadata,
+    Column("run_id", Text, primary_key=True),
+    Column("key_id", Text, primary_key=True, comment="whose; empty: no key was asked for"),
+    Column("made_us", BigInteger, nullable=False, comment="when it was given last"),
+    Column("score", Float, comment="from 0 to 1; null: none"),
+    Column("labels", Text, nullable=False, comment="a JSON list"),
+    Column("comment", Text, nullable=False),
+    Column("expected", Text, nullable=False, comment="what had been the right answer"),
+    Index("run_feedback_made_us", "made_us"),
+    comment="what people say of runs; its texts go with the run's texts, the rest with the run",
 )
 idempotency = Table(
     "idempotency",

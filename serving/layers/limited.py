@@ -13,7 +13,9 @@ class Limited:
     """
 
     def __init__(self, worker: Worker, slots: int) -> None:
-        self._worker, self._n_slots, self._turns = worker, slots, Turns(slots)
+        self._worker, self._turns = worker, Turns(slots)
+        self.n_slots = slots
+        """Calls at once, at most."""
         self.queued = 0
         """Calls that wait for a place now."""
         self.open_calls = 0
@@ -27,7 +29,7 @@ class Limited:
     @property
     def is_full(self) -> bool:
         """Whether one more call would wait."""
-        return self.open_calls >= self._n_slots
+        return self.open_calls >= self.n_slots
 
     @asynccontextmanager
     async def open(self, call: Call) -> AsyncGenerator[Reply]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from conductor.model.permit import Permit
 from conductor.run.event_log import Journal
-from conductor.run.events import AnswerDelta, Event, RunCancelled, RunFailed, RunFinished
+from conductor.run.events import AnswerDelta, Event, RunCancelled, RunFailed, RunFinished, WorkDelta
 from conductor.run.record import Record, RunRecords
 from serving.redaction.personal import redact_personal_data
 from serving.redaction.secrets import Redactor, StreamRedactor, redact_secrets
@@ -44,6 +44,7 @@ class ContentJournal:
         self._permit, self._journal = permit, journal
         self._redact = redactor_of(permit)
         self._told = set[str]()
+        self._work = dict[tuple[int, int | None], tuple[StreamRedactor, StreamRedactor]]()
         self._texts = dict[str, tuple[StreamRedactor, StreamRedactor]]()
 
     def note(self, record: Record, seq: int, event: Event) -> None:
@@ -53,6 +54,10 @@ class ContentJournal:
         if isinstance(event, AnswerDelta):
             if self._permit.stores and record.parent is None:
                 self._note_piece(record, seq, event)
+            return
+        if isinstance(event, WorkDelta):
+            if self._permit.stores and record.parent is None:
+                self._note_work(record, seq, event)
             return
         if isinstance(event, RunFinished | RunFailed | RunCancelled):
             self._flush(record, seq, event.at_s)
@@ -64,11 +69,20 @@ class ContentJournal:
 
     def _note_piece(self, record: Record, seq: int, piece: AnswerDelta) -> None:
         if record.id not in self._texts:
-            boundary = "\n" if self._permit.hides_personal_data else " \t\n"
-            texts = StreamRedactor(self._redact, boundary), StreamRedactor(self._redact, boundary)
-            self._texts[record.id] = texts
+            self._texts[record.id] = self._redactors()
         text, reasoning = self._texts[record.id]
         self._pass_on(record, seq, piece.at_s, text.feed(piece.text), reasoning.feed(piece.reasoning))
+
+    def _note_work(self, record: Record, seq: int, piece: WorkDelta) -> None:
+        """What waits for its end to be looked at is not told: the whole text comes when it has ended."""
+        text, reasoning = self._work.setdefault((piece.plan, piece.step), self._redactors())
+        told = replace(piece, text=text.feed(piece.text), reasoning=reasoning.feed(piece.reasoning))
+        if told.text or told.reasoning:
+            self._journal(record, seq, told)
+
+    def _redactors(self) -> tuple[StreamRedactor, StreamRedactor]:
+        boundary = "\n" if self._permit.hides_personal_data else " \t\n"
+        return StreamRedactor(self._redact, boundary), StreamRedactor(self._redact, boundary)
 
     def _flush(self, record: Record, seq: int, at_s: float) -> None:
         """The rest of the answer, before the run ends."""

@@ -8,7 +8,7 @@ import logging
 import random
 import time
 from asyncio import to_thread
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
@@ -27,18 +27,20 @@ from serving.database.schema import (
     cached_answer,
     run,
     run_event,
+    run_feedback,
     suspended_run,
     team,
 )
 from serving.runs.cached_answers import KEEP_ANSWER, CachedAnswer
 from serving.runs.claims import CLAIM, FREE_CLAIM, RELEASE_CLAIM, Claim
+from serving.runs.feedback import GIVE_FEEDBACK, OF_RUN, Feedback, load_feedback
 from serving.runs.finding import ANY, Wanted
 from serving.runs.journal import BATCH_S, RunJournal
 from serving.runs.memory_store import place
 from serving.runs.numbers import without_content
 from serving.runs.queries import conditions, visible
 from serving.runs.retention import REMOVE, REMOVE_TEXTS, ContentDays, Retention
-from serving.runs.rows import fold_items, load_items, load_records, mark_lost, now_us, pack_records
+from serving.runs.rows import Item, fold_items, load_items, load_records, mark_lost, now_us, pack_records
 from serving.runs.statements import CANCEL_RUN, LOSE_DEAD, TAKE_OVER, WATCH_RUN, TakeOver, Written
 from serving.runs.store import EventPage, Place, ignore
 from serving.runs.suspended import (
@@ -89,7 +91,12 @@ class DatabaseStore:
         self.on_orphan: Callable[[RunRecords], None] = ignore
         self.on_stop_waiting: Callable[[RunRecords], None] = ignore
         self._store, self._sweep_s, self._settings = store, sweep_s, settings or StoreSettings()
-        self._journal = RunJournal(store, lambda: limits().records, self._on_written)
+        self.on_watched: Callable[[str], None] = ignore
+        self.on_items: Callable[[str, Sequence[Item]], None] = ignore
+        self._journal = RunJournal(
+            store, lambda: limits().records, self._on_written, lambda of, items: self.on_items(of, items)
+        )
+        self._journal.on_watched = lambda of: self.on_watched(of)
         self._tasks: list[asyncio.Task[None]] = []
         self._call_ids: CallIds | None = None
         self._secrets_until_s = 0.0
@@ -215,6 +222,14 @@ class DatabaseStore:
             self._journal.watch(id)
         elif self._store.address.may_hold_something:
             await (await self._store.ledger()).writer.do(WATCH_RUN, id)
+
+    async def give_feedback(self, feedback: Feedback) -> None:
+        """See `RecordStore.give_feedback`."""
+        await (await self._store.ledger()).writer.do(GIVE_FEEDBACK, feedback)
+
+    async def feedback(self, id: str) -> list[Feedback]:
+        """See `RecordStore.feedback`."""
+        return [load_feedback(row) for row in await self._rows(OF_RUN.where(run_feedback.c.run_id == id))]
 
     async def cancel(self, id: str) -> bool:
         """See `RecordStore.cancel`."""

@@ -25,6 +25,8 @@ class Wanted:
         words: are in its question or its answer, in this order, in small letters or capitals.
         model: was asked for.
         status: it has now.
+        team_id: asked for it.
+        rated: somebody has said something of it.
     """
 
     worker: str | None = None
@@ -33,11 +35,17 @@ class Wanted:
     words: str | None = None
     model: str | None = None
     status: str | None = None
+    rated: bool = False
+    team_id: str | None = None
 
     def matches(self, records: RunRecords) -> bool:
-        """Whether a run that is at hand is wanted."""
+        """Whether a run that is at hand, and of which nothing is said yet, is wanted."""
+        if self.rated:
+            return False
         record, cost_usd = records.record, records.record.cost_usd
         if self.model not in (None, record.model) or self.status not in (None, record.status):
+            return False
+        if self.team_id not in (None, record.account.team_id):
             return False
         if self.worker is not None and self.worker not in workers_of(records):
             return False

@@ -8,7 +8,15 @@ from dataclasses import replace
 from conductor.errors import BadTask, Interrupted, StoreUnavailable
 from conductor.model.failure import Failure
 from conductor.run.event_log import EventLog
-from conductor.run.events import AnswerDelta, ResultsGiven, RunDetached, RunFailed, RunFinished, RunResumed
+from conductor.run.events import (
+    AnswerDelta,
+    ResultsGiven,
+    RunDetached,
+    RunFailed,
+    RunFinished,
+    RunResumed,
+    WorkDelta,
+)
 from conductor.run.fold import after
 from conductor.run.record import RunRecords
 from conductor.run.run import Run
@@ -266,6 +274,8 @@ class Pump:
                 log.record = item.record or after(log.record, item.event)
             case AnswerDelta():
                 await self._tell_piece(log, item.event)
+            case WorkDelta():
+                pass  # for who looks on
             case RunDetached():
                 pass  # another process goes on with it, and readers stay
             case RunResumed():

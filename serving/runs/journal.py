@@ -6,18 +6,19 @@ While the store is away it waits here.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from conductor.errors import StoreUnavailable
-from conductor.run.events import AnswerDelta, Event
+from conductor.run.events import AnswerDelta, Event, WorkDelta
 from conductor.run.record import Record, RunRecords
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
-from serving.runs.rows import ENDED, EventRow, Item, event_row, join_pieces, top_run
+from serving.runs.rows import ENDED, EventRow, Item, event_row, join_pieces, join_work, top_run
 from serving.runs.said import AnswerSoFar
 from serving.runs.statements import WRITE, RunWrite, Written, run_write
+from serving.runs.store import ignore
 from serving.runs.suspended import SUSPEND, SuspendedRow, SuspendWrite
 
 logger = logging.getLogger("podium")
@@ -86,6 +87,7 @@ class RunJournal:
         store: where it is written.
         most_waiting: how many runs that have ended may wait for a store that is away.
         on_written: told of each write: the run, and what became of it.
+        on_items: told of what is about to be written: the run, and what happened in it.
     """
 
     def __init__(
@@ -93,7 +95,11 @@ class RunJournal:
         store: ReplicaStore,
         most_waiting: Callable[[], int],
         on_written: Callable[[str, Written], None],
+        on_items: Callable[[str, Sequence[Item]], None] = ignore,
     ) -> None:
+        self._on_items = on_items
+        self.on_watched: Callable[[str], None] = ignore
+        """Told of a run that somebody watches."""
         self._store, self._most_waiting, self._on_written = store, most_waiting, on_written
         self._runs = dict[str, Noted]()
         self._wake, self._idle = asyncio.Event(), asyncio.Event()
@@ -146,6 +152,8 @@ class RunJournal:
             if last and last.run_id == top and isinstance(last.event, AnswerDelta):
                 run.items[-1] = replace(last, event=join_pieces(last.event, event))
                 return
+        if isinstance(event, WorkDelta) and join_work(run.items, record.id, event):
+            return
         run.seq += 1
         is_new = record.id not in run.records
         run.records[record.id] = record
@@ -155,7 +163,10 @@ class RunJournal:
     def watch(self, id: str) -> None:
         """See `RecordStore.watch`, for a run of this replica."""
         run = self._runs.get(id)
-        if run is None or run.is_kept or run.is_watched or run.final is not None:
+        if run is None or run.final is not None:
+            return
+        self.on_watched(id)
+        if run.is_kept or run.is_watched:
             return
         run.is_watched = True
         piece = run.said.take()
@@ -182,13 +193,12 @@ class RunJournal:
         """
         id = records.record.id
         run = self._runs.setdefault(id, Noted())
-        if run.items:
-            items, run.items = run.items, []
-            run.rows.append(event_row(id, items))
+        items = _pack_items(id, run)
         row = SuspendedRow(id, drop_us, run.seq, body)
         writer = (await self._store.ledger()).writer
         written = await writer.do(SUSPEND, SuspendWrite(run_write(records, tuple(run.rows), kept=True), row))
         self._runs.pop(id, None)
+        self._on_items(id, items)
         if not written.is_owner:
             self._on_written(id, written)
 
@@ -237,10 +247,12 @@ class RunJournal:
         began_s = loop.time()
         for id, run in waiting:
             try:
-                packed = _pack(id, run)
+                packed, items = _pack(id, run)
             except Exception as exc:  # noqa: BLE001 (of this run alone, and the others are not to suffer)
                 self._give_up(id, exc)
                 continue
+            if items:
+                self._on_items(id, items)
             if packed is not None:
                 yield packed
             if (took_s := loop.time() - began_s) > SLICE_S:
@@ -267,6 +279,7 @@ class RunJournal:
         del run.rows[: len(packed.write.events)]
         if packed.final is not None and run.final is packed.final:
             del self._runs[packed.id]
+            self._on_items(packed.id, ())  # it is over
         self._on_written(packed.id, written)
 
     def _drop_oldest(self) -> None:
@@ -279,15 +292,22 @@ class RunJournal:
                 logger.error("the store is away: %d records of runs were dropped", self._n_dropped)
 
 
-def _pack(id: str, run: Noted) -> Packed | None:
-    """What is to be written of a run; None: nothing yet."""
+def _pack(id: str, run: Noted) -> tuple[Packed | None, list[Item]]:
+    """What is to be written of a run, None: nothing yet; and what of it is new."""
     records = run.final or _current(id, run)
     if records is None:
-        return None
-    if run.items:
-        items, run.items = run.items, []
+        return None, []
+    items = _pack_items(id, run)
+    packed = Packed(id, run, run.final, run_write(records, tuple(run.rows), kept=run.is_kept))
+    return packed, items
+
+
+def _pack_items(id: str, run: Noted) -> list[Item]:
+    """Make a row of the items that are not written yet; gives them."""
+    items, run.items = run.items, []
+    if items:
         run.rows.append(event_row(id, items))
-    return Packed(id, run, run.final, run_write(records, tuple(run.rows), kept=run.is_kept))
+    return items
 
 
 def _current(id: str, run: Noted) -> RunRecords | None:

@@ -4,7 +4,7 @@ import heapq
 import secrets
 import sys
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from conductor.model.messages import File, Image, Message, Text, ToolCall, ToolResult
@@ -14,6 +14,7 @@ from serving.accounts.caller import Caller
 from serving.runs.cached_answers import CachedAnswer
 from serving.runs.claims import Claim
 from serving.runs.content import kept_part
+from serving.runs.feedback import Feedback
 from serving.runs.finding import ANY, Wanted
 from serving.runs.numbers import without_content
 from serving.runs.rows import Item, fold_items, made_us, now_us
@@ -39,11 +40,14 @@ class MemoryStore:
         self._items = dict[str, list[Item]]()
         self._kept = set[str]()
         self._said = dict[str, AnswerSoFar]()
+        self._feedback = dict[str, dict[str, Feedback]]()
         self._claims = OrderedDict[tuple[str, str], Claim]()
         self._suspended = OrderedDict[str, tuple[int, RunRecords]]()
         self._call_ids = CallIds([secrets.token_bytes(SECRET_BYTES)])
         self._answers = OrderedDict[tuple[str, str], CachedAnswer]()
         self.on_cancel: Callable[[str], None] = ignore
+        self.on_watched: Callable[[str], None] = ignore
+        self.on_items: Callable[[str, Sequence[Item]], None] = ignore
         self.on_taken: Callable[[str], None] = ignore
         self.on_orphan: Callable[[RunRecords], None] = ignore
         self.on_stop_waiting: Callable[[RunRecords], None] = ignore
@@ -93,16 +97,21 @@ class MemoryStore:
             self._said.setdefault(record.id, AnswerSoFar()).add(event)
             return
         items = self._items.setdefault(record.id, [])
-        items.append(Item(len(items) + 1, record.id, event, None if items else record))
+        self._add(record.id, Item(len(items) + 1, record.id, event, None if items else record))
 
     async def watch(self, id: str) -> None:
         """See `RecordStore.watch`."""
         items, said = self._items.get(id), self._said.pop(id, None)
         if items is None or id in self._runs:
             return
+        self.on_watched(id)
         self._kept.add(id)
         if said is not None and (piece := said.take()) is not None:
-            items.append(Item(len(items) + 1, id, piece))
+            self._add(id, Item(len(items) + 1, id, piece))
+
+    def _add(self, id: str, item: Item) -> None:
+        self._items[id].append(item)
+        self.on_items(id, (item,))
 
     async def put(self, records: RunRecords) -> None:
         """See `RecordStore.put`."""
@@ -118,6 +127,8 @@ class MemoryStore:
             oldest, _ = self._runs.popitem(last=False)
             total_bytes -= self._bytes.pop(oldest)
             self._items.pop(oldest, None)
+            self._feedback.pop(oldest, None)
+        self.on_items(id, ())  # it is over
 
     async def remove_texts(self, id: str) -> None:
         """See `RecordStore.remove_texts`."""
@@ -125,6 +136,8 @@ class MemoryStore:
             self._runs[id] = without_content(self._runs[id])
             self._bytes[id] = weight(self._runs[id])
             self._items.pop(id, None)
+            said = self._feedback.get(id, {})
+            self._feedback[id] = {key: replace(each, comment="", expected="") for key, each in said.items()}
 
     async def get(self, id: str) -> RunRecords | None:
         """See `RecordStore.get`."""
@@ -150,7 +163,8 @@ class MemoryStore:
             for run in self._runs.values()
             if caller.sees(run.record.account)
             and (before is None or place(run.record) < before)
-            and wanted.matches(run)
+            and replace(wanted, rated=False).matches(run)
+            and (not wanted.rated or run.record.id in self._feedback)
         )
         newest = heapq.nlargest(limit, visible, key=lambda run: place(run.record))
         return [without_content(run) for run in newest]
@@ -158,7 +172,17 @@ class MemoryStore:
     async def events(self, id: str, after: int) -> EventPage:
         """See `RecordStore.events`."""
         items = [item for item in self._items.get(id, []) if item.seq > after]
-        return EventPage(items, is_over=id in self._runs)
+        kept = self._runs.get(id)
+        waits = kept is not None and kept.record.status == "waiting" and self._drop_us(id) >= now_us()
+        return EventPage(items, is_over=kept is not None and not waits)
+
+    async def give_feedback(self, feedback: Feedback) -> None:
+        """See `RecordStore.give_feedback`. It goes with the run."""
+        self._feedback.setdefault(feedback.run_id, {})[feedback.key_id] = feedback
+
+    async def feedback(self, id: str) -> list[Feedback]:
+        """See `RecordStore.feedback`."""
+        return sorted(self._feedback.get(id, {}).values(), key=lambda each: each.made_us)
 
     async def cancel(self, id: str) -> bool:
         """See `RecordStore.cancel`: there is no other replica, but it may wait."""

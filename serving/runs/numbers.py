@@ -24,6 +24,7 @@ from conductor.run.events import (
     StepRestarted,
     StepStarted,
     StepWaits,
+    WorkDelta,
 )
 from conductor.run.plan_record import PlanRecord, StepRecord
 from conductor.run.record import Record, RunRecords
@@ -57,7 +58,7 @@ def event_numbers(event: Event) -> Event:
             return replace(event, answer=_length(answer))
         case RunFailed(failure=failure):
             return replace(event, failure=_failure(failure) or failure)
-        case AnswerDelta():
+        case AnswerDelta() | WorkDelta():
             return replace(event, text="", reasoning="")
         case _:
             return event
@@ -126,7 +127,7 @@ def _segment(segment: Segment) -> Segment:
 
 def _turn(turn: StepTurn) -> StepTurn:
     calls = tuple(_pending(each) for each in turn.calls)
-    return StepTurn(_result(turn.result) or turn.result, calls)
+    return replace(turn, result=_result(turn.result) or turn.result, calls=calls, results=(), said=())
 
 
 def _pending(each: PendingCall) -> PendingCall:

@@ -4,7 +4,7 @@ from sqlalchemy import ColumnElement, false, select, true
 
 from serving.accounts.caller import Caller
 from serving.accounts.money import to_pico
-from serving.database.schema import run, run_text, run_worker
+from serving.database.schema import run, run_feedback, run_text, run_worker
 from serving.runs.finding import Wanted
 
 
@@ -37,4 +37,8 @@ def conditions(wanted: Wanted) -> list[ColumnElement[bool]]:
     if wanted.words is not None:
         said = run_text.c.text.contains(wanted.words.casefold(), autoescape=True)
         found.append(select(run_text.c.run_id).where(run_text.c.run_id == run.c.id, said).exists())
+    if wanted.team_id is not None:
+        found.append(run.c.team_id == wanted.team_id)
+    if wanted.rated:
+        found.append(select(run_feedback.c.run_id).where(run_feedback.c.run_id == run.c.id).exists())
     return found

@@ -24,12 +24,14 @@ REMOVE_CONTENT = (
     "UPDATE run SET body = NULL, body_bytes = 0 WHERE id {0}",
     "DELETE FROM run_event WHERE run_id {0}",
     "DELETE FROM run_text WHERE run_id {0}",
+    "UPDATE run_feedback SET comment = '', expected = '' WHERE run_id {0}",
 )
 REMOVE_RUN = (
     "DELETE FROM run WHERE id {0}",
     "DELETE FROM run_event WHERE run_id {0}",
     "DELETE FROM run_text WHERE run_id {0}",
     "DELETE FROM run_worker WHERE run_id {0}",
+    "DELETE FROM run_feedback WHERE run_id {0}",
 )
 ACCOUNT_CONTENT = """SELECT id FROM run WHERE {column} = '{id}' AND made_us < {{0}} AND ended_us IS NOT NULL
     AND (body_bytes > 0 OR EXISTS (SELECT 1 FROM run_event e WHERE e.run_id = run.id)) ORDER BY made_us LIMIT {{1}}"""

@@ -14,7 +14,7 @@ from typing import Any, cast
 import orjson
 
 from conductor.run import codec
-from conductor.run.events import AnswerDelta, Event, RunDetached
+from conductor.run.events import AnswerDelta, Event, RunDetached, WorkDelta
 from conductor.run.fold import after
 from conductor.run.record import Record, RunRecords
 from serving.accounts.money import to_pico
@@ -171,6 +171,19 @@ def top_run(run_id: str) -> str:
 def join_pieces(one: AnswerDelta, other: AnswerDelta) -> AnswerDelta:
     """Two pieces of an answer that follow one another."""
     return AnswerDelta(one.at_s, one.text + other.text, one.reasoning + other.reasoning)
+
+
+def join_work(items: list[Item], run_id: str, piece: WorkDelta) -> bool:
+    """Join a piece with the one of the same text among the newest of `items`; False: there is none."""
+    for n in range(len(items) - 1, -1, -1):
+        event = items[n].event
+        if not isinstance(event, WorkDelta) or items[n].run_id != run_id:
+            return False
+        if (event.plan, event.step) == (piece.plan, piece.step):
+            joined = replace(event, text=event.text + piece.text, reasoning=event.reasoning + piece.reasoning)
+            items[n] = replace(items[n], event=joined)
+            return True
+    return False
 
 
 def made_us(record: Record) -> int:

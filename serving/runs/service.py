@@ -72,6 +72,7 @@ class Service:
         self.replicas: ReplicaCount = replicas or _no_replicas
         self.store: RecordStore = store or MemoryStore(lambda: self.pool.settings.limits)
         self.store.on_cancel, self.store.on_taken = self._cancel_here, self._leave
+        self.store.on_watched = self._watch_here
         self.conversations: ConversationStore = MemoryConversations()
         self.on_turn: TurnKeeper = _no_turns
         self.answers = AnswerCache(self.store, lambda: self.pool.settings)
@@ -341,6 +342,10 @@ class Service:
         if (run := self._running.get(id)) is not None:
             run.detach()
             run.cancel()
+
+    def _watch_here(self, id: str) -> None:
+        if (run := self._running.get(id)) is not None:
+            run.watch()
 
     def _cancel_here(self, id: str) -> None:
         if (run := self._running.get(id)) is not None:

@@ -1,6 +1,6 @@
 """Where records of runs are kept, and what happens in them. A small port: memory, or a database."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -9,6 +9,7 @@ from conductor.run.record import Record, RunRecords
 from serving.accounts.caller import Caller
 from serving.runs.cached_answers import CachedAnswer
 from serving.runs.claims import Claim
+from serving.runs.feedback import Feedback
 from serving.runs.finding import ANY, Wanted
 from serving.runs.rows import Item
 from serving.runs.tool_ids import CallIds
@@ -43,6 +44,12 @@ class RecordStore(Protocol):
     """Told of a run of a replica that ended, which this one is to continue."""
     on_stop_waiting: Callable[[RunRecords], None]
     """Told of a run that waited for results of tools, and expired or was cancelled."""
+
+    on_watched: Callable[[str], None]
+    """Told of a run of this replica that somebody begins to watch, on whichever replica; perhaps more than once."""
+    on_items: Callable[[str, Sequence[Item]], None]
+    """Told of what has happened in a run of this replica, in order, before it is written, if it is;
+    of nothing, once the run is over."""
 
     def keep(self, id: str, seq: int = 0) -> None:
         """Before a run begins: it outlives its client and its replica, so that pieces of its answer are kept
@@ -143,6 +150,22 @@ class RecordStore(Protocol):
         """
         ...
 
+    async def give_feedback(self, feedback: Feedback) -> None:
+        """Keep what somebody says of a run, in place of what the same key said before.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        ...
+
+    async def feedback(self, id: str) -> list[Feedback]:
+        """What is said of the run of that id, in the order in which it was given.
+
+        Raises:
+            StoreUnavailable: the store is away.
+        """
+        ...
+
     async def cancel(self, id: str) -> bool:
         """Have a run of another replica ended; False where none of that id is under way.
 
@@ -190,5 +213,5 @@ class RecordStore(Protocol):
         ...
 
 
-def ignore(_: object) -> None:
+def ignore(*_: object) -> None:
     """Nobody is to be told."""

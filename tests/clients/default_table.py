@@ -10,8 +10,17 @@ from typing import Any
 from tests.clients.table import KILLED, TABLE, Scenario, asks
 from tests.serving.api.served import Json
 
-ROOM = 250
-"""Tokens an answer may take: enough for a call of a tool by a model that wanders."""
+ROOM = 600
+"""Tokens an answer may take: enough for several calls of a tool by a model that wanders. Fewer cut a call in the middle,
+and a call that was cut is none.
+"""
+FORM: Json = {
+    "type": "object",
+    "properties": {"n": {"type": "integer", "enum": [1, 2, 3, 4]}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
+"""Bounded: a small model writes the digits of an unbounded number until its tokens are used up."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +69,7 @@ ROWS: dict[str, DefaultRow] = {
     "tools": DefaultRow(WRITER | {"must_call": 1, "tools": ["look"]}, calls(1)),
     "tools in a stream": DefaultRow(WRITER | {"must_call": 1}, calls(1)),
     "many turns of tools": DefaultRow(WRITER | {"must_call": 3, "tools": ["look"]}, calls(3)),
-    "structured output": DefaultRow(WRITER, is_in_form),
+    "structured output": DefaultRow(WRITER | {"schema": FORM}, is_in_form),
     "image": DefaultRow(WRITER, fails(400)),
     "no such model": DefaultRow({}, fails(404)),
     "bad value": DefaultRow(WRITER, fails(400)),

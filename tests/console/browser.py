@@ -5,6 +5,7 @@ The API, its store and its keys are real; the workers are scripted.
 """
 
 import asyncio
+import json
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from tests.console.chromium import (
     violations,
 )
 from tests.console.cutting import Cutter
+from tests.serving.api.calling_team import calling_team
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import Json, Served, plan, scripted, served, step, team
 
@@ -134,7 +136,7 @@ async def test_every_page_passes_axe_and_fits_its_width(tmp_path: Path, scheme: 
         await node(page, 3).click()
         found += await violations(page)
         id = page.url.rpartition("/")[2]
-        for path, shows in (("ask", "Effort"), ("runs", "finished"), ("pool", "Models"), ("keys", "search"), (f"again/{id}", "Add a step"), (f"compare/{id}/{id}", "finished")):  # fmt: skip
+        for path, shows in (("ask", "Effort"), ("runs", "finished"), ("pool", "How they are doing"), ("keys", "Ledger"), (f"again/{id}", "Add a step"), (f"compare/{id}/{id}", "finished")):  # fmt: skip
             await page.goto(f"{it.api.url}/console/#/{path}")
             await expect(page.locator("main")).to_contain_text(shows)
             found += await violations(page)
@@ -295,3 +297,57 @@ async def test_runs_are_found_by_status_model_worker_words_and_cost() -> None:
             await page.get_by_role("combobox", name="Status").select_option("failed")
             await expect(rows).to_have_count(0)
             assert seen.faults == []
+
+
+async def test_a_run_that_waits_for_its_clients_tools_shows_calls_and_results_as_text_and_goes_on() -> None:
+    team_of_tools = calling_team(arguments=json.dumps({"city": EVIL}))
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+    options: Any = {"viewport": {"width": 1280, "height": 800}, "reduced_motion": "reduce"}
+    async with served(team_of_tools) as api, browsing() as browser, open_page(browser, api.url, **options) as seen:  # fmt: skip
+        page = seen.page
+        asked = {"messages": [{"role": "user", "content": "Rome?"}], "tools": tools}
+        turn = (await api.ok(asked))["choices"][0]["message"]
+        id = (await api.newest())["id"]
+        await page.goto(f"{api.url}/console/#/runs/{id}")
+        await expect(node(page, 1)).to_contain_text("waiting for tools")
+        await expect(page.locator(".timeline")).to_contain_text("waits still")
+        await node(page, 1).click()
+        await expect(page.locator(".tool-call")).to_contain_text("<script>window.hacked=1</script>")
+        await expect(page.locator(".tool-call .chip")).to_have_text("no result yet")
+        found = await violations(page)
+        result = {"role": "tool", "tool_call_id": turn["tool_calls"][0]["id"], "content": f"Sun. {EVIL}"}
+        await api.ok(asked | {"messages": [*asked["messages"], turn, result]})
+        await until_finished(page)
+        await expect(page.locator(".tool-result")).to_contain_text("Sun. <img src=x")
+        await expect(page.locator(".timeline")).not_to_contain_text("waits still")
+        assert await page.locator(".bar.tools").count() == 2, "one in the legend, one of the step"
+        width = "document.querySelector('.row-bars .bar.tools').getBoundingClientRect().width"
+        assert float(await page.evaluate(width)) > 20, "the client's time is drawn, and it is long"
+        await page.reload()
+        await until_finished(page)
+        assert await page.locator(".bar.tools").count() == 2
+        found += await violations(page)
+        assert await page.evaluate("window.hacked") is None
+        assert (found, seen.faults) == ([], [])
+
+
+async def test_a_thumb_is_kept_with_the_run_and_the_right_answer_too() -> None:
+    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
+        page = seen.page
+        await ask(page, "Why?")
+        await until_finished(page)
+        await page.get_by_role("button", name="Bad answer").click()
+        await expect(page.get_by_role("button", name="Bad answer")).to_have_attribute("aria-pressed", "true")
+        await page.get_by_text("Say more").click()
+        await page.get_by_label("What had been right").fill(EVIL)
+        await page.get_by_role("button", name="Keep what I say").click()
+        await expect(page.locator(".feedback [role=status]")).to_contain_text("Right had been: <img")
+        found = await violations(page)
+        await page.reload()
+        await expect(page.locator(".feedback [role=status]")).to_contain_text("Rated 0 of 100.")
+        [said] = (await api.newest())["feedback"]
+        assert (said["score"], said["expected"]) == (0.0, EVIL)
+        await page.goto(f"{api.url}/console/#/runs")
+        await page.get_by_label("only rated ones").check()
+        await expect(page.locator("tbody tr")).to_have_count(1)
+        assert (found, seen.faults, await page.evaluate("window.hacked")) == ([], [], None)

@@ -4,17 +4,20 @@ import asyncio
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from podium.cli import main
+from serving.accounts.windows import team_subject
 from tests.conftest import PODIUM, ROOT
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import PRICE, Served, plan, scripted, served, step, team
@@ -178,3 +181,49 @@ async def test_a_reader_that_has_seen_enough_is_no_error(api: Served) -> None:
     process = await asyncio.create_subprocess_exec("bash", "-c", script, stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # fmt: skip
     out, errors = await process.communicate()
     assert (out, errors) == (b"0\n", b"")
+
+
+async def test_a_plan_is_shown_with_its_worst_cost_and_can_be_run_as_it_is(
+    api: Served, capsys: Any, tmp_path: Path
+) -> None:
+    ended = await podium(capsys, "plan", "Why", "blue?", "--url", api.url)
+    assert ended.code == 0
+    assert [line.split()[:2] for line in ended.out.splitlines()[1:3]] == [["1", "a"], ["2", "b"]]
+    assert "Find a reason." in ended.out
+    assert re.search(r"At most \$0\.03\d+ and \d+ tokens\. For the plan itself: free", ended.out)
+    ended = await podium(capsys, "plan", "Why blue?", "--json", "--url", api.url)
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps({"plan": json.loads(ended.out)["plan"][:1]}))
+    ended = await podium(capsys, "ask", "Why?", "--plan", str(file), "--json", "--url", api.url)
+    assert [each["worker"] for each in json.loads(ended.out)["podium"]["steps"]] == ["a"]
+    file.write_text("3")
+    for path, said in ((file, "holds no plan"), (tmp_path / "absent", "No such file")):
+        ended = await podium(capsys, "ask", "Why?", "--plan", str(path), "--url", api.url)
+        assert (ended.code, ended.out) == (2, "")
+        assert said in ended.err
+
+
+async def test_budgets_of_teams_and_keys_are_listed_for_an_administrator(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    async with keyed(tmp_path) as it:
+        await it.directory.set_budget(team_subject(it.ids["search"]), {"day": Decimal(5)})
+        monkeypatch.setenv("PODIUM_API_KEY", it.secrets["mine"])
+        assert (await podium(capsys, "budgets", "--url", it.api.url)).code == 4
+        monkeypatch.setenv("PODIUM_API_KEY", it.secrets["admin"])
+        ended = await podium(capsys, "budgets", "--limited", "--json", "--url", it.api.url)
+        [row] = map(json.loads, ended.out.splitlines())
+        assert (row["whose"], row["name"], row["period"], row["left_usd"]) == ("team", "search", "day", "5")
+        ended = await podium(capsys, "budgets", "--team", "search", "--url", it.api.url)
+        assert re.search(r"team +search +day +\$5 +\$0 +\$0 +\$5", ended.out), ended.out
+        assert re.search(r"key +mine +search +month +none +\$0 +\$0 +none", ended.out)
+        assert "sales" not in ended.out
+
+
+async def test_adapters_of_a_server_and_of_a_folder(api: Served, capsys: Any, tmp_path: Path) -> None:
+    ended = await podium(capsys, "adapters", "--url", api.url)
+    assert (ended.code, ended.out) == (0, "No worker answers with an adapter.\n")
+    ended = await podium(capsys, "adapters", "--folder", str(ROOT / "adapters"), "--json")
+    assert json.loads(ended.out)["adapter"].startswith("conductor@")
+    ended = await podium(capsys, "adapters", "--folder", str(tmp_path / "absent"))
+    assert (ended.code, ended.err) == (1, f"podium: There is no folder {tmp_path / 'absent'}.\n")

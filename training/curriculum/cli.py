@@ -44,7 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="podium curriculum", description=ABOUT)
+    parser = argparse.ArgumentParser(
+        prog="podium curriculum", description=ABOUT, epilog="example: podium curriculum show --count 3"
+    )
     verbs = parser.add_subparsers(dest="verb", required=True)
     shown = verbs.add_parser("show", help="print requests, each with its team and its best plan")
     measured = verbs.add_parser("measure", help="judge a conductor's plans for held-out requests")

@@ -372,12 +372,12 @@ def test_a_stage_needs_room_for_what_the_stages_that_are_there_lack() -> None:
     def gb(stage: install.Stage, *done: install.Stage) -> float:
         return install.bytes_to_add(stage, done) / 1e9
 
-    base, console, cpu, dev, learning, browser = install.STAGES
+    base, console, cpu, dev, learning, browser, site = install.STAGES
     assert (gb(base), gb(cpu), gb(learning)) == (0.7, 3.0, 4.2)
     assert gb(cpu, base) == gb(cpu, base, dev) == 2.3
     assert gb(dev, base, cpu) == 0.8, "vLLM's packages make no room for those of development"
     assert gb(learning, base, cpu, dev) == 0.4
-    assert (gb(console, base), gb(browser, base)) == (0.21, 0.17)
+    assert (gb(console, base), gb(browser, base), gb(site, base)) == (0.21, 0.17, 0.11)
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,7 @@ TABLE = (
     Asked("GET", "/v1/workflows/{id}", OF_MY_TEAM),
     Asked("GET", "/v1/workflows/{id}/events", OF_MY_TEAM),
     Asked("POST", "/v1/workflows/{id}/cancel", OF_MY_TEAM_TO_RUN, {}),
+    Asked("POST", "/v1/workflows/{id}/feedback", (401, 401, 404, 200, 403, 200, 403), {"score": 1}),
     Asked("POST", "/v1/files", RUNS),
     Asked("GET", "/v1/files", READS),
     Asked("GET", "/v1/files/{file}", OF_MY_TEAM),
@@ -101,6 +102,8 @@ TABLE = (
     Asked("POST", "/v1/batches/{batch}/cancel", OF_MY_TEAM_TO_RUN, {}),
     Asked("DELETE", "/v1/files/{file}", (401, 401, 404, 200, 403, 404, 404)),  # the first that may deletes it
     Asked("GET", "/v1/replicas", ADMINS),
+    Asked("GET", "/v1/workers", ADMINS),
+    Asked("GET", "/v1/admin/ledger", ADMINS),
     Asked("GET", "/v1/admin/teams", ADMINS),
     Asked("POST", "/v1/admin/teams", CREATES, {"name": "new"}),
     Asked("POST", "/v1/admin/teams/{team}", ADMINS, {"enabled": True}),

@@ -2,7 +2,10 @@
 
 import asyncio
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from serving.accounts.ledger_check import find_faults
 from serving.accounts.windows import key_subject, team_subject
@@ -101,3 +104,27 @@ async def test_who_leaves_between_two_attempts_at_a_server_that_is_away_pays_not
         await until(lambda: it.api.service.running == 0)
         assert await spent_usd(it, "keys", it.ids["mine"]) == 0
         assert await find_faults(await it.directory.open()) == []
+
+
+async def test_an_administrator_sees_the_ledgers_lines_and_how_workers_are_doing(tmp_path: Path) -> None:
+    async with keyed(tmp_path) as it:
+        answer = await it.ask("mine", "POST", "/v1/chat/completions", ASK)
+        await it.ask("other team", "POST", "/v1/chat/completions", ASK | {"model": "a"})
+        id = answer.headers["x-podium-workflow-id"]
+        path = f"/v1/admin/ledger?team={it.ids['search']}"
+        while len(lines := (await it.ask("admin", "GET", path)).json()["data"]) < 2:  # posted soon
+            await asyncio.sleep(0.02)
+        assert {line["run_id"] for line in lines} == {id}
+        cost = sum(Decimal(line["cost_usd"]) for line in lines)
+        assert float(cost) == pytest.approx(answer.json()["podium"]["cost_usd"])
+        page = (await it.ask("admin", "GET", "/v1/admin/ledger?limit=1")).json()
+        older = (await it.ask("admin", "GET", f"/v1/admin/ledger?after={page['data'][0]['id']}")).json()
+        assert (page["has_more"], older["has_more"], len(older["data"])) == (True, False, 2)
+        found = {each["id"]: each for each in (await it.ask("admin", "GET", "/v1/workers")).json()["data"]}
+        assert (found["a"]["open_calls"], found["a"]["queued"], found["a"]["failed"]) == (0, 0, 0)
+        assert found["a"]["succeeded"] == 2
+        assert found["a"]["first_token_p95_s"] is not None
+        [a] = [
+            each for each in (await it.ask("mine", "GET", "/v1/models")).json()["data"] if each["id"] == "a"
+        ]
+        assert a["podium"]["price"] == {"input_usd_per_mtok": 1.0, "output_usd_per_mtok": 2.0}

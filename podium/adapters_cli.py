@@ -1,0 +1,90 @@
+"""`podium adapters`: the LoRA adapters with which a server's workers answer, or those in a folder."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from podium.client import FAILED, Client, ClientError, parser_of, run
+
+Json = dict[str, Any]
+CONFIG = "adapter_config.json"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line."""
+    parser = parser_of(
+        "adapters",
+        "Which LoRA adapter each worker of a running server answers with; with --folder, the adapters in a folder and what they "
+        "were made for. `podium adapter publish` gives one the name under which it is served.",
+        "podium adapters --folder adapters",
+    )
+    parser.add_argument("--folder", type=Path, help="list those in it, and ask no server")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    options = parser.parse_args(arguments)
+    return run(lambda: list_adapters(options))
+
+
+def list_adapters(options: argparse.Namespace) -> int:
+    """Print them.
+
+    Raises:
+        ClientError: the server refuses, or there is none; or no such folder.
+    """
+    rows = in_folder(options.folder) if options.folder else in_use(Client.of(options))
+    if options.json:
+        for row in rows:
+            print(json.dumps(row, ensure_ascii=False))
+        return 0
+    from rich.table import Table
+    from rich.text import Text
+
+    from podium.run_text import terminal
+
+    out = terminal()
+    if not rows:
+        out.print("There is no adapter in it." if options.folder else "No worker answers with an adapter.")
+        return 0
+    table = Table(*rows[0], box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        table.add_row(*(Text(str(value)) for value in row.values()))
+    out.print(table)
+    return 0
+
+
+def in_use(client: Client) -> list[Json]:
+    """Workers whose model is an adapter: its name has the hash of its content behind an @.
+
+    Raises:
+        ClientError: the server refuses, or there is none.
+    """
+    listed = client.get("/v1/models")["data"]
+    found: dict[str, str] = {}
+    for each in listed:
+        about: Json = each["podium"]
+        asked: Json = about.get("conductor") or {"worker": each["id"], "model": about.get("model")}
+        if "@" in (asked["model"] or ""):
+            found[asked["worker"]] = asked["model"]
+    return [{"worker": worker, "adapter": adapter} for worker, adapter in found.items()]
+
+
+def in_folder(folder: Path) -> list[Json]:
+    """The adapters in `folder`, with their base model and rank.
+
+    Raises:
+        ClientError: there is no such folder, or one of them cannot be read.
+    """
+    if not folder.is_dir():
+        raise ClientError(f"There is no folder {folder}.", FAILED)
+    try:
+        return [_adapter(path.parent) for path in sorted(folder.glob(f"*/{CONFIG}"))]
+    except (OSError, ValueError, KeyError) as error:
+        raise ClientError(f"An adapter in {folder} cannot be read: {error}.", FAILED) from None
+
+
+def _adapter(folder: Path) -> Json:
+    config: Json = json.loads((folder / CONFIG).read_text())
+    return {"adapter": folder.name, "base model": config["base_model_name_or_path"], "rank": config["r"]}

@@ -1,0 +1,125 @@
+"""`podium budgets`: what every team and every key may spend, and has spent, by a running server's account."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Generator, Sequence
+from decimal import Decimal
+from typing import Any
+
+from podium.client import Client, parser_of, run
+
+Json = dict[str, Any]
+PAGE = 100
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line."""
+    parser = parser_of(
+        "budgets",
+        "What every team and every key may spend in this day and month (UTC), what is spent, and what is held for calls under way. "
+        "Needs a key with the scope `admin`. `podium teams budget` and `podium keys budget` set them.",
+        "podium budgets --limited",
+    )
+    parser.add_argument("--team", help="of this team and its keys alone, by name or id")
+    parser.add_argument("--limited", action="store_true", help="only where there is a limit")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    options = parser.parse_args(arguments)
+    return run(lambda: list_budgets(Client.of(options), options))
+
+
+def list_budgets(client: Client, options: argparse.Namespace) -> int:
+    """Print them.
+
+    Raises:
+        ClientError: the server refuses, or there is none.
+    """
+    rows = [
+        row
+        for row in budget_rows(client, options.team)
+        if row["limit_usd"] is not None or not options.limited
+    ]
+    if options.json:
+        for row in rows:
+            print(json.dumps(row, ensure_ascii=False))
+        return 0
+    from rich.table import Table
+    from rich.text import Text
+
+    from podium.run_text import terminal
+
+    table = Table("whose", "name", "team", "period", box=None, pad_edge=False, header_style="bold")
+    for title in ("limit", "spent", "held", "left"):
+        table.add_column(title, justify="right")
+    for row in rows:
+        amounts = [_dollars(row[name]) for name in ("limit_usd", "spent_usd", "held_usd", "left_usd")]
+        table.add_row(
+            row["whose"],
+            Text(row["name"]),
+            Text(row["team"]),
+            row["period"],
+            *amounts,
+            style="red" if _is_spent(row) else "",
+        )
+    terminal().print(table if rows else "No budget is set: `podium teams budget TEAM --per-day 5` sets one.")
+    return 0
+
+
+def budget_rows(client: Client, team: str | None) -> Generator[Json]:
+    """A row for each team and key and period.
+
+    Raises:
+        ClientError: the server refuses, or there is none.
+    """
+    for each in pages(client, "teams"):
+        if team in (None, each["id"], each["name"]):
+            yield from _rows(client, "team", each, "")
+    for each in pages(client, "keys"):
+        owner: Json = each["team"] or {"id": "", "name": ""}
+        if each["state"] == "active" and team in (None, owner["id"], owner["name"]):
+            yield from _rows(client, "key", each, owner["name"])
+
+
+def pages(client: Client, what: str) -> Generator[Json]:
+    """Every `teams` or `keys`.
+
+    Raises:
+        ClientError: the server refuses, or there is none.
+    """
+    after: str | None = None
+    while True:
+        page = client.get(f"/v1/admin/{what}", {"limit": PAGE, "after": after})
+        yield from page["data"]
+        if not page.get("has_more"):
+            return
+        after = page["data"][-1]["id"]
+
+
+def _rows(client: Client, whose: str, each: Json, team: str) -> Generator[Json]:
+    budget = client.get(f"/v1/admin/{whose}s/{each['id']}/budget")
+    for period in ("day", "month"):
+        window: Json = budget[period]
+        limit = window["limit_usd"]
+        left = (
+            None
+            if limit is None
+            else str(Decimal(limit) - Decimal(window["spent_usd"]) - Decimal(window["held_usd"]))
+        )
+        yield {
+            "whose": whose,
+            "id": each["id"],
+            "name": each["name"],
+            "team": team,
+            "period": period,
+            **window,
+            "left_usd": left,
+        }
+
+
+def _is_spent(row: Json) -> bool:
+    return row["left_usd"] is not None and Decimal(row["left_usd"]) <= 0
+
+
+def _dollars(amount: str | None) -> str:
+    return "none" if amount is None else f"${Decimal(amount).normalize():f}"

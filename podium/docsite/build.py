@@ -1,0 +1,141 @@
+"""`python -m podium.docsite.build`: docs/ and what it links to as a static site, `build/site`. Zensical makes the
+pages; every link is checked, and nothing is loaded from another host.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from podium.docsite.api_page import write_page
+from podium.docsite.pages import Pages
+from podium.docsite.picture import draw_architecture
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build"
+SITE, WORK = BUILD / "site", BUILD / "site-source"
+FIRST = ("README.md", "docs/console.md", "docs/command-line.md", "docs/openai-api.md", "docs/settings.md", "docs/operations.md", "docs/architecture.md")  # fmt: skip
+CONFIG = """\
+[project]
+site_name = "Podium"
+site_description = "Many language models answer as one"
+docs_dir = "pages"
+site_dir = "site"
+use_directory_urls = false
+extra_css = ["site.css"]
+nav = {nav}
+
+[project.theme]
+font = false
+features = ["navigation.top", "content.code.copy", "search.highlight"]
+
+[[project.theme.palette]]
+media = "(prefers-color-scheme: light)"
+scheme = "default"
+
+[[project.theme.palette]]
+media = "(prefers-color-scheme: dark)"
+scheme = "slate"
+
+[project.markdown_extensions.toc]
+permalink = true
+[project.markdown_extensions.tables]
+[project.markdown_extensions.pymdownx.superfences]
+[project.markdown_extensions.pymdownx.highlight]
+"""
+LOADED = re.compile(r"""<(?:script|link|img|iframe)[^>]*(?:src|href)=["']?(https?://[^"'\s>]+)""")
+"""What a browser would fetch from elsewhere when it shows a page; links that people follow are none."""
+
+
+def build() -> int:
+    """Build the site; 0 where every link leads somewhere."""
+    shutil.rmtree(WORK, ignore_errors=True)
+    write_sources(WORK)
+    program = Path(sys.executable).with_name("zensical")
+    ended = subprocess.run([str(program), "build", "--strict", "--clean"], cwd=WORK, check=False)
+    if ended.returncode:
+        return ended.returncode
+    if foreign := sorted(foreign_addresses(WORK / "site")):
+        print(f"Pages load from elsewhere: {', '.join(foreign)}", file=sys.stderr)
+        return 1
+    shutil.rmtree(SITE, ignore_errors=True)
+    shutil.move(WORK / "site", SITE)
+    shutil.rmtree(WORK)
+    print(f"The site is in {SITE.relative_to(ROOT)}: open index.html, or serve the folder.")
+    return 0
+
+
+def write_sources(work: Path) -> None:
+    """The pages, pictures and configuration from which the site is made."""
+    folder = work / "pages"
+    pages = Pages(ROOT, folder)
+    for place in (
+        *FIRST,
+        *sorted(f"docs/{path.relative_to(ROOT / 'docs')}" for path in (ROOT / "docs").rglob("*.md")),
+    ):
+        if (ROOT / place).exists():
+            pages.add(place)
+    pages.add("examples")
+    (folder / "architecture-imports.svg").write_text(draw_architecture(ROOT))
+    architecture = folder / "architecture.md"
+    head, _, rest = architecture.read_text().partition("\n\n")
+    picture = "![Podium's packages, by their imports](architecture-imports.svg)\n\nDrawn from the code: an arrow is an import; what follows from others is left out."
+    architecture.write_text(f"{head}\n\n{picture}\n\n{rest}")
+    (folder / "api.md").write_text(write_page(api_document()))
+    (folder / "site.css").write_text(
+        ".md-typeset table:not([class]){font-size:.65rem}\n.md-grid{max-width:76rem}\n"
+    )
+    (work / "zensical.toml").write_text(CONFIG.format(nav=nav(folder)))
+
+
+def nav(folder: Path) -> str:
+    """What the side lists, in TOML: first what most people want, then the rest by name."""
+    firsts = [
+        page
+        for page in (
+            "index.md",
+            "console.md",
+            "command-line.md",
+            "openai-api.md",
+            "settings.md",
+            "operations.md",
+            "architecture.md",
+            "api.md",
+        )
+        if (folder / page).exists()
+    ]
+    others = sorted(path.name for path in folder.glob("*.md") if path.name not in firsts)
+    groups = {"Guides": others, "Clients": _in(folder, "clients"), "Decisions": _in(folder, "decisions")}
+    items = [f'"{page}"' for page in firsts]
+    items += [f"{{{name} = {list(pages)}}}".replace("'", '"') for name, pages in groups.items() if pages]
+    items.append('{Examples = "source/examples/index.md"}')
+    return f"[{', '.join(items)}]"
+
+
+def _in(folder: Path, name: str) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in (folder / name).glob("*.md"))
+
+
+def api_document() -> dict[str, Any]:
+    """The OpenAPI document of the server's routes; no server is started."""
+    from serving.api.app import build_api
+    from serving.api.openapi import document
+    from serving.pool import build_pool
+    from serving.runs.service import Service
+    from serving.settings.settings import load
+
+    service = Service(build_pool(load(ROOT / "cluster" / "scripted.yaml"), {}, {}))
+    return document(build_api(service).routes)
+
+
+def foreign_addresses(site: Path) -> set[str]:
+    """What pages would load from other hosts."""
+    return {address for page in site.rglob("*.html") for address in LOADED.findall(page.read_text())}
+
+
+if __name__ == "__main__":
+    sys.exit(build())

@@ -1,0 +1,93 @@
+"""The pages of the site, from files of the checkout as they are: docs/, the README, and whatever they link to. A
+link to a source file leads to a page with that file.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+LINK = re.compile(r"(?P<before>\]\()(?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?P<after>\))")
+LANGUAGES = {".py": "python", ".yaml": "yaml", ".yml": "yaml", ".mjs": "js", ".sh": "sh", ".toml": "toml"}
+PICTURES = {".png", ".svg"}
+INDEX = "README.md"
+
+
+class Pages:
+    """Pages that are written into a folder, each once.
+
+    Args:
+        root: the checkout.
+        to: the folder, empty.
+    """
+
+    def __init__(self, root: Path, to: Path) -> None:
+        self._root, self._to = root, to
+        self._pages: dict[str, str] = {}
+
+    def add(self, place: str) -> str:
+        """Write the page of a file or folder of the checkout, with all that it links to; gives where it is."""
+        if place in self._pages:
+            return self._pages[place]
+        page = page_of(place, is_folder=(self._root / place).is_dir())
+        self._pages[place] = page  # before its links: pages link to each other
+        path = self._to / page
+        path.parent.mkdir(parents=True, exist_ok=True)
+        source = self._root / place
+        if source.suffix in PICTURES:
+            shutil.copyfile(source, path)
+        elif source.suffix == ".md":
+            path.write_text(rewrite(source.read_text(), self._relinker(place, page)))
+        elif source.is_dir():
+            path.write_text(self._folder(place, page))
+        else:
+            fence = LANGUAGES.get(source.suffix, "")
+            path.write_text(f"# {place}\n\n````{fence}\n{source.read_text().rstrip()}\n````\n")
+        return page
+
+    def _relinker(self, place: str, page: str) -> Callable[[str], str]:
+        """What a link in the file at `place` becomes on its page; those to elsewhere stay."""
+
+        def relink(target: str) -> str:
+            if re.match(r"[a-z]+:", target):
+                return target
+            there = posixpath.normpath(posixpath.join(posixpath.dirname(place), target))
+            if not (self._root / there).exists():
+                return target  # the generator says that it leads nowhere
+            return posixpath.relpath(self.add(there), posixpath.dirname(page) or ".")
+
+        return relink
+
+    def _folder(self, place: str, page: str) -> str:
+        """The files of a folder, as links."""
+        relink = self._relinker(f"{place}/x", page)
+        names = sorted(
+            each.name
+            for each in (self._root / place).iterdir()
+            if each.is_file() and not each.name.startswith(".")
+        )
+        return "\n".join([f"# {place}/", "", *(f"* [{name}]({relink(name)})" for name in names), ""])
+
+
+def page_of(place: str, *, is_folder: bool = False) -> str:
+    """Where the page of a file is in the site: docs/ at its top, the README first, others as `source/`."""
+    if place == INDEX:
+        return "index.md"
+    if place.startswith("docs/"):
+        return place.removeprefix("docs/").replace(INDEX, "index.md")
+    if is_folder:
+        return f"source/{place}/index.md"
+    return f"source/{place}" if place.endswith((".md", *PICTURES)) else f"source/{place}.md"
+
+
+def rewrite(text: str, relink: Callable[[str], str]) -> str:
+    """`text` with each link's target as `relink` says; code stays as it is."""
+
+    def change(match: re.Match[str]) -> str:
+        return f"{match['before']}{relink(match['target'])}{match['anchor'] or ''}{match['after']}"
+
+    parts = re.split(r"(^```.*?^```$|`[^`\n]+`)", text, flags=re.MULTILINE | re.DOTALL)
+    return "".join(part if number % 2 else LINK.sub(change, part) for number, part in enumerate(parts))

@@ -1,0 +1,68 @@
+"""`podium plan`: the plan that a question would get, and what it may cost at worst. Only the conductor is called."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from podium.ask_cli import add_question, body_of, first_model, question_of
+from podium.client import Client, parser_of, run
+
+Json = dict[str, Any]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Command line."""
+    parser = parser_of(
+        "plan",
+        "The plan that a question would get, and what each step may cost at worst. No step is run or paid; the conductor that "
+        "writes the plan is. `podium ask --plan FILE` runs a plan that was kept, changed or not.",
+        "podium plan 'Compare Peru and Chile' --effort high",
+    )
+    add_question(parser)
+    parser.add_argument("--json", action="store_true", help="the plan with its costs, as JSON")
+    options = parser.parse_args(arguments)
+    question = question_of(parser, options)
+    return run(lambda: show_plan(Client.of(options), options, question))
+
+
+def show_plan(client: Client, options: argparse.Namespace, question: str) -> int:
+    """Ask for the plan and print it.
+
+    Raises:
+        ClientError: the server refuses, or there is none.
+    """
+    answer = client.post("/v1/plans", body_of(options, question, options.model or first_model(client)))
+    if options.json:
+        print(json.dumps(answer, ensure_ascii=False, indent=2))
+        return 0
+    from rich.table import Table
+    from rich.text import Text
+
+    from podium.run_text import brief, dollars, terminal
+
+    table = Table("step", "worker", "reads", "task", box=None, pad_edge=False, header_style="bold")
+    table.add_column("at most", justify="right")
+    for number, step in enumerate(answer["steps"], start=1):
+        reads = ", ".join(str(read + 1) for read in step["access"])
+        task = brief(step["subtask"]) or "the question itself"
+        style = "" if step["needed"] else "dim"
+        table.add_row(
+            str(number),
+            Text(step["worker"]),
+            reads,
+            Text(task),
+            dollars(step["worst_case_cost_usd"]),
+            style=style,
+        )
+    out = terminal()
+    out.print(table)
+    if not all(step["needed"] for step in answer["steps"]):
+        out.print("Steps that are dim are read by nobody, and would not be run.", style="dim")
+    most = dollars(answer["worst_case_cost_usd"])
+    out.print(
+        f"\nAt most {most} and {answer['worst_case_tokens']} tokens. For the plan itself: {dollars(answer['podium']['cost_usd'])}."
+    )
+    return 0

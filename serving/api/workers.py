@@ -1,0 +1,41 @@
+"""`GET /v1/workers`: how the workers are doing on this router, for administrators."""
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from serving.accounts.caller import Scope
+from serving.api.authentication import caller_of
+from serving.api.record_json import seconds
+from serving.api.respond import success
+from serving.health import WorkerHealth
+from serving.pool import Pool
+from serving.runs.service import Service
+
+router = APIRouter()
+Json = dict[str, Any]
+
+
+@router.get("/v1/workers")
+async def workers(request: Request) -> Response:
+    """Each worker's slots and its newest calls, as this router knows them; others know their own."""
+    caller_of(request).require(Scope.ADMIN)
+    service: Service = request.app.state.service
+    return success({"object": "list", "data": [_worker(service.pool, name) for name in service.pool.members]})
+
+
+def _worker(pool: Pool, name: str) -> Json:
+    slots, health = pool.limiters.get(name), pool.health.get(name) or WorkerHealth()
+    return {
+        "id": name,
+        "object": "worker",
+        "slots": slots.n_slots if slots else None,
+        "open_calls": slots.open_calls if slots else None,
+        "queued": slots.queued if slots else None,
+        "succeeded": health.successes,
+        "failed": health.failures,
+        "rests_s": seconds(health.rest_s),
+        "first_token_p50_s": seconds(health.first_token_s(0.5)),
+        "first_token_p95_s": seconds(health.first_token_s(0.95)),
+    }

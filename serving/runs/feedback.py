@@ -1,0 +1,74 @@
+"""What people say of runs: was the answer good, and what had been the right one.
+
+One a run and a key; a later one takes its place. Its texts go with the texts of the run, the rest with the run.
+"""
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Row, select
+
+from serving.database.schema import run_feedback
+from serving.database.writer import Operation, PostgresConnection
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """What somebody says of a run.
+
+    Args:
+        run_id: of the run.
+        key_id: whose it is; empty where no key was asked for.
+        made_us: when it was given.
+        score: from 0, bad, to 1, good; None: none.
+        labels: words of the team's own.
+        comment: text; empty: none.
+        expected: what had been the right answer; empty: not said.
+    """
+
+    run_id: str
+    key_id: str
+    made_us: int
+    score: float | None = None
+    labels: tuple[str, ...] = ()
+    comment: str = ""
+    expected: str = ""
+
+
+COLUMNS = ("run_id", "key_id", "made_us", "score", "labels", "comment", "expected")
+NEWER = ", ".join(f"{name} = excluded.{name}" for name in COLUMNS[2:])
+PUT = "INSERT INTO run_feedback ({}) VALUES ({}) ON CONFLICT (run_id, key_id) DO UPDATE SET {}"
+OF_RUN = select(run_feedback).order_by(run_feedback.c.made_us)
+
+
+def load_feedback(row: Row[Any]) -> Feedback:
+    """What a row of the table says."""
+    labels = tuple(json.loads(row.labels))
+    return Feedback(row.run_id, row.key_id, row.made_us, row.score, labels, row.comment, row.expected)
+
+
+def _values(said: Feedback) -> tuple[object, ...]:
+    labels = json.dumps(said.labels)
+    return (said.run_id, said.key_id, said.made_us, said.score, labels, said.comment, said.expected)
+
+
+async def _give(connection: PostgresConnection, items: Sequence[Feedback]) -> list[None]:
+    marks = ", ".join(f"${n}" for n in range(1, len(COLUMNS) + 1))
+    statement = PUT.format(", ".join(COLUMNS), marks, NEWER)
+    async with connection.transaction():
+        for said in items:
+            await connection.execute(statement, *_values(said))
+    return [None] * len(items)
+
+
+def _give_sqlite(connection: sqlite3.Connection, items: Sequence[Feedback]) -> list[None]:
+    marks = ", ".join("?" * len(COLUMNS))
+    connection.executemany(PUT.format(", ".join(COLUMNS), marks, NEWER), [_values(each) for each in items])
+    return [None] * len(items)
+
+
+GIVE_FEEDBACK: Operation[Feedback, None] = Operation("feedback", _give, _give_sqlite)
+"""Keep what somebody says of a run, in place of what the same key said before."""

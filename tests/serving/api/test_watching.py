@@ -1,0 +1,119 @@
+"""Watchers of a run see the plan and the steps' words while they are written; ten as one; who is not there costs nothing."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+
+import pytest
+
+from conductor.model.usage import Price, Usage
+from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
+from serving.database.address import Address
+from tests.serving.api.served import Json, Served, plan, scripted, served, step, team
+from tests.serving.runs.stores import replicas
+
+SECRET = "sk-ant-api03-" + "a1B2c3D4" * 10
+WORDS = f"one two {SECRET} four five six "
+PLAN = plan(step("a", "Say words."), step("b", "Conclude.", [0]))
+
+
+GATES = dict[str, asyncio.Event]()
+"""By a name of the test: nobody plans before it is open."""
+
+
+class GatedConductor:
+    """Writes `PLAN` in pieces once its gate is open."""
+
+    def __init__(self, name: str, price: Price | None, gate: str) -> None:
+        self.name, self._gate = name, gate
+
+    def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
+        return open_reply(self.name, "gated", self._deltas(), None)
+
+    async def aclose(self) -> None: ...
+
+    async def _deltas(self) -> AsyncGenerator[Delta]:
+        await GATES[self._gate].wait()
+        for n in range(0, len(PLAN), 10):
+            await asyncio.sleep(0.01)
+            yield Delta(PLAN[n : n + 10])
+        yield Delta(finish=FinishReason.STOP, usage=Usage(10, 10))
+
+
+def gated_team() -> Json:
+    settings = slow_team()
+    factory = f"{__name__}:GatedConductor"
+    conductor = {
+        "name": "conductor",
+        "kind": "python",
+        "factory": factory,
+        "in_pool": False,
+        "options": {"gate": "it"},
+    }
+    return settings | {"workers": [conductor, *settings["workers"][1:]]}
+
+
+def slow_team() -> Json:
+    workers = [scripted("a", WORDS, tokens_per_s=20), scripted("b", "alpha beta gamma", tokens_per_s=20)]
+    return team(PLAN, workers=workers, workflows={})
+
+
+async def watch(api: Served, id: str, begun: list[str] | None = None) -> list[Json]:
+    events: list[Json] = []
+    async with api.http.stream("GET", f"/v1/workflows/{id}/events") as answer:
+        async for line in answer.aiter_lines():
+            if line.startswith("data: "):
+                events += [json.loads(line.removeprefix("data: "))]
+                if begun is not None and len(events) == 1:
+                    begun.append(id)
+    return events
+
+
+def said(events: list[Json], step: int | None) -> str:
+    return "".join(each["text"] for each in events if each["type"] == "work" and each["step"] == step)
+
+
+@pytest.mark.parametrize("with_store", [False, True])
+async def test_watchers_see_the_plan_and_the_steps_words_while_they_are_written(
+    store_address: Address, with_store: bool
+) -> None:
+    if not with_store and store_address.kind != "sqlite":
+        return  # memory is no database
+    gate = GATES["it"] = asyncio.Event()
+    async with AsyncExitStack() as stack:
+        if with_store:
+            one, other = await stack.enter_async_context(replicas(store_address, gated_team()))
+            apis = [one.api, other.api]
+        else:
+            apis = [await stack.enter_async_context(served(gated_team()))]
+        asking = asyncio.create_task(apis[0].ok())
+        while not apis[0].service._running:
+            await asyncio.sleep(0.01)
+        id = next(iter(apis[0].service._running))
+        for api in apis:
+            while (await api.http.get(f"/v1/workflows/{id}")).status_code == 404:
+                await asyncio.sleep(0.02)
+        begun: list[str] = []
+        watching = asyncio.gather(*(watch(apis[n % len(apis)], id, begun) for n in range(10)))
+        while len(begun) < 10:
+            await asyncio.sleep(0.02)
+        gate.set()
+        watched = await watching
+        await asking
+        assert all(events[-1] == {"type": "end", "status": "finished"} for events in watched)
+        assert len({json.dumps(events) for events in watched[:: len(apis)]}) == 1, "all are told the same"
+        for events in watched:
+            assert PLAN.startswith(said(events, None))
+            assert "".join(each["text"] for each in events if each["type"] == "answer") == "alpha beta gamma"
+            assert "one two" in said(events, 0)
+            assert SECRET not in json.dumps(events)
+            assert len([each for each in events if each["type"] == "work" and each["step"] == 0]) > 1
+        assert said(watched[0], None), "the plan's text"
+        assert SECRET not in json.dumps(await apis[0].record(id))
+
+
+async def test_a_run_that_nobody_watches_notes_no_words_of_its_steps() -> None:
+    async with served(slow_team()) as api:
+        id = (await api.ok())["podium"]["workflow_id"]
+        assert not [each for each in await watch(api, id) if each["type"] in ("work", "answer")]
