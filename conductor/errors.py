@@ -17,6 +17,7 @@
     │   ├── WorkerUnavailable    not reachable, cut off, broken: may be tried again
     │   ├── WorkerBusy           told us to wait: may be tried again, after `retry_after_s`
     │   ├── WorkerRefused        understood us and said no: trying again gives the same
+    │   │   └── ContentFiltered      its provider's filter stopped the prompt
     │   ├── AnswerInvalid        its answer is not of the form that was asked for, nor was its second one
     │   └── ContextOverflow      the prompt is longer than the model can read
     ├── BudgetExceeded       the next call could cost more than is left; says spent, held, limit
@@ -170,6 +171,12 @@ class WorkerRefused(WorkerError):
 
     every_call: bool = False
     """Whether any other call would be refused too, as with a bad key; else something in this one was."""
+
+
+class ContentFiltered(WorkerRefused):
+    """The provider's filter stopped the prompt: it is about what was asked, and no outage."""
+
+    param = "messages"
 
 
 class AnswerInvalid(WorkerError):

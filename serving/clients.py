@@ -108,6 +108,7 @@ def _account(
         base_url=worker.base_url,
         price=price_of(worker),
         stall_timeout_s=worker.stall_timeout_s,
+        first_token_timeout_s=worker.first_token_timeout_s,
         connect_timeout_s=worker.connect_timeout_s,
         extra_body=worker.extra_body,
         family=worker.like or worker.model,

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 from math import ceil
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from weakref import WeakValueDictionary
 
 FAILURES_BEFORE_REST = 3
@@ -17,6 +17,11 @@ MOST_REST_S = 60.0
 """After so many failures in a row it is left alone for a while, which doubles with each further one."""
 MOST_ASKED_REST_S = 300.0
 """As long as it may ask to be left alone."""
+PROBE_S = 30.0
+"""So long the answer to a probe is waited for, before another call may probe."""
+Circuit = Literal["closed", "half_open", "open"]
+"""`open`: its newest calls failed, and it is left alone where another can be asked; `half_open`: the next call
+finds out whether it is well again."""
 WINDOW = 200
 """Shares and quantiles are of so many of the newest calls."""
 
@@ -60,7 +65,9 @@ class WorkerHealth:
         self._first_token_s.append(first_token_s)
 
     def succeed(self) -> None:
-        """Count a whole answer."""
+        """Count a whole answer. It ends a rest that failures have begun, and none that the worker asked for."""
+        if self.circuit != "closed":
+            self.rests_until_s = 0.0
         self.failures_in_a_row = 0
         self._outcomes.append(True)
 
@@ -72,6 +79,20 @@ class WorkerHealth:
         if (more := self.failures_in_a_row - FAILURES_BEFORE_REST) >= 0:
             rest_s = max(rest_s, min(MOST_REST_S, FIRST_REST_S * 2.0 ** min(more, 8)))
         self.rests_until_s = max(self.rests_until_s, time.monotonic() + rest_s)
+
+    @property
+    def circuit(self) -> Circuit:
+        """Whether calls are sent to it where another worker can be asked."""
+        if self.failures_in_a_row < FAILURES_BEFORE_REST:
+            return "closed"
+        return "open" if self.rest_s else "half_open"
+
+    def begin_call(self) -> None:
+        """A call is about to be sent. Of a worker that may be well again it is the only one until it has
+        ended, or has taken `PROBE_S`.
+        """
+        if self.circuit == "half_open":
+            self.rests_until_s = time.monotonic() + PROBE_S
 
     @property
     def rest_s(self) -> float:
@@ -92,6 +113,11 @@ class WorkerHealth:
     def failure_share(self) -> float:
         """The part of the newest calls that failed; 0 without calls."""
         return self.failures / max(1, len(self._outcomes))
+
+    @property
+    def first_tokens(self) -> int:
+        """Of how many calls the time to the first token is known."""
+        return len(self._first_token_s)
 
     def first_token_s(self, quantile: float) -> float | None:
         """Seconds to the first token that this part of the newest calls stayed within (nearest rank); None

@@ -10,10 +10,12 @@ from serving.health import Health, WorkerHealth
 from serving.layers.balancing import Balancing, Deployment
 from serving.layers.conforming import Conforming
 from serving.layers.failing_over import FailingOver
+from serving.layers.first_token_limit import FirstTokenLimit
 from serving.layers.fitting import Fitting
 from serving.layers.limited import Limited
 from serving.layers.permitted import Permitted
 from serving.layers.rate import Rate
+from serving.layers.retry_budget import RetryBudget
 from serving.layers.retrying import Retrying
 from serving.layers.skipping_refused import SkippingRefused
 from serving.layers.traced import Traced
@@ -87,6 +89,11 @@ def _trace(worker: Worker, context: Context) -> Worker:
     )
 
 
+def _limit_first_token(worker: Worker, context: Context) -> Worker:
+    is_timed = isinstance(context.own, API_SETTINGS) and context.own.first_token_timeout_s is None
+    return FirstTokenLimit(worker, context.health) if is_timed else worker
+
+
 def _watch(worker: Worker, context: Context) -> Worker:
     return Watched(worker, context.health)
 
@@ -101,7 +108,8 @@ def _skip_refused(worker: Worker, _: Context) -> Worker:
 
 def _retry(worker: Worker, context: Context) -> Worker:
     retry = context.own.retry
-    return Retrying(worker, retry.attempts, retry.first_wait_s, retry.max_wait_s)
+    budget = RetryBudget(retry.share)
+    return Retrying(worker, retry.attempts, retry.first_wait_s, retry.max_wait_s, budget, context.health)
 
 
 def _fit(worker: Worker, context: Context) -> Worker:
@@ -125,7 +133,7 @@ def _permit(worker: Worker, context: Context) -> Worker:
     return Permitted(worker, accepts_of(own).default_effort if isinstance(own, API_SETTINGS) else "none")
 
 
-CALL_LAYERS: tuple[Layer, ...] = (_bound, _trace, _watch, _limit)
+CALL_LAYERS: tuple[Layer, ...] = (_bound, _limit_first_token, _trace, _watch, _limit)
 """Around each place where a worker is reached, innermost first. A span is one call as it is sent, and so is what
 counts for its health."""
 WORKER_LAYERS: tuple[Layer, ...] = (_skip_refused, _retry, _fit, _conform, _permit)
@@ -144,7 +152,9 @@ def _fail_over(own: WorkerSettings, stacks: Mapping[str, Stack], settings: Setti
     blind = [each.name for each in line if not each.sees_images]
     toolless = [each.name for each in line if calls_tools(each, settings) is False]
     pdfless = [each.name for each in line if not reads_pdfs(each)]
-    return FailingOver([stacks[each.name].top for each in line], blind, toolless, pdfless)
+    telling = [each.name for each in line if each.on_content_filter == "tell"]
+    tops = [stacks[each.name].top for each in line]
+    return FailingOver(tops, blind, toolless, pdfless, telling, stacks)
 
 
 def build_stacks(clients: Mapping[str, Worker], settings: Settings, health: Health) -> dict[str, Stack]:

@@ -100,6 +100,12 @@ class Call:
     and gives how long its answer may be. See `retries.py`."""
     on_wait: Callable[[], AbstractContextManager[None]] | None = field(default=None, compare=False)
     """Entered while the call waits for its turn: whoever leaves then pays nothing for it."""
+    has_stand_in: bool = field(default=False, compare=False)
+    """Another worker is free to answer in its place, so that nobody need wait long for this one; never sent."""
+    broken: str = field(default="", compare=False)
+    """The worker whose answer to the same call broke off, which is asked after all others; never sent."""
+    first_token_s: float | None = field(default=None, compare=False)
+    """How long its first token may take, where this is known; never sent."""
     permit: Permit = field(default=ANYTHING, compare=False)
     """Who may be asked, and what may become of the texts; never sent."""
     priority: Priority = field(default="interactive", compare=False)

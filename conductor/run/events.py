@@ -91,6 +91,19 @@ class StepStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class StepRestarted:
+    """A worker's answer broke off before any of it was shown; its step begins again. `result` holds what was
+    consumed by then.
+    """
+
+    at_s: float
+    plan: int
+    step: int
+    failure: Failure
+    result: CallResult
+
+
+@dataclass(frozen=True, slots=True)
 class StepFirstToken:
     """A worker's first token is there."""
 
@@ -256,6 +269,7 @@ KeptEvent = (
     | CallQueued
     | StepStarted
     | StepFirstToken
+    | StepRestarted
     | StepFinished
     | StepWaits
     | StepReused

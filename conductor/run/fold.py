@@ -23,6 +23,7 @@ from conductor.run.events import (
     StepFinished,
     StepFirstToken,
     StepPlanned,
+    StepRestarted,
     StepReused,
     StepStarted,
     StepWaits,
@@ -83,7 +84,7 @@ def _fold(record: Record, event: KeptEvent) -> Record:
             return replace(record, plans=tuple(plans), wall_s=event.at_s)
 
 
-StepEvent = StepStarted | StepFirstToken | StepFinished | StepWaits | StepReused | StepAborted
+StepEvent = StepStarted | StepFirstToken | StepRestarted | StepFinished | StepWaits | StepReused | StepAborted
 PlanEvent = StepPlanned | PlanEnded | StepEvent
 
 
@@ -134,6 +135,8 @@ def _step_after(record: Record, step: StepRecord, event: StepEvent) -> StepRecor
         case StepFirstToken():
             first_s = event.at_s if step.first_token_s is None else step.first_token_s
             return replace(step, first_token_s=first_s, served_by=event.served_by)
+        case StepRestarted():
+            return _cut_step(replace(step, result=event.result), "planned", event.at_s, event.failure)
         case StepFinished():
             return replace(step, status="done", result=event.result, ended_s=event.at_s)
         case StepWaits():
@@ -219,7 +222,7 @@ def _cut_plan(plan: PlanRecord, at_s: float) -> PlanRecord:
     return replace(plan, steps=tuple(_cut_step(step, restarts, at_s) for step in plan.steps))
 
 
-def _cut_step(step: StepRecord, status: StepStatus, at_s: float) -> StepRecord:
+def _cut_step(step: StepRecord, status: StepStatus, at_s: float, why: Failure = CUT) -> StepRecord:
     if step.status not in ("planned", "running", "cancelled"):
         return step
     is_between_turns = step.is_between_turns
@@ -230,8 +233,9 @@ def _cut_step(step: StepRecord, status: StepStatus, at_s: float) -> StepRecord:
     known = result if result and result.inner_run is None else None  # a run inside this one counts for itself
     lost = Attempt(
         step.served_by or step.worker,
-        CUT.code,
-        CUT.message,
+        why.code,
+        why.message,
+        detail=why.detail,
         outcome="cut",
         took_s=(at_s if step.ended_s is None else step.ended_s) - step.started_s,
         usage=known.usage if known else None,

@@ -21,7 +21,6 @@ from conductor.run.event_log import EventLog, Journal
 from conductor.run.events import ResultsGiven, RunCancelled, RunDetached, RunResumed
 from conductor.run.ledger import BudgetLedger, Ledger
 from conductor.run.plan_record import UnmeteredCall
-from conductor.run.plan_run import wait_until_done
 from conductor.run.record import NOBODY, Account, Record, RunRecords
 from conductor.run.rounds import RoundLoop
 from conductor.run.run import Run
@@ -29,6 +28,7 @@ from conductor.run.task import Task
 from conductor.run.team import Team
 from conductor.run.team_worker import TEAM, find_waiting, team_member
 from conductor.run.turns import Given
+from conductor.run.waiting import wait_until_done
 
 WriteDown = Callable[[RunRecords], Awaitable[None]]
 """Puts the records of a run that is about to wait for its client where every process finds them."""

@@ -34,8 +34,8 @@ class StepRecord:
     ended_s: float | None = None
     failure: Failure | None = None
     cut: tuple[Attempt, ...] = ()
-    """Calls of processes before, which gave no answer: those that ended with their process (`outcome` is
-    `cut`), and the attempts that had failed before them."""
+    """Calls which gave no whole answer and after which the step began again: those that broke off, by themselves
+    or with their process (`outcome` is `cut`), and the attempts that had failed before them."""
     reused_from: int | None = None
     """The plan whose equal step gave the result; the call is counted there."""
     needs: str = ""
@@ -62,7 +62,7 @@ class StepRecord:
 
     @property
     def unmetered_cuts(self) -> list[Attempt]:
-        """Calls that ended with their process before anybody said what they took."""
+        """Calls that broke off before anybody said what they took."""
         return [lost for lost in self.cut if lost.outcome == "cut" and lost.usage is None]
 
     @property

@@ -10,9 +10,8 @@ from collections.abc import AsyncIterable, Callable, Collection, Mapping, Sequen
 from contextlib import aclosing
 from dataclasses import replace
 from itertools import takewhile
-from typing import Any
 
-from conductor.errors import PodiumError, internal_error
+from conductor.errors import PodiumError, WorkerUnavailable, internal_error
 from conductor.model.failure import Failure
 from conductor.model.messages import Message, PendingCall
 from conductor.model.pool_member import PoolMember
@@ -31,6 +30,7 @@ from conductor.run.events import (
     StepFirstToken,
     StepOutcome,
     StepPlanned,
+    StepRestarted,
     StepReused,
     StepStarted,
     StepWaits,
@@ -40,27 +40,18 @@ from conductor.run.plan_record import PlanRecord, StepRecord, StepStatus
 from conductor.run.record import Record
 from conductor.run.run_context import RunContext
 from conductor.run.turns import conversation
+from conductor.run.waiting import wait_until_done
 
 ECHO_NOTE = "The answer repeated marks of its prompt; they were removed."
-
-
-async def wait_until_done(tasks: Collection[asyncio.Future[Any]]) -> None:
-    """Wait until `tasks` have ended, also while we are cancelled ourselves, as a `TaskGroup` does: they may
-    be closing calls.
-    """
-    cancelled: asyncio.CancelledError | None = None
-    while left := [task for task in tasks if not task.done()]:
-        try:
-            await asyncio.wait(left)
-        except asyncio.CancelledError as exc:
-            cancelled = exc
-    if cancelled:
-        raise cancelled
 
 
 def plans_before_restart(record: Record, index: int) -> list[PlanRecord]:
     """The plans that the plan of that index is written again for, newest first."""
     return list(takewhile(lambda plan: plan.is_interrupted, reversed(record.plans[:index])))
+
+
+RESTARTS = 1
+"""So often a step begins again whose worker's answer broke off before any of it was shown."""
 
 
 class StepsWait(Exception):
@@ -203,15 +194,45 @@ class PlanRun:
             raise error from exc
 
     async def _ask(self, index: int, step: Step, recorded: StepRecord) -> CallResult:
-        """Call the step's worker once what it reads is there; show what it says as it comes."""
+        """Call the step's worker once what it reads is there; once more, where its answer breaks off unseen."""
         outputs = await self._outputs(step)
         if recorded.status == "waiting":
             raise StepsWait
         member = self._context.pool[step.worker]
         prompt = self._prompt(member, step, outputs)
         shown = recorded.prompt if recorded.turns else prompt.messages
-        call = await self._call(index, step, (*shown, *fit(conversation(recorded.turns), member)))
-        self._context.log.append(StepStarted(self._context.now_s(), self._index, index, shown))
+        broken = ""
+        for left in reversed(range(RESTARTS + 1)):
+            call = await self._call(index, step, (*shown, *fit(conversation(recorded.turns), member)))
+            self._context.log.append(StepStarted(self._context.now_s(), self._index, index, shown))
+            try:
+                return await self._answer(index, step, prompt, replace(call, broken=broken))
+            except WorkerUnavailable as exc:
+                if not left or recorded.turns or not await self._restart(index, exc):
+                    raise
+                broken = exc.worker or ""
+        raise AssertionError("the last try answers or raises")
+
+    async def _restart(self, index: int, error: WorkerUnavailable) -> bool:
+        """Begin again a step whose answer broke off; False where its call never began to answer, or where the
+        client has seen some of it.
+        """
+        async with self._showing:
+            is_shown = (
+                index == self._last and self._context.task.stream and self._context.log.has_answer_begun
+            )
+            reply = self._replies.pop(index, None)
+            if reply is None or is_shown:
+                self._replies |= {index: reply} if reply else {}
+                return False
+            self._waiting.pop(index, None)
+            at_s, failure = self._context.now_s(), Failure.of(error)
+            self._context.log.append(StepRestarted(at_s, self._index, index, failure, reply.result))
+        return True
+
+    async def _answer(self, index: int, step: Step, prompt: WorkerPrompt, call: Call) -> CallResult:
+        """Make the call, and show what is said as it comes."""
+        member = self._context.pool[step.worker]
         async with open_call(member, call, self._context.ledger) as reply:
             self._replies[index] = reply
             reply.notes += left_out(self._context.task.conversation, member)

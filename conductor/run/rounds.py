@@ -30,11 +30,12 @@ from conductor.run.events import (
 from conductor.run.ledger import Ledger
 from conductor.run.moves import ContinuePlan, Fail, Finish, Move, RunPlan, WritePlan, next_move
 from conductor.run.plan_record import PlanRecord
-from conductor.run.plan_run import PlanRun, StepsWait, wait_until_done
+from conductor.run.plan_run import PlanRun, StepsWait
 from conductor.run.plan_writer import ConductorModel, PlanStream
 from conductor.run.record import Record
 from conductor.run.run_context import RunContext
 from conductor.run.team import Team
+from conductor.run.waiting import wait_until_done
 
 SAME_AGAIN = "The conductor wrote the same plan again, which accepts its answer."
 

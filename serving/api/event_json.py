@@ -19,6 +19,7 @@ from conductor.run.events import (
     StepFinished,
     StepFirstToken,
     StepPlanned,
+    StepRestarted,
     StepReused,
     StepStarted,
     StepWaits,
@@ -51,6 +52,8 @@ def progress(event: Event) -> Json | None:
             shown = {"type": "step_began", "step": event.step}
         case StepFirstToken():
             shown = {"type": "step_spoke", "step": event.step, "served_by": event.served_by}
+        case StepRestarted(failure=failure):
+            shown = {"type": "step_restarted", "step": event.step, "error": error_json(failure)}
         case StepFinished() | StepWaits() | StepReused() | StepAborted():
             shown = _step_end(event) | {"step": event.step}
         case _:

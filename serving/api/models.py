@@ -65,6 +65,7 @@ def _model(service: Service, name: str, kind: str) -> dict[str, object]:
             "model": pool.models[name],
             "provenance": pool.provenance.get(name),
             "price": _price(pool.members[name].price),
+            "circuit": pool.health[name].circuit,
         }
     if kind == "conductor" and (conductor := service.pool.settings.conductor):
         podium["conductor"] = {"worker": conductor.worker, "model": service.pool.models[conductor.worker]}

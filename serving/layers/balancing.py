@@ -47,6 +47,11 @@ class Deployment:
         """How long until it may be sent a call."""
         return max(rate.wait_s if rate else 0.0 for rate in (self.requests, self.tokens))
 
+    @property
+    def is_free(self) -> bool:
+        """Whether one more call would be sent at once to a place that is well."""
+        return not (any(self.reluctance) or self.wait_s)
+
     def count(self, tokens: int) -> None:
         """A call of about so many tokens is sent."""
         if self.requests is not None:
@@ -107,8 +112,11 @@ class Balancing:
             began_s = time.monotonic()
             site = replace(call.site, attempt=call.site.attempt + len(failed))
             deployment.count(_estimate(call))
+            deployment.health.begin_call()
+            has_stand_in = call.has_stand_in or any(each.is_free for each in line[len(failed) + 1 :])
+            made = replace(call, site=site, has_stand_in=has_stand_in)
             try:
-                reply = await opened.enter_async_context(deployment.worker.open(replace(call, site=site)))
+                reply = await opened.enter_async_context(deployment.worker.open(made))
             except WorkerError as exc:
                 deployment.correct(-_estimate(call))
                 if deployment is line[-1] or not _may_differ(exc):

@@ -1,19 +1,40 @@
 """Another worker instead, where one fails before its first token."""
 
 import time
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Protocol
 
-from conductor.errors import WorkerError
+from conductor.errors import ContentFiltered, WorkerError
 from conductor.model.failure import Attempt, Failure
 from conductor.model.retries import call_again
 from conductor.model.worker import Call, Reply, Worker
+from serving.health import WorkerHealth
+from serving.layers.limited import Limited
+
+
+class State(Protocol):
+    """How a worker is doing."""
+
+    @property
+    def health(self) -> WorkerHealth:
+        """Of its newest calls."""
+        ...
+
+    @property
+    def limiter(self) -> Limited:
+        """Its slots."""
+        ...
 
 
 class FailingOver:
     """`workers` in turn, the first one's name for all of them. Any `WorkerError` moves on: a bad key fails
     over like an outage.
+
+    One whose circuit is open, or that asked to be left alone, is asked after all others, which is on record;
+    once its rest is over, one call tries whether it is well.
     """
 
     def __init__(
@@ -22,6 +43,8 @@ class FailingOver:
         blind: Collection[str] = (),
         toolless: Collection[str] = (),
         pdfless: Collection[str] = (),
+        telling: Collection[str] = (),
+        states: Mapping[str, State] = MappingProxyType({}),
     ) -> None:
         """Knows who sees, who calls tools and who reads PDFs.
 
@@ -32,9 +55,12 @@ class FailingOver:
             toolless: the names of those that call no tools. After a first one that does they are not offered
                 any.
             pdfless: the names of those that read no PDFs; likewise.
+            telling: the names of those whose content filter is told to the client.
+            states: how each is doing, by name; one that is not there is taken to be well.
         """
         self._workers = workers
         self._blind, self._toolless, self._pdfless = frozenset(blind), frozenset(toolless), frozenset(pdfless)
+        self._telling, self._states = frozenset(telling), states
 
     @property
     def name(self) -> str:
@@ -44,18 +70,22 @@ class FailingOver:
     @asynccontextmanager
     async def open(self, call: Call) -> AsyncGenerator[Reply]:
         """See `Worker.open`; `worker` of the reply says who answers, `attempts` why it is not the first."""
-        failed: list[Attempt] = []
         async with AsyncExitStack() as opened:
-            line = self._line(call)
-            for worker in line:
+            line, failed = self._last_those_that_rest(self._line(call), call.broken)
+            first = call.site.attempt - len(failed)
+            for number, worker in enumerate(line):
                 began_s = time.monotonic()
+                has_stand_in = any(self._is_free(other) for other in line[number + 1 :])
                 try:
-                    site = replace(call.site, attempt=call.site.attempt + len(failed))
-                    reply = await opened.enter_async_context(worker.open(replace(call, site=site)))
+                    self._begin_call(worker)
+                    site = replace(call.site, attempt=first + len(failed))
+                    made = replace(call, site=site, has_stand_in=has_stand_in)
+                    reply = await opened.enter_async_context(worker.open(made))
                     break
                 except WorkerError as exc:
                     took_s = time.monotonic() - began_s
-                    if worker is line[-1]:
+                    is_told = isinstance(exc, ContentFiltered) and worker.name in self._telling
+                    if worker is line[-1] or is_told:
                         exc.attempts = (*failed, *exc.attempts)
                         raise
                     call = await call_again(call, exc)
@@ -64,6 +94,30 @@ class FailingOver:
                 raise AssertionError("there is at least one worker")
             reply.attempts = (*failed, *reply.attempts)
             yield reply
+
+    def _last_those_that_rest(
+        self, line: Sequence[Worker], broken: str
+    ) -> tuple[Sequence[Worker], list[Attempt]]:
+        """The line with those at its end that are better left alone, and what is said of that."""
+        rests_s = {
+            worker.name: state.health.rest_s
+            for worker in line
+            if (state := self._states.get(worker.name)) and (state.health.rest_s or worker.name == broken)
+        }
+        ready = [worker for worker in line if worker.name not in rests_s]
+        if not ready or not rests_s:
+            return line, []
+        left = [worker for worker in line if worker.name in rests_s]
+        passed = [worker for worker in left if line.index(worker) < line.index(ready[0])]
+        return [*ready, *left], [_left_alone(worker.name, rests_s[worker.name]) for worker in passed]
+
+    def _is_free(self, worker: Worker) -> bool:
+        state = self._states.get(worker.name)
+        return state is None or not (state.health.rest_s or state.limiter.is_full)
+
+    def _begin_call(self, worker: Worker) -> None:
+        if state := self._states.get(worker.name):
+            state.health.begin_call()
 
     def _line(self, call: Call) -> Sequence[Worker]:
         """Who is asked, in order: only those whom the call's permit allows; only those who see, where the
@@ -79,3 +133,10 @@ class FailingOver:
         if self.name not in self._pdfless and any(message.has_pdf for message in call.messages):
             line = [worker for worker in line if worker.name not in self._pdfless]
         return line or self._workers[:1]  # who says that it may not be asked
+
+
+def _left_alone(worker: str, rest_s: float) -> Attempt:
+    message = (
+        f"{worker} was left alone for {rest_s:.1f} s more: its newest calls failed, or it asked for a rest."
+    )
+    return Attempt(worker, "WorkerUnavailable", message, took_s=0.0, outcome="left_alone")

@@ -12,6 +12,11 @@ from conductor.errors import WorkerBusy, WorkerError
 from conductor.model.failure import Attempt, Failure
 from conductor.model.retries import call_again
 from conductor.model.worker import Call, Reply, Worker
+from serving.health import WorkerHealth
+from serving.layers.retry_budget import RetryBudget
+
+QUICK_S = 1.0
+"""Longer than this nobody waits, for a failure and for the next try, where another worker is free to answer."""
 
 
 class Retrying:
@@ -20,11 +25,32 @@ class Retrying:
     A server's `Retry-After` is honoured: never sooner, and where it is longer than `max_wait_s`, or than
     half of the time that the caller has left, not at all, so that another worker can be tried instead. The
     SDK clients themselves never retry.
+
+    Nor is anything waited for while another worker is free to answer: then only what failed quickly is made
+    again soon. And all retries together take no more than their share of the calls.
     """
 
-    def __init__(self, worker: Worker, attempts: int, first_wait_s: float, max_wait_s: float) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        attempts: int,
+        first_wait_s: float,
+        max_wait_s: float,
+        budget: RetryBudget | None = None,
+        health: WorkerHealth | None = None,
+    ) -> None:
+        """Knows when not to ask again.
+
+        Args:
+            worker: who is asked.
+            attempts: the most tries of one call.
+            first_wait_s: bound of the first wait.
+            max_wait_s: bound of every wait.
+            budget: of all its calls' retries; None: any number.
+            health: of its newest calls.
+        """
         self._worker, self._attempts, self._max_wait_s = worker, attempts, max_wait_s
-        self._first_wait_s = first_wait_s
+        self._first_wait_s, self._budget, self._health = first_wait_s, budget, health or WorkerHealth()
 
     @property
     def name(self) -> str:
@@ -39,17 +65,21 @@ class Retrying:
 
     async def _open_with_retries(self, opened: AsyncExitStack, call: Call) -> Reply:
         failed: list[Attempt] = []
+        if self._budget:
+            self._budget.earn()
         for number in count(1):
             began_s = time.monotonic()
             try:
                 site = replace(call.site, attempt=call.site.attempt + len(failed))
                 reply = await opened.enter_async_context(self._worker.open(replace(call, site=site)))
             except WorkerError as exc:
-                wait_s = self._wait_s(number, exc)
-                if number == self._attempts or not self._may_help(exc) or wait_s >= _patience_s(call):
+                wait_s, took_s = self._wait_s(number, exc), time.monotonic() - began_s
+                is_worth_it = self._may_help(exc) and wait_s < _patience_s(call)
+                if call.has_stand_in:
+                    is_worth_it &= took_s + wait_s < QUICK_S and self._health.circuit == "closed"
+                if number == self._attempts or not is_worth_it or not self._can_afford():
                     exc.attempts = (*failed, *exc.attempts)
                     raise
-                took_s = time.monotonic() - began_s
                 call = await call_again(call, exc, wait_s)
                 lost = Attempt.of(self.name, Failure.of(exc), waited_s=wait_s, took_s=took_s)
                 failed += [*exc.attempts, lost]
@@ -57,6 +87,9 @@ class Retrying:
                 reply.attempts = (*failed, *reply.attempts)
                 return reply
         raise AssertionError("it is counted without end")
+
+    def _can_afford(self) -> bool:
+        return self._budget is None or self._budget.spend()
 
     def _may_help(self, error: WorkerError) -> bool:
         return error.retryable and _retry_after_s(error) <= self._max_wait_s

@@ -21,6 +21,7 @@ from conductor.run.events import (
     StepAborted,
     StepFinished,
     StepPlanned,
+    StepRestarted,
     StepStarted,
     StepWaits,
     WorkDelta,
@@ -49,8 +50,8 @@ def event_numbers(event: Event) -> Event:
             return replace(event, result=_result(result) or result)
         case StepWaits() | RunSuspended() | ResultsGiven():
             return _tool_event(event)
-        case StepAborted():
-            return replace(event, failure=_failure(event.failure), result=_result(event.result))
+        case StepAborted() | StepRestarted():
+            return _break_event(event)
         case CallQueued(why=why):
             return replace(event, why=_length(why))
         case RunFinished(answer=answer):
@@ -61,6 +62,13 @@ def event_numbers(event: Event) -> Event:
             return replace(event, text="", reasoning="")
         case _:
             return event
+
+
+def _break_event(event: StepAborted | StepRestarted) -> Event:
+    failure, result = _failure(event.failure), _result(event.result)
+    if isinstance(event, StepAborted):
+        return replace(event, failure=failure, result=result)
+    return replace(event, failure=failure or event.failure, result=result or event.result)
 
 
 def _tool_event(event: StepWaits | RunSuspended | ResultsGiven) -> Event:

@@ -33,6 +33,9 @@ class RetrySettings(Frozen):
     max_wait_s: float = Field(default=8.0, gt=0)
     """Upper bound of every wait. A `Retry-After` beyond it is not waited for: a fallback is asked, or the
     call fails."""
+    share: float = Field(default=0.2, ge=0, le=1)
+    """The most retries, as a share of the worker's calls at one router replica; ten more are always there to
+    begin with. Beyond it a call that fails is not made again."""
 
 
 class Scaling(Frozen):
@@ -137,6 +140,9 @@ class _WorkerBase(Frozen):
     """About how fast it writes, for the conductor to know; a scripted worker writes so fast."""
     fallbacks: tuple[str, ...] = ()
     """Workers asked in turn where this one fails before its first token."""
+    on_content_filter: Literal["fall_back", "tell"] = "fall_back"
+    """Where its provider refuses a prompt for its content: ask the fallbacks, as for any failure, or tell the
+    client (400 `content_filter`)."""
     retry: RetrySettings = RetrySettings()
     """How its calls are retried."""
     optional: bool = False
@@ -246,9 +252,13 @@ class _ApiSettings(Access, _WorkerBase):
     """Places where the same model is reached, in place of the worker's own one. Each call goes to one of them,
     drawn by weight among those that are well and have room; where it fails before its first token, to the next."""
     stall_timeout_s: float | None = Field(default=None, gt=0)
-    """No word for so long is a failure; also how long the first token may take. Comments, pings and headers
-    are no words. null: 120 s, or 600 s where the model is known to think at the call's effort. A model that
-    had begun to answer is not asked again: it is probably paid, and a fallback may still answer."""
+    """No word for so long is a failure. Comments, pings and headers are no words. null: 120 s, or 600 s where
+    the model is known to think at the call's effort. A model that had begun to answer is not asked again: it
+    is probably paid, and a fallback may still answer."""
+    first_token_timeout_s: float | None = Field(default=None, gt=0)
+    """How long the first word may take, counted likewise. null: as `stall_timeout_s` says; but where a fallback
+    or another deployment is free to answer and the model does not think at the call's effort, four times the
+    p99 of its newest calls, 10 s at least, and 30 s until 20 calls are known or while its calls fail."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
     """How long opening a connection may take."""
     extra_body: dict[str, Any] = Field(default_factory=dict)

@@ -17,7 +17,7 @@ from conductor.model.usage import Usage
 from conductor.model.worker import CallResult
 from conductor.run.plan_record import PlanRecord, StepRecord
 from conductor.run.record import Record, RunRecords
-from serving.health import WorkerHealth
+from serving.health import Circuit, WorkerHealth
 from serving.telemetry import metrics
 from serving.telemetry.metrics import Instrument
 
@@ -93,11 +93,13 @@ def _of_whole(record: Record) -> Iterator[Measurement]:
 
 
 QUANTILES = (0.5, 0.95)
+CIRCUITS: Mapping[Circuit, float] = {"closed": 0.0, "half_open": 0.5, "open": 1.0}
 
 
 def of_health(worker: str, health: WorkerHealth) -> Iterator[Measurement]:
     """How a worker does at this moment; 0 seconds where it has not said a word yet."""
     yield Measurement(metrics.WORKER_FAILURES, health.failures_in_a_row, (worker,))
+    yield Measurement(metrics.WORKER_CIRCUIT, CIRCUITS[health.circuit], (worker,))
     yield Measurement(metrics.WORKER_FAILURE_SHARE, health.failure_share, (worker,))
     for quantile in QUANTILES:
         first_token_s = health.first_token_s(quantile) or 0.0
@@ -145,7 +147,8 @@ def _of_failures(call: _Call) -> Iterator[Measurement]:
     """
     result, failure = call.result, call.failure
     last_failure = failure if failure is not None and failure.is_a(WorkerError) else None
-    attempts = result.attempts if result else last_failure.attempts if last_failure else ()
+    told = result.attempts if result else last_failure.attempts if last_failure else ()
+    attempts = [each for each in told if each.outcome != "left_alone"]
     blamed = str(last_failure.get("worker") or "") if last_failure else ""
     last = result.worker if result else blamed or call.worker
     for attempt, after in pairwise([*((each.worker, each.error) for each in attempts), (last, "")]):

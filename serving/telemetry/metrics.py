@@ -181,6 +181,13 @@ WORKER_FAILURE_SHARE = Instrument(
     f"Share of a router replica's newest {WINDOW} calls that the worker failed, each attempt counted.",
     (spans.WORKER,),
 )
+WORKER_CIRCUIT = Instrument(
+    "gauge",
+    "podium.worker.circuit",
+    "1",
+    "Of a router replica: 0 closed; 1 open, the worker is left alone where another can be asked; 0.5 half-open.",
+    (spans.WORKER,),
+)
 WORKER_FIRST_TOKEN = Instrument(
     "gauge",
     "podium.worker.first_token",

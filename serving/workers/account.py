@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import httpx2
 
 from conductor.model.usage import Price
+from conductor.model.worker import Call
 from serving.egress.reach import SETTINGS, Reach
 from serving.settings.accepts import Accepts
 from serving.settings.access import Access
@@ -36,8 +37,10 @@ class Account:
     price: Price | None = None
     """Per token; None where it is not known."""
     stall_timeout_s: float | None = None
-    """How long the server may go without a word, before the first token and between two. None: `STALL_S`,
-    or `THINKING_STALL_S` where the call lets the model think."""
+    """How long the server may go without a word between two. None: `STALL_S`, or `THINKING_STALL_S` where
+    the call lets the model think."""
+    first_token_timeout_s: float | None = None
+    """How long its first word may take. None: what the call says (`Call.first_token_s`), else as above."""
     connect_timeout_s: float = 5.0
     """How long a connection may take."""
     extra_body: Mapping[str, object] = field(default_factory=dict[str, object])
@@ -73,12 +76,17 @@ class Account:
         """As the SDKs take them, for all calls: the longest silence. `timer` ends those that may last
         less.
         """
-        return httpx2.Timeout(self.stall_timeout_s or THINKING_STALL_S, connect=self.connect_timeout_s)
+        longest_s = max(self.stall_timeout_s or THINKING_STALL_S, self.first_token_timeout_s or 0.0)
+        return httpx2.Timeout(longest_s, connect=self.connect_timeout_s)
 
-    def timer(self, faults: ErrorMapper, effort: str | None) -> StallTimer:
-        """What ends the silence of a call at `effort`; one for each call."""
-        usual_s = THINKING_STALL_S if self.accepts.thinks(effort) else STALL_S
-        return StallTimer(self.stall_timeout_s or usual_s, faults.stall)
+    def timer(self, faults: ErrorMapper, call: Call) -> StallTimer:
+        """What ends the silence of `call`; one for each. What is known of first tokens holds for calls that
+        do not think.
+        """
+        thinks = self.accepts.thinks(call.sampling.effort)
+        silence_s = self.stall_timeout_s or (THINKING_STALL_S if thinks else STALL_S)
+        known_s = silence_s if thinks or call.first_token_s is None else min(silence_s, call.first_token_s)
+        return StallTimer(silence_s, faults.stall, self.first_token_timeout_s or known_s)
 
     def faults(self, provider: str, key_env: str, url: httpx2.URL) -> ErrorMapper:
         """What makes the errors of calls to `url`. See `Faults` for the rest."""

@@ -103,7 +103,7 @@ class AnthropicWorker:
         request, turn = self._request(call), TurnCollector()
         check, timer = (
             UsageCheck(call, self._account.price),
-            self._account.timer(self._faults, call.sampling.effort),
+            self._account.timer(self._faults, call),
         )
         last, is_counted = Delta(), False
         try:

@@ -131,7 +131,7 @@ class GeminiWorker:
         responses: list[httpx2.Response] = []
         check, timer = (
             UsageCheck(call, self._account.price),
-            self._account.timer(self._faults, call.sampling.effort),
+            self._account.timer(self._faults, call),
         )
         stream = await self._client.aio.models.generate_content_stream(
             model=self._account.model, contents=cast(Any, contents), config=config

@@ -21,7 +21,14 @@ import aiohttp
 import anyio
 import httpx2
 
-from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
+from conductor.errors import (
+    ContentFiltered,
+    ContextOverflow,
+    WorkerBusy,
+    WorkerError,
+    WorkerRefused,
+    WorkerUnavailable,
+)
 from serving.egress.reach import AddressForbidden
 
 MAX_QUOTE_CHARS = 300
@@ -49,6 +56,10 @@ _TOO_LONG = re.compile(
     re.IGNORECASE,
 )
 _LOOKS_LIKE_A_KEY = re.compile(r"\b(?:sk|pk|gsk|xai|key)-[\w*.-]{6,}|\bAIza[\w*-]{6,}|(?<=Bearer )\S+")
+_FILTERED = re.compile(
+    r"content[ _]?filter|content_policy_violation|ResponsibleAIPolicyViolation|content management policy",
+    re.IGNORECASE,
+)
 _OUT_OF_MONEY = re.compile(r"insufficient_quota|billing|spend_limit")
 
 
@@ -123,12 +134,12 @@ class ErrorMapper:
                 retryable=False,
                 billed_at_bound=True,
                 detail=self.quote(
-                    f"It was called at {self.address}, and may have been paid. Raise stall_timeout_s if it thinks this long."
+                    f"It was called at {self.address}, and may have been paid. Raise first_token_timeout_s or stall_timeout_s if it thinks this long."
                 ),
             )
         return self.unavailable(
             "said nothing for too long. Try again.",
-            f"It was called at {self.address}. Raise stall_timeout_s if it thinks this long.",
+            f"It was called at {self.address}. Raise first_token_timeout_s or stall_timeout_s if it thinks this long.",
         )
 
     def garble_error(self) -> WorkerUnavailable:
@@ -170,6 +181,9 @@ class ErrorMapper:
         if status >= 500 or status in (408, 409, 425, 499):
             message = f"{self.worker} failed on its provider's side. Try again."
             return WorkerUnavailable(message, worker=self.worker, detail=said)
+        if status < 500 and (_FILTERED.search(code) or (status == 400 and _FILTERED.search(text))):
+            message = f"{self.worker}'s provider has a content filter that stopped this prompt: change it."
+            return ContentFiltered(message, worker=self.worker, detail=said)
         advice = self._advice(status, text)
         if advice is not None:
             return self._config_error(f"{advice} {said}")

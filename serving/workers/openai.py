@@ -120,7 +120,7 @@ class OpenAIWorker:
         request, tools = self._request(call), WireTools(call.tools)
         check, timer = (
             UsageCheck(call, self._account.price),
-            self._account.timer(self._faults, call.sampling.effort),
+            self._account.timer(self._faults, call),
         )
         collector, texts = CallCollector(), list[str]()
         wants_logprobs = call.sampling.options.top_logprobs is not None

@@ -53,7 +53,7 @@ class OpenAIResponsesWorker(OpenAIWorker):
     async def _answer(self, call: Call) -> AsyncGenerator[Delta]:
         await check_pictures(call, self._responses.host, self._account.fetches_pictures, self._faults)
         body, check = self._body(call), UsageCheck(call, self._account.price)
-        timer = self._account.timer(self._faults, call.sampling.effort)
+        timer = self._account.timer(self._faults, call)
         items, last = ItemCollector(), Delta()
         is_refused = False
         try:

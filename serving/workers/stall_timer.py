@@ -23,12 +23,16 @@ class StallTimer:
     not count.
 
     Args:
-        limit_s: the longest silence.
+        limit_s: the longest silence between two words.
+        first_s: the longest silence before the first one. None: `limit_s`.
         error: makes what is raised then; called with whether the server had begun to answer.
     """
 
-    def __init__(self, limit_s: float, error: Callable[[bool], WorkerError]) -> None:
-        self.limit_s, self._left_s, self._error = limit_s, limit_s, error
+    def __init__(
+        self, limit_s: float, error: Callable[[bool], WorkerError], first_s: float | None = None
+    ) -> None:
+        self.limit_s, self.first_s, self._error = limit_s, limit_s if first_s is None else first_s, error
+        self._left_s = self.first_s
         self._has_begun = False
 
     def begin(self) -> None:

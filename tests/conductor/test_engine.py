@@ -452,7 +452,7 @@ async def test_calls_whose_tokens_nobody_told_are_counted() -> None:
     cut, mute = Player("a", ["half", None]), Player("b", [NEVER])
     run = await seen(team(cut, mute), ask_for(plan=a_plan(("b", ()), ("a", ()), ("a", (0, 1)))))
     assert [step.status for step in run.record.plans[0].steps] == ["cancelled", "failed", "failed"]
-    assert run.record.n_unmetered_calls == 2
+    assert run.record.n_unmetered_calls == 3, "the one that broke off began again, and broke off again"
     whole = await seen(team(Player("a", "all of it")), ask_for(plan=a_plan(("a", ()))))
     assert whole.record.n_unmetered_calls == 0
 

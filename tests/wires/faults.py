@@ -107,10 +107,12 @@ class FaultServer:
 
     async def _say(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         fault = self._fault
-        if fault.speaks:
+        if fault.speaks and not self.heard.is_set():
             writer.write(fault.head + chunk(self._words))
             await self.heard.wait()
             writer.write(fault.tail)
+        elif fault.speaks:
+            writer.write(fault.head + chunk(self._words) + fault.tail)
         else:
             writer.write(fault.head + fault.tail)
         await writer.drain()

@@ -7,7 +7,7 @@ import time
 import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email.utils import formatdate
 
 import httpx2
@@ -16,7 +16,7 @@ import pytest
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
 from conductor.model.failure import Failure
 from conductor.model.messages import Image, Message
-from conductor.model.worker import Call, FinishReason, Reply
+from conductor.model.worker import Call, FinishReason, Reply, Sampling
 from conductor.model.worker import Worker as AnyWorker
 from serving.errors import headers
 from serving.layers.failing_over import FailingOver
@@ -222,7 +222,7 @@ def test_a_call_that_thinks_may_be_silent_for_longer(
         "w", model, "k", stall_timeout_s=stall_timeout_s, accepts=accepts_by_name("openai", model)
     )
     faults = account.faults("OpenAI", "OPENAI_API_KEY", httpx2.URL("http://127.0.0.1"))
-    assert account.timer(faults, effort).limit_s == expected_s
+    assert account.timer(faults, replace(CALL, sampling=Sampling(effort=effort))).limit_s == expected_s
 
 
 async def test_a_chunk_that_is_not_json_is_unavailable_whenever_it_comes(provider: Provider):

@@ -1,0 +1,19 @@
+"""Waiting for tasks that own calls. Knows nothing of runs."""
+
+import asyncio
+from collections.abc import Collection
+from typing import Any
+
+
+async def wait_until_done(tasks: Collection[asyncio.Future[Any]]) -> None:
+    """Wait until `tasks` have ended, also while we are cancelled ourselves, as a `TaskGroup` does: they may
+    be closing calls.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    while left := [task for task in tasks if not task.done()]:
+        try:
+            await asyncio.wait(left)
+        except asyncio.CancelledError as exc:
+            cancelled = exc
+    if cancelled:
+        raise cancelled

@@ -1,0 +1,182 @@
+"""A worker that is down or silent costs its callers little: limits for the first token, circuits, retry budgets."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from conductor.errors import ContentFiltered, WorkerError, WorkerUnavailable
+from conductor.model.messages import Message
+from conductor.model.worker import Call, Reply
+from serving.health import PROBE_S, WINDOW, Health, WorkerHealth
+from serving.layers.first_token_limit import KNOWN_CALLS, LEAST_S, START_S, usual_limit_s
+from serving.layers.retry_budget import RESERVE, RetryBudget
+from serving.pool import Pool, build_pool
+from serving.settings.settings import parse
+from serving.workers.scripted import ScriptedWorker
+from tests.serving.states import until
+from tests.wires.faults import COMMENTS, SILENT, Fault, faulty
+from tests.wires.openai import OpenAIWire
+from tests.wires.server import Answer, serving
+
+CALL = Call((Message.of("user", "hi"),))
+DOWN: dict[str, Any] = {"name": "a", "kind": "scripted", "replies": [{"error": "unavailable"}]}
+QUICK = {"first_wait_s": 0.001, "max_wait_s": 0.002}
+
+
+def pool(*workers: dict[str, Any]) -> Pool:
+    return build_pool(
+        parse({"workers": [{"kind": "scripted"} | worker for worker in workers]}), {}, {}, Health()
+    )
+
+
+def script(of: Pool, name: str) -> ScriptedWorker:
+    found = next(client for client in of.clients if client.name == name)
+    assert isinstance(found, ScriptedWorker)
+    return found
+
+
+async def ask(of: Pool, name: str = "a") -> tuple[str, Reply]:
+    async with of.members[name].worker.open(CALL) as reply:
+        return "".join([delta.text async for delta in reply]), reply
+
+
+async def fail(of: Pool) -> None:
+    with pytest.raises(WorkerError):
+        await ask(of)
+
+
+def api(url: str, **settings: Any) -> dict[str, Any]:
+    return {"name": "a", "kind": "openai", "model": "m", "base_url": f"{url}/v1", **settings}
+
+
+INSTEAD = {"name": "b", "replies": ["Instead."]}
+
+
+@pytest.mark.parametrize("fault", [SILENT["headers that drip"], Fault(drips=COMMENTS["comments"])])
+async def test_a_silent_worker_is_asked_once_where_another_is_free(fault: Fault):
+    async with faulty(fault) as upstream:
+        own = pool(api(upstream.url, first_token_timeout_s=1.2, fallbacks=["b"]), INSTEAD)
+        text, reply = await ask(own)
+        await own.aclose()
+    assert (text, upstream.requests) == ("Instead.", 1), (
+        "neither comments nor headers are words, nor is it retried"
+    )
+    assert [attempt.error for attempt in reply.attempts] == ["WorkerUnavailable"]
+
+
+async def test_the_limit_is_for_the_first_token_alone():
+    async with serving(OpenAIWire(), Answer(text="a b", stall_after=2)) as upstream:
+        own = pool(api(upstream.url, first_token_timeout_s=60, stall_timeout_s=0.3))
+        with pytest.raises(WorkerUnavailable):
+            await asyncio.wait_for(ask(own), 20)
+        await own.aclose()
+
+
+def test_what_a_first_token_may_take_is_learned():
+    health = WorkerHealth()
+    assert usual_limit_s(health) == START_S
+    for _ in range(KNOWN_CALLS):
+        health.speak(0.2)
+    assert usual_limit_s(health) == LEAST_S
+    for _ in range(WINDOW):
+        health.speak(20.0)
+    assert usual_limit_s(health) == 80.0
+    for _ in range(3):
+        health.fail()
+    assert usual_limit_s(health) == START_S, "one that has become slower for good comes back"
+
+
+async def test_a_thousand_requests_hit_a_dead_worker_three_times_and_the_record_says_why_not():
+    own = pool(DOWN | {"fallbacks": ["b"], "retry": QUICK}, INSTEAD)
+    answers = [await ask(own) for _ in range(1000)]
+    assert {text for text, _ in answers} == {"Instead."}
+    assert len(script(own, "a").calls) == 3
+    (attempt,) = answers[-1][1].attempts
+    assert (attempt.worker, attempt.outcome) == ("a", "left_alone")
+    assert own.health["a"].circuit == "open"
+
+
+async def test_one_call_finds_out_whether_it_is_well_again():
+    replies = [{"error": "unavailable"}] * 3 + ["Well."]
+    own = pool(DOWN | {"replies": replies, "delay_s": 0.05, "fallbacks": ["b"], "retry": QUICK}, INSTEAD)
+    await ask(own)
+    health = own.health["a"]
+    health.rests_until_s = 0.0
+    assert health.circuit == "half_open"
+    texts = [text for text, _ in await asyncio.gather(*(ask(own) for _ in range(20)))]
+    assert sorted(texts) == ["Instead."] * 19 + ["Well."]
+    assert (health.circuit, health.rest_s) == ("closed", 0.0)
+
+
+async def test_a_probe_that_fails_is_not_tried_again():
+    own = pool(DOWN | {"fallbacks": ["b"], "retry": QUICK}, INSTEAD)
+    await ask(own)
+    own.health["a"].rests_until_s = 0.0
+    await ask(own)
+    assert len(script(own, "a").calls) == 4
+    assert own.health["a"].rest_s > 5, "it is left alone for longer than before"
+
+
+async def test_where_nobody_is_well_they_are_asked_all_the_same():
+    own = pool(
+        DOWN | {"fallbacks": ["b"], "retry": {"attempts": 1}}, DOWN | {"name": "b", "retry": {"attempts": 1}}
+    )
+    for _ in range(5):
+        await fail(own)
+    assert [len(script(own, name).calls) for name in "ab"] == [5, 5]
+
+
+async def test_a_worker_that_asked_for_a_rest_gets_it():
+    busy = {"error": "busy", "retry_after_s": 5}
+    own = pool(DOWN | {"replies": [busy], "fallbacks": ["b"]}, INSTEAD)
+    assert [(await ask(own))[0] for _ in range(20)] == ["Instead."] * 20
+    assert len(script(own, "a").calls) == 1
+
+
+async def test_a_probe_that_nobody_reads_to_its_end_does_not_close_the_circuit():
+    own = pool(
+        DOWN | {"replies": [{"error": "unavailable"}] * 3 + ["one two"], "fallbacks": ["b"], "retry": QUICK},
+        INSTEAD,
+    )
+    await ask(own)
+    own.health["a"].rests_until_s = 0.0
+    async with own.members["a"].worker.open(CALL):
+        pass
+    assert own.health["a"].circuit == "open"
+    assert 0 < own.health["a"].rest_s <= PROBE_S
+
+
+async def test_retries_are_a_share_of_the_calls():
+    own = pool(DOWN | {"retry": QUICK | {"share": 0.1}})
+    for _ in range(100):
+        await fail(own)
+    assert 100 < len(script(own, "a").calls) <= 100 + RESERVE + 10
+
+
+def test_a_budget_is_earned_by_calls_and_bounded():
+    budget = RetryBudget(0.5)
+    assert sum(budget.spend() for _ in range(20)) == RESERVE
+    for _ in range(4):
+        budget.earn()
+    assert [budget.spend() for _ in range(3)] == [True, True, False]
+    for _ in range(1000):
+        budget.earn()
+    assert sum(budget.spend() for _ in range(20)) == RESERVE
+
+
+FILTERED = Answer(status=400, error="The prompt was stopped.", error_code="content_filter")
+
+
+@pytest.mark.parametrize("rule", ["fall_back", "tell"])
+async def test_a_content_filter_is_routed_around_or_told(rule: str):
+    async with serving(OpenAIWire(), FILTERED) as upstream:
+        own = pool(api(upstream.url, on_content_filter=rule, fallbacks=["b"]), INSTEAD)
+        if rule == "fall_back":
+            assert (await ask(own))[0] == "Instead."
+        else:
+            with pytest.raises(ContentFiltered):
+                await ask(own)
+            assert not script(own, "b").calls
+        await until(lambda: own.health["a"].circuit == "closed", "a filter is no outage")
+        await own.aclose()
