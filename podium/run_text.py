@@ -89,6 +89,8 @@ def _step_event(event: Json) -> tuple[str, str] | None:
             return f"{step} done, {dollars(event.get('cost_usd'))}", "green"
         case "step_reused":
             return f"{step} has the output of the plan before", "green"
+        case "step_restarted":
+            return f"{step} begins again: {brief(str(event['error']['message']))}", "yellow"
         case "step_lost":
             error: Json = event.get("error") or {}
             why = str(event.get("why")).replace("_", " ")

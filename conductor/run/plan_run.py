@@ -214,13 +214,11 @@ class PlanRun:
         raise AssertionError("the last try answers or raises")
 
     async def _restart(self, index: int, error: WorkerUnavailable) -> bool:
-        """Begin again a step whose answer broke off; False where its call never began to answer, or where the
-        client has seen some of it.
+        """Begin again a step whose answer broke off; False where its call never began to answer, or where some of
+        it is out: readers of a run cannot be told to forget words, nor can the step that is this run.
         """
         async with self._showing:
-            is_shown = (
-                index == self._last and self._context.task.stream and self._context.log.has_answer_begun
-            )
+            is_shown = index == self._last and self._context.log.has_answer_begun
             reply = self._replies.pop(index, None)
             if reply is None or is_shown:
                 self._replies |= {index: reply} if reply else {}
