@@ -218,16 +218,17 @@ class PlanRun:
         client has seen some of it.
         """
         async with self._showing:
-            is_shown = (
-                index == self._last and self._context.task.stream and self._context.log.has_answer_begun
-            )
+            log = self._context.log
+            # A run around this one reads the words as they come, whether anybody streams or not.
+            is_read = self._context.task.stream or log.record.parent is not None
+            is_shown = index == self._last and is_read and log.has_answer_begun
             reply = self._replies.pop(index, None)
             if reply is None or is_shown:
                 self._replies |= {index: reply} if reply else {}
                 return False
             self._waiting.pop(index, None)
             at_s, failure = self._context.now_s(), Failure.of(error)
-            self._context.log.append(StepRestarted(at_s, self._index, index, failure, reply.result))
+            log.append(StepRestarted(at_s, self._index, index, failure, reply.result))
         return True
 
     async def _answer(self, index: int, step: Step, prompt: WorkerPrompt, call: Call) -> CallResult:
