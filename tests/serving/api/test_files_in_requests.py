@@ -160,3 +160,14 @@ async def test_a_key_that_may_not_read_has_no_model_read_it_anothers_file(tmp_pa
                 for who in ("mine", "only run", "other team")
             ]
             assert [each.status_code for each in asked] == statuses
+
+
+async def test_a_text_that_no_request_can_name_is_not_kept() -> None:
+    async with served(mixed() | {"limits": {"max_text_bytes": 1000}}) as api:
+
+        async def upload(content: bytes) -> int:
+            form = {"data": {"purpose": "user_data"}, "files": {"file": ("it", content)}}
+            return (await api.http.post("/v1/files", **form)).status_code  # type: ignore[arg-type]
+
+        assert [await upload(b"x" * n) for n in (1000, 1001)] == [200, 413]
+        assert await upload(PDF + b"\xff" * 2000) == 200
