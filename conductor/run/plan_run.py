@@ -11,7 +11,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from itertools import takewhile
 
-from conductor.errors import PodiumError, WorkerUnavailable, internal_error
+from conductor.errors import BudgetExceeded, PodiumError, WorkerUnavailable, internal_error
 from conductor.model.failure import Failure
 from conductor.model.messages import Message, PendingCall
 from conductor.model.pool_member import PoolMember
@@ -201,16 +201,22 @@ class PlanRun:
         member = self._context.pool[step.worker]
         prompt = self._prompt(member, step, outputs)
         shown = recorded.prompt if recorded.turns else prompt.messages
-        broken = ""
+        lost: WorkerUnavailable | None = None
         for left in reversed(range(RESTARTS + 1)):
             call = await self._call(index, step, (*shown, *fit(conversation(recorded.turns), member)))
             self._context.log.append(StepStarted(self._context.now_s(), self._index, index, shown))
             try:
-                return await self._answer(index, step, prompt, replace(call, broken=broken))
+                call = replace(call, broken=(lost and lost.worker) or "")
+                return await self._answer(index, step, prompt, call)
+            except BudgetExceeded as exc:
+                if lost is None:
+                    raise
+                lost.attempts = exc.attempts
+                raise lost from None  # the first try took what was left: that it broke off is what went wrong
             except WorkerUnavailable as exc:
                 if not left or recorded.turns or not await self._restart(index, exc):
                     raise
-                broken = exc.worker or ""
+                lost = exc
         raise AssertionError("the last try answers or raises")
 
     async def _restart(self, index: int, error: WorkerUnavailable) -> bool:
