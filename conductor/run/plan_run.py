@@ -11,7 +11,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from itertools import takewhile
 
-from conductor.errors import PodiumError, WorkerUnavailable, internal_error
+from conductor.errors import BudgetExceeded, PodiumError, WorkerUnavailable, internal_error
 from conductor.model.failure import Failure
 from conductor.model.messages import Message, PendingCall
 from conductor.model.pool_member import PoolMember
@@ -201,31 +201,40 @@ class PlanRun:
         member = self._context.pool[step.worker]
         prompt = self._prompt(member, step, outputs)
         shown = recorded.prompt if recorded.turns else prompt.messages
-        broken = ""
+        lost: WorkerUnavailable | None = None
         for left in reversed(range(RESTARTS + 1)):
             call = await self._call(index, step, (*shown, *fit(conversation(recorded.turns), member)))
             self._context.log.append(StepStarted(self._context.now_s(), self._index, index, shown))
             try:
-                return await self._answer(index, step, prompt, replace(call, broken=broken))
+                call = replace(call, broken=(lost and lost.worker) or "")
+                return await self._answer(index, step, prompt, call)
+            except BudgetExceeded as exc:
+                if lost is None:
+                    raise
+                lost.attempts = exc.attempts
+                raise lost from None  # the first try took what was left: that it broke off is what went wrong
             except WorkerUnavailable as exc:
                 if not left or recorded.turns or not await self._restart(index, exc):
                     raise
-                broken = exc.worker or ""
+                lost = exc
         raise AssertionError("the last try answers or raises")
 
     async def _restart(self, index: int, error: WorkerUnavailable) -> bool:
-        """Begin again a step whose answer broke off; False where its call never began to answer, or where some of
-        it is out: readers of a run cannot be told to forget words, nor can the step that is this run.
+        """Begin again a step whose answer broke off; False where its call never began to answer, or where the
+        client has seen some of it.
         """
         async with self._showing:
-            is_shown = index == self._last and self._context.log.has_answer_begun
+            log = self._context.log
+            # A run around this one reads the words as they come, whether anybody streams or not.
+            is_read = self._context.task.stream or log.record.parent is not None
+            is_shown = index == self._last and is_read and log.has_answer_begun
             reply = self._replies.pop(index, None)
             if reply is None or is_shown:
                 self._replies |= {index: reply} if reply else {}
                 return False
             self._waiting.pop(index, None)
             at_s, failure = self._context.now_s(), Failure.of(error)
-            self._context.log.append(StepRestarted(at_s, self._index, index, failure, reply.result))
+            log.append(StepRestarted(at_s, self._index, index, failure, reply.result))
         return True
 
     async def _answer(self, index: int, step: Step, prompt: WorkerPrompt, call: Call) -> CallResult:

@@ -74,6 +74,12 @@ class Caller:
             return mine.team_id == account.team_id
         return bool(mine.key_id) and mine.key_id == account.key_id
 
+    def reads(self, account: Account) -> bool:
+        """Whether it may read what is of `account`, and go on with it: what it sees where it may read at all, else its
+        own alone.
+        """
+        return self.sees(account) and (self.may(Scope.READ) or account.key_id == self.account.key_id)
+
 
 ANYBODY = Caller(NOBODY, frozenset(Scope))
 """Whoever calls while no key has ever been made: from this machine only."""

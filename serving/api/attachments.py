@@ -89,7 +89,7 @@ async def attach(request: ApiRequest, caller: Caller, store: BatchStore, max_byt
 
 async def _find(id: str, place: str, caller: Caller, store: BatchStore) -> KeptFile:
     file = await store.file(id)
-    if file is None or not caller.sees(file.account):
+    if file is None or not caller.reads(file.account):
         raise _not_kept(id, place)
     return file
 

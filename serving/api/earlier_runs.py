@@ -3,8 +3,8 @@
 from typing import Any
 
 from conductor.errors import NotAllowed, TooLarge, UnknownName, quote
-from conductor.run.record import Account, RunRecords
-from serving.accounts.caller import Caller, Scope
+from conductor.run.record import RunRecords
+from serving.accounts.caller import Caller
 from serving.api.dialect import CallId
 from serving.runs.conversations import Conversation
 from serving.runs.service import Service
@@ -20,7 +20,7 @@ class CallersRuns:
     async def find(self, id: str) -> RunRecords | None:
         """See `EarlierRuns.find`."""
         records = await self._service.records(id, self._caller)
-        return records if records is not None and self._may_see(records.record.account) else None
+        return records if records is not None and self._caller.reads(records.record.account) else None
 
     async def call_id(self, id: str) -> CallId:
         """See `EarlierRuns.call_id`."""
@@ -41,7 +41,7 @@ class CallersRuns:
             StoreUnavailable: the store is away.
         """
         found = await self._service.conversations.get(id)
-        if found is None or not (self._caller.sees(found.account) and self._may_see(found.account)):
+        if found is None or not self._caller.reads(found.account):
             raise UnknownName(f"{param}: no conversation {quote(id)} is kept here.", param=param)
         return found
 
@@ -57,9 +57,6 @@ class CallersRuns:
                 f"turns in `input`. An administrator may change it: `podium {whose}s policy`.",
                 param="conversation",
             )
-
-    def _may_see(self, account: Account) -> bool:
-        return self._caller.may(Scope.READ) or account.key_id == self._caller.account.key_id
 
 
 def check_room(conversation: Conversation, param: str) -> None:

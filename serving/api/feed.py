@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from conductor.errors import StoreUnavailable
-from conductor.run.events import AnswerDelta, Event, RunResumed
+from conductor.run.events import AnswerDelta, Event, ResultsGiven, RunResumed, StepRestarted
 from serving.api import event_json
 from serving.api.encode import dumps
 from serving.runs.following import AnswerDiffers, RetoldAnswer
@@ -164,8 +164,10 @@ def shown_event(event: Event, answer: RetoldAnswer) -> Json | None:
     all of it, as `answer_restarted`, where it is another one.
     """
     match event:
-        case RunResumed():
+        case RunResumed() | StepRestarted():
             answer.begin_again()
+        case ResultsGiven():
+            answer.begin_next()
         case AnswerDelta():
             try:
                 piece = answer.add(event)

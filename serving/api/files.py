@@ -4,6 +4,7 @@ one.
 
 import asyncio
 import uuid
+from functools import partial
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
@@ -37,7 +38,8 @@ async def upload(request: Request) -> Response:
     purpose, name, content = await _form(request)
     if len(content) > batches.settings.max_file_bytes:
         raise TooLarge(f"file: it is longer than {batches.settings.max_file_bytes} bytes. Send several.", param="file")  # fmt: skip
-    keep = kept_lines if purpose == BATCH else kept_content
+    most = request.app.state.service.pool.settings.limits.max_text_bytes
+    keep = kept_lines if purpose == BATCH else partial(kept_content, most=most)
     kept = await asyncio.to_thread(keep, content, redactor_of(caller.policies))
     used = await batches.store.used_bytes(caller.account)
     if used + len(kept) > batches.settings.max_bytes_per_team:

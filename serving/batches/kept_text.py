@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import orjson
 
+from conductor.errors import TooLarge
 from serving.accounts.account_policy import Policies
 from serving.batches.lines import json_lines
 from serving.redaction.personal import redact_personal_data
@@ -29,13 +30,24 @@ def kept_lines(content: bytes, redact: Redactor) -> bytes:
     return b"".join(line + b"\n" for line in kept)
 
 
-def kept_content(content: bytes, redact: Redactor) -> bytes:
-    """A file as it may be kept: what is text without what must go, anything else as it stands."""
+def kept_content(content: bytes, redact: Redactor, most: int) -> bytes:
+    """A file as it may be kept: what is text without what must go, anything else as it stands.
+
+    Raises:
+        TooLarge: it is a text of more than `most` bytes, which no request can name. To look for secrets in one text
+            stops all else in this process.
+    """
     try:
         text = content.decode()
     except UnicodeDecodeError:
         return content
-    return content if content.startswith(b"%PDF-") else redact(text).encode()
+    if content.startswith(b"%PDF-"):
+        return content
+    if len(content) > most:
+        raise TooLarge(
+            f"file: a text that requests name has {most} bytes at most. Send several.", param="file"
+        )
+    return redact(text).encode()
 
 
 def _redact(value: Any, redact: Redactor) -> Any:

@@ -9,7 +9,15 @@ from dataclasses import replace
 
 from conductor.model.permit import Permit
 from conductor.run.event_log import Journal
-from conductor.run.events import AnswerDelta, Event, RunCancelled, RunFailed, RunFinished, WorkDelta
+from conductor.run.events import (
+    AnswerDelta,
+    Event,
+    RunCancelled,
+    RunFailed,
+    RunFinished,
+    StepRestarted,
+    WorkDelta,
+)
 from conductor.run.record import Record, RunRecords
 from serving.redaction.personal import redact_personal_data
 from serving.redaction.secrets import Redactor, StreamRedactor, redact_secrets
@@ -61,6 +69,9 @@ class ContentJournal:
             return
         if isinstance(event, RunFinished | RunFailed | RunCancelled):
             self._flush(record, seq, event.at_s)
+        if isinstance(event, StepRestarted) and record.parent is None:
+            self._work.pop((event.plan, event.step), None)  # what waits is none of the words that come now
+            self._texts.pop(record.id, None)
         stores, redact = self._permit.stores, self._redact
         if record.id not in self._told:
             self._told.add(record.id)

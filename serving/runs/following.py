@@ -1,7 +1,7 @@
 """A run that is under way elsewhere, or has ended, as a `Run`: its events and its answer from the beginning."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
@@ -15,6 +15,7 @@ from conductor.run.events import (
     RunFailed,
     RunFinished,
     RunResumed,
+    StepRestarted,
     WorkDelta,
 )
 from conductor.run.fold import after
@@ -170,8 +171,8 @@ class AnswerDiffers(Exception):
 
 
 class RetoldAnswer:
-    """An answer that one process began to write and another writes again from its beginning: no reader is shown a
-    word twice.
+    """An answer that is written again from its beginning, by another process or by a step that was restarted: no
+    reader is shown a word twice.
     """
 
     def __init__(self) -> None:
@@ -179,8 +180,12 @@ class RetoldAnswer:
         """What readers have of the answer, and what the process that runs it now has said of it."""
 
     def begin_again(self) -> None:
-        """Another process goes on."""
+        """It is written again."""
         self._said = AnswerDelta(0.0, "")
+
+    def begin_next(self) -> None:
+        """What follows is another answer."""
+        self._shown = self._said = AnswerDelta(0.0, "")
 
     def add(self, piece: AnswerDelta) -> AnswerDelta | None:
         """What is new of a piece; None: nothing.
@@ -219,7 +224,7 @@ class Pump:
     async def first(self) -> Run:
         """The run where what is passed on begins."""
         while not self._items:
-            self._items = (await self._store.events(self._id, 0)).items
+            self._items = self._last_words((await self._store.events(self._id, 0)).items)
             if not self._items:
                 await asyncio.sleep(POLL_S)
         record = self._items[0].record
@@ -236,7 +241,7 @@ class Pump:
             if item.run_id == self._id:
                 await self._tell(log, item)
         if self._n_skipped:
-            self._items = (await self._store.events(self._id, self._after)).items
+            self._items = self._last_words((await self._store.events(self._id, self._after)).items)
             await asyncio.sleep(0 if self._items else POLL_S)
 
     async def run_on(self, run: Run) -> None:
@@ -258,17 +263,28 @@ class Pump:
                 self._items = []
                 await asyncio.sleep(AWAY_S)
                 continue
-            self._items = page.items
+            self._items = self._last_words(page.items)
             if page.is_over and not page.items:  # nobody continues it
                 return self._log.append(RunFailed(self._log.record.wall_s, Failure.of(lost())))
             if not page.items:
                 await asyncio.sleep(POLL_S)
 
+    def _last_words(self, items: Sequence[Item]) -> list[Item]:
+        """`items` without words of an answer that is begun again in them."""
+        kept, begin = list[Item](), 0
+        for item in items:
+            if isinstance(item.event, ResultsGiven):
+                begin = len(kept)
+            elif isinstance(item.event, StepRestarted) and item.run_id == self._id:
+                kept[begin:] = [each for each in kept[begin:] if not isinstance(each.event, AnswerDelta)]
+            kept.append(item)
+        return kept
+
     async def _tell(self, log: EventLog, item: Item) -> None:
         match item.event:
             case ResultsGiven():
                 self._n_skipped = max(self._n_skipped - 1, 0)
-                self._answer = RetoldAnswer()
+                self._answer.begin_next()
                 log.record = item.record or after(log.record, item.event)
             case _ if self._n_skipped:
                 log.record = item.record or after(log.record, item.event)
@@ -278,6 +294,9 @@ class Pump:
                 pass  # for who looks on
             case RunDetached():
                 pass  # another process goes on with it, and readers stay
+            case StepRestarted():
+                self._answer.begin_again()
+                log.append(item.event)
             case RunResumed():
                 self._answer.begin_again()
                 log.record = replace(item.record or log.record, answer_began_s=log.record.answer_began_s)
@@ -290,7 +309,7 @@ class Pump:
         try:
             new = self._answer.add(piece)
         except AnswerDiffers:
-            message = "The server that wrote the answer has stopped, and another wrote a different one: read the run's record."
+            message = "The answer broke off, and another was written in its place: read the run's record."
             return log.append(RunFailed(piece.at_s, Failure.of(Interrupted(message))))
         if new is not None:
             await log.append_delta(new)

@@ -48,8 +48,8 @@ class Case:
         whole = "200 Whole." if position == "middle" else WHOLE
         if not self.code:
             return {whole}
-        late = f"200 {FIRST}… then {self.code}" if stream else f"{self.status} {self.code}"
-        shown = {late} if self.speaks and position != "middle" else set[str]()
+        may_show = self.speaks and stream and position != "middle"
+        shown = {f"200 {FIRST}… then {self.code}"} if may_show else set[str]()
         if position == "backed":
             return shown | {INSTEAD} | ({whole} if self.is_mended else set())
         errors = {f"{self.status} {self.code}"} | ({f"200 … then {self.code}"} if stream else set())

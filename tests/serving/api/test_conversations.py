@@ -196,6 +196,7 @@ async def test_a_policy_that_keeps_no_text_allows_no_conversation(tmp_path: Path
         await it.ask("admin", "POST", f"/v1/admin/teams/{it.ids['search']}/policy", {"store_content": False})
         for path, body in (
             ("/v1/conversations", {}),
+            (f"/v1/conversations/{made}", {"metadata": {"said": "My name is Ann."}}),
             (f"/v1/conversations/{made}/items", {"items": [SAID]}),
             ("/v1/responses", {"model": "a", "input": "x", "conversation": made}),
         ):
@@ -210,3 +211,18 @@ async def test_secrets_are_not_kept() -> None:
         made = await sdk.conversations.create(items=[{"role": "user", "content": f"It is {secret}."}])
         await sdk.responses.create(model="a", input=f"Again: {secret}", conversation=made.id)
         assert secret not in str(await told(sdk, made.id))
+        for changed in (
+            await sdk.conversations.create(metadata={"key": secret}),
+            await sdk.conversations.update(made.id, metadata={"key": secret}),
+        ):
+            assert changed.metadata == {"key": "[secret removed]"}
+
+
+async def test_half_a_character_of_a_model_neither_loses_an_answer_nor_its_run() -> None:
+    async with served(one_worker("Half \ud83d of it.")) as api, api.sdk as sdk:
+        made = await sdk.conversations.create()
+        answer = await sdk.responses.create(model="a", input="Say it.", conversation=made.id)
+        assert answer.output_text == "Half ? of it."
+        assert await told(sdk, made.id) == ["user: Say it.", "assistant: Half ? of it."]
+        listed = (await api.http.get("/v1/workflows")).json()["data"]
+        assert [run["status"] for run in listed] == ["finished"]

@@ -143,3 +143,31 @@ async def test_a_picture_in_what_a_tool_gave_is_checked_as_any_other() -> None:
         written = {"podium": {"plan": [step("other", "x"), step("seeing", "y", [0])]}}
         await api.ok({"model": "mini", "messages": talk} | written)
         assert not any(message.has_image for message in api.worker("other").calls[0].messages)
+
+
+async def test_a_key_that_may_not_read_has_no_model_read_it_anothers_file(tmp_path: Path) -> None:
+    async with keyed(tmp_path, team(workers=[scripted("a", "{question}")], workflows={})) as api:
+        for owner, statuses in (("mine", [200, 400, 400]), ("only run", [200, 200, 400])):
+            kept = await api.api.http.post(
+                "/v1/files",
+                data={"purpose": "user_data"},
+                files={"file": ("notes.txt", NOTES.encode())},
+                headers=api.headers(owner),
+            )
+            body = {"model": "a", "messages": chat_file(file_id=kept.json()["id"])}
+            asked = [
+                await api.ask(who, "POST", "/v1/chat/completions", body)
+                for who in ("mine", "only run", "other team")
+            ]
+            assert [each.status_code for each in asked] == statuses
+
+
+async def test_a_text_that_no_request_can_name_is_not_kept() -> None:
+    async with served(mixed() | {"limits": {"max_text_bytes": 1000}}) as api:
+
+        async def upload(content: bytes) -> int:
+            form = {"data": {"purpose": "user_data"}, "files": {"file": ("it", content)}}
+            return (await api.http.post("/v1/files", **form)).status_code  # type: ignore[arg-type]
+
+        assert [await upload(b"x" * n) for n in (1000, 1001)] == [200, 413]
+        assert await upload(PDF + b"\xff" * 2000) == 200

@@ -2,8 +2,11 @@
 
 from typing import Any
 
+from orjson import loads
+
 from conductor.run.record import RunRecords
 from serving.api.dialects.responses.earlier import input_items, show_again
+from serving.api.encode import dumps
 from serving.runs.content import kept_part
 from serving.runs.service import Service, TurnKeeper
 from serving.runs.tool_ids import CallName
@@ -26,7 +29,9 @@ def turn_keeper(service: Service) -> TurnKeeper:
             return ids.sign(CallName(record.id, number))
 
         shown = show_again(kept, call_id)
-        items = [*input_items(kept, call_id), *shown["output"]]
+        items = loads(
+            dumps([*input_items(kept, call_id), *shown["output"]])
+        )  # a model's text may be no UTF-8
         await service.conversations.append(conversation["id"], items, turn=shown["id"])
 
     return keep

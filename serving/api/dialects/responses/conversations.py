@@ -12,7 +12,7 @@ from conductor.errors import BadTask, TooLarge, UnknownName, quote
 from serving.accounts.caller import Caller, Scope
 from serving.api.authentication import caller_of
 from serving.api.dialects.read_body import read_body
-from serving.api.dialects.responses.new_items import new_id, new_items
+from serving.api.dialects.responses.new_items import kept_metadata, new_id, new_items
 from serving.api.dialects.responses.schema import Ignoring, remedy
 from serving.api.earlier_runs import CallersRuns, check_room
 from serving.api.respond import success
@@ -62,7 +62,9 @@ async def create(request: Request) -> Response:
     sent = read_body(NewConversation, await request.body() or b"{}", remedy)
     items = new_items(sent.items or [], caller.policies)
     await _check_room(store, caller, new=1)
-    conversation = new_conversation(new_id("conv"), caller.account, sent.metadata or {})
+    conversation = new_conversation(
+        new_id("conv"), caller.account, kept_metadata(sent.metadata, caller.policies)
+    )
     await store.create(conversation)
     await store.append(conversation.id, items)
     return success(conversation_json(conversation))
@@ -78,8 +80,11 @@ async def conversation(request: Request, conversation_id: str) -> Response:
 async def update(request: Request, conversation_id: str) -> Response:
     """Give a conversation other metadata."""
     await _find(request, conversation_id, Scope.RUN)
+    caller = _caller(request, Scope.RUN)
     sent = read_body(NewMetadata, await request.body(), remedy)
-    await _store(request).set_metadata(conversation_id, sent.metadata or {})
+    if sent.metadata:
+        CallersRuns(request.app.state.service, caller).check_keeps()
+    await _store(request).set_metadata(conversation_id, kept_metadata(sent.metadata, caller.policies))
     return success(conversation_json(await _find(request, conversation_id, Scope.RUN)))
 
 

@@ -3,14 +3,13 @@ without secrets and, where a policy says so, without personal data.
 """
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from conductor.errors import BadTask
 from serving.accounts.account_policy import Policies
 from serving.api.dialects.responses.items import Transcript, items_of
-from serving.redaction.personal import redact_personal_data
-from serving.redaction.secrets import redact_secrets
+from serving.batches.kept_text import redactor_of
 from serving.redaction.texts import map_texts
 
 Json = dict[str, Any]
@@ -28,8 +27,14 @@ def new_items(sent: Sequence[Json], policies: Policies) -> list[Json]:
     Raises:
         BadTask: one cannot be read, served or kept; names its place.
     """
-    redact = redact_personal_data if policies.both.redact_personal_data else redact_secrets
+    redact = redactor_of(policies)
     return [_new_item(map_texts(item, redact), f"items[{n}]") for n, item in enumerate(sent)]
+
+
+def kept_metadata(sent: Mapping[str, str] | None, policies: Policies) -> dict[str, str]:
+    """A conversation's metadata as it is kept: it is the client's text, too."""
+    redact = redactor_of(policies)
+    return {redact(name): redact(each) for name, each in (sent or {}).items()}
 
 
 def _new_item(item: Json, at: str) -> Json:
