@@ -48,7 +48,7 @@ class Line:
         if self.body.get("background"):  # of Responses
             return BACKGROUND.format("background")
         podium: Any = self.body.get("podium")
-        is_told = isinstance(podium, dict) and podium.get("background")  # pyright: ignore[reportUnknownMemberType]
+        is_told = isinstance(podium, dict) and bool(podium.get("background"))  # pyright: ignore[reportUnknownMemberType]
         return BACKGROUND.format("podium.background") if is_told else None
 
 
