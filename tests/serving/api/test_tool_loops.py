@@ -232,3 +232,17 @@ async def test_a_choice_of_one_tool_names_it() -> None:
         body: Json = {**QUESTION, "tools": TOOLS, "tool_choice": {"type": "tool"}}
         refused = await api.http.post(PATH, json=body)
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tool_choice")
+
+
+async def test_a_run_in_the_background_tells_its_record_which_results_it_waits_for() -> None:
+    async with served(calling_team()) as api:
+        begun = (await api.post({"tools": CHAT_TOOLS[1:]}, background=True)).json()
+        await until(lambda: api.service.running == 0, "it waits")
+        record = await api.record(begun["id"])
+        assert record["status"] == "waiting"
+        (call,) = record["waits_for"]
+        assert (call["name"], json.loads(call["arguments"])) == ("clock", ROME)
+        answer = await api.ok(in_dialect("/v1/chat/completions", call["id"]))
+        assert answer["choices"][0]["message"]["content"] == "They gave: noon."
+        record = await api.record(begun["id"])
+        assert (record["status"], "waits_for" in record) == ("finished", False)
