@@ -79,7 +79,7 @@ async def _respond(request: Request, response: type[RunResponse]) -> Response:
     headers = dict(request.headers)
     if response is RunResponse and len(choices := parsed.choices) > 1:
         _check_choices(choices, keeping)
-        await _check_no_run_waits(choices[0], service)
+        await _check_no_run_waits(choices[0], dialect, service)
         return ChoicesResponse([response(service, dialect, each, headers, caller) for each in choices])
     return response(service, dialect, parsed, headers, caller, keeping)
 
@@ -100,16 +100,15 @@ def _check_choices(choices: list[ApiRequest], keeping: Keeping | None) -> None:
         raise BadTask(message, param="prompt")
 
 
-async def _check_no_run_waits(request: ApiRequest, service: Service) -> None:
+async def _check_no_run_waits(request: ApiRequest, dialect: Dialect, service: Service) -> None:
     """A run goes on once, with one answer.
 
     Raises:
         BadTask: the request brings results for a run that waits, or an id was not made here.
     """
-    conversation = request.conversation
-    if not any(message.tool_results for message in conversation):
+    if not any(message.tool_results for message in request.conversation):
         return
-    if find_tool_answer(conversation, request.tools, await service.store.call_ids()) is not None:
+    if find_tool_answer(request, dialect, await service.store.call_ids()) is not None:
         message = (
             "n: the results of tools go to the run that called them, which has one answer: ask with n 1."
         )

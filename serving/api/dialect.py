@@ -68,6 +68,10 @@ class Encoder(Protocol):
 class Dialect(Protocol):
     """One wire format. What has a body here is what most of them do: a dialect subclasses this."""
 
+    turns_field = "messages"
+    """Where a request has its conversation, for errors about all of it."""
+    format_field = "response_format"
+    """Where it says what the answer must be."""
     tells_again = False
     """A stream in the background can be taken up again after any of its events, so it is told from the store, the same
     to everybody.

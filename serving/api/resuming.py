@@ -7,18 +7,21 @@ refused.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from itertools import chain, repeat
 
 from conductor.errors import BadTask, Interrupted, NotAllowed
+from conductor.model.answer_format import AnswerFormat
 from conductor.model.messages import Message, ToolResult
 from conductor.model.tools import Toolset
 from conductor.run.record import Record, RunRecords
 from conductor.run.run import Run
 from conductor.run.turns import Given, GivenResult
 from serving.accounts.caller import Caller
+from serving.api.dialect import Dialect
+from serving.api.request import ApiRequest
 from serving.redaction.texts import map_texts
 from serving.runs.content import redactor_of
 from serving.runs.following import follow_segment
@@ -40,38 +43,43 @@ class ToolAnswer:
         results: by the numbers of their calls.
         said: new messages of the user beside them.
         tools: that the request offers.
+        answer_format: that it asks for; None: it says nothing of it.
+        dialect: that it speaks.
     """
 
     run_id: str
     results: dict[int, ToolResult]
     said: tuple[Message, ...]
     tools: Toolset
+    answer_format: AnswerFormat | None
+    dialect: Dialect
 
 
-def find_tool_answer(conversation: Sequence[Message], tools: Toolset, ids: CallIds) -> ToolAnswer | None:
-    """The results of tools that end `conversation`, for the newest run of ours among them; None: there are none.
+def find_tool_answer(request: ApiRequest, dialect: Dialect, ids: CallIds) -> ToolAnswer | None:
+    """The results of tools that end the conversation, for the newest run of ours among them; None: there are none.
     Those before the last answer in words are history.
 
     Raises:
         BadTask: an id was not made here, or one call has two different results.
     """
+    conversation, param = request.conversation, dialect.turns_field
     answered = [n for n, m in enumerate(conversation) if m.role == "assistant" and not m.tool_calls]
     newest = conversation[answered[-1] + 1 if answered else 0 :]
     named = [
         (name, result)
         for m in newest
         for result in m.tool_results
-        if (name := ids.read(result.id)) is not None
+        if (name := ids.read(result.id, param)) is not None
     ]
     if not named:
         return None
     run_id, results = named[-1][0].run_id, dict[int, ToolResult]()
     for name, result in named:
         if name.run_id == run_id and not _same(results.setdefault(name.number, result), result):
-            raise BadTask(f"The tool call {result.id} has two different results.", param="messages")
+            raise BadTask(f"The tool call {result.id} has two different results.", param=param)
     last_asked = max((n for n, m in enumerate(newest) if m.role == "assistant"), default=-1)
     said = tuple(message for message in newest[last_asked + 1 :] if message.role == "user")
-    return ToolAnswer(run_id, results, said, tools)
+    return ToolAnswer(run_id, results, said, request.tools, request.answer_format, dialect)
 
 
 @asynccontextmanager
@@ -127,6 +135,7 @@ async def _settle(
             )
         given = _new_results(record, answer)
         if given is not None:
+            _check_format(record, answer)
             policies = caller.policies
             run = await service.resume(answer.run_id, given, headers, policies, request_id)
             if run is not None:
@@ -134,6 +143,7 @@ async def _settle(
         elif (found := _segment_of(record, answer)) is not None:
             if answer.said and not _is_on_record(record, answer.said, found[1].said):  # a new word
                 return None
+            _check_format(record, answer)
             _check_same(record, answer, found[1])
             return _Given(records, found[0])
         await asyncio.sleep(pause_s)  # somebody else has just resumed it, and has not written that down yet
@@ -159,6 +169,25 @@ def _segment_of(record: Record, answer: ToolAnswer) -> tuple[int, Given] | None:
     return None
 
 
+def _check_format(record: Record, answer: ToolAnswer) -> None:
+    """What the answer must be was said when the run began, and its steps are bound by that.
+
+    Raises:
+        BadTask: the request asks for something else.
+    """
+    wanted, held = answer.answer_format, record.task.answer_format
+    if wanted is None or (
+        held and wanted.strict == held.strict and _is_on_record(record, wanted.schema, held.schema)
+    ):
+        return
+    param = answer.dialect.format_field
+    raise BadTask(
+        f"{param}: the run that called these tools was asked for another form of answer. Send the one that it began "
+        "with, or ask for this one in a new message, after its answer.",
+        param=param,
+    )
+
+
 def _check_same(record: Record, answer: ToolAnswer, given: Given) -> None:
     """Results that are sent again are the ones that were given; what is on record of those has no secrets.
 
@@ -174,7 +203,7 @@ def _check_same(record: Record, answer: ToolAnswer, given: Given) -> None:
             raise BadTask(
                 f"The tool call {sent.id} has been answered with a different result. Send the same one again, or go on "
                 "from the newest answer.",
-                param="messages",
+                param=answer.dialect.turns_field,
             )
 
 
@@ -198,5 +227,5 @@ def _refuse_late(answer: ToolAnswer) -> None:
         raise BadTask(
             "The run that called these tools does not wait any more: it took too long, or was ended. Ask again "
             "without these results, or add a message.",
-            param="messages",
+            param=answer.dialect.turns_field,
         )

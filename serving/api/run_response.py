@@ -112,7 +112,7 @@ class RunResponse(Response):
         if self.plan_only or not any(message.tool_results for message in request.conversation):
             return None
         ids = await self._service.store.call_ids()
-        return find_tool_answer(request.conversation, request.tools, ids)
+        return find_tool_answer(request, self._dialect, ids)
 
     async def _resume(self, answer: ToolAnswer, wire: Wire) -> bool:
         """Answer with the run that `answer` belongs to; False: it is history by now."""

@@ -15,9 +15,11 @@ from serving.api.authentication import caller_of
 from serving.api.encode import dumps
 from serving.api.feed import Feeds
 from serving.api.feedback import feedback_json
+from serving.api.message_json import call_of_tool
 from serving.api.respond import success
 from serving.runs.finding import Wanted
 from serving.runs.service import Service
+from serving.runs.tool_ids import CallName
 
 router = APIRouter()
 MOST_USD = 9_000_000
@@ -70,7 +72,7 @@ async def workflow(request: Request, id: str) -> Response:
     run = await _find(request, id, caller)
     service: Service = request.app.state.service
     feedback = [feedback_json(each) for each in await service.store.feedback(id)]
-    return success(_shown(run, caller) | {"feedback": feedback})
+    return success(_shown(run, caller) | await _waits_for(run, service) | {"feedback": feedback})
 
 
 @router.post("/v1/workflows/{id}/cancel")
@@ -137,6 +139,20 @@ def _shown(run: RunRecords, caller: Caller) -> record_json.Json:
     return record_json.workflow(
         run.record, run.inner, for_operator=caller.sees_every_run, has_content=run.has_content
     )
+
+
+async def _waits_for(run: RunRecords, service: Service) -> record_json.Json:
+    """The calls of tools that a run waits for, with the ids that their results are sent under: a run in the background
+    told them to nobody.
+    """
+    record = run.record
+    if record.status != "waiting" or not run.has_content:
+        return {}
+    ids = await service.store.call_ids()
+    calls = [
+        {"id": ids.sign(CallName(record.id, each.number)), **call_of_tool(each)} for each in record.pending
+    ]
+    return {"waits_for": calls}
 
 
 async def _find(request: Request, id: str, caller: Caller) -> RunRecords:

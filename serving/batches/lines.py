@@ -16,7 +16,7 @@ from serving.batches.model import LineResult
 MOST_ERRORS = 20
 """Faults of one file that are told."""
 STREAM = "stream: the answer of a batch is a file. Leave it out."
-BACKGROUND = "podium.background: a batch is in the background as it is. Leave it out."
+BACKGROUND = "{}: a batch is in the background as it is. Leave it out."
 
 
 class _InputLine(BaseModel, extra="ignore"):
@@ -45,8 +45,11 @@ class Line:
         """What a batch cannot give of what it asks for; None: nothing."""
         if self.body.get("stream"):
             return STREAM
+        if self.body.get("background"):  # of Responses
+            return BACKGROUND.format("background")
         podium: Any = self.body.get("podium")
-        return BACKGROUND if isinstance(podium, dict) and podium.get("background") else None  # pyright: ignore[reportUnknownMemberType]
+        is_told = isinstance(podium, dict) and bool(podium.get("background"))  # pyright: ignore[reportUnknownMemberType]
+        return BACKGROUND.format("podium.background") if is_told else None
 
 
 def parse_lines(content: bytes, endpoint: str, most: int) -> tuple[list[Line], list[dict[str, Any]]]:

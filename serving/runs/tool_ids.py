@@ -42,8 +42,9 @@ class CallIds:
         named = _pack(name)
         return PREFIX + base64.urlsafe_b64encode(named + _signature(self._secrets[0], named)).decode()
 
-    def read(self, id: str) -> CallName | None:
+    def read(self, id: str, param: str = "messages") -> CallName | None:
         """What `id` names; None where it is none of ours, such as a provider's in a conversation begun elsewhere.
+        `param`: the field that it came in.
 
         Raises:
             BadTask: it looks like ours, and was not made here.
@@ -55,7 +56,7 @@ class CallIds:
         if not any(hmac.compare_digest(_signature(each, named), signature) for each in self._secrets):
             raise BadTask(
                 f"The tool call id {id} was not made here: its signature is wrong. Send ids back as they came.",
-                param="messages",
+                param=param,
             )
         run = named[:RUN_BYTES].hex()
         return CallName(f"wf_{run}", int.from_bytes(named[RUN_BYTES:], "big"))

@@ -148,6 +148,19 @@ async def test_a_file_may_be_longer_than_a_request_but_not_than_the_settings_say
             assert caught.value.status_code == 413
 
 
+async def test_a_line_of_responses_cannot_be_in_the_background(api: Served) -> None:
+    sdk, path = api.sdk, "/v1/responses"
+    bodies = {"asks": {}, "leaves": {"background": True}}
+    lines = [{"custom_id": id, "method": "POST", "url": path, "body": {"model": "mini", "input": "Why?"} | more} for id, more in bodies.items()]  # fmt: skip
+    file = await upload(sdk, *lines)
+    batch = await end(
+        sdk, (await sdk.batches.create(input_file_id=file, endpoint=path, completion_window="24h")).id
+    )
+    good, bad = await rows(sdk, batch.output_file_id), await rows(sdk, batch.error_file_id)
+    assert good["asks"]["response"]["body"]["status"] == "completed"
+    assert bad["leaves"]["error"]["message"].startswith("background:")
+
+
 async def test_a_cancelled_batch_begins_no_more_lines_and_keeps_what_there_is() -> None:
     slow = [scripted("a", "Done.", delay_s=0.3, price=PRICE), scripted("b"), scripted("c")]
     async with served(team(workers=slow, batches={"lines_at_once": 1})) as api:

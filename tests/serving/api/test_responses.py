@@ -113,7 +113,7 @@ REFUSED: dict[str, tuple[Json, str]] = {
     "a shell of OpenAI's": ({"input": [{"type": "local_shell_call", "id": "x"}]}, "input[0].type"),
     "an empty message": ({"input": [{"role": "user", "content": ""}]}, "input[0].content"),
     "a picture by file": ({"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]}, "input[0].content[0].file_id"),
-    "a picture that is none": ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "file:///x"}]}]}, "input[0].content[0].url"),
+    "a picture that is none": ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "file:///x"}]}]}, "input[0].content[0].image_url"),
     "a file": ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}]}, "input"),
     "another's compaction": ({"input": [{"type": "compaction", "encrypted_content": "gAAA"}]}, "input[0].encrypted_content"),
     "an unknown item": ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].id"),

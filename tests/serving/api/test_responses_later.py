@@ -7,7 +7,8 @@ import openai
 import pytest
 
 from conductor.errors import BadTask
-from conductor.model.messages import Image, Message, Native, Text, ToolResult
+from conductor.model.messages import File, Image, Message, Native, Text, ToolResult
+from serving.api.attachments import kept_file, to_file
 from serving.api.dialects.responses.compaction import pack, unpack
 from serving.database.address import Address
 from tests.serving.api.keyed import keyed
@@ -228,7 +229,18 @@ def test_a_compaction_of_a_client_s_own_making_holds_no_more_than_items_may() ->
         Message("user", (Image("file:///x"),)),
         Message("tool", (ToolResult("1", (Image("gopher://x"),)),)),
     ]
-    for message in pictures:
+    files = [
+        Message("user", (file,))
+        for file in (
+            File("a.pdf", "http://10.0.0.1/a.pdf"),
+            File("a.pdf", "data:application/pdf;base64,AAAA"),
+            File("a.txt\n</file>", text="x"),
+            File("a.txt", "data:application/pdf;base64,JVBERi0=", text="x"),
+        )
+    ]
+    own = Message("user", (to_file("a.pdf", "JVBERi0="), to_file("ä.txt", "eA=="), kept_file("file-1")))
+    assert unpack(pack((own,)), "input[0]") == (own,)
+    for message in (*pictures, *files):
         with pytest.raises(BadTask, match="encrypted_content"):
             unpack(pack((message,)), "input[0]")
 

@@ -144,3 +144,105 @@ async def test_what_tools_gave_is_no_answer_to_an_equal_request() -> None:
             answer = await client.messages.create(**(QUESTION | {"messages": messages}), tools=TOOLS)
             assert answer.stop_reason == "end_turn"
             await until(lambda: not api.service.answers._writing, "every answer is kept")
+
+
+SCHEMA: Json = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"], "additionalProperties": False}  # fmt: skip
+FORMATS: dict[str, tuple[str, Json]] = {
+    "response_format": (
+        "/v1/chat/completions",
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": SCHEMA}}},
+    ),
+    "text.format": (
+        "/v1/responses",
+        {"text": {"format": {"type": "json_schema", "name": "x", "strict": True, "schema": SCHEMA}}},
+    ),
+    "output_config.format": (
+        PATH,
+        {"output_config": {"format": {"type": "json_schema", "schema": SCHEMA}}},
+    ),
+}  # fmt: skip
+
+
+def in_dialect(path: str, id: str, gave: str = "noon") -> Json:
+    """A request that brings the result of one call of the clock."""
+    if path == PATH:
+        called = {"type": "tool_use", "id": id, "name": "clock", "input": {}}
+        result = {"type": "tool_result", "tool_use_id": id, "content": gave}
+        turns = [{"role": "assistant", "content": [called]}, {"role": "user", "content": [result]}]
+        return {"model": "mini", "max_tokens": 100, "messages": [*ASK["messages"], *turns]}
+    if path == "/v1/responses":
+        call = {"type": "function_call", "call_id": id, "name": "clock", "arguments": "{}"}
+        return {
+            "model": "mini",
+            "input": [
+                *ASK["messages"],
+                call,
+                {"type": "function_call_output", "call_id": id, "output": gave},
+            ],
+        }
+    function = {"id": id, "type": "function", "function": {"name": "clock", "arguments": "{}"}}
+    turns = [
+        {"role": "assistant", "tool_calls": [function]},
+        {"role": "tool", "tool_call_id": id, "content": gave},
+    ]
+    return {"model": "mini", "messages": [*ASK["messages"], *turns]}
+
+
+@pytest.mark.parametrize("field", FORMATS)
+async def test_results_cannot_bring_a_schema_that_the_run_is_not_bound_by(field: str) -> None:
+    path, wanted = FORMATS[field]
+    async with served(calling_team()) as api:
+        whole = await api.ok(ASK | {"tools": CHAT_TOOLS[1:]})
+        (call,) = whole["choices"][0]["message"]["tool_calls"]
+        body = in_dialect(path, call["id"])
+        for _ in range(2):  # the run waits on
+            refused = await api.http.post(path, json=body | wanted)
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, field)
+        assert "They gave: noon." in (await api.http.post(path, json=body)).text
+        late = await api.http.post(path, json=body | wanted)  # nor is the answer that there is one of it
+        assert (late.status_code, late.json()["error"]["param"]) == (400, field)
+
+
+async def test_results_with_the_schema_that_the_run_began_with_go_on() -> None:
+    path, wanted = FORMATS["response_format"]
+    async with served(calling_team()) as api:
+        whole = await api.ok(ASK | {"tools": CHAT_TOOLS[1:]} | wanted)
+        (call,) = whole["choices"][0]["message"]["tool_calls"]
+        for more in (wanted, {}):
+            answer = await api.http.post(path, json=in_dialect(path, call["id"]) | more)
+            assert (
+                answer.json()["error"]["code"] == "answer_invalid"
+            )  # the worker writes prose: it was held to it
+
+
+@pytest.mark.parametrize(("path", "field"), [(PATH, "messages"), ("/v1/responses", "input")])
+async def test_what_is_wrong_with_results_is_told_by_the_dialects_own_field(path: str, field: str) -> None:
+    async with served(calling_team()) as api:
+        forged = await api.http.post(path, json=in_dialect(path, "call_" + "A" * 40))
+        assert (forged.status_code, forged.json()["error"]["param"]) == (400, field)
+        whole = await api.ok(ASK | {"tools": CHAT_TOOLS[1:]})
+        (call,) = whole["choices"][0]["message"]["tool_calls"]
+        assert (await api.http.post(path, json=in_dialect(path, call["id"]))).status_code == 200
+        other = await api.http.post(path, json=in_dialect(path, call["id"], "midnight"))
+        assert (other.status_code, other.json()["error"]["param"]) == (400, field)
+
+
+async def test_a_choice_of_one_tool_names_it() -> None:
+    async with served(calling_team()) as api:
+        body: Json = {**QUESTION, "tools": TOOLS, "tool_choice": {"type": "tool"}}
+        refused = await api.http.post(PATH, json=body)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tool_choice")
+
+
+async def test_a_run_in_the_background_tells_its_record_which_results_it_waits_for() -> None:
+    async with served(calling_team()) as api:
+        begun = (await api.post({"tools": CHAT_TOOLS[1:]}, background=True)).json()
+        await until(lambda: api.service.running == 0, "it waits")
+        record = await api.record(begun["id"])
+        assert record["status"] == "waiting"
+        (call,) = record["waits_for"]
+        assert (call["name"], json.loads(call["arguments"])) == ("clock", ROME)
+        answer = await api.ok(in_dialect("/v1/chat/completions", call["id"]))
+        assert answer["choices"][0]["message"]["content"] == "They gave: noon."
+        record = await api.record(begun["id"])
+        assert (record["status"], "waits_for" in record) == ("finished", False)

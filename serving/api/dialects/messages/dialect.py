@@ -23,6 +23,8 @@ from serving.api.request import ApiRequest, Podium
 class MessagesDialect(Dialect):
     """See `Dialect`."""
 
+    format_field = "output_config.format"
+
     def parse(self, body: bytes) -> ApiRequest:
         """See `Dialect.parse`."""
         request = read(body)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from conductor.model.tools import AUTO, Tool, ToolChoice, Toolset
 from serving.api.dialects.chat_tools import MOST_TOOLS, ToolName, Words
@@ -47,6 +47,12 @@ class Choice(Ignoring):
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
+
+    @model_validator(mode="after")
+    def _names_a_tool(self) -> "Choice":
+        if self.type == "tool" and not self.name:
+            raise ValueError("a choice of the type `tool` needs the `name` of one")
+        return self
 
     def to_choice(self) -> ToolChoice:
         """It, as every dialect says it."""

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from conductor.errors import BadTask
-from conductor.model.messages import Image, Message
+from conductor.model.messages import File, Image, Message
 from conductor.run import codec
+from serving.api.attachments import one_line, to_file
 from serving.api.dialects.chat_schema import ImageUrl
 from serving.api.dialects.responses.schema import read_part
 
@@ -49,12 +50,25 @@ def unpack(content: str, at: str) -> tuple[Message, ...]:
             f"{at}.encrypted_content: it was not made by this server's /v1/responses/compact.",
             param=f"{at}.encrypted_content",
         ) from exc
-    for image in _images(messages):
-        read_part(ImageUrl, {"url": image.url, "detail": image.detail}, f"{at}.encrypted_content")
+    for part in _shown(messages):
+        if isinstance(part, Image):
+            read_part(ImageUrl, {"url": part.url, "detail": part.detail}, f"{at}.encrypted_content")
+        else:
+            _check_file(part, f"{at}.encrypted_content")
     return tuple(replace(message, native=None) for message in messages)
 
 
-def _images(messages: tuple[Message, ...]) -> Iterator[Image]:
+def _check_file(file: File, at: str) -> None:
+    """Whether `file` is what `to_file` or `kept_file` gives: no address, no name of several lines."""
+    holds = (bool(file.url), file.text is not None, bool(file.id))
+    is_made_here = sum(holds) == 1 and file.name == one_line(file.name)
+    try:
+        if not is_made_here or (file.url and to_file(file.name, file.url).url != file.url):
+            raise ValueError("it holds a file that was not made here")
+    except ValueError as exc:
+        raise BadTask(f"{at}: {exc}.", param=at) from exc
+
+
+def _shown(messages: tuple[Message, ...]) -> Iterator[Image | File]:
     for message in messages:
-        for part in message.parts:
-            yield from (each for each in getattr(part, "parts", (part,)) if isinstance(each, Image))
+        yield from (part for part in message.all_parts if isinstance(part, Image | File))

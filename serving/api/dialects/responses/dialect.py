@@ -40,6 +40,7 @@ class SentRequest(ApiRequest):
 class ResponsesDialect(Dialect):
     """See `Dialect`."""
 
+    turns_field, format_field = "input", "text.format"
     tells_again = True
 
     def parse(self, body: bytes) -> ApiRequest:

@@ -191,8 +191,7 @@ def _part(part: _Part, at: str) -> Text | Image | File:
                     f"{at}: pictures by `file_id` are not served. Send `image_url`.", param=f"{at}.file_id"
                 )
             detail = "high" if part.detail == "original" else part.detail
-            picture = read_part(ImageUrl, {"url": part.image_url, "detail": detail}, at)
-            return Image(picture.url, picture.detail)
+            return _picture(part.image_url, detail, f"{at}.image_url")
         case "input_file":
             return _file(part, at)
         case _:
@@ -200,6 +199,15 @@ def _part(part: _Part, at: str) -> Text | Image | File:
                 f"{at}.type: parts of type {quote(part.type)} are not served yet. Send text, pictures or files.",
                 param=f"{at}.type",
             )
+
+
+def _picture(url: str, detail: str | None, at: str) -> Image:
+    try:
+        picture = read_part(ImageUrl, {"url": url, "detail": detail}, "")
+    except BadTask as exc:  # of a field that is `image_url` here
+        why = exc.message.partition(": ")[2]
+        raise BadTask(f"{at}: {why}", param=at) from exc
+    return Image(picture.url, picture.detail)
 
 
 def _file(part: _Part, at: str) -> File:
