@@ -6,7 +6,7 @@ against one request is that line's own error.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import orjson
 from pydantic import BaseModel, Field, ValidationError
@@ -47,8 +47,8 @@ class Line:
             return STREAM
         if self.body.get("background"):  # of Responses
             return BACKGROUND.format("background")
-        podium: Any = self.body.get("podium")
-        is_told = isinstance(podium, dict) and bool(podium.get("background"))  # pyright: ignore[reportUnknownMemberType]
+        podium = self.body.get("podium")
+        is_told = isinstance(podium, dict) and cast(dict[str, Any], podium).get("background")
         return BACKGROUND.format("podium.background") if is_told else None
 
 
