@@ -21,6 +21,8 @@ class PoolMember:
     """The highest of its own and of those it may fall back to: what a call is reserved at."""
     max_output_tokens: int = 4096
     """The longest answer, where the request names no smaller figure."""
+    has_stand_in: bool = False
+    """Whether somebody else answers where it fails."""
     bills_inner_calls: bool = False
     """Its calls are paid one by one inside it, from the same ledger, so asking it reserves nothing."""
     sees_images: bool = False

@@ -214,7 +214,8 @@ class PlanRun:
                 lost.attempts = exc.attempts
                 raise lost from None  # the first try took what was left: that it broke off is what went wrong
             except WorkerUnavailable as exc:
-                if not left or recorded.turns or not await self._restart(index, exc):
+                may_help = exc.retryable or member.has_stand_in  # else a model at work would be asked twice
+                if not (left and may_help) or recorded.turns or not await self._restart(index, exc):
                     raise
                 lost = exc
         raise AssertionError("the last try answers or raises")
