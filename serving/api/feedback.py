@@ -1,5 +1,6 @@
 """`POST /v1/workflows/{id}/feedback`: what those who asked for a run say of its answer."""
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
@@ -93,7 +94,8 @@ def _checked(run: RunRecords, caller: Caller, body: FeedbackBody) -> Feedback:
         raise NotAllowed(message, param=text)
     if text and not run.has_content:
         raise BadTask(f"{text}: the run's texts are not kept any more. Send score and labels alone.", param=text)  # fmt: skip
-    redact = redactor_of(permit)
+    hides = permit.hides_personal_data or caller.policies.both.redact_personal_data
+    redact = redactor_of(replace(permit, hides_personal_data=hides))
 
     def kept(text: str) -> str:  # a database takes no half characters, PostgreSQL no NUL
         return redact(text).replace("\0", " ").encode(errors="replace").decode()

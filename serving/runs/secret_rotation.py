@@ -2,8 +2,9 @@
 
 import secrets
 
-from sqlalchemy import insert
+from sqlalchemy import func, insert, select
 
+from conductor.errors import BadTask
 from serving.database.address import Address
 from serving.database.migrate import open_database
 from serving.database.schema import signing_secret
@@ -17,10 +18,18 @@ async def rotate_secret(address: Address) -> None:
     has signed go on being believed, until the next rotation.
 
     Raises:
+        BadTask: the newest secret does not sign yet. Of the newest two that are read, neither would be believed everywhere.
         StoreError: the store cannot be used, or has the schema of another version.
         StoreUnavailable: it is away.
     """
-    made_us = now_us() + int(ROTATE_S * 1_000_000)
+    at_us = now_us()
+    made_us = at_us + int(ROTATE_S * 1_000_000)
     row = {"name": f"made-{made_us}", "made_us": made_us, "secret": secrets.token_bytes(SECRET_BYTES)}
     async with await open_database(address) as database, database.writing() as connection:
+        newest_us = (await connection.execute(select(func.max(signing_secret.c.made_us)))).scalar() or 0
+        if newest_us > at_us:
+            wait_s = (newest_us - at_us) / 1_000_000
+            raise BadTask(
+                f"The secret was replaced a moment ago, and signs in {wait_s:.0f} s. Wait for that."
+            )
         await connection.execute(insert(signing_secret).values(row))

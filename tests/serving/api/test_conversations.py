@@ -226,3 +226,12 @@ async def test_half_a_character_of_a_model_neither_loses_an_answer_nor_its_run()
         assert await told(sdk, made.id) == ["user: Say it.", "assistant: Half ? of it."]
         listed = (await api.http.get("/v1/workflows")).json()["data"]
         assert [run["status"] for run in listed] == ["finished"]
+
+
+async def test_a_conversation_of_too_many_parts_is_not_gone_on_with() -> None:
+    async with served(one_worker("One.")) as api, api.sdk as sdk:
+        made = await sdk.conversations.create()
+        many: Any = [{"role": "user", "content": [{"type": "input_text", "text": "x"}] * 1001}] * 20
+        await sdk.conversations.items.create(made.id, items=many)
+        with pytest.raises(openai.APIStatusError, match="more than 20000 parts"):
+            await sdk.responses.create(model="a", input="x", conversation=made.id)

@@ -104,6 +104,11 @@ async def test_only_the_team_that_asked_gives_feedback_and_a_policy_without_text
         record = (await it.ask("admin", "GET", f"/v1/workflows/{id}")).json()
         assert len(record["feedback"]) == 2, "one a key"
         assert SECRET not in json.dumps(record)
+        await it.ask(
+            "admin", "POST", f"/v1/admin/keys/{it.ids['only run']}/policy", {"redact_personal_data": True}
+        )
+        answer = await it.ask("only run", "POST", path, {"comment": "Ask ann@example.com."})
+        assert answer.json()["comment"] == "Ask [e-mail address removed]."
         await it.ask("admin", "POST", f"/v1/admin/teams/{it.ids['search']}/policy", {"store_content": False})
         answer = await it.ask("mine", "POST", path, {"expected": "7"})
         assert (answer.status_code, answer.json()["error"]["param"]) == (403, "expected")

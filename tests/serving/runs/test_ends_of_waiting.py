@@ -4,6 +4,7 @@ import logging
 
 import pytest
 
+from conductor.errors import BadTask
 from serving.accounts.caller import ANYBODY
 from serving.database.address import Address
 from serving.runs.secret_rotation import rotate_secret
@@ -74,6 +75,8 @@ async def test_a_secret_is_replaced_and_the_one_before_is_believed_until_the_nex
     async with replicas(store_address, calling_team(), n=1) as (one,):
         old, older = await suspend(one.api), await suspend(one.api)
         await rotate_secret(store_address)
+        with pytest.raises(BadTask, match="a moment ago"):
+            await rotate_secret(store_address)
         async with replicas(store_address, calling_team(), n=1) as (new,):
             early = await suspend(new.api)
             assert text_of(await one.api.http.post(PATH, json=early)) == "They gave: noon."

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from conductor.errors import BadTask, quote
+from conductor.errors import BadTask, TooLarge, quote
 from conductor.model.messages import Message
 from conductor.run.record import RunRecords
 from serving.api.dialect import CallId, EarlierRuns
@@ -24,6 +24,8 @@ from serving.api.request import ApiRequest, Podium
 Json = dict[str, Any]
 References = Mapping[str, Sequence[Message]]
 UNDER_WAY = ("running", "detached")
+MOST_PARTS = 20_000
+"""Of a conversation that is gone on with: a short request is not to keep a router busy for seconds."""
 LOOKS, POLL_S = 10, 0.05
 """At a response that another replica may be about to write down."""
 
@@ -70,6 +72,9 @@ async def conversation_of(sent: Referred, earlier: EarlierRuns) -> tuple[tuple[M
         raise BadTask(message, param="conversation")
     if sent.conversation:
         transcript.add(answerable(await earlier.items(sent.conversation)), lambda _item, _at: ())
+        if sum(len(message.parts) for message in transcript.messages) > MOST_PARTS:
+            message = f"conversation: it has more than {MOST_PARTS} parts. Begin another one with the items that matter."
+            raise TooLarge(message, param="conversation")
     if sent.previous_response_id is not None:
         transcript.messages += await _turns_before(sent.previous_response_id, earlier)
     n_earlier = len(transcript.messages)
