@@ -90,7 +90,7 @@ async def test_a_run_is_followed_and_resumed_on_another_replica_until_it_ends(st
 PACED = team(
     workers=[
         scripted("a", "A reason.", price=PRICE),
-        scripted("b", " ".join(f"word{n}" for n in range(60)), tokens_per_s=40, price=PRICE),
+        scripted("b", " ".join(f"word{n}" for n in range(60)), tokens_per_s=20, price=PRICE),
         scripted("c"),
     ]
 )
