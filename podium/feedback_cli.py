@@ -69,7 +69,7 @@ def export(client: Client, file: Path) -> int:
     if file.exists():
         raise ClientError(f"{file} is there already. Name another file.")
     questions, n_left_out = list[Json](), 0
-    for record in rated_runs(client):
+    for record in runs_with_feedback(client):
         question = question_of(record)
         n_left_out += question is None
         questions += [question] if question else []
@@ -88,7 +88,7 @@ def export(client: Client, file: Path) -> int:
     return 0
 
 
-def rated_runs(client: Client) -> Iterator[Json]:
+def runs_with_feedback(client: Client) -> Iterator[Json]:
     """The records of runs of which somebody has said something, the newest first.
 
     Raises:

@@ -40,7 +40,7 @@ def fit(messages: Iterable[Message], member: PoolMember) -> list[Message]:
             return Text(
                 NO_IMAGE
                 if isinstance(part, Image)
-                else f"[{_named(part)} is here that this model cannot read.]"
+                else f"[{_name_of(part)} is here that this model cannot read.]"
             )
         if isinstance(part, File) and part.text is not None:
             return Text(enclose(FILE, mark_key(part.text, part.name), part.text, file=part.name))
@@ -67,7 +67,7 @@ def with_names(messages: Iterable[Message]) -> list[Message]:
             case Image():
                 return Text(NO_IMAGE)
             case File():
-                return Text(f"[{_named(part)} is here.]")
+                return Text(f"[{_name_of(part)} is here.]")
             case _:
                 return part
 
@@ -79,7 +79,7 @@ def describe_attachments(conversation: Iterable[Message], pool: Sequence[PoolMem
     shown = [part for message in conversation for part in message.all_parts if isinstance(part, Image | File)]
     if not shown:
         return ""
-    lines = [f"- {_described(part)}: {_who(part, pool)}" for part in shown[:MOST_NAMED]]
+    lines = [f"- {_describe(part)}: {_who(part, pool)}" for part in shown[:MOST_NAMED]]
     more = len(shown) - MOST_NAMED
     return "\n".join(["Attached:", *lines, *([f"- and {more} more"] if more > 0 else [])])
 
@@ -91,14 +91,14 @@ def _who(part: Image | File, pool: Sequence[PoolMember]) -> str:
     return f"only {', '.join(able)} can use it" if able else "no worker can use it"
 
 
-def _described(part: Image | File) -> str:
+def _describe(part: Image | File) -> str:
     if isinstance(part, Image):
         kind = part.url[len("data:") :].partition(";")[0] if part.url.startswith("data:") else "by address"
         return f"a picture ({kind[:40]})"
     return f"{part.name} ({'PDF' if part.text is None else 'text'}, {_size(part.n_bytes)})"
 
 
-def _named(part: Part) -> str:
+def _name_of(part: Part) -> str:
     name = part.name if isinstance(part, File) else ""
     kind = "The text file" if isinstance(part, File) and part.text is not None else "The PDF"
     return f"{kind} {name}"
@@ -111,10 +111,10 @@ def _size(n_bytes: int) -> str:
 def _map(message: Message, show: Callable[[Leaf], Leaf]) -> Message:
     if not any(isinstance(part, Image | File) for part in message.all_parts):
         return message
-    return replace(message, parts=tuple(_mapped(message.parts, show)))
+    return replace(message, parts=tuple(_map_parts(message.parts, show)))
 
 
-def _mapped(parts: Iterable[Part], show: Callable[[Leaf], Leaf]) -> Iterator[Part]:
+def _map_parts(parts: Iterable[Part], show: Callable[[Leaf], Leaf]) -> Iterator[Part]:
     for part in parts:
         match part:
             case ToolResult():

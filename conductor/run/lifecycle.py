@@ -165,7 +165,7 @@ async def _running(
         return
     members = _members(family, run)
     if given is not None:  # once it can go on: what is on record of it was given for good
-        log.append(ResultsGiven(log.record.wall_s, given, family.owner, _waited_s(log.record)))
+        log.append(ResultsGiven(log.record.wall_s, given, family.owner, _waiting_time_s(log.record)))
     write_down = None if outer else _writer(family, run)
     loop = RoundLoop(family.team, members, log, family.ledger, family.refusals, deadline_at_s, write_down)
     if is_continued and given is None:
@@ -188,7 +188,7 @@ async def _running(
             end()
 
 
-def _waited_s(record: Record) -> float:
+def _waiting_time_s(record: Record) -> float:
     """How long a run that is suspended has waited, by the clocks of the processes that had it; never less than
     nothing.
     """

@@ -63,7 +63,7 @@ def read_edges(root: Path) -> dict[str, set[str]]:
 def reduce_edges(edges: Edges) -> dict[str, set[str]]:
     """Without those that follow from others."""
     return {
-        room: {to for to in targets if not any(to in _reached(edges, other) for other in targets - {to})}
+        room: {to for to in targets if not any(to in _reach(edges, other) for other in targets - {to})}
         for room, targets in edges.items()
     }
 
@@ -81,7 +81,7 @@ def layers(edges: Edges) -> list[list[str]]:
     return [[room for room in ROOMS if depth[room] == row] for row in range(most, -1, -1)]
 
 
-def _reached(edges: Edges, start: str) -> set[str]:
+def _reach(edges: Edges, start: str) -> set[str]:
     found, waiting = set[str](), [start]
     while waiting:
         for to in edges[waiting.pop()] - found:

@@ -37,7 +37,7 @@ def check_python(_: Place) -> Finding:
 def check_packages(_: Place) -> Finding:
     """Every package is there at the version of the lock."""
     installed = {_normal(each.name): each for each in metadata.distributions()}
-    locked = locked_versions(LOCK.read_text())
+    locked = read_versions(LOCK.read_text())
     strange = [
         f"{name} {each.version} (lock: {locked[name]})"
         for name, each in installed.items()
@@ -129,7 +129,7 @@ def is_whole(file: Path) -> bool:
     return file.stat().st_size == 8 + length + max(ends, default=0)
 
 
-def locked_versions(lock: str) -> Mapping[str, str]:
+def read_versions(lock: str) -> Mapping[str, str]:
     """The version of each package in a lock."""
     return {
         _normal(name): version for name, version in re.findall(r"^([\w.-]+)==([\w.]+)", lock, re.MULTILINE)

@@ -38,7 +38,7 @@ def check_memory(case: Case) -> Finding:
 
     needed = ROUTER_BYTES + sum(_engine_bytes(engine) for engine in _engines(case))
     memory = psutil.virtual_memory()
-    total, free = min(memory.total, _allowed_bytes()), min(memory.available, _allowed_bytes())
+    total, free = min(memory.total, _memory_limit_bytes()), min(memory.available, _memory_limit_bytes())
     said = f"The settings need about {_gb(needed)} of memory; {_gb(free)} of {_gb(total)} are free."
     remedy = (
         "Serve a smaller model, lower scale.env.VLLM_CPU_KVCACHE_SPACE or scale.min_replicas, or take a larger machine; "
@@ -140,7 +140,7 @@ def _number(text: str | None) -> float:
         return USUAL_CACHE_GIB
 
 
-def _allowed_bytes() -> int:
+def _memory_limit_bytes() -> int:
     """What this process's control group may use; no bound where it has none."""
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         try:

@@ -75,7 +75,7 @@ async def attach(request: ApiRequest, caller: Caller, store: BatchStore, max_byt
         TooLarge: together they have more than `max_bytes`.
         StoreUnavailable: the store is away.
     """
-    ids = {part.id: request.place(index, number) for index, number, part in _named(request)}
+    ids = {part.id: request.place(index, number) for index, number, part in _list_named_files(request)}
     if not ids:
         return request
     if len(ids) > MOST_KEPT:
@@ -84,7 +84,9 @@ async def attach(request: ApiRequest, caller: Caller, store: BatchStore, max_byt
     if sum(file.n_bytes for file in files.values()) > max_bytes:
         raise TooLarge(f"The files of a request may have {max_bytes} bytes together.", param="file_id")
     found = {id: await _read(file, ids[id], store) for id, file in files.items()}
-    return replace(request, conversation=tuple(_filled(message, found) for message in request.conversation))
+    return replace(
+        request, conversation=tuple(_fill_message(message, found) for message in request.conversation)
+    )
 
 
 async def _find(id: str, place: str, caller: Caller, store: BatchStore) -> KeptFile:
@@ -108,7 +110,7 @@ def _not_kept(id: str, place: str) -> BadTask:
     return BadTask(f"{place}: no file {quote(id)} is kept here; GET /v1/files lists yours.", param=place)
 
 
-def _named(request: ApiRequest) -> list[tuple[int, int, File]]:
+def _list_named_files(request: ApiRequest) -> list[tuple[int, int, File]]:
     return [
         (index, number, each)
         for index, message in enumerate(request.conversation)
@@ -118,7 +120,7 @@ def _named(request: ApiRequest) -> list[tuple[int, int, File]]:
     ]
 
 
-def _filled(message: Message, found: dict[str, File]) -> Message:
+def _fill_message(message: Message, found: dict[str, File]) -> Message:
     return replace(message, parts=tuple(_fill(part, found) for part in message.parts))
 
 

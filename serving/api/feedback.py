@@ -55,7 +55,7 @@ async def give_feedback(request: Request, id: str, body: FeedbackBody) -> Respon
     if not _made_by(caller, run.record.account):
         message = "Another team asked for this run, and only that team says how good its answer is."
         raise NotAllowed(message, param="id")
-    said = _checked(run, caller, body)
+    said = _to_feedback(run, caller, body)
     await service.store.give_feedback(said)
     return success({"id": id, "object": "workflow.feedback", **feedback_json(said)})
 
@@ -78,7 +78,7 @@ def _made_by(caller: Caller, account: Account) -> bool:
     return mine.team_id == account.team_id and (bool(mine.team_id) or mine.key_id == account.key_id)
 
 
-def _checked(run: RunRecords, caller: Caller, body: FeedbackBody) -> Feedback:
+def _to_feedback(run: RunRecords, caller: Caller, body: FeedbackBody) -> Feedback:
     """What may be kept of `body`.
 
     Raises:

@@ -61,7 +61,7 @@ class ConversationStore(Protocol):
         """The one of that id, if it is still kept."""
         ...
 
-    async def used(self, account: Account) -> tuple[int, int]:
+    async def usage(self, account: Account) -> tuple[int, int]:
         """How many the account's team has (without a team, the key), and how many bytes they hold."""
         ...
 
@@ -117,7 +117,7 @@ class MemoryConversations:
         held = self._kept.get(id)
         return replace(held, n_items=sum(map(bool, self._items[id].values()))) if held else None
 
-    async def used(self, account: Account) -> tuple[int, int]:
+    async def usage(self, account: Account) -> tuple[int, int]:
         """See `ConversationStore`."""
         mine = [each for each in self._kept.values() if _same_room(each.account, account)]
         return len(mine), sum(each.n_bytes for each in mine)

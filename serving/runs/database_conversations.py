@@ -49,7 +49,7 @@ class DatabaseConversations:
         rows = await self._rows(select(conversation_table, n_items).where(HELD.id == id))
         return _conversation(rows[0]) if rows else None
 
-    async def used(self, account: Account) -> tuple[int, int]:
+    async def usage(self, account: Account) -> tuple[int, int]:
         """See `ConversationStore`."""
         mine = HELD.team_id == account.team_id
         if not account.team_id:

@@ -171,7 +171,7 @@ async def see(http: httpx2.AsyncClient, place: Place, case: Case) -> Seen:
             if first_word_s is None and ("Instead" in piece or "It" in piece or "Whole" in piece):
                 first_word_s = time.monotonic() - began_s
     outcome = _outcome(answer.status_code, "".join(pieces), stream=place.stream)
-    expected = case.expected(place.position, stream=place.stream)
+    expected = case.outcomes(place.position, stream=place.stream)
     return Seen(place.name, place.position, place.stream, outcome, expected, first_word_s)
 
 

@@ -38,7 +38,7 @@ class Case:
     def status(self) -> int:
         return {"worker_busy": 503, "context_length_exceeded": 400, "content_filter": 400}.get(self.code, 502)
 
-    def expected(self, position: str, *, stream: bool) -> set[str]:
+    def outcomes(self, position: str, *, stream: bool) -> set[str]:
         """What the client may see. A stream that has begun ends with an error event, one that has not is a status; which it is, whether a
         word that came just before a fault was read before it, and whether a retry or a fallback was sooner,
         is up to the machine.

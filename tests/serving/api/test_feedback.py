@@ -24,7 +24,7 @@ async def give(api: Served, id: str, said: Json) -> Any:
     return await api.http.post(f"/v1/workflows/{id}/feedback", json=said)
 
 
-async def rated(api: Served) -> list[str]:
+async def ids_with_feedback(api: Served) -> list[str]:
     return [run["id"] for run in (await api.http.get("/v1/workflows?rated=true")).json()["data"]]
 
 
@@ -49,7 +49,7 @@ async def say_and_read(giver: Served, reader: Served) -> str:
 async def test_feedback_is_kept_in_memory_with_the_run() -> None:
     async with served(team()) as api:
         id = await say_and_read(api, api)
-        assert await rated(api) == [id]
+        assert await ids_with_feedback(api) == [id]
         await api.service.store.remove_texts(id)
         [said] = (await api.record(id))["feedback"]
         assert (said["score"], said["comment"], said["expected"]) == (0.25, "", "")
@@ -64,7 +64,7 @@ async def test_feedback_is_in_the_store_on_every_router_and_its_texts_go_with_th
     async with replicas(store_address, team()) as (one, other):
         id = await say_and_read(one.api, other.api)
         await one.records.aclose()  # so that the store has the runs
-        assert await rated(other.api) == [id]
+        assert await ids_with_feedback(other.api) == [id]
         await one.records.remove_old(now_us() + 31 * DAY_US)
         [said] = (await other.api.record(id))["feedback"]
         assert (said["score"], said["labels"], said["comment"], said["expected"]) == (0.25, ["wrong", "too long"], "", "")  # fmt: skip

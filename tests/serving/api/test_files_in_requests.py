@@ -20,7 +20,7 @@ OTHER = scripted("other", "Something.")
 TEXT: Json = {"type": "text", "text": "What is this?"}
 
 
-def mixed(*plans: str) -> Json:
+def mixture(*plans: str) -> Json:
     return team(*plans, workers=[OTHER, READER], workflows={})
 
 
@@ -63,7 +63,7 @@ def words(api: Served, worker: str) -> str:
 @pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
 async def test_a_pdf_goes_to_who_reads_it_and_a_text_file_to_all(dialect: str) -> None:
     written = plan(step(0, "Guess."), step(1, "Read.", [0]))
-    async with served(mixed(written)) as api:
+    async with served(mixture(written)) as api:
         assert await ask(api, dialect, DATA, "report.pdf") == "A report."
         assert (files(api, "other"), files(api, "reader")) == ([], [("report.pdf", DATA)])
         assert "[The PDF report.pdf is here that this model cannot read.]" in words(api, "other")
@@ -94,7 +94,7 @@ REFUSED: dict[str, tuple[Json, str]] = {
 
 @pytest.mark.parametrize(("file", "place"), REFUSED.values(), ids=REFUSED)
 async def test_a_file_that_nobody_could_be_shown_is_refused_by_its_place(file: Json, place: str) -> None:
-    async with served(mixed()) as api:
+    async with served(mixture()) as api:
         answer = await api.post({"model": "other", "messages": chat_file(**file)})
         calls = api.worker("other").calls
     assert answer.status_code == 400
@@ -103,7 +103,7 @@ async def test_a_file_that_nobody_could_be_shown_is_refused_by_its_place(file: J
 
 
 async def test_addresses_of_files_are_refused_by_name() -> None:
-    async with served(mixed()) as api:
+    async with served(mixture()) as api:
         part = {"type": "input_file", "file_url": "http://169.254.169.254/a.pdf"}
         given = {"model": "mini", "input": [{"role": "user", "content": [part]}]}
         answer = await api.http.post("/v1/responses", json=given)
@@ -115,7 +115,7 @@ async def test_addresses_of_files_are_refused_by_name() -> None:
 
 
 async def test_an_uploaded_file_is_named_by_its_id_by_its_own_team_alone(tmp_path: Path) -> None:
-    async with keyed(tmp_path, mixed(plan(step(1, "Read.")))) as api:
+    async with keyed(tmp_path, mixture(plan(step(1, "Read.")))) as api:
         first, second = (api.api.sdk.with_options(api_key=api.secrets[who]) for who in ("mine", "other team"))
         kept = await first.files.create(file=("report.pdf", PDF), purpose="user_data")
         talk = chat_file(file_id=kept.id)
@@ -163,7 +163,7 @@ async def test_a_key_that_may_not_read_has_no_model_read_it_anothers_file(tmp_pa
 
 
 async def test_a_text_that_no_request_can_name_is_not_kept() -> None:
-    async with served(mixed() | {"limits": {"max_text_bytes": 1000}}) as api:
+    async with served(mixture() | {"limits": {"max_text_bytes": 1000}}) as api:
 
         async def upload(content: bytes) -> int:
             form = {"data": {"purpose": "user_data"}, "files": {"file": ("it", content)}}

@@ -24,7 +24,7 @@ def ask(sdk: openai.AsyncOpenAI, text: str, **fields: Any) -> "asyncio.Task[Any]
     return asyncio.create_task(sdk.chat.completions.create(model="a", messages=messages, **fields))
 
 
-def asked(calls: list[Any]) -> list[str]:
+def texts_of(calls: list[Any]) -> list[str]:
     return [call.messages[-1].text for call in calls]
 
 
@@ -37,7 +37,7 @@ async def test_a_request_that_can_wait_comes_after_those_that_somebody_waits_for
         tasks += [ask(api.sdk, "later"), ask(api.sdk, "later", service_tier="priority")]
         await until(lambda: slots.queued == 3)
         answers = await asyncio.gather(*tasks)
-        assert asked(api.worker("a").calls) == ["first", "later", "later", "flex"]
+        assert texts_of(api.worker("a").calls) == ["first", "later", "later", "flex"]
         assert [each.service_tier for each in answers] == ["default", "flex", "default", "default"]
         response = await api.sdk.responses.create(model="a", input="Hi", service_tier="flex")
         assert response.service_tier == "flex"
@@ -54,7 +54,7 @@ async def test_a_flood_from_one_key_lets_another_key_wait_for_one_call(tmp_path:
         last = ask(_sdk(it, "other team"), "one")
         await until(lambda: slots.queued == 4)
         await asyncio.gather(*flood, last)
-        assert asked(it.api.worker("a").calls).index("one") <= 2
+        assert texts_of(it.api.worker("a").calls).index("one") <= 2
 
 
 def _sdk(it: Keyed, who: str) -> openai.AsyncOpenAI:

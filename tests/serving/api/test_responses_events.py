@@ -77,7 +77,7 @@ def events_of(stream: bytes) -> list[Json]:
 
 
 @cache
-def required(kind: type[BaseModel]) -> frozenset[str]:
+def needs(kind: type[BaseModel]) -> frozenset[str]:
     return frozenset(name for name, field in kind.model_fields.items() if field.is_required())
 
 
@@ -85,7 +85,7 @@ def validate(event: Json) -> None:
     """Against the SDK's own type, and its item's."""
     kind = KINDS[event["type"]]
     kind.model_validate(event)
-    missing = required(kind) - event.keys()
+    missing = needs(kind) - event.keys()
     assert not missing, missing
     items = [event["item"]] if "item" in event else event.get("response", {}).get("output", [])
     for item in items:

@@ -20,7 +20,7 @@ def two_steps(first: list[Any], last: list[Any]) -> Json:
     return team(plan(step("a"), step("b", access=[0])), workers=workers, workflows={})
 
 
-async def watched(settings: Json) -> list[Json]:
+async def tell_watcher(settings: Json) -> list[Json]:
     async with served(settings) as api:
         asked = asyncio.create_task(api.ok())
         await until(lambda: api.service.running == 1, "the run goes on")
@@ -31,7 +31,7 @@ async def watched(settings: Json) -> list[Json]:
 
 
 async def test_what_waited_of_an_inner_steps_first_try_is_not_told_before_its_second():
-    events = await watched(two_steps([BREAKS, WORDS], ["Done."]))
+    events = await tell_watcher(two_steps([BREAKS, WORDS], ["Done."]))
     again = events[[each["type"] for each in events].index("step_restarted") :]
     assert said(again, 0)
     assert WORDS.startswith(said(again, 0))
@@ -39,7 +39,7 @@ async def test_what_waited_of_an_inner_steps_first_try_is_not_told_before_its_se
 
 @pytest.mark.parametrize("second", [WORDS, "alpha beta gamma delta"])
 async def test_watchers_have_the_answer_once_where_its_step_begins_again(second: str):
-    events = await watched(two_steps(["A."], [BREAKS, second]))
+    events = await tell_watcher(two_steps(["A."], [BREAKS, second]))
     answer = ""
     for each in events:
         if each["type"] in ("answer", "answer_restarted"):

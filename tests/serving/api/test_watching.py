@@ -41,7 +41,7 @@ class GatedConductor:
         yield Delta(finish=FinishReason.STOP, usage=Usage(10, 10))
 
 
-def gated_team() -> Json:
+def team_behind_a_gate() -> Json:
     settings = slow_team()
     factory = f"{__name__}:GatedConductor"
     conductor = {
@@ -83,10 +83,10 @@ async def test_watchers_see_the_plan_and_the_steps_words_while_they_are_written(
     gate = GATES["it"] = asyncio.Event()
     async with AsyncExitStack() as stack:
         if with_store:
-            one, other = await stack.enter_async_context(replicas(store_address, gated_team()))
+            one, other = await stack.enter_async_context(replicas(store_address, team_behind_a_gate()))
             apis = [one.api, other.api]
         else:
-            apis = [await stack.enter_async_context(served(gated_team()))]
+            apis = [await stack.enter_async_context(served(team_behind_a_gate()))]
         asking = asyncio.create_task(apis[0].ok())
         while not apis[0].service._running:
             await asyncio.sleep(0.01)

@@ -17,7 +17,7 @@ from tests.serving.runs.test_waiting_runs import PATH, suspend, suspended_rows, 
 PAST = "UPDATE signing_secret SET made_us = made_us - :us"
 
 
-def logged(caplog: pytest.LogCaptureFixture) -> list[str]:
+def log_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.getMessage().startswith("workflow")]
 
 
@@ -28,16 +28,16 @@ async def test_a_run_that_expires_or_is_cancelled_while_it_waits_is_logged_and_c
     async with replicas(store_address, calling_team()) as (one, other):
         await suspend(one.api)
         await one.change("UPDATE suspended_run SET drop_us = 1")
-        assert logged(caplog) == []
+        assert log_lines(caplog) == []
         for router in (one, other):
             await router.records.sweep()
-        assert logged(caplog) == ["workflow expired"]
+        assert log_lines(caplog) == ["workflow expired"]
         await suspend(one.api)
         ((id, *_),) = await suspended_rows(one)
         for router in (other, one):
             cancelled = await router.api.http.post(f"/v1/workflows/{id}/cancel", json={})
             assert cancelled.status_code == 200, cancelled.text
-        assert logged(caplog) == ["workflow expired", "workflow cancelled"]
+        assert log_lines(caplog) == ["workflow expired", "workflow cancelled"]
 
 
 async def test_a_run_in_memory_that_is_cancelled_while_it_waits_is_logged(
@@ -48,7 +48,7 @@ async def test_a_run_in_memory_that_is_cancelled_while_it_waits_is_logged(
         await suspend(api)
         id = next(iter(await api.service.store.newest(1, ANYBODY))).record.id
         await api.http.post(f"/v1/workflows/{id}/cancel", json={})
-    assert logged(caplog) == ["workflow cancelled"]
+    assert log_lines(caplog) == ["workflow cancelled"]
 
 
 async def test_a_run_waits_no_longer_than_its_texts_may_be_kept(store_address: Address) -> None:

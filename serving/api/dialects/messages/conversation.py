@@ -29,7 +29,7 @@ def conversation(prompt: Prompt) -> dict[str, tuple[Message, ...]]:
     return {"system": _system(prompt)} | turns
 
 
-def unshown_blocks(prompt: Prompt) -> tuple[str, ...]:
+def notes_of_blocks(prompt: Prompt) -> tuple[str, ...]:
     """A line for each block that a provider's own tool has left in the conversation: nobody is shown those."""
     return tuple(
         f"messages[{index}].content[{number}] is shown to nobody: a block of type {quote(block.type)}."

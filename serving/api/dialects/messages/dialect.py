@@ -12,7 +12,7 @@ from conductor.run.record import Record, RunRecords
 from conductor.run.run import Run
 from serving.api.dialect import CallId, Dialect
 from serving.api.dialects.chat_stream import in_words
-from serving.api.dialects.messages.conversation import conversation, unshown_blocks
+from serving.api.dialects.messages.conversation import conversation, notes_of_blocks
 from serving.api.dialects.messages.errors import messages_error_body
 from serving.api.dialects.messages.message import message
 from serving.api.dialects.messages.schema import Prompt, read, read_prompt
@@ -69,7 +69,7 @@ def _to_request(prompt: Prompt) -> ApiRequest:
         include_usage=True,
         tools=tools,
         answer_format=prompt.answer_format,
-        left_out=left_out + unshown_blocks(prompt),
+        left_out=left_out + notes_of_blocks(prompt),
     )
 
 

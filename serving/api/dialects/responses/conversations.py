@@ -182,7 +182,7 @@ async def _check_room(store: ConversationStore, caller: Caller, new: int = 0) ->
     Raises:
         TooLarge: it has as much as it may.
     """
-    n, n_bytes = await store.used(caller.account)
+    n, n_bytes = await store.usage(caller.account)
     if n + new > MOST_OF_TEAM or n_bytes > MOST_BYTES_OF_TEAM:
         raise TooLarge(
             f"conversation: a team may have {MOST_OF_TEAM} conversations of {MOST_BYTES_OF_TEAM} bytes together. "
