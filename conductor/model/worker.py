@@ -246,9 +246,7 @@ class Reply:
             raise WorkerUnavailable(
                 f"{self.worker} was cut off: its stream ended without a finish reason.", worker=self.worker
             )
-        is_billed = self.price is not None and self.price != FREE
-        if is_billed and self.usage is None and not self.billed_at_bound:  # a cost alone proves nothing
-            self._bill_at_bound("The server did not say what the call took: billed at the call's bound.")
+        self.close_bill()
 
     def _fold(self, delta: Delta) -> None:
         """Take `delta` into account: a later value replaces an earlier one."""
@@ -288,6 +286,15 @@ class Reply:
         """Its reader breaks it off: it is billed at its bound."""
         self.finish = FinishReason.LENGTH
         self._bill_at_bound(note)
+
+    def close_bill(self) -> None:
+        """Nothing more will be said: a call whose server did not tell its usage is billed at its bound, also where
+        it ended well, or was broken off by its reader. A cost alone proves nothing.
+        """
+        is_billed = self.price is not None and self.price != FREE
+        if is_billed and self.usage is None and not self.billed_at_bound:
+            what = "did not say" if self.finish else "was broken off before it said"
+            self._bill_at_bound(f"The server {what} what the call took: billed at the call's bound.")
 
     def _bill_at_bound(self, note: str) -> None:
         self.usage, self.billed_at_bound = None, True

@@ -144,8 +144,8 @@ async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGene
     Leaving the block closes the call and settles it. Each time that it is made it is held for itself: a
     retry, and a call to a fallback, only once the one before is paid. One that never reached its first token
     for an error of the worker costs what its server said, which mostly is nothing, or all that it could where
-    the model was at work; one that was broken off counts with what the server said by then, or with all that
-    was held. One whose server says what cannot be true, or nothing, counts with the most it could take.
+    the model was at work; one that was broken off counts with what the server said by then. One whose server
+    says what cannot be true, or nothing, counts with the most it could take, in the reply's result too.
 
     Raises:
         BudgetExceeded: nothing was called, or not once more.
@@ -186,6 +186,7 @@ async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGene
             raise WorkerUnavailable(message, worker=name, step=call.site.step) from None
         finally:
             if reply is not None:
+                reply.close_bill()
                 await holds.finish(reply.result)
 
 
