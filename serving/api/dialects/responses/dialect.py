@@ -41,6 +41,7 @@ class ResponsesDialect(Dialect):
     """See `Dialect`."""
 
     turns_field, format_field = "input", "text.format"
+    joins = True
     tells_again = True
 
     def parse(self, body: bytes) -> ApiRequest:
