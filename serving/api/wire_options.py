@@ -13,7 +13,7 @@ from serving.pool import Pool
 
 PATHS = {"chat": "/v1/chat/completions", "text_completion": "/v1/completions", "embeddings": "/v1/embeddings"}
 FIELDS = {name: name for name in WireOptions.__dataclass_fields__} | {"top_logprobs": "logprobs"}
-"""What callers call each option."""
+"""What callers of Chat Completions call each option."""
 
 
 def check_operation(request: ApiRequest, pool: Pool) -> None:
@@ -36,8 +36,8 @@ def check_operation(request: ApiRequest, pool: Pool) -> None:
     raise BadTask(f"model: {quote(name)} {what} {PATHS[wanted]}. {remedy}", param="model")
 
 
-def check_options(task: Task, members: Iterable[PoolMember]) -> None:
-    """Whether everybody who may answer takes the options of the task.
+def check_options(request: ApiRequest, task: Task, members: Iterable[PoolMember]) -> None:
+    """Whether everybody who may answer takes the options of the task, which `request` asked for.
 
     Raises:
         BadTask: naming the field, and who does not.
@@ -47,7 +47,7 @@ def check_options(task: Task, members: Iterable[PoolMember]) -> None:
         return
     for member in members:
         if left := [name for name in asked if name not in member.takes]:
-            field = FIELDS[left[0]]
+            field = request.logprobs_field if left[0] == "top_logprobs" else FIELDS[left[0]]
             raise BadTask(
                 f"{field} would change the answer, and {quote(member.name)} does not take it. Leave it out, or "
                 "ask a worker that does by its own name: `podium.takes` of GET /v1/models says which.",

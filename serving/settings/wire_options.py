@@ -41,7 +41,7 @@ def _takes(worker: WorkerSettings) -> frozenset[str]:
         case ScriptedSettings():
             return SCRIPTED
         case VllmSettings():
-            return PENALTIES
+            return PENALTIES | {"top_logprobs"}
         case OpenAISettings():
             accepts = accepts_of(worker)
             if worker.api == "responses":

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, cast
 from conductor.errors import WorkerError
 from conductor.model.answer_format import AnswerFormat
 from conductor.model.messages import Image, Message, Native, Text
-from conductor.model.operation import WireOptions
+from conductor.model.operation import TokenLogprob, WireOptions
 from conductor.model.priority import Priority
 from conductor.model.tools import NO_TOOLS
 from conductor.model.usage import FREE, Price, Usage
@@ -47,6 +47,8 @@ class EngineCall:
     """The words of `messages` are the prompt as they stand: no chat template is laid around them."""
     penalties: dict[str, Any] = field(default_factory=dict[str, Any])
     """`frequency_penalty`, `presence_penalty` and `logit_bias`, as vLLM's sampling parameters take them."""
+    top_logprobs: int | None = None
+    """See `WireOptions.top_logprobs`."""
     tools: tuple[dict[str, Any], ...] = ()
     """For the chat template, in OpenAI's form."""
     reads_calls: bool = False
@@ -60,6 +62,7 @@ class EngineCall:
 
 
 PRIORITIES: dict[Priority, int] = {"interactive": 0, "batch": 1}
+STOP_NOTE = "stop was left out: it would cut the call that the model has to make."
 UNREAD_GAP_S = 0.25
 """Interval between usage updates for unstreamed answers: rare enough to be cheap, frequent enough that an
 aborted call's tokens are known."""
@@ -86,6 +89,8 @@ class Chunk(NamedTuple):
     """With the last piece only, whose `finish` is then `tool_calls`."""
     stop_sequence: str | None = None
     """Which one ended the answer."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """Of the tokens that begin in `text`, where they were asked for."""
 
 
 class EngineClient(Protocol):
@@ -163,6 +168,8 @@ class VllmWorker:
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
         tools = self._tools(call)
+        if call.sampling.stop and _must_call(tools):
+            yield Delta(notes=(STOP_NOTE,))
         text, thoughts = list[str](), list[str]()
         try:
             async with aclosing(self._engine.generate(self._across(call), call.on_queued)) as chunks:
@@ -185,6 +192,7 @@ class VllmWorker:
                         tool_calls=calls,
                         native=native,
                         stop_sequence=stop,
+                        logprobs=chunk.logprobs,
                     )
         except WorkerError as exc:
             exc.worker = self._name  # the engine does not know for which of its workers it was asked
@@ -212,7 +220,7 @@ class VllmWorker:
             call.sampling.max_output_tokens,
             call.sampling.temperature,
             call.sampling.top_p,
-            call.sampling.stop,
+            () if _must_call(tools) else call.sampling.stop,
             call.sampling.seed,
             call.grammar.ebnf if call.grammar else None,
             call.answer_format,
@@ -220,12 +228,17 @@ class VllmWorker:
             UNREAD_GAP_S if call.coalesce else 0.0,
             is_text=call.site.operation == "text_completion",
             penalties=_penalties(call.sampling.options),
+            top_logprobs=call.sampling.options.top_logprobs,
             tools=tuple(cast(Any, tools_json(tools, takes_strict=False).get("tools", ()))),
             reads_calls=tools.is_offered,
-            must_call=tools.is_offered and tools.choice.mode == "required",
+            must_call=_must_call(tools),
             parallel_calls=tools.parallel,
             priority=PRIORITIES[call.priority],
         )
+
+
+def _must_call(tools: WireTools) -> bool:
+    return tools.is_offered and tools.choice.mode == "required"
 
 
 def _penalties(options: WireOptions) -> dict[str, Any]:
