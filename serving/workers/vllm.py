@@ -12,11 +12,11 @@ from typing import Any, NamedTuple, Protocol, cast
 from conductor.errors import WorkerError
 from conductor.model.answer_format import AnswerFormat
 from conductor.model.messages import Image, Message, Native, Text
-from conductor.model.operation import TokenLogprob, WireOptions
+from conductor.model.operation import TokenLogprob
 from conductor.model.priority import Priority
 from conductor.model.tools import NO_TOOLS
 from conductor.model.usage import FREE, Price, Usage
-from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
+from conductor.model.worker import Call, Delta, FinishReason, Reply, Sampling, open_reply
 from conductor.plan.tool_text import with_tools_as_text
 from serving.workers.chat_tools import messages_json, tools_json
 from serving.workers.own_turns import Origin
@@ -46,7 +46,8 @@ class EngineCall:
     is_text: bool = False
     """The words of `messages` are the prompt as they stand: no chat template is laid around them."""
     penalties: dict[str, Any] = field(default_factory=dict[str, Any])
-    """`frequency_penalty`, `presence_penalty` and `logit_bias`, as vLLM's sampling parameters take them."""
+    """`frequency_penalty`, `presence_penalty`, `logit_bias`, `top_k`, `min_p` and `repetition_penalty`, as vLLM's
+    sampling parameters take them."""
     top_logprobs: int | None = None
     """See `WireOptions.top_logprobs`."""
     tools: tuple[dict[str, Any], ...] = ()
@@ -227,7 +228,7 @@ class VllmWorker:
             self._adapter,
             UNREAD_GAP_S if call.coalesce else 0.0,
             is_text=call.site.operation == "text_completion",
-            penalties=_penalties(call.sampling.options),
+            penalties=_penalties(call.sampling),
             top_logprobs=call.sampling.options.top_logprobs,
             tools=tuple(cast(Any, tools_json(tools, takes_strict=False).get("tools", ()))),
             reads_calls=tools.is_offered,
@@ -241,12 +242,16 @@ def _must_call(tools: WireTools) -> bool:
     return tools.is_offered and tools.choice.mode == "required"
 
 
-def _penalties(options: WireOptions) -> dict[str, Any]:
+def _penalties(sampling: Sampling) -> dict[str, Any]:
     """Those that are asked for."""
+    options = sampling.options
     given = {
         "frequency_penalty": options.frequency_penalty,
         "presence_penalty": options.presence_penalty,
         "logit_bias": {int(each.token): each.bias for each in options.logit_bias or ()} or None,
+        "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
+        "repetition_penalty": sampling.repetition_penalty,
     }
     return {name: value for name, value in given.items() if value is not None}
 

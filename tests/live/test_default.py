@@ -133,11 +133,13 @@ async def test_a_prompt_longer_than_the_model_reads_is_a_400_that_says_so(local:
 
 def test_a_local_model_says_how_probable_its_tokens_were_in_every_dialect(client: OpenAI) -> None:
     chat: Any = {"model": "writer", "messages": ASK, "max_tokens": 12, "logprobs": True, "top_logprobs": 3}
-    whole = client.chat.completions.create(**chat).choices[0]
+    greedy: Any = {"temperature": 2, "extra_body": {"top_k": 1, "min_p": 0.1, "repetition_penalty": 1.0}}
+    whole = client.chat.completions.create(**chat, **greedy).choices[0]
     assert whole.logprobs is not None
     tokens = whole.logprobs.content or []
     assert "".join(each.token for each in tokens) == whole.message.content
     assert all(each.logprob <= 0 and len(each.top_logprobs) == 3 for each in tokens)
+    assert [each.top_logprobs[0].token for each in tokens] == [each.token for each in tokens], "top_k: 1"
     choices = [
         choice for chunk in client.chat.completions.create(**chat, stream=True) for choice in chunk.choices
     ]

@@ -25,7 +25,7 @@ from conductor.run.record import RunRecords
 from conductor.run.run import Run
 from serving.api.dialect import CallId, Dialect
 from serving.api.dialects.chat_errors import chat_error_body
-from serving.api.dialects.chat_options import MOST_CHOICES, NotedFields, TierFields, WireFields
+from serving.api.dialects.chat_options import MOST_CHOICES, NotedFields, SamplerFields, TierFields, WireFields
 from serving.api.dialects.chat_schema import StopSequences, StreamOptions
 from serving.api.dialects.chat_stream import ChatEncoder
 from serving.api.dialects.prompts import Texts, messages
@@ -38,7 +38,7 @@ USUAL_TOKENS = 16
 """OpenAI's default of `max_tokens`."""
 
 
-class CompletionRequest(WireFields, TierFields, NotedFields):
+class CompletionRequest(WireFields, SamplerFields, TierFields, NotedFields):
     """The body of `POST /v1/completions`."""
 
     model: str
@@ -89,6 +89,7 @@ class CompletionsDialect(Dialect):
                 stop=tuple(request.stop or ()),
                 seed=request.seed,
                 options=replace(request.penalties, top_logprobs=request.logprobs),
+                **request.samplers,
             ),
             effort=None,
             podium=request.podium,

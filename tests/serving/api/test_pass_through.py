@@ -67,12 +67,15 @@ async def test_options_of_a_chat_go_through_the_wire(stream: bool) -> None:
     async with chain() as (front, behind):
         body: Json = {
             "model": "text", "frequency_penalty": 1, "presence_penalty": -1, "logit_bias": {"5": 9}, "logprobs": True, "top_logprobs": 2,
+            "top_k": 7, "min_p": 0.25, "repetition_penalty": 1.5,
         }  # fmt: skip
         answer = await front.post(body | {"stream": stream})
         [call] = behind.worker("text").calls
     options = call.sampling.options
     assert (options.frequency_penalty, options.presence_penalty, options.top_logprobs) == (1, -1, 2)
     assert [(each.token, each.bias) for each in options.logit_bias or ()] == [("5", 9)]
+    own = call.sampling
+    assert (own.top_k, own.min_p, own.repetition_penalty) == (7, 0.25, 1.5)
     assert '"logprob":0.0' in answer.text
 
 

@@ -60,6 +60,7 @@ class ResponsesDialect(Dialect):
                 temperature=sent.temperature,
                 top_p=sent.top_p,
                 options=sent.options,
+                **sent.samplers,
             ),
             logprobs_field="top_logprobs" if sent.top_logprobs else "include",
             effort=sent.reasoning.effort,

@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from conductor.errors import BadTask
 from conductor.model.operation import WireOptions
-from serving.api.dialects.chat_options import Penalty
+from serving.api.dialects.chat_options import Penalty, SamplerFields
 from serving.api.dialects.chat_schema import MOST_PARTS
 from serving.api.dialects.read_body import innermost
 from serving.api.request import MOST, Effort, Podium
@@ -88,7 +88,7 @@ class Referred(Ignoring):
     ] = None
 
 
-class ResponsesRequest(Referred):
+class ResponsesRequest(Referred, SamplerFields):
     """The body of `POST /v1/responses`."""
 
     model: str
