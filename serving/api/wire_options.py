@@ -47,9 +47,14 @@ def check_options(request: ApiRequest, task: Task, members: Iterable[PoolMember]
         return
     for member in members:
         if left := [name for name in asked if name not in member.takes]:
-            field = request.logprobs_field if left[0] == "top_logprobs" else FIELDS[left[0]]
-            raise BadTask(
-                f"{field} would change the answer, and {quote(member.name)} does not take it. Leave it out, or "
-                "ask a worker that does by its own name: `podium.takes` of GET /v1/models says which.",
-                param=field,
-            )
+            raise _not_taken(request, left[0], member.name)
+
+
+def _not_taken(request: ApiRequest, option: str, worker: str) -> BadTask:
+    who = "ask a worker that does by its own name: `podium.takes` of GET /v1/models says which."
+    if option == "token_prompt":
+        message = f"prompt: {quote(worker)} does not take tokens (`token_prompt`). Send text, or {who}"
+        return BadTask(message, param="prompt")
+    field = request.logprobs_field if option == "top_logprobs" else FIELDS[option]
+    message = f"{field} would change the answer, and {quote(worker)} does not take it. Leave it out, or {who}"
+    return BadTask(message, param=field)

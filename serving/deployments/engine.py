@@ -217,6 +217,9 @@ class Engine:
             raise ContextOverflow(
                 f"The prompt has {chars} characters; the model reads {self._max_model_len} tokens."
             )
+        if call.tokens:
+            prompt: Any = {"prompt_token_ids": list(call.tokens)}
+            return (await self._engine.renderer.render_cmpl_async([prompt]))[0]
         if call.is_text:
             text = "".join(part for message in call.messages for part in _texts(message["content"]))
             return (await self._engine.renderer.render_cmpl_async([{"prompt": text}]))[0]
@@ -231,7 +234,10 @@ class Engine:
             return ContextOverflow(
                 f"The prompt is longer than the {self._max_model_len} tokens that the model reads."
             )
-        return WorkerRefused("its engine refused the call as it was asked.", detail=f"vLLM said: {text}")
+        why = "its engine refused the call as it was asked."
+        if "out of vocabulary" in text:
+            why = "its model has no token of such a number as the prompt has."
+        return WorkerRefused(why, detail=f"vLLM said: {text}")
 
     def _sampling(self, call: EngineCall, room: int) -> SamplingParams:
         given = {"temperature": call.temperature, "top_p": call.top_p, "seed": call.seed}

@@ -9,10 +9,10 @@ from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, cast
 
-from conductor.errors import WorkerError
+from conductor.errors import WorkerError, WorkerRefused
 from conductor.model.answer_format import AnswerFormat
 from conductor.model.messages import Image, Message, Native, Text
-from conductor.model.operation import TokenLogprob
+from conductor.model.operation import TOKENS_GONE, TokenLogprob, read_tokens
 from conductor.model.priority import Priority
 from conductor.model.tools import NO_TOOLS
 from conductor.model.usage import FREE, Price, Usage
@@ -45,6 +45,8 @@ class EngineCall:
     """The least time between two messages of the answer; the first and the last do not wait."""
     is_text: bool = False
     """The words of `messages` are the prompt as they stand: no chat template is laid around them."""
+    tokens: tuple[int, ...] = ()
+    """The prompt in place of `messages`, by the numbers of its tokens."""
     penalties: dict[str, Any] = field(default_factory=dict[str, Any])
     """`frequency_penalty`, `presence_penalty`, `logit_bias`, `top_k`, `min_p` and `repetition_penalty`, as vLLM's
     sampling parameters take them."""
@@ -205,6 +207,14 @@ class VllmWorker:
         called = any(message.tool_calls for message in call.messages)
         return WireTools(call.tools if self._calls_tools else NO_TOOLS, history=called)
 
+    def _tokens(self, call: Call) -> tuple[int, ...]:
+        if not call.sampling.options.token_prompt:
+            return ()
+        try:
+            return tuple(read_tokens("".join(message.text for message in call.messages)))
+        except ValueError as exc:
+            raise WorkerRefused(TOKENS_GONE) from exc
+
     def _messages(self, call: Call) -> list[Message]:
         if not self._calls_tools:
             return with_tools_as_text(call.messages)
@@ -228,6 +238,7 @@ class VllmWorker:
             self._adapter,
             UNREAD_GAP_S if call.coalesce else 0.0,
             is_text=call.site.operation == "text_completion",
+            tokens=self._tokens(call),
             penalties=_penalties(call.sampling),
             top_logprobs=call.sampling.options.top_logprobs,
             tools=tuple(cast(Any, tools_json(tools, takes_strict=False).get("tools", ()))),

@@ -6,10 +6,11 @@ from typing import Any, Literal
 
 import httpx2 as httpx
 import pytest
-from openai import AsyncOpenAI, OpenAI
+from openai import APIStatusError, AsyncOpenAI, OpenAI
 from pydantic import BaseModel, Field
+from tokenizers import Tokenizer
 
-from tests.conftest import Local
+from tests.conftest import ROOT, Local
 
 pytestmark = [pytest.mark.ray, pytest.mark.vllm, pytest.mark.timeout(300)]
 ASK = [{"role": "user", "content": "What is the capital of France?"}]
@@ -161,6 +162,20 @@ def test_a_local_model_says_how_probable_its_tokens_were_in_every_dialect(client
     assert text.logprobs is not None
     assert "".join(text.logprobs.tokens or []) == text.text
     assert len(text.logprobs.top_logprobs or []) == len(text.logprobs.token_logprobs or []) == 8
+
+
+def test_a_local_model_completes_tokens_as_it_does_their_text(client: OpenAI) -> None:
+    prompts = ["The capital of France is", "Two and two is"]
+    tokenizer = Tokenizer.from_file(str(ROOT / "models/smollm2-135m/tokenizer.json"))
+    greedy: Any = {"model": "writer", "max_tokens": 8, "temperature": 0}
+    tokens = [tokenizer.encode(prompt).ids for prompt in prompts]
+    of_text, of_tokens = (client.completions.create(prompt=prompt, **greedy) for prompt in (prompts, tokens))
+    of_one = client.completions.create(prompt=tokens[0], **greedy)
+    assert [choice.text for choice in of_tokens.choices] == [choice.text for choice in of_text.choices]
+    assert of_one.choices[0].text == of_text.choices[0].text
+    assert of_tokens.usage.prompt_tokens == of_text.usage.prompt_tokens == sum(map(len, tokens))
+    with pytest.raises(APIStatusError, match="no token of such a number"):
+        client.completions.create(prompt=[10**6], **greedy)
 
 
 async def test_many_at_once_are_batched_and_all_answered(local: Local) -> None:

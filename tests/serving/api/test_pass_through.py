@@ -63,6 +63,38 @@ async def test_text_is_completed_through_the_wire_with_its_log_probabilities() -
 
 
 @pytest.mark.parametrize("stream", [False, True])
+async def test_tokens_go_through_the_wire_as_they_are_one_prompt_or_several(stream: bool) -> None:
+    async with chain() as (front, behind), front.sdk as sdk:
+        texts = ["", "", ""]
+        for prompt in ([1, 22, 333], [[4, 5], [6]]):
+            answer: Any = await sdk.completions.create(model="text", prompt=prompt, stream=stream)
+            for chunk in [each async for each in answer] if stream else [answer]:
+                for choice in chunk.choices:
+                    texts[choice.index + (prompt[0] != 1)] += choice.text
+        asked = behind.worker("text").calls
+    assert texts == ["then [1,22,333]", "then [4,5]", "then [6]"]
+    assert all(call.sampling.options.token_prompt for call in asked)
+
+
+async def test_tokens_are_refused_by_name_where_the_worker_takes_none_and_nobody_else_is_asked() -> None:
+    def worker(name: str, **more: Any) -> Json:
+        return upstream(
+            name, "m", "http://127.0.0.1:9", "chat", "text_completion", retry={"attempts": 1}, **more
+        )
+
+    workers = [worker("new", api="responses"), worker("away", fallbacks=["b"]), scripted("b")]
+    async with served(team(workers=workers, workflows={})) as api:
+        ask = [
+            await api.http.post("/v1/completions", json={"model": model, "prompt": prompt})
+            for model, prompt in (("new", [1]), ("away", [1]), ("away", "one"))
+        ]
+    error = ask[0].json()["error"]
+    assert (ask[0].status_code, error["param"]) == (400, "prompt")
+    assert "'new' does not take tokens" in error["message"]
+    assert [answer.status_code for answer in ask[1:]] == [502, 200]
+
+
+@pytest.mark.parametrize("stream", [False, True])
 async def test_options_of_a_chat_go_through_the_wire(stream: bool) -> None:
     async with chain() as (front, behind):
         body: Json = {
