@@ -95,6 +95,8 @@ class AnswerCache:
         cache = settings.cache
         if cache.keep_s is None or task.plan_only or not task.permit.stores:
             return None
+        if task.sampling.options.top_logprobs is not None:  # an answer is kept without them
+            return None
         if cache.teams is not None and account.team_id not in cache.teams:
             return None
         words = json.dumps([self._of(settings), asked_words(task)], sort_keys=True, separators=(",", ":"))

@@ -185,7 +185,7 @@ REFUSED: dict[str, tuple[Json, str]] = {
         {"tools": [{"type": "web_search_20260318", "name": "web_search"}], "tool_choice": {"type": "any"}}, "tools[0]",
     ),
     "a tool that is not there": ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "x"}}, "tool_choice"),
-    "top_k": ({"top_k": 5}, "top_k"),
+    "top_k": ({"top_k": -5}, "top_k"),
     "heat": ({"temperature": 1.5}, "temperature"),
     "an unknown limit": ({"podium": {"max_stepz": 1}}, "podium.max_stepz"),
 }  # fmt: skip

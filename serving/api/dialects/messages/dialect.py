@@ -34,6 +34,7 @@ class MessagesDialect(Dialect):
             max_output_tokens=request.max_tokens,
             temperature=request.temperature,
             top_p=request.top_p,
+            top_k=request.top_k,
             stop=tuple(request.stop_sequences or ()),
         )
         asked = _to_request(request)
