@@ -94,6 +94,7 @@ SAMPLED_CLAUDE = _claude(
     default_effort="none",
     max_output_tokens=64_000,
     efforts=("none", "low", "medium", "high", "xhigh", "max"),
+    prefill=True,
 )
 """Up to 4.5: the worker makes every level a thinking budget."""
 
@@ -106,6 +107,7 @@ ANTHROPIC = (
             default_effort="none",
             json_schema=False,
             max_output_tokens=4096,
+            prefill=True,
         ),
     ),
     (
@@ -116,6 +118,7 @@ ANTHROPIC = (
             default_effort="none",
             json_schema=False,
             max_output_tokens=8192,
+            prefill=True,
         ),
     ),
     (r"claude-3-7", SAMPLED_CLAUDE.overlay(Accepts(temperature_with_top_p=True, json_schema=False))),
@@ -123,7 +126,7 @@ ANTHROPIC = (
     (r"claude-(opus|sonnet|haiku)-4-5", SAMPLED_CLAUDE),
     (
         r"claude-(opus|sonnet)-4-6",
-        SAMPLED_CLAUDE.overlay(Accepts(efforts=("none", "low", "medium", "high", "max"))),
+        SAMPLED_CLAUDE.overlay(Accepts(efforts=("none", "low", "medium", "high", "max"), prefill=False)),
     ),
     (r"claude-opus-4-[7-9]", _claude(efforts=TO_MAX, default_effort="none")),
     (
@@ -173,5 +176,5 @@ def accepts_of(worker: ApiSettings) -> Accepts:
     """What the settings say that the worker's model accepts, over what is known of it."""
     known = accepts_by_name(worker.kind, worker.like or worker.model)
     if isinstance(worker, OpenAISettings) and worker.api == "responses":
-        known = known.overlay(Accepts(stop_sequences=0, seed="none"))
+        known = known.overlay(Accepts(stop_sequences=0, seed="none", prefill=False))
     return known.overlay(worker.accepts)

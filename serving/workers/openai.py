@@ -261,7 +261,11 @@ class OpenAIWorker:
         """The conversation, or the text to complete."""
         if call.site.operation == "text_completion":
             return {"prompt": "".join(message.text for message in call.messages)}
-        return {"messages": messages_json(messages, self._content)}
+        lines = messages_json(messages, self._content)
+        if not call.prefix:
+            return {"messages": lines}
+        begun = {"role": "assistant", "content": call.prefix}
+        return {"messages": [*lines, begun], "add_generation_prompt": False, "continue_final_message": True}
 
     def _content(self, message: Message) -> object:
         """Words as a plain string, which every server takes; parts only where the user shows more."""
