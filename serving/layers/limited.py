@@ -61,7 +61,8 @@ class Limited:
         if not ahead and not self.is_full:
             return 0.0
         free = max(0, self.n_slots - self.open_calls - self.queued)
-        held_s = max(self._held_s, time.monotonic() - self._moved_s)
+        still_s = time.monotonic() - self._moved_s if self.open_calls else 0.0
+        held_s = max(self._held_s, still_s)
         return max(0, ahead + 1 - free) * held_s / self.n_slots
 
     def is_overfull(self, priority: Priority, payer: str) -> bool:
