@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from conductor.model.worker import Worker
 from serving.clients import identity_of, model_name
 from serving.health import Health, WorkerHealth
+from serving.layers.adaptive import Adaptive
 from serving.layers.balancing import Balancing, Deployment
 from serving.layers.conforming import Conforming
 from serving.layers.continuing import Continuing
@@ -101,6 +102,13 @@ def _watch(worker: Worker, context: Context) -> Worker:
 
 
 def _limit(worker: Worker, context: Context) -> Worker:
+    own = context.own
+    limited = Adaptive if own.adaptive_concurrency else Limited
+    return limited(worker, own.max_concurrency, own.max_wait_s)
+
+
+def _limit_together(worker: Worker, context: Context) -> Worker:
+    """Around several deployments, of which each learns its own limit."""
     return Limited(worker, context.own.max_concurrency, context.own.max_wait_s)
 
 
@@ -184,7 +192,7 @@ def _stack(clients: Mapping[str, Worker], own: WorkerSettings, settings: Setting
     context = Context(own, settings, health.of(identity_of(own, settings)))
     if isinstance(own, API_SETTINGS) and own.deployments:
         balancing = Balancing(own.name, _deployments(clients, own, settings, health))
-        called = _wrap(balancing, (_watch, _limit), context)
+        called = _wrap(balancing, (_watch, _limit_together), context)
     else:
         called = _wrap(clients[own.name], CALL_LAYERS, context)
     assert isinstance(called, Limited), "the outermost of these layers"

@@ -166,6 +166,13 @@ QUEUED = Instrument(
     "Calls that wait for one of the worker's slots.",
     (spans.WORKER,),
 )
+SLOTS = Instrument(
+    "gauge",
+    "podium.worker.slots",
+    "{call}",
+    "Calls that may be open at once at a router replica: `max_concurrency`, or fewer where the worker can take no more.",
+    (spans.WORKER,),
+)
 OPEN = Instrument("gauge", "podium.worker.open", "{call}", "Calls that hold one.", (spans.WORKER,))
 WORKER_FAILURES = Instrument(
     "gauge",
