@@ -11,6 +11,7 @@ from serving.health import Health, WorkerHealth
 from serving.layers.adaptive import Adaptive
 from serving.layers.balancing import Balancing, Deployment
 from serving.layers.conforming import Conforming
+from serving.layers.continuing import Continuing
 from serving.layers.failing_over import FailingOver
 from serving.layers.first_token_limit import FirstTokenLimit
 from serving.layers.fitting import Fitting
@@ -27,6 +28,7 @@ from serving.schemas import anthropic, gemini, openai, vllm
 from serving.schemas.translation import Translate, translate_to_words
 from serving.settings.known_models import accepts_of
 from serving.settings.pdf_reading import reads_pdfs
+from serving.settings.prefill import prefills
 from serving.settings.settings import Settings
 from serving.settings.tool_use import calls_tools
 from serving.settings.workers import (
@@ -128,6 +130,12 @@ def _fit(worker: Worker, context: Context) -> Worker:
     return Fitting(worker, own.model, accepts_of(own)) if isinstance(own, API_SETTINGS) else worker
 
 
+def _continue(worker: Worker, context: Context) -> Worker:
+    own = context.own
+    keeps_blanks = not isinstance(own, API_SETTINGS)
+    return Continuing(worker, lambda call: prefills(own, context.settings, call), keeps_blanks=keeps_blanks)
+
+
 def _conform(worker: Worker, context: Context) -> Worker:
     own = context.own
     translate = TRANSLATIONS.get(own.kind, translate_to_words)
@@ -147,7 +155,7 @@ def _permit(worker: Worker, context: Context) -> Worker:
 CALL_LAYERS: tuple[Layer, ...] = (_bound, _limit_first_token, _trace, _watch, _limit)
 """Around each place where a worker is reached, innermost first. A span is one call as it is sent, and so is what
 counts for its health."""
-WORKER_LAYERS: tuple[Layer, ...] = (_skip_refused, _retry, _fit, _conform, _permit)
+WORKER_LAYERS: tuple[Layer, ...] = (_skip_refused, _retry, _fit, _continue, _conform, _permit)
 """Around these, for the worker as a whole: a wait for a retry holds no slot, and a worker is sent only what it
 accepts, answers in the form that a call asks for, and only as its run's permit allows: outermost, so that whatever chooses among workers is held to it
 for each of them."""

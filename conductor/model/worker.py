@@ -54,6 +54,12 @@ class Sampling:
     """OpenAI's `reasoning_effort`, for models that reason."""
     options: WireOptions = NO_OPTIONS
     """What only some wires take: only members of whose pool entry it is said are asked (`PoolMember.takes`)."""
+    top_k: int | None = None
+    """So many of the likeliest tokens are drawn from; 0: from all."""
+    min_p: float | None = None
+    """Tokens are drawn from that are at least so probable, relative to the likeliest."""
+    repetition_penalty: float | None = None
+    """Above 1, tokens of prompt and answer become less probable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +111,12 @@ class Call:
     """Entered while the call waits for its turn: whoever leaves then pays nothing for it."""
     has_stand_in: bool = field(default=False, compare=False)
     """Another worker is free to answer in its place, so that nobody need wait long for this one; never sent."""
+    prefix: str = ""
+    """How the answer begins, which its reader has: what comes after it is wanted, and nothing of it again."""
     broken: str = field(default="", compare=False)
     """The worker whose answer to the same call broke off, which is asked after all others; never sent."""
+    broken_deployment: str = field(default="", compare=False)
+    """Which of its deployments that was; likewise."""
     first_token_s: float | None = field(default=None, compare=False)
     """How long its first token may take, where this is known; never sent."""
     permit: Permit = field(default=ANYTHING, compare=False)

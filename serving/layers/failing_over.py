@@ -129,8 +129,8 @@ class FailingOver:
         """Who is asked, in order: only those whom the call's permit allows; only those who see, where the
         first one does and the call shows a picture; likewise for tools and PDFs.
         """
-        if call.site.operation == "embeddings":
-            return self._workers[:1]  # another model's vectors mean something else
+        if call.site.operation == "embeddings" or call.sampling.options.token_prompt:
+            return self._workers[:1]  # another model's vectors and tokens mean something else
         line = [worker for worker in self._workers if call.permit.allows(worker.name)]
         if call.tools and self.name not in self._toolless:
             line = [worker for worker in line if worker.name not in self._toolless]

@@ -33,6 +33,7 @@ from serving.runs.memory_store import MemoryStore, place
 from serving.runs.numbers import without_content
 from serving.runs.readiness import Readiness
 from serving.runs.run_log import describe, log
+from serving.runs.second_asking import SecondAskings
 from serving.runs.store import RecordStore
 from serving.telemetry import metrics, spans
 from serving.telemetry.measurement import Measurement, Meter, of_health, of_run, report
@@ -77,6 +78,7 @@ class Service:
         self.conversations: ConversationStore = MemoryConversations()
         self.on_turn: TurnKeeper = _no_turns
         self.answers = AnswerCache(self.store, lambda: self.pool.settings)
+        self.second_askings = SecondAskings(self.store, lambda: self.pool.settings)
         self.kept = KeptRuns()
         self.continuing = Continuing(
             self.store, self.kept, lambda: self.pool, policies, self._recorded, self.end_turn
@@ -292,6 +294,7 @@ class Service:
 
     async def aclose(self) -> None:
         """Leave the runs that outlive this process to another one, and write what is waiting."""
+        await self.second_askings.aclose()
         await self.kept.aclose()
         await self.store.aclose()
         await self.rates.aclose()

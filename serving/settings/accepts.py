@@ -37,6 +37,13 @@ class Accepts(BaseModel):
     """Whether a stop sequence may be white space only."""
     seed: Literal["int64", "int32", "none"] = "int64"
     """How large a `seed` may be; `none`: it must not be sent."""
+    samplers: tuple[Literal["top_k", "min_p", "repetition_penalty"], ...] = (
+        "top_k",
+        "min_p",
+        "repetition_penalty",
+    )
+    """Which of these may be sent, where `temperature` may be. OpenAI's own models take none, Anthropic's and Google's
+    `top_k`."""
     efforts: tuple[str, ...] | None = None
     """The levels of effort it knows: another one becomes the nearest of them. Empty: none may be sent. null:
     any word may."""
@@ -44,6 +51,9 @@ class Accepts(BaseModel):
     """How long it thinks where a call does not say; `none`: it does not think."""
     json_schema: bool = True
     """Whether its answer can be held to a JSON schema."""
+    prefill: bool = False
+    """Whether it goes on with an assistant's turn at the end of a conversation, so that an answer that broke off goes on
+    from its last character (kind `openai`: with vLLM's `continue_final_message`). Never while it thinks."""
     verbosity: bool = False
     """Whether `verbosity` may be sent (kind `openai`)."""
     max_output_tokens: int | None = Field(default=None, ge=1)

@@ -150,6 +150,9 @@ class _WorkerBase(Frozen):
     on_content_filter: Literal["fall_back", "tell"] = "fall_back"
     """Where its provider refuses a prompt for its content: ask the fallbacks, as for any failure, or tell the
     client (400 `content_filter`)."""
+    on_broken_stream: Literal["continue", "tell"] = "continue"
+    """Where an answer breaks off after its client has seen some of it: let it go on from there, by the worker or a
+    fallback, or tell the client."""
     retry: RetrySettings = RetrySettings()
     """How its calls are retried."""
     hedge: bool | None = None
