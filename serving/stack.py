@@ -4,8 +4,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from conductor.model.usage import FREE
 from conductor.model.worker import Worker
-from serving.clients import identity_of, model_name
+from serving.clients import identity_of, model_name, price_of
 from serving.health import Health, WorkerHealth
 from serving.layers.adaptive import Adaptive
 from serving.layers.balancing import Balancing, Deployment
@@ -14,6 +15,7 @@ from serving.layers.continuing import Continuing
 from serving.layers.failing_over import FailingOver
 from serving.layers.first_token_limit import FirstTokenLimit
 from serving.layers.fitting import Fitting
+from serving.layers.hedging import Hedging
 from serving.layers.limited import Limited
 from serving.layers.permitted import Permitted
 from serving.layers.rate import Rate
@@ -33,6 +35,7 @@ from serving.settings.workers import (
     API_SETTINGS,
     ApiSettings,
     PythonSettings,
+    VllmSettings,
     WorkerSettings,
     places_of,
 )
@@ -196,7 +199,20 @@ def _stack(clients: Mapping[str, Worker], own: WorkerSettings, settings: Setting
     else:
         called = _wrap(clients[own.name], CALL_LAYERS, context)
     assert isinstance(called, Limited), "the outermost of these layers"
-    return Stack(_wrap(called, WORKER_LAYERS, context), called, context.health)
+    hedged = Hedging(called, called, context.health) if _is_hedged(own, settings) else called
+    return Stack(_wrap(hedged, WORKER_LAYERS, context), called, context.health)
+
+
+def _is_hedged(own: WorkerSettings, settings: Settings) -> bool:
+    """Whether its calls may be made twice: by itself only where that costs nothing and another place may answer."""
+    if own.hedge is not None:
+        return own.hedge
+    if isinstance(own, VllmSettings):
+        owner = settings.worker(own.deployment) if own.deployment else own
+        has_several = isinstance(owner, VllmSettings) and owner.scale.max_replicas > 1
+    else:
+        has_several = isinstance(own, API_SETTINGS) and len(own.deployments) > 1
+    return has_several and all(price_of(place) == FREE for place in places_of(own).values())
 
 
 def _deployments(

@@ -92,11 +92,11 @@ class Adaptive(Limited):
     """`worker` with as many places as it can take, but not more than `slots`."""
 
     def __init__(self, worker: Worker, slots: int, max_wait_s: float = inf) -> None:
-        super().__init__(_Measured(worker, self), slots, max_wait_s)
+        super().__init__(Measured(worker, self), slots, max_wait_s)
         self.learned = Slots(slots)
 
 
-class _Measured:
+class Measured:
     """`worker`, whose first tokens and refusals tell `limiter` how many it can take."""
 
     def __init__(self, worker: Worker, limiter: Adaptive) -> None:

@@ -155,6 +155,11 @@ class _WorkerBase(Frozen):
     fallback, or tell the client."""
     retry: RetrySettings = RetrySettings()
     """How its calls are retried."""
+    hedge: bool | None = None
+    """Whether a call is made a second time where its first token takes longer than 95 % of the newest ones did: at
+    most for 5 % of the calls, and while half of the slots are free. Whichever speaks first answers; the other is
+    closed, and paid as all that it can have cost. null: where its tokens cost nothing and it has several deployments
+    or replicas."""
     optional: bool = False
     """Leave it out, with a warning, where its key is not set."""
     provider: str | None = None
