@@ -104,7 +104,11 @@ class Seams:
 async def client_of(way: Way, cases: list[Case]) -> AsyncGenerator[httpx2.AsyncClient]:
     """A client of an API with one worker behind that wire."""
     async with AsyncExitStack() as stack:
-        own: Json = {"name": "w", "price": PRICE, "retry": {"attempts": 2, "first_wait_s": 0.01, "share": 1}} | way.settings
+        own: Json = {
+            "name": "w",
+            "price": PRICE,
+            "retry": {"attempts": 2, "first_wait_s": 0.01, "share": 1},
+        } | way.settings
         if way.wire is not None:
             upstream = await stack.enter_async_context(serving(way.wire))
             upstream.respond = Model(cases, way.first, prefills=way.prefills).respond
