@@ -101,7 +101,7 @@ def _watch(worker: Worker, context: Context) -> Worker:
 
 
 def _limit(worker: Worker, context: Context) -> Worker:
-    return Limited(worker, context.own.max_concurrency)
+    return Limited(worker, context.own.max_concurrency, context.own.max_wait_s)
 
 
 def _skip_refused(worker: Worker, _: Context) -> Worker:

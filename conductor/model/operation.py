@@ -1,7 +1,9 @@
 """What a call is for, in the words of OpenTelemetry's GenAI conventions, and what only some wires take of it."""
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Any, Literal, cast
 
 Operation = Literal["chat", "text_completion", "embeddings"]
 """`text_completion`: the prompt goes on as it stands, without a chat's marks. `embeddings`: a vector for each
@@ -47,6 +49,9 @@ class WireOptions:
     verbosity: str | None = None
     dimensions: int | None = None
     """Of each vector of an embedding."""
+    token_prompt: bool | None = None
+    """The prompt is the numbers of tokens, in the words of `tokens_text`. Nobody else is asked in its place: another
+    model's vocabulary is another."""
 
     @property
     def asked(self) -> tuple[str, ...]:
@@ -55,3 +60,19 @@ class WireOptions:
 
 
 NO_OPTIONS = WireOptions()
+TOKENS_GONE = "its prompt's tokens were not kept whole. Ask again."
+
+
+def tokens_text(tokens: Sequence[int]) -> str:
+    """Numbers of tokens as a text, which is at least as long."""
+    return json.dumps(tokens, separators=(",", ":"))
+
+
+def read_tokens(text: str) -> list[int]:
+    """The numbers in what `tokens_text` wrote; raises ValueError for any other text, as one of which something was
+    taken out before it was kept.
+    """
+    found: object = json.loads(text)
+    if not isinstance(found, list):
+        raise ValueError("the text is no list")
+    return [int(each) for each in cast(list[Any], found)]

@@ -53,6 +53,12 @@ class Sampling:
     """OpenAI's `reasoning_effort`, for models that reason."""
     options: WireOptions = NO_OPTIONS
     """What only some wires take: only members of whose pool entry it is said are asked (`PoolMember.takes`)."""
+    top_k: int | None = None
+    """So many of the likeliest tokens are drawn from; 0: from all."""
+    min_p: float | None = None
+    """Tokens are drawn from that are at least so probable, relative to the likeliest."""
+    repetition_penalty: float | None = None
+    """Above 1, tokens of prompt and answer become less probable."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,6 +116,7 @@ class ApiRequest:
         as_base64: vectors are wanted as base64, not as numbers.
         places: where each message of `conversation` came, in the dialect's words; empty: `messages`, one by one.
         left_out: what was sent, is not served and does not change the answer: a line for each, for the record.
+        logprobs_field: where it asks for log probabilities.
     """
 
     model: str
@@ -134,6 +135,7 @@ class ApiRequest:
     as_base64: bool = False
     places: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    logprobs_field: str = "logprobs"
     echo: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
     @property

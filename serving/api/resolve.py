@@ -59,7 +59,7 @@ def resolve(
         if team.conductor is None:
             raise not_planned(name, policies)
         _check_attachments(request, team.members_for(task).values())
-        check_options(task, team.members_for(task).values())
+        check_options(request, task, team.members_for(task).values())
         return ResolvedTask(task, team)
     if name in settings.workflows:
         fixed = _workflow_plan(settings.workflows[name])
@@ -133,7 +133,7 @@ def _check_given_plan(
     given = replace(task, plan=plan, plan_source=source, workers=workers)
     members = team.members_for(given)
     _check_attachments(request, [members[name] for name in used])
-    check_options(task, [members[step.worker] for step in plan.steps])
+    check_options(request, task, [members[step.worker] for step in plan.steps])
     return ResolvedTask(given, team)
 
 

@@ -13,7 +13,7 @@ from serving.pool import Pool
 
 PATHS = {"chat": "/v1/chat/completions", "text_completion": "/v1/completions", "embeddings": "/v1/embeddings"}
 FIELDS = {name: name for name in WireOptions.__dataclass_fields__} | {"top_logprobs": "logprobs"}
-"""What callers call each option."""
+"""What callers of Chat Completions call each option."""
 
 
 def check_operation(request: ApiRequest, pool: Pool) -> None:
@@ -36,8 +36,8 @@ def check_operation(request: ApiRequest, pool: Pool) -> None:
     raise BadTask(f"model: {quote(name)} {what} {PATHS[wanted]}. {remedy}", param="model")
 
 
-def check_options(task: Task, members: Iterable[PoolMember]) -> None:
-    """Whether everybody who may answer takes the options of the task.
+def check_options(request: ApiRequest, task: Task, members: Iterable[PoolMember]) -> None:
+    """Whether everybody who may answer takes the options of the task, which `request` asked for.
 
     Raises:
         BadTask: naming the field, and who does not.
@@ -47,9 +47,14 @@ def check_options(task: Task, members: Iterable[PoolMember]) -> None:
         return
     for member in members:
         if left := [name for name in asked if name not in member.takes]:
-            field = FIELDS[left[0]]
-            raise BadTask(
-                f"{field} would change the answer, and {quote(member.name)} does not take it. Leave it out, or "
-                "ask a worker that does by its own name: `podium.takes` of GET /v1/models says which.",
-                param=field,
-            )
+            raise _not_taken(request, left[0], member.name)
+
+
+def _not_taken(request: ApiRequest, option: str, worker: str) -> BadTask:
+    who = "ask a worker that does by its own name: `podium.takes` of GET /v1/models says which."
+    if option == "token_prompt":
+        message = f"prompt: {quote(worker)} does not take tokens (`token_prompt`). Send text, or {who}"
+        return BadTask(message, param="prompt")
+    field = request.logprobs_field if option == "top_logprobs" else FIELDS[option]
+    message = f"{field} would change the answer, and {quote(worker)} does not take it. Leave it out, or {who}"
+    return BadTask(message, param=field)

@@ -39,4 +39,5 @@ def after(held: Chunk, chunk: Chunk) -> Chunk:
         text=held.text + chunk.text,
         reasoning=held.reasoning + chunk.reasoning,
         calls=held.calls + chunk.calls,
+        logprobs=held.logprobs + chunk.logprobs,
     )

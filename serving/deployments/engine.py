@@ -18,7 +18,7 @@ from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.exceptions import VLLMClientError
 from vllm.inputs import EngineInput
 from vllm.outputs import RequestOutput
-from vllm.reasoning import ReasoningParserManager
+from vllm.reasoning import ReasoningParser, ReasoningParserManager
 from vllm.renderers.params import ChatParams
 from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 from vllm.tool_parsers import ToolParserManager
@@ -34,6 +34,7 @@ from serving.deployments.coalescing import coalesce
 from serving.deployments.engine_load import EngineLoad
 from serving.deployments.loopback import listen_on_loopback
 from serving.deployments.media import inline_pictures
+from serving.deployments.token_logprobs import LogprobReader
 from serving.deployments.tool_parsing import ToolReader, chat_arguments
 from serving.lora.adapters import AdapterError
 from serving.telemetry.spans import find_endpoint, outgoing_headers
@@ -182,7 +183,7 @@ class Engine:
             trace_headers=outgoing_headers() or None,
             priority=call.priority if self._by_priority else 0,
         )
-        split = self._splitter(call)
+        split, likely = self._splitter(call), self._logprob_reader(call)
         n_output, n_reasoning = 0, 0
         async with aclosing(outputs):
             async for output in outputs:
@@ -199,7 +200,10 @@ class Engine:
                     text, finish = text + rest, "tool_calls" if calls else finish
                 n_cached = output.num_cached_tokens or 0
                 stop = completion.stop_reason if isinstance(completion.stop_reason, str) else None
-                yield Chunk(text, reasoning, finish, n_prompt, n_cached, n_output, n_reasoning, calls, stop)
+                logprobs = likely.feed(completion, text) if likely else ()
+                yield Chunk(
+                    text, reasoning, finish, n_prompt, n_cached, n_output, n_reasoning, calls, stop, logprobs
+                )
 
     async def _render(self, call: EngineCall) -> EngineInput:
         call = await inline_pictures(call, self._media_hosts)
@@ -213,6 +217,9 @@ class Engine:
             raise ContextOverflow(
                 f"The prompt has {chars} characters; the model reads {self._max_model_len} tokens."
             )
+        if call.tokens:
+            prompt: Any = {"prompt_token_ids": list(call.tokens)}
+            return (await self._engine.renderer.render_cmpl_async([prompt]))[0]
         if call.is_text:
             text = "".join(part for message in call.messages for part in _texts(message["content"]))
             return (await self._engine.renderer.render_cmpl_async([{"prompt": text}]))[0]
@@ -236,7 +243,10 @@ class Engine:
             return ContextOverflow(
                 f"The prompt is longer than the {self._max_model_len} tokens that the model reads."
             )
-        return WorkerRefused("its engine refused the call as it was asked.", detail=f"vLLM said: {text}")
+        why = "its engine refused the call as it was asked."
+        if "out of vocabulary" in text:
+            why = "its model has no token of such a number as the prompt has."
+        return WorkerRefused(why, detail=f"vLLM said: {text}")
 
     def _sampling(self, call: EngineCall, room: int) -> SamplingParams:
         given = {"temperature": call.temperature, "top_p": call.top_p, "seed": call.seed}
@@ -251,6 +261,7 @@ class Engine:
             **call.penalties,
             max_tokens=min(call.max_tokens or room, room),
             stop=list(call.stop),
+            logprobs=call.top_logprobs,
             structured_outputs=_constraint(call),
             output_kind=RequestOutputKind.DELTA,
         )
@@ -260,13 +271,24 @@ class Engine:
             return None
         return ToolReader(self._tool_parser, self._engine.get_tokenizer(), call)
 
-    def _splitter(self, call: EngineCall) -> Split:
-        """Tells thoughts from answer as vLLM's parser for the model does; plans are text as they stand."""
+    def _logprob_reader(self, call: EngineCall) -> LogprobReader | None:
+        if call.top_logprobs is None:
+            return None
+        parser = self._thought_parser(call)
+        return LogprobReader(call.top_logprobs, parser.extract_content_ids if parser else None)
+
+    def _thought_parser(self, call: EngineCall) -> ReasoningParser | None:
+        """vLLM's for the model, for one answer; None where all of it is text as it stands, as plans are."""
         if not self._reasoning_parser or call.ebnf or call.is_text:
+            return None
+        make = ReasoningParserManager.get_reasoning_parser(self._reasoning_parser)
+        return make(self._engine.get_tokenizer())
+
+    def _splitter(self, call: EngineCall) -> Split:
+        """Tells thoughts from answer."""
+        parser = self._thought_parser(call)
+        if parser is None:
             return lambda output: (output.outputs[0].text, "")
-        parser = ReasoningParserManager.get_reasoning_parser(self._reasoning_parser)(
-            self._engine.get_tokenizer()
-        )
         text, ids = "", list[int]()
 
         def split(output: RequestOutput) -> tuple[str, str]:

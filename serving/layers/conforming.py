@@ -23,6 +23,7 @@ from serving.schemas.validator import find_fault, without_fences
 SHOWN_BYTES = 2_000
 """Of a wrong answer, to its writer."""
 FENCE_NOTE = "The Markdown fence around the answer was removed."
+STOP_NOTE = "stop was left out: it would cut the answer, which has to hold to its schema."
 LAX_NOTE = "The answer is not of the form that was asked for, which was not strict: {fault}"
 
 
@@ -59,8 +60,9 @@ class Conforming:
         if told.instructions:
             call = replace(call, messages=_with_instructions(call.messages, told.instructions))
         if wanted.strict:
-            reply = await self._hold(replace(call, coalesce=True), wanted)
-            reply.notes = (*told.notes, *reply.notes)
+            whole, notes = _without_stop(call)
+            reply = await self._hold(replace(whole, coalesce=True), wanted)
+            reply.notes = (*told.notes, *notes, *reply.notes)
             yield reply
             return
         async with self._worker.open(call) as reply, aclosing(_note(reply.deltas, wanted)) as deltas:
@@ -102,6 +104,13 @@ class Conforming:
                 _bill(exc, reply)
                 raise
         return reply
+
+
+def _without_stop(call: Call) -> tuple[Call, tuple[str, ...]]:
+    """`call` without stop sequences, and a note on them: JSON that was cut holds to no schema."""
+    if not call.sampling.stop:
+        return call, ()
+    return replace(call, sampling=replace(call.sampling, stop=())), (STOP_NOTE,)
 
 
 def _judge(reply: Reply, wanted: AnswerFormat) -> tuple[str, str | None]:

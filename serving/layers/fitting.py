@@ -5,10 +5,14 @@ record.
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 from conductor.model.worker import Call, Reply, Sampling, Worker
 from serving.layers.stop_sequences import cut_at
 from serving.settings.accepts import Accepts
+
+NEUTRAL = {"top_k": 0, "min_p": 0, "repetition_penalty": 1}
+"""What each of them is where it changes nothing."""
 
 
 class Fitting:
@@ -56,6 +60,7 @@ def fit(call: Call, accepts: Accepts, model: str) -> tuple[Call, tuple[str, ...]
             else f"effort was left out: {model} does not accept it."
         )
     temperature, top_p = _sampling(call, accepts, model, notes)
+    samplers = _samplers(call, accepts, model, notes)
     stop = _stop(call, accepts, model, notes)
     seed = call.sampling.seed
     if seed is not None and not accepts.seeds(seed):
@@ -71,7 +76,7 @@ def fit(call: Call, accepts: Accepts, model: str) -> tuple[Call, tuple[str, ...]
     if grammar is not None and grammar.json_schema is not None and not accepts.json_schema:
         grammar = None
         notes.append(f"The JSON schema was left out: {model} does not accept one.")
-    sampling = Sampling(longest, temperature, top_p, stop, seed, effort, call.sampling.options)
+    sampling = Sampling(longest, temperature, top_p, stop, seed, effort, call.sampling.options, **samplers)
     return replace(call, sampling=sampling, grammar=grammar), tuple(notes)
 
 
@@ -79,11 +84,7 @@ def _sampling(
     call: Call, accepts: Accepts, model: str, notes: list[str]
 ) -> tuple[float | None, float | None]:
     temperature, top_p = call.sampling.temperature, call.sampling.top_p
-    refused = accepts.sampling == "never" or (
-        accepts.sampling == "unless_thinking" and accepts.thinks(call.sampling.effort)
-    )
-    if refused:
-        why = "does not accept it" + (" while it thinks." if accepts.sampling == "unless_thinking" else ".")
+    if why := _refusal(call, accepts):
         notes += [
             f"{name} was left out: {model} {why}"
             for name, value in (("temperature", temperature), ("top_p", top_p))
@@ -98,6 +99,27 @@ def _sampling(
             notes.append(f"top_p was left out: {model} does not accept it beside temperature.")
         top_p = None
     return temperature, top_p
+
+
+def _refusal(call: Call, accepts: Accepts) -> str:
+    """Why no sampling parameter may be sent; empty: they may."""
+    if accepts.sampling == "never":
+        return "does not accept it."
+    is_thinking = accepts.sampling == "unless_thinking" and accepts.thinks(call.sampling.effort)
+    return "does not accept it while it thinks." if is_thinking else ""
+
+
+def _samplers(call: Call, accepts: Accepts, model: str, notes: list[str]) -> dict[str, Any]:
+    """Those of `top_k`, `min_p` and `repetition_penalty` that may be sent."""
+    why = _refusal(call, accepts)
+    sent = dict[str, Any]()
+    for name, neutral in NEUTRAL.items():
+        value = getattr(call.sampling, name)
+        if name in accepts.samplers and not why:
+            sent[name] = value
+        elif value not in (None, neutral):
+            notes.append(f"{name} was left out: {model} {why or 'does not accept it.'}")
+    return sent
 
 
 def _stop(call: Call, accepts: Accepts, model: str, notes: list[str]) -> tuple[str, ...]:

@@ -5,6 +5,8 @@ from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from typing import Any, TypeVar, cast
 
+from conductor.model.worker import CallResult
+
 T = TypeVar("T")
 
 
@@ -35,6 +37,8 @@ def _map(value: Any, change: Callable[[str], str]) -> Any:
             held = getattr(value, name)
             if (mapped := _map(held, change)) is not held:
                 changed[name] = mapped
+        if kind is CallResult and "output" in changed:
+            changed["logprobs"] = ()  # its tokens would tell what was taken out of it
         return replace(value, **changed) if changed else value
     return value
 

@@ -202,7 +202,7 @@ class RetoldAnswer:
         if not (text or reasoning):
             return None
         self._shown = AnswerDelta(0.0, self._shown.text + text, self._shown.reasoning + reasoning)
-        return AnswerDelta(piece.at_s, text, reasoning)
+        return AnswerDelta(piece.at_s, text, reasoning, piece.logprobs if text == piece.text else ())
 
 
 class Pump:

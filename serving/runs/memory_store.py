@@ -236,6 +236,8 @@ def place(record: Record) -> Place:
 
 BYTES_BESIDE_TEXT = 4_000
 """Of a record: numbers, names, objects."""
+BYTES_A_LOGPROB = 150
+"""Of a token and its probability."""
 
 
 def weight(records: RunRecords) -> int:
@@ -243,7 +245,10 @@ def weight(records: RunRecords) -> int:
     counts once.
     """
     texts = {id(text): sys.getsizeof(text) for record in records for text in _texts(record)}
-    return BYTES_BESIDE_TEXT * (1 + len(records.inner)) + sum(texts.values())
+    n_likely = sum(
+        1 + len(token.top) for record in records for call in record.calls for token in call.logprobs
+    )
+    return BYTES_BESIDE_TEXT * (1 + len(records.inner)) + BYTES_A_LOGPROB * n_likely + sum(texts.values())
 
 
 def _texts(record: Record) -> Iterator[str]:

@@ -175,6 +175,7 @@ def _result(result: CallResult | None) -> CallResult | None:
         notes=(),
         tool_calls=tuple(_tool_call(call) for call in result.tool_calls),
         native=None,
+        logprobs=(),
     )
 
 

@@ -37,6 +37,13 @@ class Accepts(BaseModel):
     """Whether a stop sequence may be white space only."""
     seed: Literal["int64", "int32", "none"] = "int64"
     """How large a `seed` may be; `none`: it must not be sent."""
+    samplers: tuple[Literal["top_k", "min_p", "repetition_penalty"], ...] = (
+        "top_k",
+        "min_p",
+        "repetition_penalty",
+    )
+    """Which of these may be sent, where `temperature` may be. OpenAI's own models take none, Anthropic's and Google's
+    `top_k`."""
     efforts: tuple[str, ...] | None = None
     """The levels of effort it knows: another one becomes the nearest of them. Empty: none may be sent. null:
     any word may."""

@@ -18,12 +18,14 @@ family does.
 """
 
 import re
+from urllib.parse import urlsplit
 
 from serving.settings.accepts import Accepts
 from serving.settings.workers import ApiSettings, OpenAISettings
 
 REASONING = Accepts(
     sampling="never",
+    samplers=(),
     stop_sequences=0,
     efforts=("minimal", "low", "medium", "high"),
     default_effort="medium",
@@ -35,7 +37,7 @@ TO_HIGH = ("none", "low", "medium", "high")
 TO_XHIGH = (*TO_HIGH, "xhigh")
 TO_MAX = (*TO_XHIGH, "max")
 """There is no `minimal` from GPT-5.1 on."""
-GPT = Accepts(stop_sequences=4, efforts=())
+GPT = Accepts(stop_sequences=4, samplers=(), efforts=())
 
 
 def _reasoning(**own: object) -> Accepts:
@@ -73,6 +75,7 @@ OPENAI = (
 
 CLAUDE = Accepts(
     sampling="never",
+    samplers=("top_k",),
     max_temperature=1.0,
     blank_stop_sequences=False,
     seed="none",
@@ -143,13 +146,17 @@ ANTHROPIC = (
 
 THINKING_GEMINI = Accepts(
     stop_sequences=5,
+    samplers=("top_k",),
     seed="int32",
     efforts=("minimal", "low", "medium", "high"),
     default_effort="high",
     max_output_tokens=65_536,
 )
 GEMINI = (
-    (r"gemini-(1|2\.0)", Accepts(stop_sequences=5, seed="int32", efforts=(), max_output_tokens=8192)),
+    (
+        r"gemini-(1|2\.0)",
+        THINKING_GEMINI.overlay(Accepts(efforts=(), default_effort="none", max_output_tokens=8192)),
+    ),
     (
         r"gemini-2\.5-pro",
         THINKING_GEMINI.overlay(Accepts(efforts=("minimal", "low", "medium", "high", "xhigh", "max"))),
@@ -175,6 +182,15 @@ def accepts_by_name(kind: str, model: str) -> Accepts:
 def accepts_of(worker: ApiSettings) -> Accepts:
     """What the settings say that the worker's model accepts, over what is known of it."""
     known = accepts_by_name(worker.kind, worker.like or worker.model)
-    if isinstance(worker, OpenAISettings) and worker.api == "responses":
-        known = known.overlay(Accepts(stop_sequences=0, seed="none", prefill=False))
+    if isinstance(worker, OpenAISettings):
+        if _is_openais(worker):
+            known = known.overlay(Accepts(samplers=()))
+        if worker.api == "responses":
+            known = known.overlay(Accepts(stop_sequences=0, samplers=(), seed="none", prefill=False))
     return known.overlay(worker.accepts)
+
+
+def _is_openais(worker: OpenAISettings) -> bool:
+    """Whether OpenAI, or Azure in its place, is asked: they answer a field that is not theirs with an error."""
+    host = urlsplit(worker.base_url).hostname or "" if worker.base_url else "api.openai.com"
+    return worker.service == "azure" or host == "api.openai.com" or host.endswith(".api.openai.com")

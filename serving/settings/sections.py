@@ -185,6 +185,10 @@ class StoreSettings(Frozen):
     keep_s: float = Field(default=3600.0, gt=0)
     """How long a run that outlives its client goes on at most: one with an `Idempotency-Key`, `podium.keep` or
     `podium.background`."""
+    asked_again_s: float = Field(default=60.0, ge=0)
+    """How long a request that is sent again joins the run of the first sending, whose answer failed or was cut off after
+    a model was called; and how long such a run goes on without its client. For Responses, Messages, and whoever
+    offers tools. 0: never."""
     tools_wait_s: float = Field(default=86_400.0, gt=0)
     """How long a run waits for the results of its client's tools. While it waits its texts are kept exactly as they are,
     because providers check that their own turns come back unchanged; so no longer than `content_days`, here or in a

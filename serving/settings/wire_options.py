@@ -8,7 +8,7 @@ from serving.settings.settings import Settings
 from serving.settings.workers import OpenAISettings, ScriptedSettings, VllmSettings, WorkerSettings
 
 PENALTIES = frozenset({"frequency_penalty", "presence_penalty", "logit_bias"})
-SCRIPTED = frozenset({*PENALTIES, "top_logprobs", "verbosity", "dimensions"})
+SCRIPTED = frozenset({*PENALTIES, "top_logprobs", "verbosity", "dimensions", "token_prompt"})
 
 
 def serves_of(worker: WorkerSettings, settings: Settings) -> frozenset[Operation]:
@@ -21,7 +21,10 @@ def serves_of(worker: WorkerSettings, settings: Settings) -> frozenset[Operation
 def takes_of(worker: WorkerSettings, settings: Settings) -> frozenset[str]:
     """The options that the worker, and whoever may answer in its place, take."""
     line = _line(worker, settings)
-    return frozenset(name for name in _takes(worker) if all(name in _takes(each) for each in line))
+    alone = {"token_prompt"}  # with it, nobody is asked in the worker's place
+    return frozenset(
+        name for name in _takes(worker) if name in alone or all(name in _takes(each) for each in line)
+    )
 
 
 def _line(worker: WorkerSettings, settings: Settings) -> list[WorkerSettings]:
@@ -41,12 +44,16 @@ def _takes(worker: WorkerSettings) -> frozenset[str]:
         case ScriptedSettings():
             return SCRIPTED
         case VllmSettings():
-            return PENALTIES
+            return PENALTIES | {"top_logprobs", "token_prompt"}
         case OpenAISettings():
             accepts = accepts_of(worker)
             if worker.api == "responses":
                 return frozenset({"dimensions"}) | ({"verbosity"} if accepts.verbosity else set[str]())
             sampled = frozenset[str]() if accepts.sampling != "always" else PENALTIES | {"top_logprobs"}
-            return sampled | {"dimensions"} | ({"verbosity"} if accepts.verbosity else set[str]())
+            return (
+                sampled
+                | {"dimensions", "token_prompt"}
+                | ({"verbosity"} if accepts.verbosity else set[str]())
+            )
         case _:
             return frozenset()

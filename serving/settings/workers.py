@@ -113,6 +113,10 @@ class _WorkerBase(Frozen):
     unknown: requests with a cost limit, and keys with a budget, cannot use it."""
     max_concurrency: int = Field(default=64, ge=1)
     """The most concurrent calls of one router replica; more wait for a slot."""
+    max_wait_s: float = Field(default=60.0, gt=0)
+    """About how long a call may wait for a slot, by its place in the line and the pace of the newest calls. Where
+    it would be longer a fallback is asked; without one, requests that would begin there get 429 with `Retry-After`.
+    Runs that have begun, and batches, wait however long it is."""
     max_output_tokens: int = Field(default=4096, ge=1)
     """The longest answer, thoughts included; also what is reserved of a budget before a call."""
     temperature: float | None = Field(default=None, ge=0, le=2)

@@ -9,7 +9,7 @@ The wire: https://platform.claude.com/docs/en/api/messages-streaming. What diffe
   and their own `effort`; models before 3.7 cannot think and get nothing. `none` and `minimal` switch
   thinking off. The budget never takes more than half of `max_tokens`, because it counts against it; where
   less than the least allowed is left, the model does not think.
-* `temperature` and `top_p` are no longer arguments of the SDK and travel as extra fields. There is no
+* `temperature`, `top_p` and `top_k` are no longer arguments of the SDK and travel as extra fields. There is no
   `seed`. What a model does not accept never comes here: `serving/layers/fitting.py`.
 * A JSON schema goes through the SDK's `transform_schema`: keywords that the API refuses (`maxItems`) become
   part of a description.
@@ -177,7 +177,11 @@ class AnthropicWorker:
         if call.prefix:
             turns.append({"role": "assistant", "content": [{"type": "text", "text": call.prefix}]})
         output = {"effort": effort, "format": _format(call)}
-        extra = {"temperature": call.sampling.temperature, "top_p": call.sampling.top_p}
+        extra = {
+            "temperature": call.sampling.temperature,
+            "top_p": call.sampling.top_p,
+            "top_k": call.sampling.top_k or None,
+        }
         optional: dict[str, object] = {
             "system": system,
             "stop_sequences": list(call.sampling.stop),

@@ -210,6 +210,7 @@ class GeminiWorker:
             max_output_tokens=call.sampling.max_output_tokens,
             temperature=call.sampling.temperature,
             top_p=call.sampling.top_p,
+            top_k=call.sampling.top_k or None,
             stop_sequences=list(call.sampling.stop) or None,
             seed=call.sampling.seed,
             response_mime_type="application/json" if is_json else None,

@@ -29,6 +29,7 @@ import openai
 
 from conductor.errors import WorkerError, WorkerUnavailable
 from conductor.model.messages import File, Image, Message, Text
+from conductor.model.operation import TOKENS_GONE, read_tokens
 from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
 from serving.egress.client import guard
 from serving.workers.account import Account
@@ -260,12 +261,21 @@ class OpenAIWorker:
     def _prompt_json(self, call: Call, messages: list[Message]) -> dict[str, object]:
         """The conversation, or the text to complete."""
         if call.site.operation == "text_completion":
-            return {"prompt": "".join(message.text for message in call.messages)}
+            return {"prompt": self._prompt("".join(message.text for message in call.messages), call)}
         lines = messages_json(messages, self._content)
         if not call.prefix:
             return {"messages": lines}
         begun = {"role": "assistant", "content": call.prefix}
         return {"messages": [*lines, begun], "add_generation_prompt": False, "continue_final_message": True}
+
+    def _prompt(self, text: str, call: Call) -> str | list[int]:
+        """The text to complete, or the numbers of its tokens."""
+        if not call.sampling.options.token_prompt:
+            return text
+        try:
+            return read_tokens(text)
+        except ValueError as exc:
+            raise self._faults.refusal(f"was not asked: {TOKENS_GONE}") from exc
 
     def _content(self, message: Message) -> object:
         """Words as a plain string, which every server takes; parts only where the user shows more."""

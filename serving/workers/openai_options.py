@@ -20,6 +20,9 @@ def options_json(call: Call) -> dict[str, object]:
         "presence_penalty": options.presence_penalty,
         "logit_bias": bias or None,
         "verbosity": options.verbosity,
+        "top_k": call.sampling.top_k,
+        "min_p": call.sampling.min_p,
+        "repetition_penalty": call.sampling.repetition_penalty,
     }
     return given | _logprobs_json(call, options)
 

@@ -9,14 +9,14 @@ from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, cast
 
-from conductor.errors import WorkerError
+from conductor.errors import WorkerError, WorkerRefused
 from conductor.model.answer_format import AnswerFormat
 from conductor.model.messages import Image, Message, Native, Text
-from conductor.model.operation import WireOptions
+from conductor.model.operation import TOKENS_GONE, TokenLogprob, read_tokens
 from conductor.model.priority import Priority
 from conductor.model.tools import NO_TOOLS
 from conductor.model.usage import FREE, Price, Usage
-from conductor.model.worker import Call, Delta, FinishReason, Reply, open_reply
+from conductor.model.worker import Call, Delta, FinishReason, Reply, Sampling, open_reply
 from conductor.plan.tool_text import with_tools_as_text
 from serving.workers.chat_tools import messages_json, tools_json
 from serving.workers.own_turns import Origin
@@ -45,8 +45,13 @@ class EngineCall:
     """The least time between two messages of the answer; the first and the last do not wait."""
     is_text: bool = False
     """The words of `messages` are the prompt as they stand: no chat template is laid around them."""
+    tokens: tuple[int, ...] = ()
+    """The prompt in place of `messages`, by the numbers of its tokens."""
     penalties: dict[str, Any] = field(default_factory=dict[str, Any])
-    """`frequency_penalty`, `presence_penalty` and `logit_bias`, as vLLM's sampling parameters take them."""
+    """`frequency_penalty`, `presence_penalty`, `logit_bias`, `top_k`, `min_p` and `repetition_penalty`, as vLLM's
+    sampling parameters take them."""
+    top_logprobs: int | None = None
+    """See `WireOptions.top_logprobs`."""
     tools: tuple[dict[str, Any], ...] = ()
     """For the chat template, in OpenAI's form."""
     reads_calls: bool = False
@@ -62,6 +67,7 @@ class EngineCall:
 
 
 PRIORITIES: dict[Priority, int] = {"interactive": 0, "batch": 1}
+STOP_NOTE = "stop was left out: it would cut the call that the model has to make."
 UNREAD_GAP_S = 0.25
 """Interval between usage updates for unstreamed answers: rare enough to be cheap, frequent enough that an
 aborted call's tokens are known."""
@@ -88,6 +94,8 @@ class Chunk(NamedTuple):
     """With the last piece only, whose `finish` is then `tool_calls`."""
     stop_sequence: str | None = None
     """Which one ended the answer."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """Of the tokens that begin in `text`, where they were asked for."""
 
 
 class EngineClient(Protocol):
@@ -165,6 +173,8 @@ class VllmWorker:
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
         tools = self._tools(call)
+        if call.sampling.stop and _must_call(tools):
+            yield Delta(notes=(STOP_NOTE,))
         text, thoughts = list[str](), list[str]()
         try:
             async with aclosing(self._engine.generate(self._across(call), call.on_queued)) as chunks:
@@ -187,6 +197,7 @@ class VllmWorker:
                         tool_calls=calls,
                         native=native,
                         stop_sequence=stop,
+                        logprobs=chunk.logprobs,
                     )
         except WorkerError as exc:
             exc.worker = self._name  # the engine does not know for which of its workers it was asked
@@ -197,6 +208,14 @@ class VllmWorker:
         """The names of the tools that it may call; of those that were called, too."""
         called = any(message.tool_calls for message in call.messages)
         return WireTools(call.tools if self._calls_tools else NO_TOOLS, history=called)
+
+    def _tokens(self, call: Call) -> tuple[int, ...]:
+        if not call.sampling.options.token_prompt:
+            return ()
+        try:
+            return tuple(read_tokens("".join(message.text for message in call.messages)))
+        except ValueError as exc:
+            raise WorkerRefused(TOKENS_GONE) from exc
 
     def _messages(self, call: Call) -> list[Message]:
         if not self._calls_tools:
@@ -214,29 +233,39 @@ class VllmWorker:
             call.sampling.max_output_tokens,
             call.sampling.temperature,
             call.sampling.top_p,
-            call.sampling.stop,
+            () if _must_call(tools) else call.sampling.stop,
             call.sampling.seed,
             call.grammar.ebnf if call.grammar else None,
             call.answer_format,
             self._adapter,
             UNREAD_GAP_S if call.coalesce else 0.0,
             is_text=call.site.operation == "text_completion",
-            penalties=_penalties(call.sampling.options),
+            tokens=self._tokens(call),
+            penalties=_penalties(call.sampling),
+            top_logprobs=call.sampling.options.top_logprobs,
             tools=tuple(cast(Any, tools_json(tools, takes_strict=False).get("tools", ()))),
             reads_calls=tools.is_offered,
-            must_call=tools.is_offered and tools.choice.mode == "required",
+            must_call=_must_call(tools),
             parallel_calls=tools.parallel,
             priority=PRIORITIES[call.priority],
             prefix=call.prefix,
         )
 
 
-def _penalties(options: WireOptions) -> dict[str, Any]:
+def _must_call(tools: WireTools) -> bool:
+    return tools.is_offered and tools.choice.mode == "required"
+
+
+def _penalties(sampling: Sampling) -> dict[str, Any]:
     """Those that are asked for."""
+    options = sampling.options
     given = {
         "frequency_penalty": options.frequency_penalty,
         "presence_penalty": options.presence_penalty,
         "logit_bias": {int(each.token): each.bias for each in options.logit_bias or ()} or None,
+        "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
+        "repetition_penalty": sampling.repetition_penalty,
     }
     return {name: value for name, value in given.items() if value is not None}
 

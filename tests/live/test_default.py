@@ -2,14 +2,15 @@
 
 import asyncio
 import time
-from typing import Literal
+from typing import Any, Literal
 
 import httpx2 as httpx
 import pytest
-from openai import AsyncOpenAI, OpenAI
+from openai import APIStatusError, AsyncOpenAI, OpenAI
 from pydantic import BaseModel, Field
+from tokenizers import Tokenizer
 
-from tests.conftest import Local
+from tests.conftest import ROOT, Local
 
 pytestmark = [pytest.mark.ray, pytest.mark.vllm, pytest.mark.timeout(300)]
 ASK = [{"role": "user", "content": "What is the capital of France?"}]
@@ -129,6 +130,52 @@ async def test_a_prompt_longer_than_the_model_reads_is_a_400_that_says_so(local:
         response = await client.post(f"{local.url}/v1/chat/completions", json=body, timeout=60)
     assert response.status_code == 400
     assert response.json()["error"]["code"] == "context_length_exceeded"
+
+
+def test_a_local_model_says_how_probable_its_tokens_were_in_every_dialect(client: OpenAI) -> None:
+    chat: Any = {"model": "writer", "messages": ASK, "max_tokens": 12, "logprobs": True, "top_logprobs": 3}
+    greedy: Any = {"temperature": 2, "extra_body": {"top_k": 1, "min_p": 0.1, "repetition_penalty": 1.0}}
+    whole = client.chat.completions.create(**chat, **greedy).choices[0]
+    assert whole.logprobs is not None
+    tokens = whole.logprobs.content or []
+    assert "".join(each.token for each in tokens) == whole.message.content
+    assert all(each.logprob <= 0 and len(each.top_logprobs) == 3 for each in tokens)
+    assert [each.top_logprobs[0].token for each in tokens] == [each.token for each in tokens], "top_k: 1"
+    choices = [
+        choice for chunk in client.chat.completions.create(**chat, stream=True) for choice in chunk.choices
+    ]
+    told = [each.token for choice in choices if choice.logprobs for each in choice.logprobs.content or []]
+    assert "".join(told) == "".join(choice.delta.content or "" for choice in choices)
+
+    response = client.responses.create(
+        model="writer",
+        input="Hi.",
+        max_output_tokens=12,
+        include=["message.output_text.logprobs"],
+        top_logprobs=2,
+    )
+    part: Any = response.output[0].content[0]  # type: ignore[union-attr]
+    assert "".join(each.token for each in part.logprobs) == response.output_text
+    assert {len(each.top_logprobs) for each in part.logprobs} == {2}
+
+    text = client.completions.create(model="writer", prompt="Paris is", max_tokens=8, logprobs=1).choices[0]
+    assert text.logprobs is not None
+    assert "".join(text.logprobs.tokens or []) == text.text
+    assert len(text.logprobs.top_logprobs or []) == len(text.logprobs.token_logprobs or []) == 8
+
+
+def test_a_local_model_completes_tokens_as_it_does_their_text(client: OpenAI) -> None:
+    prompts = ["The capital of France is", "Two and two is"]
+    tokenizer = Tokenizer.from_file(str(ROOT / "models/smollm2-135m/tokenizer.json"))
+    greedy: Any = {"model": "writer", "max_tokens": 8, "temperature": 0}
+    tokens = [tokenizer.encode(prompt).ids for prompt in prompts]
+    of_text, of_tokens = (client.completions.create(prompt=prompt, **greedy) for prompt in (prompts, tokens))
+    of_one = client.completions.create(prompt=tokens[0], **greedy)
+    assert [choice.text for choice in of_tokens.choices] == [choice.text for choice in of_text.choices]
+    assert of_one.choices[0].text == of_text.choices[0].text
+    assert of_tokens.usage.prompt_tokens == of_text.usage.prompt_tokens == sum(map(len, tokens))
+    with pytest.raises(APIStatusError, match="no token of such a number"):
+        client.completions.create(prompt=[10**6], **greedy)
 
 
 async def test_many_at_once_are_batched_and_all_answered(local: Local) -> None:

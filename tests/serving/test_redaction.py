@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from conductor.model.failure import Failure
 from conductor.model.messages import Message
+from conductor.model.operation import TokenLogprob
+from conductor.model.worker import CallResult
 from conductor.run.record import Record
 from conductor.run.task import Task
 from serving.accounts.keys import ApiKey
@@ -88,6 +90,16 @@ def test_a_text_in_pieces_shows_no_secret_and_nothing_else_is_lost(parts: list[s
 def test_personal_data_of_a_known_form_is_taken_out(text: str, redacted: str) -> None:
     assert redact_personal_data(text) == redacted
     assert redact_personal_data(redacted) == redacted
+
+
+def test_of_an_output_of_which_something_was_taken_out_no_token_is_kept() -> None:
+    likely = (TokenLogprob("sk-", -0.1), TokenLogprob("abc", -0.2))
+    kept, cut = (
+        CallResult(text, "a", "m", None, None, None, logprobs=likely)
+        for text in ("sk-abc", "sk-" + "aB3" * 16)
+    )
+    assert map_texts(kept, redact_secrets).logprobs == likely
+    assert map_texts(cut, redact_secrets).logprobs == ()
 
 
 def test_every_text_of_a_record_is_looked_at() -> None:

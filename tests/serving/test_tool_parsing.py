@@ -12,9 +12,9 @@ from vllm.sampling_params import SamplingParams
 
 from conductor.model.messages import Message, Native, Text, ToolCall, ToolResult
 from conductor.model.tools import Tool, ToolChoice, Toolset
-from conductor.model.worker import Call, FinishReason
+from conductor.model.worker import Call, FinishReason, Sampling
 from serving.deployments.tool_parsing import ToolReader
-from serving.workers.vllm import Chunk, ChunkCall, EngineCall, VllmWorker
+from serving.workers.vllm import STOP_NOTE, Chunk, ChunkCall, EngineCall, VllmWorker
 
 MODEL = Path("models/smollm2-135m")
 WEATHER = Tool("weather", "Of a city.", {"type": "object", "properties": {"city": {"type": "string"}}})
@@ -112,6 +112,15 @@ async def test_calls_come_back_as_the_clients_and_their_thoughts_go_back_with_th
         ("tool", weather.id),
         ("tool", sql.id),
     ]
+
+
+async def test_no_stop_sequence_cuts_a_call_that_has_to_be_made():
+    engine = Engine(Chunk("", "", "tool_calls", 5, 0, 9, 1, (ChunkCall("weather", "{}"),)))
+    stops = Sampling(stop=("}", "city"))
+    result = await answer(engine, Call((ASKED,), stops, tools=Toolset((WEATHER,), ToolChoice("required"))))
+    free = await answer(engine, Call((ASKED,), stops, tools=Toolset((WEATHER,))))
+    assert [call.stop for call in engine.calls] == [(), ("}", "city")]
+    assert (result.notes, free.notes) == ((STOP_NOTE,), ())
 
 
 async def test_a_worker_without_a_parser_gets_tools_as_words():

@@ -217,6 +217,7 @@ CLAUDE = {
 }
 CLAUDE_FIELDS = {
     "model", "messages", "max_tokens", "stream", "system", "stop_sequences", "thinking", "output_config", "temperature", "top_p",
+    "top_k",
 }  # fmt: skip
 
 
@@ -287,6 +288,10 @@ def _check_claude_sampling(body: Json, model: ClaudeModel, thinks: bool) -> None
         for field in given:
             if body[field] != 1:
                 raise Refused(f"`{field}` is deprecated for this model.")
+    if "top_k" in body and not model.sampling:
+        raise Refused("`top_k` is deprecated for this model.")
+    if "top_k" in body and thinks:
+        raise Refused("`top_k` must be unset when thinking is enabled or in adaptive mode.")
     if len(given) == 2 and not model.both:
         raise Refused(
             "`temperature` and `top_p` cannot both be specified for this model. Please use only one."
@@ -337,7 +342,7 @@ GEMINI = {
     "gemini-2.0-flash": GeminiModel(default="none"),
 }
 GEMINI_FIELDS = {
-    "temperature", "topP", "maxOutputTokens", "stopSequences", "seed", "responseMimeType", "responseJsonSchema", "thinkingConfig",
+    "temperature", "topP", "topK", "maxOutputTokens", "stopSequences", "seed", "responseMimeType", "responseJsonSchema", "thinkingConfig",
 }  # fmt: skip
 GEMINI_SCHEMA = {
     "$id", "$defs", "$ref", "$anchor", "type", "format", "title", "description", "enum", "items", "prefixItems", "minItems", "maxItems",
@@ -372,6 +377,7 @@ def _gemini(body: Json, name: str) -> Answer:
         ("maxOutputTokens", 1, most + 1),
         ("temperature", 0, 2.0001),
         ("topP", 0, 1.0001),
+        ("topK", 1, 2**31),
     ):
         value = config.get(field)
         if value is not None and not least <= value < above:

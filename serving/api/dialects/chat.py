@@ -34,6 +34,7 @@ class ChatDialect(Dialect):
                 stop=tuple(request.stop or ()),
                 seed=request.seed,
                 options=request.options,
+                **request.samplers,
             ),
             effort=request.reasoning_effort,
             podium=request.podium,

@@ -1,4 +1,4 @@
-"""Log probabilities as OpenAI's chat answers have them."""
+"""Log probabilities as OpenAI's chat answers and responses have them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,8 +10,12 @@ def logprobs_json(tokens: Sequence[TokenLogprob]) -> dict[str, Any] | None:
     """`logprobs` of a choice; null where none are known."""
     if not tokens:
         return None
-    content = [_likely(each) | {"top_logprobs": [*map(_likely, each.top)]} for each in tokens]
-    return {"content": content, "refusal": None}
+    return {"content": content_json(tokens), "refusal": None}
+
+
+def content_json(tokens: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
+    """A line for each token."""
+    return [_likely(each) | {"top_logprobs": [*map(_likely, each.top)]} for each in tokens]
 
 
 def _likely(each: TokenLogprob | Likely) -> dict[str, Any]:

@@ -31,7 +31,23 @@ class WireFields(BaseModel):
         return WireOptions(self.frequency_penalty or None, self.presence_penalty or None, bias or None)
 
 
-class ChatOptionFields(WireFields):
+class SamplerFields(BaseModel):
+    """What vLLM and OpenRouter take beside OpenAI's; of a model that does not, it is left out and noted."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
+
+    top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+
+    @property
+    def samplers(self) -> dict[str, Any]:
+        """Those that were sent, as `Sampling` names them; vLLM's -1 is 0."""
+        top_k = None if self.top_k is None else max(0, self.top_k)
+        return {"top_k": top_k, "min_p": self.min_p, "repetition_penalty": self.repetition_penalty}
+
+
+class ChatOptionFields(WireFields, SamplerFields):
     """Those of a chat."""
 
     n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None

@@ -5,12 +5,13 @@ chunks turned round.
 """
 
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import BeforeValidator, Field, field_validator
 
 from conductor.errors import PodiumError
 from conductor.model.failure import Failure
+from conductor.model.operation import tokens_text
 from conductor.model.worker import Sampling
 from conductor.run.events import (
     AnswerDelta,
@@ -25,10 +26,10 @@ from conductor.run.record import RunRecords
 from conductor.run.run import Run
 from serving.api.dialect import CallId, Dialect
 from serving.api.dialects.chat_errors import chat_error_body
-from serving.api.dialects.chat_options import MOST_CHOICES, NotedFields, TierFields, WireFields
+from serving.api.dialects.chat_options import MOST_CHOICES, NotedFields, SamplerFields, TierFields, WireFields
 from serving.api.dialects.chat_schema import StopSequences, StreamOptions
 from serving.api.dialects.chat_stream import ChatEncoder
-from serving.api.dialects.prompts import Texts, messages
+from serving.api.dialects.prompts import Prompts, messages
 from serving.api.dialects.read_body import read_body
 from serving.api.dialects.text_logprobs import text_logprobs_json
 from serving.api.record_json import model_name, summary, usage
@@ -38,11 +39,11 @@ USUAL_TOKENS = 16
 """OpenAI's default of `max_tokens`."""
 
 
-class CompletionRequest(WireFields, TierFields, NotedFields):
+class CompletionRequest(WireFields, SamplerFields, TierFields, NotedFields):
     """The body of `POST /v1/completions`."""
 
     model: str
-    prompt: Texts
+    prompt: Prompts
     n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
     best_of: int | None = None
     echo: bool | None = None
@@ -78,7 +79,9 @@ class CompletionsDialect(Dialect):
     def parse(self, body: bytes) -> ApiRequest:
         """See `Dialect.parse`."""
         request = read_body(CompletionRequest, body)
-        first, *more = messages(request.prompt)
+        prompts = cast(list[str] | list[list[int]], request.prompt)
+        first, *more = messages([each if isinstance(each, str) else tokens_text(each) for each in prompts])
+        has_tokens = not isinstance(prompts[0], str)
         return ApiRequest(
             model=request.model,
             conversation=(first,),
@@ -88,7 +91,10 @@ class CompletionsDialect(Dialect):
                 top_p=request.top_p,
                 stop=tuple(request.stop or ()),
                 seed=request.seed,
-                options=replace(request.penalties, top_logprobs=request.logprobs),
+                options=replace(
+                    request.penalties, top_logprobs=request.logprobs, token_prompt=has_tokens or None
+                ),
+                **request.samplers,
             ),
             effort=None,
             podium=request.podium,

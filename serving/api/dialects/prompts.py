@@ -1,10 +1,11 @@
-"""One text or several, as `prompt` and `input` have them. Lists of tokens are refused: they are numbers of a
-vocabulary that nobody here knows.
+"""One text or several, as `prompt` and `input` have them. A `prompt` may be numbers of tokens, which nobody here
+understands: they go to a worker as they are. An `input` may not.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, cast
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 
 from conductor.model.messages import Message
 
@@ -30,6 +31,28 @@ Texts = Annotated[
 ]
 
 
-def messages(texts: list[str]) -> tuple[Message, ...]:
+def _sort(value: object) -> str:
+    """Of which sort a prompt is."""
+    first = next(iter(cast(list[object], value)), None) if isinstance(value, list) else None
+    return "tokens" if isinstance(first, int) else "token lists" if isinstance(first, list) else "texts"
+
+
+def _alone(tokens: list[int]) -> list[list[int]]:
+    return [tokens]
+
+
+Token = Annotated[int, Field(strict=True, ge=0, lt=2**31)]
+Tokens = Annotated[list[Token], Field(min_length=1, fail_fast=True)]
+TokenLists = Annotated[list[Tokens], Field(min_length=1, max_length=MOST_INPUTS, fail_fast=True)]
+Prompts = Annotated[
+    Annotated[Texts, Tag("texts")]
+    | Annotated[Tokens, AfterValidator(_alone), Tag("tokens")]
+    | Annotated[TokenLists, Tag("token lists")],
+    Discriminator(_sort),
+]
+"""Each a text or the numbers of its tokens; all of one sort."""
+
+
+def messages(texts: Sequence[str]) -> tuple[Message, ...]:
     """A message for each."""
     return tuple(Message.of("user", text) for text in texts)

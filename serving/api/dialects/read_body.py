@@ -29,7 +29,7 @@ def read_body(kind: type[Body], body: bytes, remedy: Remedy = give_no_remedy) ->
     except ValidationError as exc:
         faults = exc.errors(include_url=False, include_context=False)
         if faults[0]["type"] == "json_invalid":
-            raise BadTask(f"The body is not JSON: {faults[0]['msg']}.", param="body") from exc
+            raise BadTask(_not_json(faults[0]["msg"]), param="body") from exc
         param, fault = innermost(faults, from_json(body))
         param = param or "body"
         said = (
@@ -38,6 +38,13 @@ def read_body(kind: type[Body], body: bytes, remedy: Remedy = give_no_remedy) ->
             else fault["msg"].removeprefix("Value error, ")
         )
         raise BadTask(f"{param}: {said}.{remedy(param, fault['input'])}", param=param) from exc
+
+
+def _not_json(said: str) -> str:
+    """What is wrong with a body that cannot be parsed, in the parser's words."""
+    if "recursion limit" in said:
+        return "The body is nested too deeply: more than 200 arrays and objects inside each other, a schema's included."
+    return f"The body is not JSON: {said}."
 
 
 def innermost(faults: list[ErrorDetails], body: object) -> tuple[str, ErrorDetails]:

@@ -6,6 +6,8 @@ import openai
 import pytest
 
 from tests.serving.api.served import ASK, PRICE, Json, scripted, served, team
+from tests.wires.anthropic import AnthropicWire
+from tests.wires.server import serving
 
 TURNS = scripted("a", "first word", "second word", "third word", price=PRICE)
 POOL = team(workers=[TURNS, scripted("b"), scripted("c")])
@@ -112,7 +114,13 @@ async def test_each_prompt_of_a_list_has_its_choices_in_order() -> None:
     [
         ({"model": "mini"}, "model"),
         ({"prompt": ""}, "prompt[0]"),
-        ({"prompt": [1, 2]}, "prompt"),
+        ({"prompt": [1, "two"]}, "prompt[1]"),
+        ({"prompt": [1, True]}, "prompt[1]"),
+        ({"prompt": [[1], [-2]]}, "prompt[1][0]"),
+        ({"prompt": [[1], "two"]}, "prompt[1]"),
+        ({"prompt": [[]]}, "prompt[0]"),
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [[1]] * 129}, "prompt"),
         ({"prompt": ["a"] * 129}, "prompt"),
         ({"echo": True}, "echo"),
         ({"suffix": "x"}, "suffix"),
@@ -140,6 +148,34 @@ async def test_options_reach_the_worker_and_the_neutral_ones_are_none() -> None:
     assert asked.top_logprobs == 2
     assert neutral.asked == ()
     assert "left_out" not in record
+
+
+async def test_samplers_of_every_dialect_reach_the_worker_and_are_noted_where_it_takes_none() -> None:
+    claude = {"name": "claude", "kind": "anthropic", "model": "claude-sonnet-5", "api_key_env": "K"}
+    wanted: Json = {"top_k": 5, "min_p": 0.5, "repetition_penalty": 1.5}
+    async with served(POOL) as api, api.sdk as sdk:
+        ask: Any = {"model": "a", "extra_body": wanted}
+        await sdk.chat.completions.create(messages=ASK["messages"], **ask)
+        await sdk.completions.create(prompt="Once", **ask)
+        await sdk.responses.create(input="Once", **ask)
+        await api.http.post("/v1/messages", json=ASK | {"model": "a", "max_tokens": 9, "top_k": 5})
+        await api.ok({"model": "a", "top_k": -1, "min_p": None})
+        asked = [call.sampling for call in api.worker("a").calls]
+        for field, value in (("top_k", -2), ("min_p", 2), ("repetition_penalty", 0)):
+            answer = await api.post({"model": "a", field: value})
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
+    assert [(each.top_k, each.min_p, each.repetition_penalty) for each in asked] == [
+        (5, 0.5, 1.5), (5, 0.5, 1.5), (5, 0.5, 1.5), (5, None, None), (0, None, None),
+    ]  # fmt: skip
+    async with serving(AnthropicWire()) as server:
+        own = claude | {"base_url": server.url, "price": PRICE}
+        async with served(
+            team(workers=[own], conductor=None, models={}, workflows={}), environ={"K": "k"}
+        ) as api:
+            await api.ok({"model": "claude", **wanted})
+            record = await api.newest()
+    notes = record["steps"][0]["notes"]
+    assert [note.split()[0] for note in notes] == ["top_k", "min_p", "repetition_penalty"]
 
 
 async def test_logprobs_come_whole_and_streamed_in_the_sdks_types() -> None:

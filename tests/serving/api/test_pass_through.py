@@ -63,16 +63,51 @@ async def test_text_is_completed_through_the_wire_with_its_log_probabilities() -
 
 
 @pytest.mark.parametrize("stream", [False, True])
+async def test_tokens_go_through_the_wire_as_they_are_one_prompt_or_several(stream: bool) -> None:
+    async with chain() as (front, behind), front.sdk as sdk:
+        texts = ["", "", ""]
+        for prompt in ([1, 22, 333], [[4, 5], [6]]):
+            answer: Any = await sdk.completions.create(model="text", prompt=prompt, stream=stream)
+            for chunk in [each async for each in answer] if stream else [answer]:
+                for choice in chunk.choices:
+                    texts[choice.index + (prompt[0] != 1)] += choice.text
+        asked = behind.worker("text").calls
+    assert texts == ["then [1,22,333]", "then [4,5]", "then [6]"]
+    assert all(call.sampling.options.token_prompt for call in asked)
+
+
+async def test_tokens_are_refused_by_name_where_the_worker_takes_none_and_nobody_else_is_asked() -> None:
+    def worker(name: str, **more: Any) -> Json:
+        return upstream(
+            name, "m", "http://127.0.0.1:9", "chat", "text_completion", retry={"attempts": 1}, **more
+        )
+
+    workers = [worker("new", api="responses"), worker("away", fallbacks=["b"]), scripted("b")]
+    async with served(team(workers=workers, workflows={})) as api:
+        ask = [
+            await api.http.post("/v1/completions", json={"model": model, "prompt": prompt})
+            for model, prompt in (("new", [1]), ("away", [1]), ("away", "one"))
+        ]
+    error = ask[0].json()["error"]
+    assert (ask[0].status_code, error["param"]) == (400, "prompt")
+    assert "'new' does not take tokens" in error["message"]
+    assert [answer.status_code for answer in ask[1:]] == [502, 200]
+
+
+@pytest.mark.parametrize("stream", [False, True])
 async def test_options_of_a_chat_go_through_the_wire(stream: bool) -> None:
     async with chain() as (front, behind):
         body: Json = {
             "model": "text", "frequency_penalty": 1, "presence_penalty": -1, "logit_bias": {"5": 9}, "logprobs": True, "top_logprobs": 2,
+            "top_k": 7, "min_p": 0.25, "repetition_penalty": 1.5,
         }  # fmt: skip
         answer = await front.post(body | {"stream": stream})
         [call] = behind.worker("text").calls
     options = call.sampling.options
     assert (options.frequency_penalty, options.presence_penalty, options.top_logprobs) == (1, -1, 2)
     assert [(each.token, each.bias) for each in options.logit_bias or ()] == [("5", 9)]
+    own = call.sampling
+    assert (own.top_k, own.min_p, own.repetition_penalty) == (7, 0.25, 1.5)
     assert '"logprob":0.0' in answer.text
 
 

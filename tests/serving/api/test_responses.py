@@ -4,10 +4,10 @@ from typing import Any
 
 import openai
 import pytest
-from openai.types.responses import response_create_params
+from openai.types.responses import ResponseOutputText, response_create_params
 from pydantic import BaseModel
 
-from serving.api.dialects.responses.schema import WITHOUT_EFFECT, ResponsesRequest
+from serving.api.dialects.responses.schema import LOGPROBS, WITHOUT_EFFECT, ResponsesRequest
 from tests.serving.api.served import Json, Served, scripted, served, team
 from tests.serving.api.tool_caller import tool_caller
 
@@ -121,8 +121,7 @@ REFUSED: dict[str, tuple[Json, str]] = {
     "a conversation beside a response": ({"conversation": "conv_1", "previous_response_id": "resp_1"}, "conversation"),
     "a conversation that is none": ({"conversation": 3}, "conversation"),
     "a prompt": ({"prompt": {"id": "pmpt_1"}}, "prompt"),
-    "logprobs": ({"top_logprobs": 3}, "top_logprobs"),
-    "logprobs by include": ({"include": ["message.output_text.logprobs"]}, "include"),
+    "too many logprobs": ({"top_logprobs": 21}, "top_logprobs"),
     "background without store": ({"background": True, "store": False}, "background"),
     "a hosted tool that must be called": ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tools[0]"),
     "a hosted tool by name": ({"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}, "tool_choice.type"),
@@ -187,6 +186,44 @@ async def test_the_sdk_parses_an_answer_that_holds_to_its_schema() -> None:
     assert answer.text is not None
     assert answer.text.format is not None
     assert answer.text.format.type == "json_schema"
+
+
+@pytest.mark.parametrize(
+    "asked", [{"include": [LOGPROBS]}, {"include": [LOGPROBS], "top_logprobs": 2}, {"top_logprobs": 2}]
+)
+async def test_logprobs_come_whole_streamed_and_later_in_the_sdks_types(asked: Json) -> None:
+    async with served(team(workers=[scripted("a", "first word")], workflows={})) as api, api.sdk as sdk:
+        whole = await sdk.responses.create(model="a", input="Say.", **asked)
+        again = await sdk.responses.retrieve(whole.id)
+        stream = [
+            event async for event in await sdk.responses.create(model="a", input="Say.", stream=True, **asked)
+        ]
+        call = api.worker("a").calls[0]
+    assert call.sampling.options.top_logprobs == asked.get("top_logprobs", 0)
+    assert whole.top_logprobs == asked.get("top_logprobs", 0)
+    parts: list[Any] = [answer.output[0].content[0] for answer in (whole, again, stream[-1].response)]  # type: ignore[union-attr]
+    for part in parts:
+        assert isinstance(part, ResponseOutputText)
+        lines = ResponseOutputText.model_validate(part.model_dump()).logprobs or []
+        assert [(each.token, each.bytes, each.logprob) for each in lines] == [
+            ("first", list(b"first"), 0.0), (" word", list(b" word"), 0.0),
+        ]  # fmt: skip
+    told = [
+        each.token
+        for event in stream
+        if event.type == "response.output_text.delta"
+        for each in event.logprobs
+    ]
+    [done] = [event for event in stream if event.type == "response.output_text.done"]
+    assert told == [each.token for each in done.logprobs] == ["first", " word"]
+
+
+async def test_where_the_worker_gives_none_the_field_that_asks_for_logprobs_is_named() -> None:
+    claude = {"name": "a", "kind": "anthropic", "model": "claude-sonnet-5", "api_key_env": "K"}
+    async with served(team(workers=[claude, scripted("b"), scripted("c")]), environ={"K": "k"}) as api:
+        assert (await refused(api, model="a", include=[LOGPROBS]))["param"] == "include"
+        assert (await refused(api, model="a", top_logprobs=1))["param"] == "top_logprobs"
+        assert (await refused(api, model="a", presence_penalty=1))["param"] == "presence_penalty"
 
 
 async def test_an_answer_that_was_cut_is_incomplete() -> None:

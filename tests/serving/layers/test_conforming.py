@@ -14,10 +14,10 @@ from conductor.model.messages import Message, Native, Text, ToolCall, ToolResult
 from conductor.model.pool_member import PoolMember
 from conductor.model.tools import Tool, Toolset
 from conductor.model.usage import Price, Usage
-from conductor.model.worker import Call, CallResult, Delta, FinishReason, open_reply
+from conductor.model.worker import Call, CallResult, Delta, FinishReason, Sampling, open_reply
 from conductor.run.call import open_call
 from conductor.run.ledger import Budget, BudgetLedger
-from serving.layers.conforming import FENCE_NOTE, Conforming
+from serving.layers.conforming import FENCE_NOTE, STOP_NOTE, Conforming
 from serving.schemas import vllm
 from serving.schemas.translation import translate_to_words
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
@@ -30,13 +30,17 @@ PRICE = Price(Decimal(1), Decimal(2))
 
 @asynccontextmanager
 async def asked(
-    *replies: Any, wanted: AnswerFormat = WANTED, ledger: BudgetLedger | None = None, **settings: Any
+    *replies: Any,
+    wanted: AnswerFormat = WANTED,
+    ledger: BudgetLedger | None = None,
+    sampling: Sampling = Sampling(),  # noqa: B008
+    **settings: Any,
 ) -> AsyncIterator[tuple[ScriptedWorker, Any]]:
     script = ScriptedWorker("w", replies, price=PRICE, **settings)
     member = PoolMember(
         "w", Conforming(script, translate_to_words), price=PRICE, worst_price=PRICE, max_output_tokens=100
     )
-    call = Call((Message.of("user", "How many?"),), answer_format=wanted)
+    call = Call((Message.of("user", "How many?"),), answer_format=wanted, sampling=sampling)
     async with open_call(member, call, ledger or BudgetLedger()) as reply:
         yield script, reply
     assert script.open_calls == 0
@@ -80,6 +84,11 @@ async def test_a_wrong_answer_is_repaired_once_and_both_calls_are_paid():
     both = sum(PRICE.most(Usage(script_tokens(script, n), 2)) for n in (0, 1))
     assert ledger.spent_usd == both
     assert not ledger.holds
+
+
+async def test_no_stop_sequence_cuts_an_answer_that_has_to_hold_to_its_schema():
+    script, result, _ = await ask(ScriptedReply(RIGHT), sampling=Sampling(stop=('"', "}")))
+    assert (result.output, result.notes, script.calls[0].sampling.stop) == (RIGHT, (STOP_NOTE,), ())
 
 
 async def test_two_wrong_answers_are_an_error_that_nobody_asks_again_for():

@@ -20,7 +20,8 @@ from serving.layers import stop_sequences
 from serving.layers.fitting import Fitting, fit
 from serving.layers.stop_sequences import UNREAD, cut_at
 from serving.settings.accepts import LEVELS, Accepts
-from serving.settings.known_models import accepts_by_name
+from serving.settings.known_models import accepts_by_name, accepts_of
+from serving.settings.settings import parse
 from serving.workers.account import Account
 from serving.workers.anthropic import AnthropicWorker
 from serving.workers.gemini import GeminiWorker
@@ -50,6 +51,8 @@ NASTY = [
     Call((USER,), Sampling(max_output_tokens=12_000, temperature=None, top_p=0.5, stop=("\n",), seed=7)),
     Call((USER,), Sampling(max_output_tokens=12_000, temperature=1.0, top_p=1.0)),
     Call((USER,), Sampling(max_output_tokens=2000, temperature=0.3, top_p=0.3)),
+    Call((USER,), Sampling(max_output_tokens=12_000, top_k=20, min_p=0.1, repetition_penalty=1.1)),
+    Call((USER,), Sampling(max_output_tokens=12_000, top_k=0, min_p=0.0, repetition_penalty=1.0)),
     Call(
         (USER,),
         Sampling(max_output_tokens=12_000, temperature=0.0),
@@ -110,6 +113,42 @@ async def test_what_a_model_accepts_is_sent(kind: str, model: str, kept: dict[st
     assert sent == kept
 
 
+@pytest.mark.parametrize(
+    ("kind", "model", "sent", "left_out"),
+    [
+        ("openai", "gpt-4o", {}, ["top_k", "min_p", "repetition_penalty"]),
+        ("anthropic", "claude-haiku-4-5", {"top_k": 20}, ["min_p", "repetition_penalty"]),
+        ("anthropic", "claude-sonnet-5-5", {}, ["top_k", "min_p", "repetition_penalty"]),
+        ("gemini", "gemini-2.5-flash", {"topK": 20}, ["min_p", "repetition_penalty"]),
+    ],
+)
+async def test_samplers_go_to_models_that_take_them_and_are_noted_on_others(
+    kind: str, model: str, sent: dict[str, Any], left_out: list[str]
+):
+    call = Call((USER,), Sampling(max_output_tokens=9000, top_k=20, min_p=0.1, repetition_penalty=1.1))
+    async with fitted(kind, model) as (worker, server), worker.open(call) as reply:
+        [_ async for _ in reply]
+    body = server.body | server.body.get("generationConfig", {})
+    names = ("top_k", "topK", "min_p", "repetition_penalty")
+    assert {name: body[name] for name in names if name in body} == sent
+    assert [note.split()[0] for note in reply.notes] == left_out
+
+
+@pytest.mark.parametrize(
+    ("worker", "samplers"),
+    [
+        ({"model": "my-model"}, ()),
+        ({"model": "my-model", "base_url": "https://eu.api.openai.com/v1"}, ()),
+        ({"model": "my-model", "base_url": "http://127.0.0.1:1/v1"}, Accepts().samplers),
+        ({"model": "my-model", "accepts": {"samplers": ["top_k"]}}, ("top_k",)),
+        ({"model": "openai/gpt-4o", "base_url": "https://openrouter.ai/api/v1"}, ()),
+    ],
+)
+def test_openais_own_models_take_no_samplers(worker: dict[str, Any], samplers: tuple[str, ...]):
+    own: Any = parse({"workers": [{"name": "w", "kind": "openai", "api_key_env": "K"} | worker]}).workers[0]
+    assert accepts_of(own).samplers == samplers
+
+
 def test_an_unknown_model_is_sent_everything_and_nothing_is_noted():
     call = Call(
         (USER,),
@@ -120,6 +159,9 @@ def test_an_unknown_model_is_sent_everything_and_nothing_is_noted():
             stop=tuple("abcdefgh"),
             seed=2**62,
             effort="xhigh",
+            top_k=7,
+            min_p=0.5,
+            repetition_penalty=2,
         ),
         grammar=grammar("steps", 2, 2),
     )
@@ -168,7 +210,8 @@ def test_every_change_is_a_sentence_that_names_parameter_and_model():
 
 
 def test_what_says_no_more_than_the_default_goes_without_a_note():
-    call = Call((USER,), Sampling(temperature=1.0, top_p=1.0))
+    call = Call((USER,), Sampling(temperature=1.0, top_p=1.0, top_k=0, min_p=0, repetition_penalty=1))
+    assert fit(call, Accepts(samplers=()), "m")[1] == ()
     assert fit(call, Accepts(sampling="never"), "m")[1] == ()
     assert fit(call, Accepts(temperature_with_top_p=False), "m")[1] == ()
 

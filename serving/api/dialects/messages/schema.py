@@ -8,7 +8,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from conductor.errors import BadTask
 from conductor.model.answer_format import AnswerFormat
 from serving.api.answer_format import read_schema
 from serving.api.dialects.chat_schema import MOST_PARTS, MOST_STOP_CHARS
@@ -111,7 +110,7 @@ class MessagesRequest(Prompt):
     ) = None
     temperature: float | None = Field(default=None, ge=0, le=1)
     top_p: float | None = Field(default=None, gt=0, le=1)
-    top_k: int | None = None
+    top_k: int | None = Field(default=None, ge=0, lt=2**31)
     podium: Annotated[Podium, BeforeValidator(_or_empty)] = Field(default_factory=Podium)
 
     @property
@@ -129,10 +128,7 @@ def read(body: bytes) -> MessagesRequest:
     Raises:
         BadTask: naming the field, in the caller's spelling, and what it may be.
     """
-    request = read_body(MessagesRequest, body, _remedy)
-    if request.top_k is not None:
-        raise BadTask("top_k is not served, and would change the answer. Leave it out.", param="top_k")
-    return request
+    return read_body(MessagesRequest, body, _remedy)
 
 
 def read_prompt(body: bytes) -> Prompt:
@@ -141,6 +137,8 @@ def read_prompt(body: bytes) -> Prompt:
 
 
 def _remedy(param: str, given: object) -> str:
+    if given == "function" and param.startswith("tools["):
+        return ' A tool of Messages is {"name": "...", "input_schema": {...}}.'
     return {
         "messages": ' Send at least one message, such as {"role": "user", "content": "..."}.',
         "model": " GET /v1/models lists the names.",

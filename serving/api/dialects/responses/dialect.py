@@ -41,6 +41,7 @@ class ResponsesDialect(Dialect):
     """See `Dialect`."""
 
     turns_field, format_field = "input", "text.format"
+    joins = True
     tells_again = True
 
     def parse(self, body: bytes) -> ApiRequest:
@@ -56,8 +57,13 @@ class ResponsesDialect(Dialect):
             model=sent.model,
             conversation=(*_instructions(sent), *transcript.messages),
             sampling=Sampling(
-                max_output_tokens=sent.max_output_tokens, temperature=sent.temperature, top_p=sent.top_p
+                max_output_tokens=sent.max_output_tokens,
+                temperature=sent.temperature,
+                top_p=sent.top_p,
+                options=sent.options,
+                **sent.samplers,
             ),
+            logprobs_field="top_logprobs" if sent.top_logprobs else "include",
             effort=sent.reasoning.effort,
             podium=_podium(sent),
             stream=bool(sent.stream),

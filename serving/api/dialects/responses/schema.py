@@ -8,12 +8,14 @@ from typing import Annotated, Any, Literal, TypeVar, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from conductor.errors import BadTask
+from conductor.model.operation import WireOptions
+from serving.api.dialects.chat_options import Penalty, SamplerFields
 from serving.api.dialects.chat_schema import MOST_PARTS
 from serving.api.dialects.read_body import innermost
 from serving.api.request import MOST, Effort, Podium
 
 Json = dict[str, Any]
-UNSERVED = ("prompt", "moderation", "top_logprobs", "frequency_penalty", "presence_penalty")
+UNSERVED = ("prompt", "moderation")
 """They would change the answer, unless they are empty."""
 WITHOUT_EFFECT = {
     "access_programs",
@@ -86,7 +88,7 @@ class Referred(Ignoring):
     ] = None
 
 
-class ResponsesRequest(Referred):
+class ResponsesRequest(Referred, SamplerFields):
     """The body of `POST /v1/responses`."""
 
     model: str
@@ -112,9 +114,9 @@ class ResponsesRequest(Referred):
     podium: Annotated[Podium, BeforeValidator(_or_empty)] = Field(default_factory=Podium)
     prompt: Any = None
     moderation: Any = None
-    top_logprobs: Any = None
-    frequency_penalty: Any = None
-    presence_penalty: Any = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
 
     @property
     def stores(self) -> bool:
@@ -125,6 +127,16 @@ class ResponsesRequest(Referred):
     def shows_encrypted(self) -> bool:
         """Whether reasoning items are to have `encrypted_content`."""
         return "reasoning.encrypted_content" in (self.include or ())
+
+    @property
+    def options(self) -> WireOptions:
+        """Those that ask for something."""
+        wants_logprobs = LOGPROBS in (self.include or ()) or self.top_logprobs
+        return WireOptions(
+            self.frequency_penalty or None,
+            self.presence_penalty or None,
+            top_logprobs=(self.top_logprobs or 0) if wants_logprobs else None,
+        )
 
 
 Kind = TypeVar("Kind", bound=BaseModel)
@@ -161,7 +173,5 @@ def check_served(request: ResponsesRequest) -> None:
     for name in UNSERVED:
         if getattr(request, name):
             raise BadTask(f"{name} is not served yet, and would change the answer. Leave it out.", param=name)
-    if LOGPROBS in (request.include or ()):
-        raise BadTask(f"include: {LOGPROBS!r} is not served yet. Leave it out.", param="include")
     if request.background and not request.stores:
         raise BadTask("background: a response in the background is stored. Leave out store=false.", param="background")  # fmt: skip

@@ -57,10 +57,10 @@ class ResponsesEncoder:
     def encode(self, event: Event) -> bytes:
         """See `Encoder.encode`."""
         match event:
-            case AnswerDelta(text=text, reasoning=reasoning):
+            case AnswerDelta(text=text, reasoning=reasoning, logprobs=logprobs):
                 self._is_answering = True
                 thought = self._writer.think(reasoning) if reasoning else b""
-                return thought + (self._writer.say(text) if text else b"")
+                return thought + (self._writer.say(text, logprobs) if text else b"")
             case RunFinished(finish=finish):
                 return self._finish("incomplete" if finish in INCOMPLETE else "completed")
             case RunSuspended(calls=calls):
@@ -120,7 +120,7 @@ def show(records: RunRecords, echo: Any, tools: Toolset, podium: Podium, call_id
     status = status_of(record)
     said = record.segments[-1].text if record.status == "waiting" else record.answer
     if said or record.status == "finished":
-        writer.say(said)
+        writer.say(said, record.answering.logprobs if record.answering else ())
         writer.close("final_answer" if record.status == "finished" else "commentary", _item_status(status))
     writer.close()
     for pending in record.pending:

@@ -5,8 +5,11 @@ place in the output is its number.
 """
 
 import base64
+from collections.abc import Sequence
 from typing import Any, Literal
 
+from conductor.model.operation import TokenLogprob
+from serving.api.dialects.chat_logprobs import content_json
 from serving.api.dialects.responses.ids import item_id
 from serving.api.encode import dumps
 
@@ -33,6 +36,7 @@ class ResponseWriter:
         self._seq = -1
         self._open: Json | None = None
         self._texts: list[str] = []
+        self._likely: list[TokenLogprob] = []
 
     def event(self, kind: str, **fields: Any) -> bytes:
         """One event: its number is one more than the one before has."""
@@ -53,11 +57,13 @@ class ResponseWriter:
         self._texts.append(text)
         return begin + self._in_item("reasoning_summary_text.delta", summary_index=0, delta=text)
 
-    def say(self, text: str) -> bytes:
-        """More of the answer."""
+    def say(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> bytes:
+        """More of the answer, and how probable its tokens were, where that is known."""
         begin = self._begin("message")
         self._texts.append(text)
-        return begin + self._in_item("output_text.delta", content_index=0, delta=text, logprobs=[])
+        self._likely += logprobs
+        likely = content_json(logprobs)
+        return begin + self._in_item("output_text.delta", content_index=0, delta=text, logprobs=likely)
 
     def call(self, item: Json) -> bytes:
         """A call of a tool, whole, which has no id yet."""
@@ -83,10 +89,10 @@ class ResponseWriter:
         text = "".join(self._texts)
         if self._open["type"] == "reasoning":
             return self._close_reasoning(text, status)
-        part = output_text(text)
+        part = output_text(text, self._likely)
         item = self._open | {"status": status, "content": [part], "phase": phase}
         return (
-            self._in_item("output_text.done", content_index=0, text=text, logprobs=[])
+            self._in_item("output_text.done", content_index=0, text=text, logprobs=part["logprobs"])
             + self._in_item("content_part.done", content_index=0, part=part)
             + self._end(item)
         )
@@ -122,7 +128,7 @@ class ResponseWriter:
                 "content": [],
             }
             place, opening = {"content_index": 0, "part": output_text("")}, "content_part.added"
-        self._open, self._texts = item, []
+        self._open, self._texts, self._likely = item, [], []
         return before + self._item_event("added", item) + self._in_item(opening, **place)
 
     def _end(self, item: Json) -> bytes:
@@ -143,6 +149,6 @@ class ResponseWriter:
         return item_id(prefix, self._id, len(self.output))
 
 
-def output_text(text: str) -> Json:
+def output_text(text: str, logprobs: Sequence[TokenLogprob] = ()) -> Json:
     """A message's part."""
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": content_json(logprobs)}
