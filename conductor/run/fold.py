@@ -112,6 +112,7 @@ def _plan_after(record: Record, plan: PlanRecord, event: PlanEvent) -> PlanRecor
                 event.at_s,
                 needs=step.needs,
                 tools=step.tools,
+                on_failure=step.on_failure,
             )
             return replace(plan, steps=(*plan.steps, written))
         case _:

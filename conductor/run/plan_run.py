@@ -20,7 +20,7 @@ from conductor.model.worker import Call, CallResult, Delta, Reply
 from conductor.plan.attachments import fit, left_out
 from conductor.plan.marks import EchoFilter
 from conductor.plan.plan import Plan, Step
-from conductor.plan.prompts import OUTPUT, WorkerPrompt, work
+from conductor.plan.prompts import OUTPUT, WorkerPrompt, describe_failure, work
 from conductor.plan.tool_text import with_tools_as_text
 from conductor.run.call import open_call
 from conductor.run.continuing import Shown, may_continue, may_restart
@@ -118,9 +118,9 @@ class PlanRun:
             return last.result()
         needed = [self._tasks[index] for index in sorted(plan.reachable)]
         await asyncio.wait(needed)
-        for task in needed:
-            if not isinstance(task.exception(), StepsWait):
-                task.result()
+        for index in sorted(plan.reachable):
+            if not isinstance(self._tasks[index].exception(), StepsWait):
+                self._output(index)
         raise StepsWait
 
     def _record_of(self, index: int) -> StepRecord | None:
@@ -330,14 +330,32 @@ class PlanRun:
         """What `step` reads. Waiting for a task, unlike awaiting it, does not cancel it with us.
 
         Raises:
-            PodiumError: of the step that failed, which it names; the others are not waited for.
+            PodiumError: of the step that failed and is not skipped, which it names; the others are not waited for.
         """
-        reads = {read: self._tasks[read] for read in step.access}
-        if reads:
-            done, _ = await asyncio.wait(reads.values(), return_when=asyncio.FIRST_EXCEPTION)
+        needed = [self._tasks[read] for read in step.access if not self._may_skip(read)]
+        if needed:
+            done, _ = await asyncio.wait(needed, return_when=asyncio.FIRST_EXCEPTION)
             for task in done:
                 task.result()
-        return {read: task.result().output for read, task in reads.items()}
+        if step.access:
+            await asyncio.wait([self._tasks[read] for read in step.access])
+        return {read: self._output(read) for read in step.access}
+
+    def _may_skip(self, index: int) -> bool:
+        return (self._steps[index].on_failure or self._context.task.on_step_failure) == "skip"
+
+    def _output(self, index: int) -> str:
+        """What readers of a step that has ended see.
+
+        Raises:
+            PodiumError: it failed and is not skipped.
+        """
+        try:
+            return self._tasks[index].result().output
+        except WorkerError as exc:
+            if not self._may_skip(index):
+                raise
+            return describe_failure(exc)
 
     async def _call(self, index: int, step: Step, prompt: tuple[Message, ...]) -> Call:
         """A step's call, with what the user asked of the answer.

@@ -19,11 +19,11 @@ from serving.layers.seam import NotContinued, Seam, drop_blanks
 
 GO_ON = """\
 Your answer above was cut off by a fault of the network, and its reader has it up to its last character. Finish it. \
-Begin with its last words once more, exactly as they stand below, and go straight on from there in the same sentence, \
-in the same form, as if nothing had happened. Repeat nothing else, and say nothing of the fault. The last words:
+Begin with the mark and its last words exactly as they stand below, and go straight on from there in the same \
+sentence, in the same form, as if nothing had happened. Repeat nothing else, and say nothing of the fault. Begin with:
 
-{anchor}"""
-SEAM_NOTE = "It was asked to go on, and began with the last words that were there; they were removed."
+{beginning}"""
+SEAM_NOTE = "It was asked to go on, and repeated the last words that were there; they were removed."
 
 
 class Continuing:
@@ -87,7 +87,7 @@ class Continuing:
         seam = Seam(call.prefix)
         turns = (
             Message.of("assistant", call.prefix),
-            Message.of("user", GO_ON.format(anchor=seam.anchor)),
+            Message.of("user", GO_ON.format(beginning=seam.beginning)),
         )
         asked = replace(call, messages=(*call.messages, *turns), prefix="")
         reply = await opened.enter_async_context(self._worker.open(asked))

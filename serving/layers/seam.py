@@ -1,14 +1,19 @@
 """Where an answer goes on that another call began: nothing of it twice, nothing missing, nothing else instead.
 
 A model that is asked to go on drops blanks, begins its sentence again, or answers from the start, and at a seam
-without overlap nobody can tell `four` from ` four`. So it is asked to begin with the last words that are there, its
-anchor: where these come exactly, what follows them is the rest. Knows texts; does not know who says them.
+without overlap nobody can tell `four` from ` four`. So it is asked to begin with a mark and with the last words that are
+there, the anchor: where these come exactly, what follows them is the rest. The mark says that they are a repetition, and
+not the next of two equal lines. Knows texts; does not know who says them.
 """
+
+MARK = "[continued]"
 
 LEAST_CHARS = 24
 """Of an anchor: about four words."""
 MOST_CHARS = 240
 """It grows to this where its words occur before, so that it is found in one place only."""
+WHOLE_CHARS = 80
+"""Of an answer that comes whole once more, without a mark: a shorter one may be the next of equal words."""
 WORD_CHARS = 40
 """A longer word is cut: some scripts have no blanks."""
 
@@ -39,7 +44,7 @@ def _word_begin(text: str, at: int) -> int:
 
 
 class Seam:
-    """Takes what a model says, which begins with the end of `prefix`, and gives what is new in it.
+    """Takes what a model says that is asked to go on with `prefix`, and gives what is new in it.
 
     Args:
         prefix: what is there; not blank.
@@ -50,6 +55,11 @@ class Seam:
         self._blanks = prefix[len(self._whole) :]
         self.anchor = anchor_of(prefix)
         self._held = ""
+
+    @property
+    def beginning(self) -> str:
+        """What it is to begin with."""
+        return f"{MARK} {self.anchor}"
 
     def feed(self, text: str, *, is_last: bool = False) -> str | None:
         """What is new by now; None: not known yet. Not to be called again once it is.
@@ -63,11 +73,26 @@ class Seam:
         """
         self._held += text
         said = self._held.lstrip()
+        if MARK.startswith(said[: len(MARK)]):
+            if len(said) <= len(MARK) and not is_last:
+                return None
+            return self._after_mark(said[len(MARK) :].lstrip(), is_last=is_last)
+        if len(self._whole) < WHOLE_CHARS or not said.startswith(self._whole[: len(said)]):
+            raise NotContinued("It begins with other words than it was asked to.")
+        if len(said) < len(self._whole):
+            return self._wait(is_last=is_last)
+        return self._after_blanks(said[len(self._whole) :], is_last=is_last)
+
+    def _wait(self, *, is_last: bool) -> None:
+        if is_last:
+            raise NotContinued("It ends before the last words that were there.")
+
+    def _after_mark(self, said: str, *, is_last: bool) -> str | None:
         at = said.find(self.anchor)
         if at < 0:
-            if is_last or said not in self._prefix:
+            if said not in self._prefix:
                 raise NotContinued("It does not begin with the last words that were there.")
-            return None
+            return self._wait(is_last=is_last)
         end = at + len(self.anchor)
         if not self._whole.endswith(said[:end]):
             raise NotContinued("Something else stands before the last words that were there.")

@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from conductor.plan.grammars import SUBTASK_CHARS
+from conductor.plan.plan import OnFailure
 from conductor.run.plan_writer import PLAN_TIMEOUT_S, PLAN_TOKENS
 from serving.settings.workers import Frozen, Scaling
 
@@ -60,6 +61,9 @@ class ModelSettings(Frozen):
     """The workers that its plans may use. null: the whole pool."""
     deadline_s: float | None = Field(default=None, gt=0)
     """Time limit of a request. null: `limits.default_deadline_s`."""
+    on_step_failure: OnFailure = "fail"
+    """Where a step fails that others read, its fallbacks too: `fail` ends the run, `skip` lets it go on and tells those who
+    read the step. The answering step is never skipped."""
     max_cost_usd: Decimal | None = Field(default=None, gt=0)
     """Cost limit of a request, reserved before each call. null: none."""
     max_tokens: int | None = Field(default=None, gt=0)
@@ -77,6 +81,8 @@ class StepSettings(Frozen):
     """The earlier steps whose outputs it reads, counted from 0; or `all` of them."""
     tools: bool = True
     """Whether it may call the tools of the request."""
+    on_failure: OnFailure | None = None
+    """What follows where it fails: `fail` or `skip`; null: what the request's `podium.on_step_failure` says."""
 
 
 class PromptSettings(Frozen):

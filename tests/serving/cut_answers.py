@@ -15,7 +15,7 @@ from serving.workers.vllm import Chunk, EngineCall
 from tests.wires.server import PIECE, Answer, Request, tokens
 
 Json = dict[str, Any]
-ANCHOR = re.compile(r"The last words:\n\n(.*)\Z", re.DOTALL)
+BEGINNING = re.compile(r"Begin with:\n\n(.*)\Z", re.DOTALL)
 CASE = re.compile(r"case-(\d+)-")
 WORDS = [
     "The",
@@ -62,25 +62,23 @@ def pieces_of(text: str, draw: random.Random) -> list[str]:
 
 
 Way = Callable[[str, str, str], str]
-"""What a model says that is asked to go on, of what is there, the anchor it was given and the truth."""
+"""What a model says that is asked to go on, of what is there, what it is to begin with, and the truth."""
 
 
-def obey(prefix: str, anchor: str, truth: str) -> str:
-    return anchor + truth[len(prefix.rstrip()) :]
+def obey(prefix: str, beginning: str, truth: str) -> str:
+    return beginning + truth[len(prefix.rstrip()) :]
 
 
 WAYS: dict[str, Way] = {
-    "the last words, then the rest": obey,
-    "blanks, the last words, then the rest": lambda *known: "\n " + obey(*known),
-    "from an earlier word on": lambda prefix, anchor, truth: truth[
-        max(0, len(prefix) - 2 * len(anchor)) :
-    ].lstrip(),
-    "all of it again": lambda prefix, anchor, truth: truth,
-    "the rest alone": lambda prefix, anchor, truth: truth[len(prefix) :].strip() or "Done.",
-    "other words": lambda prefix, anchor, truth: "Certainly! " + truth[::-1],
+    "as it was asked": obey,
+    "as it was asked, after blanks": lambda *known: "\n " + obey(*known),
+    "from an earlier word on": lambda prefix, beginning, truth: "[continued]\n" + truth[len(prefix) // 2 :],
+    "all of it again": lambda prefix, beginning, truth: truth,
+    "the rest alone": lambda prefix, beginning, truth: truth[len(prefix) :].strip() or "Done.",
+    "other words": lambda prefix, beginning, truth: "Certainly! " + truth[::-1],
     "a remark first": lambda *known: "Here is the rest:\n\n" + obey(*known),
-    "the last words changed": lambda prefix, anchor, truth: anchor.swapcase() + "x" + truth[len(prefix) :],
-    "nothing": lambda prefix, anchor, truth: "",
+    "the last words changed": lambda prefix, beginning, truth: beginning.swapcase() + truth[len(prefix) :],
+    "nothing": lambda prefix, beginning, truth: "",
 }
 OBEDIENT = tuple(WAYS)[:2]
 
@@ -155,12 +153,12 @@ class Model:
             if case.refuses_prefill:
                 return "refused", ""
             return "prefilled", case.truth[len(prefix) :]
-        anchor = ANCHOR.search(turns[-1][1])
-        if anchor is None:
+        beginning = BEGINNING.search(turns[-1][1])
+        if beginning is None:
             return "new", case.truth
         prefix = turns[-2][1]
         assert case.truth.startswith(prefix), (prefix, case.truth)
-        return "asked", WAYS[case.way](prefix, anchor[1], case.truth)
+        return "asked", WAYS[case.way](prefix, beginning[1], case.truth)
 
 
 def turns_of(body: Json) -> list[tuple[str, str]]:
